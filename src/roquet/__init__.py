@@ -1,0 +1,55 @@
+"""Roquet: what Apache RocketMQ is, in Python.
+
+The public names. They are loaded at first use, so that a broker does not load the client, nor a client the broker.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roquet.admin import Admin
+    from roquet.client import Producer, PullConsumer, PushConsumer
+    from roquet.embed import embedded
+    from roquet.errors import RoquetError
+    from roquet.message import Message, MessageQueue, ReceivedMessage
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Admin",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "ReceivedMessage",
+    "RoquetError",
+    "__version__",
+    "embedded",
+]
+
+_HOMES = {
+    "Admin": "roquet.admin",
+    "Message": "roquet.message",
+    "MessageQueue": "roquet.message",
+    "Producer": "roquet.client",
+    "PullConsumer": "roquet.client",
+    "PushConsumer": "roquet.client",
+    "ReceivedMessage": "roquet.message",
+    "RoquetError": "roquet.errors",
+    "embedded": "roquet.embed",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'roquet' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,285 @@
+"""The nouns everybody shares: a message to send, a queue, and a message received."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from roquet.errors import InvalidMessage
+from roquet.wire.compression import DECOMPRESSED_MAX, decompress
+from roquet.wire.ids import offset_message_id
+from roquet.wire.record import Record, decode_properties, encode_properties
+
+__all__ = [
+    "Message",
+    "MessageQueue",
+    "Property",
+    "ReceivedMessage",
+    "decode_properties",
+    "encode_properties",
+    "host_text",
+]
+
+
+class Property:
+    """Names of properties that mean something to brokers and clients. Anything else is the user's."""
+
+    KEYS = "KEYS"
+    TAGS = "TAGS"
+    WAIT = "WAIT"
+    DELAY = "DELAY"
+    RETRY_TOPIC = "RETRY_TOPIC"
+    REAL_TOPIC = "REAL_TOPIC"
+    REAL_QUEUE_ID = "REAL_QID"
+    TRANSACTION_PREPARED = "TRAN_MSG"
+    PRODUCER_GROUP = "PGROUP"
+    MIN_OFFSET = "MIN_OFFSET"
+    MAX_OFFSET = "MAX_OFFSET"
+    BUYER_ID = "BUYER_ID"
+    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+    TRANSFER_FLAG = "TRANSFER_FLAG"
+    CORRECTION_FLAG = "CORRECTION_FLAG"
+    MQ2_FLAG = "MQ2_FLAG"
+    RECONSUME_TIME = "RECONSUME_TIME"
+    MSG_REGION = "MSG_REGION"
+    TRACE_ON = "TRACE_ON"
+    UNIQUE_KEY = "UNIQ_KEY"
+    MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+    CONSUME_START_TIME = "CONSUME_START_TIME"
+    TRANSACTION_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+    TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+    CHECK_IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+    INSTANCE_ID = "INSTANCE_ID"
+    CORRELATION_ID = "CORRELATION_ID"
+    REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+    TTL = "TTL"
+    ARRIVE_TIME = "ARRIVE_TIME"
+    PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+    CLUSTER = "CLUSTER"
+    MESSAGE_TYPE = "MSG_TYPE"
+    INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+    INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+    SHARDING_KEY = "__SHARDINGKEY"
+    TRANSACTION_ID = "__transactionId__"
+    TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+    TIMER_DELAY_MS = "TIMER_DELAY_MS"
+    TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+    TIMER_OUT_MS = "TIMER_OUT_MS"
+    DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+    DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker. Sorts as rebalancing wants it: topic, broker name, number."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class Message:
+    """A message to send.
+
+        Message("orders", b"...", tags="paid", keys=["order-17"], properties={"region": "eu"})
+
+    Tags, keys and the delay are properties under upstream's names; the attributes read and write those.
+    """
+
+    __slots__ = ("body", "flag", "properties", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str = "",
+        keys: str | Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        wait_store_ok: bool = True,
+    ) -> None:
+        if not isinstance(body, (bytes, bytearray, memoryview)):
+            raise InvalidMessage(f"body is a {type(body).__name__}, expected bytes; encode text first: text.encode()")
+        self.topic = topic
+        self.body = bytes(body)
+        self.flag = flag
+        self.properties: dict[str, str] = dict(properties or {})
+        for name, value in self.properties.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise InvalidMessage(f"property {name!r} is {value!r}; names and values must be text")
+        if tags:
+            self.tags = tags
+        if keys:
+            self.keys = keys
+        if delay_level:
+            self.delay_level = delay_level
+        if not wait_store_ok:
+            self.wait_store_ok = False
+
+    @property
+    def tags(self) -> str:
+        return self.properties.get(Property.TAGS, "")
+
+    @tags.setter
+    def tags(self, tags: str) -> None:
+        self._put(Property.TAGS, tags)
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get(Property.KEYS, "").split()
+
+    @keys.setter
+    def keys(self, keys: str | Iterable[str]) -> None:
+        """A text is one key, or several with spaces between, as upstream has it; in a list no key may hold a space."""
+        if isinstance(keys, str):
+            self._put(Property.KEYS, keys)
+            return
+        words = list(keys)
+        for word in words:
+            if not word or word.split() != [word]:
+                raise InvalidMessage(f"key {word!r} is empty or holds white space, which separates keys")
+        self._put(Property.KEYS, " ".join(words))
+
+    @property
+    def delay_level(self) -> int:
+        text = self.properties.get(Property.DELAY, "")
+        return int(text) if text.isascii() and text.isdigit() else 0
+
+    @delay_level.setter
+    def delay_level(self, level: int) -> None:
+        self._put(Property.DELAY, str(level) if level else "")
+
+    @property
+    def wait_store_ok(self) -> bool:
+        """Whether the answer waits until the message is as safe as the broker's flush and replication modes promise."""
+        return self.properties.get(Property.WAIT, "true").lower() == "true"
+
+    @wait_store_ok.setter
+    def wait_store_ok(self, wait: bool) -> None:
+        self._put(Property.WAIT, "true" if wait else "false")
+
+    def _put(self, name: str, value: str) -> None:
+        if value:
+            self.properties[name] = value
+        else:
+            self.properties.pop(name, None)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and all(getattr(self, name) == getattr(other, name) for name in Message.__slots__)
+
+    __hash__ = None  # type: ignore[assignment] # mutable
+
+    def __repr__(self) -> str:
+        extra = f" tags={self.tags!r}" if self.tags else ""
+        extra += f" keys={self.keys}" if self.keys else ""
+        return f"<Message {self.topic} {len(self.body)} bytes{extra}>"
+
+
+class ReceivedMessage:
+    """A message as a consumer gets it. Read-only by agreement."""
+
+    __slots__ = ("_body", "properties", "queue", "record")
+
+    def __init__(self, record: Record, broker_name: str = "") -> None:
+        self.record = record
+        self.queue = MessageQueue(record.topic, broker_name, record.queue_id)
+        self.properties = decode_properties(record.properties)
+        self._body: bytes | None = None
+
+    @classmethod
+    def from_record(cls, record: Record, broker_name: str = "") -> ReceivedMessage:
+        return cls(record, broker_name)
+
+    @property
+    def topic(self) -> str:
+        return self.record.topic
+
+    @property
+    def body(self) -> bytes:
+        """Decompressed, at the first look: a damaged body raises InvalidMessage in the one who consumes it, so that it
+        is retried and ends as a dead letter like any other failure, and does not stop its neighbours."""
+        if self._body is None:
+            self._body = decompress(self.record.body, self.record.sys_flag, DECOMPRESSED_MAX)
+        return self._body
+
+    @property
+    def tags(self) -> str:
+        return self.properties.get(Property.TAGS, "")
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get(Property.KEYS, "").split()
+
+    @property
+    def message_id(self) -> str:
+        """The producer's unique id; of one without, the offset id."""
+        return self.properties.get(Property.UNIQUE_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """Where it is stored: broker address and physical offset."""
+        return offset_message_id(self.record.store_host, self.record.physical_offset & 0xFFFFFFFFFFFFFFFF)
+
+    @property
+    def queue_id(self) -> int:
+        return self.record.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        return self.record.queue_offset
+
+    @property
+    def physical_offset(self) -> int:
+        return self.record.physical_offset
+
+    @property
+    def flag(self) -> int:
+        return self.record.flag
+
+    @property
+    def sys_flag(self) -> int:
+        return self.record.sys_flag
+
+    @property
+    def born_timestamp(self) -> int:
+        """When the producer made it, ms."""
+        return self.record.born_timestamp
+
+    @property
+    def store_timestamp(self) -> int:
+        """When the broker stored it, ms."""
+        return self.record.store_timestamp
+
+    @property
+    def born_host(self) -> str:
+        return host_text(self.record.born_host)
+
+    @property
+    def store_host(self) -> str:
+        return host_text(self.record.store_host)
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often consuming it failed before."""
+        return self.record.reconsume_times
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        return self.record.prepared_transaction_offset
+
+    @property
+    def transaction_id(self) -> str:
+        return self.properties.get(Property.TRANSACTION_ID) or self.properties.get(Property.UNIQUE_KEY, "")
+
+    def __repr__(self) -> str:
+        return f"<ReceivedMessage {self.topic} {self.queue.broker_name}:{self.queue_id} @{self.queue_offset} {self.message_id}>"
+
+
+def host_text(host: bytes) -> str:
+    """ "ip:port" of a record's host; an IPv6 address stands in brackets."""
+    ip = ip_address(host[:-4])
+    port = int.from_bytes(host[-4:], "big")
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"

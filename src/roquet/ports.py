@@ -1,0 +1,62 @@
+"""The edges of the cores: what a broker, a name server and a client brain are given instead of sockets, threads and clocks.
+
+The programs pass the real ones (`net/`), tests and the simulation pass their own (`roquet.testing`). A core holds no
+other way to reach the world, so one seed decides everything that happens in a simulated cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from roquet.errors import RoquetError
+from roquet.wire.command import Command
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, as stored in records."""
+        ...
+
+
+class Peer(Protocol):
+    """The other end of a connection that a server accepted. Hashable by identity."""
+
+    address: str
+    """ "ip:port" of the other end."""
+    host: bytes
+    """The same as stored in records: 4 or 16 bytes of ip, then 4 bytes of port."""
+    closed: bool
+
+    def send(self, data: bytes) -> None:
+        """Queue whole frames for writing. Never blocks; a peer that does not read is closed by the shell."""
+        ...
+
+    def close(self, reason: str) -> None: ...
+
+
+class Background(Protocol):
+    """Work that may block (fsync, cold reads), done elsewhere. `done` is called on the core's own thread."""
+
+    def run(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None: ...
+
+
+Answered = Callable[[Command | RoquetError], None]
+
+
+class Caller(Protocol):
+    """Outgoing connections, one per address, opened on first use and kept."""
+
+    def call(self, address: str, command: Command, timeout_ms: int, done: Answered) -> None:
+        """Send a request. `done` is called exactly once: with the response (any code), ConnectFailed or CallTimeout."""
+        ...
+
+    def oneway(self, address: str, command: Command) -> None:
+        """Send and forget; a failure is not reported."""
+        ...
+
+    def hang_up(self, address: str) -> None:
+        """Close the connection to this address, if there is one; calls under way fail with ConnectFailed."""
+        ...

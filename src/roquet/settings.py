@@ -1,0 +1,271 @@
+"""Configuration: one typed table per program, under upstream's own keys.
+
+Every setting is a dataclass field that carries its key, meaning, limits and whether it may change at run time. The file
+parser, `--help`, GET/UPDATE_BROKER_CONFIG, the docs page and "did you mean" all read this table and nothing else.
+
+What may change at run time is an allow-list (`mutable=True`), typed and bounded. Paths and addresses are never in it:
+upstream's CVE-2023-33246 and CVE-2023-37582 were remote updates of a path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, cast
+
+from roquet.errors import RoquetError
+
+Value = bool | int | str
+
+
+class BadSetting(RoquetError, ValueError):
+    """A value that does not fit its setting. Says the key, the value and what would fit."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the table knows of one setting."""
+
+    name: str  # ours: listen_port
+    key: str  # upstream's: listenPort
+    kind: type
+    default: Value
+    about: str
+    low: int | None
+    high: int | None
+    choices: tuple[str, ...]
+    mutable: bool
+
+    def parse(self, text: str) -> Value:
+        text = text.strip()
+        if self.kind is bool:
+            if text.lower() not in ("true", "false"):
+                raise BadSetting(f"{self.key}={text!r}: expected true or false")
+            return text.lower() == "true"
+        if self.kind is int:
+            try:
+                number = int(text)
+            except ValueError:
+                raise BadSetting(f"{self.key}={text!r}: expected a whole number") from None
+            if (self.low is not None and number < self.low) or (self.high is not None and number > self.high):
+                raise BadSetting(f"{self.key}={number}: allowed are {self.low} to {self.high}")
+            return number
+        if self.choices and text not in self.choices:
+            raise BadSetting(f"{self.key}={text!r}: expected one of {', '.join(self.choices)}")
+        return text
+
+
+def setting(
+    default: Any,
+    about: str,
+    *,
+    key: str = "",
+    low: int | None = None,
+    high: int | None = None,
+    choices: tuple[str, ...] = (),
+    mutable: bool = False,
+) -> Any:
+    return field(default=default, metadata={"about": about, "key": key, "low": low, "high": high, "choices": choices, "mutable": mutable})
+
+
+def camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def table(kind: type) -> dict[str, Spec]:
+    """Upstream's key -> Spec, in the order of the class."""
+    made: dict[str, Spec] = {}
+    for one in fields(kind):
+        about = one.metadata
+        key = about["key"] or camel(one.name)
+        made[key] = Spec(
+            one.name, key, type(one.default), cast(Value, one.default),
+            about["about"], about["low"], about["high"], about["choices"], about["mutable"],
+        )  # fmt: skip
+    return made
+
+
+S = TypeVar("S", bound="Settings")
+
+
+@dataclass
+class Settings:
+    """Base of the tables: reading, writing and changing them."""
+
+    @classmethod
+    def read(cls: type[S], pairs: Mapping[str, str]) -> tuple[S, list[str]]:
+        """Settings from key=value pairs, and warnings about keys nobody knows. Raises BadSetting."""
+        specs = table(cls)
+        values: dict[str, Value] = {}
+        warnings: list[str] = []
+        for key, text in pairs.items():
+            spec = specs.get(key)
+            if spec is not None:
+                values[spec.name] = spec.parse(text)
+            elif key not in IGNORED:
+                near = difflib.get_close_matches(key, specs, n=1)
+                warnings.append(f"unknown setting {key!r} is ignored" + (f"; did you mean {near[0]!r}?" if near else ""))
+        return cls(**values), warnings
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """(upstream's key, value as Java writes it), for properties text."""
+        for key, spec in table(type(self)).items():
+            yield key, show(getattr(self, spec.name))
+
+    def changes(self, pairs: Mapping[str, str]) -> dict[str, Value]:
+        """The new values (by our name) that these remote updates ask for. All or nothing: raises BadSetting at the first refusal."""
+        specs = table(type(self))
+        wanted: dict[str, Value] = {}
+        for key, text in pairs.items():
+            spec = specs.get(key)
+            if spec is None:
+                near = difflib.get_close_matches(key, specs, n=1)
+                raise BadSetting(f"unknown setting {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            value = spec.parse(text)
+            if not spec.mutable and value != getattr(self, spec.name):
+                raise BadSetting(f"{key} cannot change at run time; set it in the configuration file and restart")
+            wanted[spec.name] = value
+        return wanted
+
+    def change(self, values: Mapping[str, Value]) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def replace(self: S, **values: Any) -> S:
+        return dataclasses.replace(self, **values)
+
+
+def show(value: Value) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+LINE = re.compile(r"\s*([^=:\s]+)\s*[=:]?\s*(.*)")
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java properties, as far as RocketMQ's files use them: key=value lines, # and ! comments, trailing backslash continues."""
+    pairs: dict[str, str] = {}
+    joined = re.sub(r"\\\r?\n[ \t]*", "", text)
+    for line in joined.splitlines():
+        if not line.strip() or line.lstrip()[0] in "#!":
+            continue
+        found = LINE.match(line)
+        if found:
+            pairs[found[1]] = found[2].strip().replace("\\:", ":").replace("\\=", "=").replace("\\\\", "\\")
+    return pairs
+
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+@dataclass
+class NameServerSettings(Settings):
+    listen_port: int = setting(9876, "port for clients and brokers", low=0, high=65535)
+    bind_address: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
+    kv_config_path: str = setting("", "file that keeps the KV configuration; empty: namesrv/kvConfig.json in the data directory")
+    config_store_path: str = setting("", "file this configuration came from; shown, never written by remote calls")
+    rocketmq_home: str = setting("", "accepted for compatibility; nothing is loaded from it")
+    order_message_enable: bool = setting(False, "return orderTopicConf with routes", mutable=True)
+    cluster_test: bool = setting(False, "accepted for compatibility")
+    return_order_topic_config_to_broker: bool = setting(True, "answer a registration with the ORDER_TOPIC_CONFIG table", mutable=True)
+    scan_not_active_broker_interval: int = setting(10_000, "ms between scans for expired brokers", low=100, high=3_600_000)
+    broker_expiry_ms: int = setting(120_000, "a broker silent for this long is removed", low=1_000, high=3_600_000)
+    server_channel_max_idle_time_seconds: int = setting(120, "close a connection with no traffic for this long", low=1, high=86_400)
+    connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)
+
+
+@dataclass
+class BrokerSettings(Settings):
+    # who and where
+    broker_cluster_name: str = setting("DefaultCluster", "cluster this broker belongs to")
+    broker_name: str = setting("broker-a", "broker group; one master, any number of slaves share it")
+    broker_id: int = setting(0, "0 is the master", low=0, high=1_000_000)
+    broker_role: str = setting("ASYNC_MASTER", "role in its group", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"))
+    listen_port: int = setting(10911, "port for clients; listenPort - 2 answers too, as upstream's VIP channel", low=0, high=65535)
+    bind_address: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
+    broker_ip1: str = setting("", "address given to clients; empty: bindAddress, or this host's own when that is 0.0.0.0", key="brokerIP1")
+    broker_ip2: str = setting("", "address given to slaves", key="brokerIP2")
+    namesrv_addr: str = setting("", "name servers, separated by ';'")
+    vip_channel_enable: bool = setting(True, "also listen on listenPort - 2")
+    rocketmq_home: str = setting("", "accepted for compatibility; nothing is loaded from it")
+    config_store_path: str = setting("", "file this configuration came from; shown, never written by remote calls")
+    store_path_root_dir: str = setting("./data/broker", "directory of the store")
+    store_path_commit_log: str = setting("", "directory of the commit log; empty: commitlog under storePathRootDir")
+    region_id: str = setting("DefaultRegion", "region named in send answers")
+    trace_on: bool = setting(True, "tell producers that tracing is on")
+    connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)
+    server_channel_max_idle_time_seconds: int = setting(120, "close a connection with no traffic for this long", low=1, high=86_400)
+
+    # permissions and automatic things
+    broker_permission: int = setting(6, "4 read + 2 write", low=0, high=7, mutable=True)
+    default_topic_queue_nums: int = setting(8, "queues of TBW102, so at most of an automatic topic", low=1, high=65535, mutable=True)
+    auto_create_topic_enable: bool = setting(True, "create a topic at its first message", mutable=True)
+    cluster_topic_enable: bool = setting(True, "a topic named like the cluster may serve as default topic")
+    broker_topic_enable: bool = setting(True, "a topic named like the broker may serve as default topic")
+    auto_create_subscription_group: bool = setting(True, "create a group at its first use", mutable=True)
+    trace_topic_enable: bool = setting(False, "create the trace topic at start")
+    msg_trace_topic_name: str = setting("RMQ_SYS_TRACE_TOPIC", "topic of message traces")
+    enable_property_filter: bool = setting(False, "allow SQL92 subscriptions", mutable=True)
+    reject_transaction_message: bool = setting(False, "refuse transactional messages", mutable=True)
+    notify_consumer_ids_changed_enable: bool = setting(True, "tell members when their group changes", mutable=True)
+    slave_read_enable: bool = setting(False, "suggest reading from a slave when far behind", mutable=True)
+    accept_topics_max: int = setting(100_000, "topics this broker holds at most", low=1, high=10_000_000, mutable=True)
+    accept_groups_max: int = setting(100_000, "groups this broker holds at most", low=1, high=10_000_000, mutable=True)
+
+    # waiting and timing
+    long_polling_enable: bool = setting(True, "hold a pull that finds nothing until a message comes", mutable=True)
+    short_polling_time_mills: int = setting(1_000, "ms a pull is held when long polling is off", low=1, high=60_000, mutable=True)
+    flush_consumer_offset_interval: int = setting(5_000, "ms between writes of consumerOffset.json", low=100, high=600_000, mutable=True)
+    register_name_server_period: int = setting(30_000, "ms between registrations", low=10_000, high=60_000, mutable=True)
+    register_broker_timeout_mills: int = setting(6_000, "ms a registration may take", low=100, high=60_000, mutable=True)
+    channel_expired_timeout_ms: int = setting(120_000, "a client silent for this long leaves its groups", low=1_000, high=3_600_000)
+    rebalance_lock_max_live_time: int = setting(60_000, "ms a queue lock lives without renewal", low=1_000, high=3_600_000)
+    force_register: bool = setting(True, "register even when nothing changed", mutable=True)
+    compressed_register: bool = setting(False, "send the registration body compressed", mutable=True)
+
+    # the store
+    flush_disk_type: str = setting("ASYNC_FLUSH", "SYNC_FLUSH: answer after fsync", choices=("ASYNC_FLUSH", "SYNC_FLUSH"))
+    sync_flush_timeout: int = setting(5_000, "ms a send waits for its fsync before FLUSH_DISK_TIMEOUT", low=1, high=600_000, mutable=True)
+    flush_interval_commit_log: int = setting(500, "ms between fsyncs of the log under ASYNC_FLUSH", low=1, high=60_000, mutable=True)
+    flush_interval_consume_queue: int = setting(1_000, "ms between writes of queue entries", low=10, high=60_000, mutable=True)
+    mapped_file_size_commit_log: int = setting(GIB, "bytes of one commit log file", low=4_096, high=GIB)
+    mapped_file_size_consume_queue: int = setting(6_000_000, "bytes of one queue file; a multiple of 20", low=20, high=600_000_000)
+    max_hash_slot_num: int = setting(5_000_000, "hash slots of one index file", low=1, high=100_000_000)
+    max_index_num: int = setting(20_000_000, "entries of one index file", low=2, high=100_000_000)
+    message_index_enable: bool = setting(True, "index keys, so that messages can be queried by key", mutable=True)
+    max_message_size: int = setting(4 * MIB, "largest body in bytes", low=1, high=15 * MIB, mutable=True)
+    max_msgs_num_batch: int = setting(64, "most messages one query by key returns", low=1, high=10_000, mutable=True)
+    default_query_max_num: int = setting(32, "messages a unique key query returns", low=1, high=10_000, mutable=True)
+    max_transfer_bytes_on_message_in_memory: int = setting(262_144, "bytes of one pull answer", low=1, high=15 * MIB, mutable=True)
+    max_transfer_count_on_message_in_memory: int = setting(32, "messages of one pull answer", low=1, high=10_000, mutable=True)
+    max_transfer_bytes_on_message_in_disk: int = setting(65_536, "bytes of one pull answer far behind", low=1, high=15 * MIB, mutable=True)
+    max_transfer_count_on_message_in_disk: int = setting(8, "messages of one pull answer far behind", low=1, high=10_000, mutable=True)
+    access_message_in_memory_max_ratio: int = setting(40, "percent of memory that counts as near the tail", low=0, high=100, mutable=True)
+    file_reserved_time: int = setting(72, "hours a log file is kept after its last write", low=1, high=100_000, mutable=True)
+    delete_when: str = setting("04", "hours of the day at which old files go, separated by ';'", mutable=True)
+    disk_max_used_space_ratio: int = setting(75, "percent of disk use above which old files go at any hour", low=10, high=95, mutable=True)
+    clean_resource_interval: int = setting(10_000, "ms between looks at disk and retention", low=10, high=600_000)
+    clean_file_forcibly_enable: bool = setting(True, "above 85 % delete files of any age", mutable=True)
+    check_crc_on_recover: bool = setting(True, "check body checksums while recovering", key="checkCRCOnRecover")
+
+
+IGNORED = frozenset(
+    """
+    sendMessageThreadPoolNums pullMessageThreadPoolNums queryMessageThreadPoolNums adminBrokerThreadPoolNums
+    clientManageThreadPoolNums consumerManageThreadPoolNums heartbeatThreadPoolNums endTransactionThreadPoolNums
+    putMessageFutureThreadPoolNums useReentrantLockWhenPutMessage transientStorePoolEnable transientStorePoolSize
+    warmMapedFileEnable flushCommitLogTimed flushCommitLogLeastPages flushCommitLogThoroughInterval
+    flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval commitIntervalCommitLog commitCommitLogLeastPages
+    commitCommitLogThoroughInterval osPageCacheBusyTimeOutMills destroyMapedFileIntervalForcibly redeleteHangedFileInterval
+    deleteCommitLogFilesInterval serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
+    serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverSocketSndBufSize serverSocketRcvBufSize
+    serverPooledByteBufAllocatorEnable useEpollNativeSelector transferMsgByHeap fetchNamesrvAddrByAddressServer haListenPort
+    storePathConsumeQueue storePathIndex storeCheckpoint abortFile messageDelayLevel enableConsumeQueueExt
+    """.split()
+)
+"""Keys of upstream's files that tune threads and maps which we do not have, or that belong to later parts: taken without a word."""

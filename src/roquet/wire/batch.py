@@ -1,0 +1,64 @@
+"""The body of a batch send: messages one after another.
+
+    size 4 | magic 4 | crc 4 | flag 4 | body 4+n | properties 2+n        size counts itself
+
+Magic and crc are 0 on the wire; the broker computes its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from roquet.errors import Refused
+from roquet.wire.codes import ResponseCode
+
+FRONT = struct.Struct(">iiiii")
+PROPERTIES_MAX = 32767
+
+Part = tuple[int, bytes, bytes]
+"""(flag, body, properties as encoded)."""
+
+
+def split_batch(body: bytes) -> list[Part]:
+    """The messages of a batch. Every length is checked against what is left; raises Refused(13) at the first that lies."""
+    parts: list[Part] = []
+    at, end = 0, len(body)
+    unpack = FRONT.unpack_from
+    while at < end:
+        if end - at < 22:
+            raise bad(f"message {len(parts)} has {end - at} bytes left, at least 22 expected")
+        size, _, _, flag, body_size = unpack(body, at)
+        stop = at + size
+        if size < 22 or stop > end:
+            raise bad(f"message {len(parts)} says {size} bytes, {end - at} are left")
+        start = at + 20
+        middle = start + body_size
+        if body_size < 0 or middle + 2 > stop:
+            raise bad(f"message {len(parts)} of {size} bytes says a body of {body_size}")
+        if middle + 2 + int.from_bytes(body[middle : middle + 2], "big", signed=True) != stop:
+            raise bad(f"message {len(parts)} of {size} bytes has properties that do not end where it ends")
+        parts.append((flag, body[start:middle], body[middle + 2 : stop]))
+        at = stop
+    if not parts:
+        raise bad("it is empty")
+    return parts
+
+
+def join_batch(parts: Iterable[Part]) -> bytes:
+    """The body of a batch send. Properties are limited to 32767 bytes a message."""
+    pieces: list[bytes] = []
+    for flag, body, properties in parts:
+        if len(properties) > PROPERTIES_MAX:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"properties of {len(properties)} bytes, limit is {PROPERTIES_MAX}")
+        pieces += (
+            FRONT.pack(22 + len(body) + len(properties), 0, 0, flag, len(body)),
+            body,
+            len(properties).to_bytes(2, "big"),
+            properties,
+        )
+    return b"".join(pieces)
+
+
+def bad(what: str) -> Refused:
+    return Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {what}")
