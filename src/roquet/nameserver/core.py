@@ -1,0 +1,291 @@
+"""The name server: which request is answered how.
+
+A value that takes frames and ticks; sockets, the clock and the disk are given to it. One handler a request code, in one
+table at the end: the place to learn what a name server answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from roquet.errors import Broken, Refused
+from roquet.nameserver.kv import ORDER_TOPICS, KvStore
+from roquet.ports import Clock, Peer
+from roquet.routing.registry import Registration, Registry
+from roquet.settings import BadSetting, NameServerSettings, parse_properties
+from roquet.store.disk import Disk
+from roquet.wire.bodies import Body, DataVersion, KvTable, RegisterBrokerBody, TopicTable
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.command import decode as decode_command
+from roquet.wire.frame import Frame
+from roquet.wire.headers import (
+    AddPermResponseHeader,
+    BrokerNameHeader,
+    ClusterHeader,
+    DataVersionHeader,
+    DataVersionResponseHeader,
+    DeleteTopicHeader,
+    KvHeader,
+    KvResponseHeader,
+    NamespaceHeader,
+    RegisterBrokerHeader,
+    RegisterBrokerResponseHeader,
+    RouteHeader,
+    UnregisterBrokerHeader,
+    WipePermResponseHeader,
+    decode,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+STANDARD_JSON_VERSION = 401
+"""Clients of 4.9.4 and later read routes as standard JSON; older Go clients need the bare numbers of fastjson."""
+WHOLE_BODY_VERSION = 37
+"""Brokers of 3.0.11 and later send a RegisterBrokerBody, older ones only the table of topics."""
+CONFIG_SIZE_MAX = 64 * 1024
+
+NO_ROUTE = "No topic route info in name server for the topic: {}\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+
+
+class NameServer:
+    """Owned by one thread. `settings` may change through UPDATE_NAMESRV_CONFIG, within its allow-list."""
+
+    def __init__(self, settings: NameServerSettings, clock: Clock, disk: Disk, data_dir: str) -> None:
+        """Reads the KV configuration; raises Damaged when there is one that cannot be read."""
+        self.settings = settings
+        self.clock = clock
+        self.registry: Registry[Peer] = Registry()
+        self.kv = KvStore(disk, settings.kv_config_path or f"{data_dir}/namesrv/kvConfig.json")
+        self._next_scan_ms = clock.now_ms() + settings.scan_not_active_broker_interval
+
+    # Driven by the shell
+
+    def receive(self, peer: Peer, frames: list[Frame]) -> None:
+        """Answer what has arrived, in order, with one send. A frame that is no command closes the connection."""
+        answers: list[bytes] = []
+        for frame in frames:
+            try:
+                request = decode_command(frame)
+                if request.is_response:
+                    continue  # we ask nobody, so this answers nothing
+                answer = self.answer(peer, request)
+            except Broken as error:
+                if answers:
+                    peer.send(b"".join(answers))
+                peer.close(str(error))
+                return
+            if not request.is_oneway:
+                answers.append(answer.encode())
+        if answers:
+            peer.send(b"".join(answers))
+
+    def disconnected(self, peer: Peer) -> None:
+        """A broker whose connection is gone is taken to be gone: clients learn of it at their next look."""
+        for live in self.registry.drop_link(peer):
+            log.info("broker %s %s: connection lost, removed", live.broker_name, live.address)
+
+    def tick(self, now_ms: int) -> None:
+        if now_ms < self._next_scan_ms:
+            return
+        self._next_scan_ms = now_ms + self.settings.scan_not_active_broker_interval
+        for live in self.registry.expire(now_ms):
+            log.warning("broker %s %s: silent for more than %d ms, removed", live.broker_name, live.address, live.expiry_ms)
+            if not live.link.closed:
+                live.link.close(f"no registration for more than {live.expiry_ms} ms")
+
+    # Requests
+
+    def answer(self, peer: Peer, request: Command) -> Command:
+        """The response to one request. Whatever goes wrong becomes an answer and the server goes on; only Broken is raised."""
+        handler = HANDLERS.get(request.code)
+        if handler is None:
+            return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
+        try:
+            return handler(self, peer, request)
+        except Refused as refusal:
+            return request.reply(refusal.code, refusal.remark)
+        except Broken:
+            raise
+        except Exception as error:
+            log.exception("request %d from %s failed", request.code, peer.address)
+            return request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:4096])
+
+    def register(self, peer: Peer, request: Command) -> Command:
+        header = decode(RegisterBrokerHeader, request.fields)
+        if header.body_crc32 and header.body_crc32 != RegisterBrokerBody.crc(request.body):
+            raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        topics, filter_servers = registered_body(request, bool(header.compressed))
+        said = Registration(
+            cluster=header.cluster_name,
+            broker_name=header.broker_name,
+            broker_id=header.broker_id,
+            address=header.broker_addr,
+            ha_address=header.ha_server_addr,
+            version=topics.data_version,
+            topics=tuple(topics.topic_config_table.values()),
+            filter_servers=filter_servers,
+            expiry_ms=header.heartbeat_timeout_millis,
+        )
+        is_new = (said.broker_name, said.address) not in self.registry.live
+        master = self.registry.register(said, peer, self.clock.now_ms(), expiry_ms=self.settings.broker_expiry_ms)
+        if is_new:
+            log.info("broker %s %s: registered as id %d of cluster %s", said.broker_name, said.address, said.broker_id, said.cluster)
+        order = self.kv.namespace(ORDER_TOPICS) if self.settings.return_order_topic_config_to_broker else None
+        fields = encode(RegisterBrokerResponseHeader(master.ha_address, master.master_address))
+        return request.reply(fields=fields, body=b"" if order is None else KvTable(order).encode())
+
+    def unregister(self, peer: Peer, request: Command) -> Command:
+        header = decode(UnregisterBrokerHeader, request.fields)
+        self.registry.unregister(header.broker_name, header.broker_addr)
+        log.info("broker %s %s: unregistered", header.broker_name, header.broker_addr)
+        return request.reply()
+
+    def data_version(self, peer: Peer, request: Command) -> Command:
+        header = decode(DataVersionHeader, request.fields)
+        theirs = DataVersion.decode(request.body)
+        changed = self.registry.has_changed(header.broker_name, header.broker_addr, theirs, self.clock.now_ms())
+        ours = self.registry.version_of(header.broker_name, header.broker_addr)
+        return request.reply(fields=encode(DataVersionResponseHeader(changed)), body=b"" if ours is None else ours.encode())
+
+    def route(self, peer: Peer, request: Command) -> Command:
+        header = decode(RouteHeader, request.fields)
+        route = self.registry.route(header.topic)
+        if route is None:
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, NO_ROUTE.format(header.topic))
+        if self.settings.order_message_enable:
+            route.order_topic_conf = self.kv.get(ORDER_TOPICS, header.topic)
+        standard = request.version >= STANDARD_JSON_VERSION or bool(header.accept_standard_json_only)
+        return request.reply(body=route.encode(standard))
+
+    def cluster_info(self, peer: Peer, request: Command) -> Command:
+        return with_body(request, self.registry.cluster_info())
+
+    def all_topics(self, peer: Peer, request: Command) -> Command:
+        return with_body(request, self.registry.all_topics())
+
+    def topics_of_cluster(self, peer: Peer, request: Command) -> Command:
+        return with_body(request, self.registry.topics_of_cluster(decode(ClusterHeader, request.fields).cluster))
+
+    def system_topics(self, peer: Peer, request: Command) -> Command:
+        return with_body(request, self.registry.system_topics())
+
+    def unit_topics(self, peer: Peer, request: Command) -> Command:
+        return with_body(request, self.registry.unit_topics())
+
+    def unit_sub_topics(self, peer: Peer, request: Command) -> Command:
+        return with_body(request, self.registry.unit_sub_topics())
+
+    def unit_sub_not_unit_topics(self, peer: Peer, request: Command) -> Command:
+        return with_body(request, self.registry.unit_sub_not_unit_topics())
+
+    def delete_topic(self, peer: Peer, request: Command) -> Command:
+        header = decode(DeleteTopicHeader, request.fields)
+        self.registry.delete_topic(header.topic, header.cluster_name or None)
+        log.info("topic %s: deleted by %s", header.topic, peer.address)
+        return request.reply()
+
+    def wipe_write_perm(self, peer: Peer, request: Command) -> Command:
+        name = decode(BrokerNameHeader, request.fields).broker_name
+        count = self.registry.wipe_write_perm(name)
+        log.info("broker %s: write permission of %d topics taken by %s", name, count, peer.address)
+        return request.reply(fields=encode(WipePermResponseHeader(count)))
+
+    def add_write_perm(self, peer: Peer, request: Command) -> Command:
+        name = decode(BrokerNameHeader, request.fields).broker_name
+        count = self.registry.add_write_perm(name)
+        log.info("broker %s: write permission of %d topics given by %s", name, count, peer.address)
+        return request.reply(fields=encode(AddPermResponseHeader(count)))
+
+    def put_kv(self, peer: Peer, request: Command) -> Command:
+        header = decode(KvHeader, request.fields)
+        if header.value is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the custom field <value> is null, KvHeader needs it")
+        self.kv.put(header.namespace, header.key, header.value)
+        return request.reply()
+
+    def get_kv(self, peer: Peer, request: Command) -> Command:
+        header = decode(KvHeader, request.fields)
+        value = self.kv.get(header.namespace, header.key)
+        if value is None:
+            return request.reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace} Key: {header.key}")
+        return request.reply(fields=encode(KvResponseHeader(value)))
+
+    def delete_kv(self, peer: Peer, request: Command) -> Command:
+        header = decode(KvHeader, request.fields)
+        self.kv.delete(header.namespace, header.key)
+        return request.reply()
+
+    def kv_namespace(self, peer: Peer, request: Command) -> Command:
+        namespace = decode(NamespaceHeader, request.fields).namespace
+        values = self.kv.namespace(namespace)
+        if values is None:
+            return request.reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+        return with_body(request, KvTable(values))
+
+    def register_topic(self, peer: Peer, request: Command) -> Command:
+        """217 is two things. Node looks a project group up and takes 22 for "none"; 5.x would register a topic, which brokers do here."""
+        return request.reply(ResponseCode.QUERY_NOT_FOUND, "No config item by value; topics are registered by their brokers")
+
+    def update_config(self, peer: Peer, request: Command) -> Command:
+        """All or nothing, and only what the table of settings allows to change at run time: never a path, never an address."""
+        if len(request.body) > CONFIG_SIZE_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"configuration of {len(request.body)} bytes, limit is {CONFIG_SIZE_MAX}")
+        try:
+            pairs = parse_properties(request.body.decode())
+            values = self.settings.changes(pairs)
+        except UnicodeDecodeError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the configuration is not UTF-8: {error}") from None
+        except BadSetting as error:
+            log.warning("configuration update by %s refused: %s", peer.address, error)
+            raise Refused(ResponseCode.NO_PERMISSION, f"{error}. Nothing was changed") from None
+        self.settings.change(values)
+        log.info("configuration updated by %s: %s", peer.address, values)
+        return request.reply()
+
+    def get_config(self, peer: Peer, request: Command) -> Command:
+        return request.reply(body="".join(f"{key}={value}\n" for key, value in self.settings.items()).encode())
+
+
+def registered_body(request: Command, compressed: bool) -> tuple[TopicTable, tuple[str, ...] | None]:
+    """The topics and filter servers of a registration; no body means no topics."""
+    if not request.body:
+        return TopicTable(), None
+    if request.version < WHOLE_BODY_VERSION:
+        return TopicTable.decode(request.body), None
+    body = RegisterBrokerBody.decode_compressed(request.body) if compressed else RegisterBrokerBody.decode(request.body)
+    return body.topics, tuple(body.filter_server_list)
+
+
+def with_body(request: Command, body: Body) -> Command:
+    return request.reply(body=body.encode())
+
+
+Handler = Callable[[NameServer, Peer, Command], Command]
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.PUT_KV_CONFIG: NameServer.put_kv,
+    RequestCode.GET_KV_CONFIG: NameServer.get_kv,
+    RequestCode.DELETE_KV_CONFIG: NameServer.delete_kv,
+    RequestCode.REGISTER_BROKER: NameServer.register,
+    RequestCode.UNREGISTER_BROKER: NameServer.unregister,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: NameServer.route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: NameServer.cluster_info,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: NameServer.wipe_write_perm,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NameServer.all_topics,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: NameServer.delete_topic,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: NameServer.register_topic,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: NameServer.kv_namespace,
+    RequestCode.GET_TOPICS_BY_CLUSTER: NameServer.topics_of_cluster,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: NameServer.system_topics,
+    RequestCode.GET_UNIT_TOPIC_LIST: NameServer.unit_topics,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: NameServer.unit_sub_topics,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: NameServer.unit_sub_not_unit_topics,
+    RequestCode.UPDATE_NAMESRV_CONFIG: NameServer.update_config,
+    RequestCode.GET_NAMESRV_CONFIG: NameServer.get_config,
+    RequestCode.QUERY_DATA_VERSION: NameServer.data_version,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: NameServer.add_write_perm,
+}
+"""What a name server answers; everything else gets code 3."""

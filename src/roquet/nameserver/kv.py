@@ -1,0 +1,117 @@
+"""The name server's KV configuration: namespace -> key -> value, and the file that keeps it.
+
+The file is upstream's kvConfig.json, readable by Java: {"configTable":{"namespace":{"key":"value"}}}. Every change
+replaces it whole: written beside, synced, renamed, the directory synced. The generation before it stays as .bak and is
+used when the file itself is damaged.
+"""
+
+from __future__ import annotations
+
+from roquet.errors import Damaged, Refused
+from roquet.store.disk import Disk
+from roquet.wire.bodies import KvConfig
+from roquet.wire.codes import ResponseCode
+
+ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
+"""Namespace of "broker:queues;broker:queues" by topic, given to brokers with their registration."""
+
+NAME_SIZE_MAX = 1_024
+VALUE_SIZE_MAX = 256 * 1024
+ENTRIES_MAX = 50_000
+FILE_SIZE_MAX = 8 * 1024 * 1024
+"""Half a frame, so that a whole namespace always fits into an answer."""
+
+
+class KvStore:
+    """Changed by `put` and `delete` only; what they return from is on disk. A failed write leaves everything as it was."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Raises Damaged when neither the file nor its .bak can be read, though one of them is there."""
+        self.path = path
+        self._disk = disk
+        self._table: dict[str, dict[str, str]] = {}
+        self._file_is_good = False  # only a good file may become the .bak
+        self._load()
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> dict[str, str] | None:
+        """A copy of the values by key; None when nothing was ever put there."""
+        values = self._table.get(namespace)
+        return None if values is None else dict(values)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        for what, text, limit in (("namespace", namespace, NAME_SIZE_MAX), ("key", key, NAME_SIZE_MAX), ("value", value, VALUE_SIZE_MAX)):
+            size = len(text.encode("utf-8", "surrogatepass"))
+            if size > limit:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"{what} of {size} bytes, limit is {limit}; keep larger things elsewhere")
+        values = self._table.get(namespace, {})
+        if key not in values and sum(map(len, self._table.values())) >= ENTRIES_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the KV table has {ENTRIES_MAX} entries, the limit; delete some first")
+        if namespace in self._table and values.get(key) == value:
+            return  # already so, and on disk
+        self._replace({**self._table, namespace: {**values, key: value}})
+
+    def delete(self, namespace: str, key: str) -> None:
+        """What is not there need not be deleted. An emptied namespace stays, as upstream's does."""
+        values = self._table.get(namespace)
+        if values is not None and key in values:
+            self._replace({**self._table, namespace: {name: value for name, value in values.items() if name != key}})
+
+    # The file
+
+    def _replace(self, table: dict[str, dict[str, str]]) -> None:
+        data = KvConfig(table).encode()
+        size = len(data)
+        if size > FILE_SIZE_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the KV table would have {size} bytes, limit is {FILE_SIZE_MAX}; delete some first")
+        disk, directory, beside = self._disk, self.path.rpartition("/")[0] or ".", self.path + ".tmp"
+        try:
+            disk.make_dir(directory)
+            disk.remove(beside)
+            file = disk.open(beside, size=0)
+            try:
+                file.write(0, data)
+                file.sync()
+            finally:
+                file.close()
+            if self._file_is_good:
+                self._file_is_good = False
+                # A crash between the two renames leaves the .bak alone: the generation before, which nobody was told is gone.
+                disk.rename(self.path, self.path + ".bak")
+            disk.rename(beside, self.path)
+            self._file_is_good = True
+            disk.sync_dir(directory)
+        except OSError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the KV table stays as it was, {self.path} cannot be written: {error}") from error
+        self._table = table
+
+    def _load(self) -> None:
+        problems: list[str] = []
+        for path in (self.path, self.path + ".bak"):
+            if not self._disk.exists(path):
+                continue
+            try:
+                self._table = self._read(path)
+            except (Damaged, OSError) as error:
+                problems.append(str(error))
+                continue
+            self._file_is_good = path == self.path
+            return
+        if problems:
+            raise Damaged(f"{'; '.join(problems)}. Put a good copy there, or move the file away to start with an empty KV table")
+
+    def _read(self, path: str) -> dict[str, dict[str, str]]:
+        size = self._disk.size(path)
+        if size > 4 * FILE_SIZE_MAX:
+            raise Damaged(f"{path} has {size} bytes, more than a KV table can have ({FILE_SIZE_MAX})")
+        file = self._disk.open(path)
+        try:
+            data = file.read(0, size)
+        finally:
+            file.close()
+        try:
+            return KvConfig.decode(data).config_table
+        except Refused as error:
+            raise Damaged(f"{path} is not a KV table: {error.remark}") from error
