@@ -1,0 +1,262 @@
+"""Disk: every byte that is stored goes through here.
+
+`RealDisk` is the machine's file system; `roquet.testing.SimDisk` loses and tears unsynced writes from a seed. Reads come
+in two kinds: `read_now` answers only from memory and raises Cold when the disk would have to be asked, so the event loop
+never waits; `read` may block and belongs into the background.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Cold(Exception):
+    """The bytes are not in memory. `fetch` reads them (it may block: run it in the background), then ask again."""
+
+    def __init__(self, fetch: Callable[[], object]) -> None:
+        super().__init__("not in memory")
+        self.fetch = fetch
+
+
+class DiskFile(Protocol):
+    path: str
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of it or raise OSError (then any part may have been written)."""
+        ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file. May block."""
+        ...
+
+    def read_now(self, offset: int, size: int) -> bytes:
+        """The same from memory; raises Cold when the disk would have to be asked."""
+        ...
+
+    def map(self, offset: int, size: int) -> memoryview:
+        """A writable view of bytes that are already allocated on disk (see `allocate`), so that writing cannot fail."""
+        ...
+
+    def allocate(self, offset: int, size: int) -> None:
+        """Reserve disk space for this range; raises OSError when there is none."""
+        ...
+
+    def sync(self) -> None:
+        """fdatasync. May block. After an OSError nothing written so far counts as safe."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, size: int | None = None) -> DiskFile:
+        """Open for reading and writing. With `size`, create it (sparse) when missing and make it at least that long."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when there is none."""
+        ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def mtime_ms(self, path: str) -> int: ...
+
+    def make_dir(self, path: str) -> None:
+        """With parents; exists already is fine."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """A file; missing is fine."""
+        ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def used_ratio(self, path: str) -> float:
+        """0.0 to 1.0 of the file system that holds this path."""
+        ...
+
+    def total_bytes(self, path: str) -> tuple[int, int]:
+        """(capacity, free) of that file system."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Take an exclusive lock; returns the function that releases it. Raises OSError when somebody else holds it."""
+        ...
+
+
+class RealFile:
+    __slots__ = ("_maps", "fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self._maps: list[tuple[object, memoryview]] = []
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        done = os.pwrite(self.fd, data, offset)
+        while done < len(data):
+            more = os.pwrite(self.fd, memoryview(data)[done:], offset + done)
+            if more == 0:
+                raise OSError(errno.ENOSPC, "wrote nothing", self.path)
+            done += more
+
+    def read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self.fd, size, offset)
+        while len(data) < size:
+            more = os.pread(self.fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def read_now(self, offset: int, size: int) -> bytes:
+        buffer = bytearray(size)
+        try:
+            got = os.preadv(self.fd, [buffer], offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            got = 0
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:  # tmpfs and overlays have no NOWAIT; they also do not wait
+                raise
+            return self.read(offset, size)
+        if got == size:
+            return bytes(buffer)
+        if offset + got >= self.size():
+            return bytes(buffer[:got])
+        raise Cold(lambda: self.read(offset, size))
+
+    def map(self, offset: int, size: int) -> memoryview:
+        import mmap
+
+        page = mmap.ALLOCATIONGRANULARITY
+        start = offset // page * page
+        mapped = mmap.mmap(self.fd, offset - start + size, offset=start)
+        view = memoryview(mapped)[offset - start :]
+        self._maps.append((mapped, view))
+        return view
+
+    def allocate(self, offset: int, size: int) -> None:
+        os.posix_fallocate(self.fd, offset, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self.fd)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.fd, size)
+
+    def close(self) -> None:
+        for _, view in self._maps:
+            with contextlib.suppress(BufferError):
+                view.release()
+        self._maps.clear()  # the map itself goes when nobody looks at it any more
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<RealFile {self.path}>"
+
+
+class RealDisk:
+    def open(self, path: str, *, size: int | None = None) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if size is not None else 0)
+        file = RealFile(path, os.open(path, flags, 0o644))
+        if size is not None and file.size() < size:
+            file.truncate(size)
+        return file
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        return os.path.getsize(path)
+
+    def mtime_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_dir(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def used_ratio(self, path: str) -> float:
+        total, free = self.total_bytes(path)
+        return 1.0 - free / total if total else 0.0
+
+    def total_bytes(self, path: str) -> tuple[int, int]:
+        found = os.statvfs(path)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def lock(self, path: str) -> Callable[[], None]:
+        import fcntl
+
+        real = os.path.realpath(path)
+        if real in _locked:
+            raise OSError(errno.EAGAIN, "locked by this process", path)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # Upstream locks byte 0 with a POSIX record lock (FileChannel.tryLock(0, 1, false)); so must we, to exclude a Java broker.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            os.close(fd)
+            raise
+        os.pwrite(fd, b"lock", 0)
+        _locked.add(real)
+
+        def release() -> None:
+            _locked.discard(real)
+            os.close(fd)
+
+        return release
+
+
+_locked: set[str] = set()
+"""What this process holds: POSIX record locks do not exclude their own process."""

@@ -1,0 +1,73 @@
+"""One record -> its queue and index entries. Live appends, recovery and replicas all use these functions, so they cannot disagree.
+
+Upstream's rules: the tag hash is Java's String.hashCode of TAGS, sign-extended; a message is indexed under UNIQ_KEY and
+under each word of KEYS; prepared and rolled-back transactional messages get no queue entry, rolled-back ones no index entry.
+"""
+
+from __future__ import annotations
+
+from roquet.wire.hashing import java_hash
+from roquet.wire.names import SCHEDULE_TOPIC
+
+TRANSACTION_MASK = 0xC
+PREPARED = 0x4
+ROLLBACK = 0xC
+
+LEVEL_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200)
+"""Upstream's delay levels. Entries of the schedule topic carry their time of delivery in place of a tag hash."""
+
+KEYS_MAX = 64
+"""Words of KEYS indexed per message; a bound for hostile senders, far above any real use."""
+
+_tag_hashes: dict[str, int] = {}
+
+
+def tag_hash(tag: str) -> int:
+    """Cached, because a topic has few tags and many messages."""
+    found = _tag_hashes.get(tag)
+    if found is None:
+        found = java_hash(tag)
+        if len(_tag_hashes) < 10_000:
+            _tag_hashes[tag] = found
+    return found
+
+
+def property_of(properties: str, name: str) -> str:
+    """One value out of a properties text, "" when absent. Cheaper than splitting all of it, which the hot path need not.
+
+    A name that stands twice (batches repeat some) has its last value, as in Java's map.
+    """
+    start = properties.rfind(f"\x02{name}\x01") + 1
+    if not start and not properties.startswith(f"{name}\x01"):
+        return ""
+    start += len(name) + 1
+    stop = properties.find("\x02", start)
+    return properties[start:] if stop < 0 else properties[start:stop]
+
+
+def queue_tag(topic: str, properties: str, store_ms: int) -> int:
+    """The third number of a queue entry."""
+    if topic == SCHEDULE_TOPIC:
+        level = property_of(properties, "DELAY")
+        if level.isdigit() and int(level) > 0:
+            return store_ms + LEVEL_DELAYS_S[min(int(level), len(LEVEL_DELAYS_S)) - 1] * 1_000
+    tag = property_of(properties, "TAGS")
+    return tag_hash(tag) if tag else 0
+
+
+def index_keys(properties: str) -> list[str]:
+    """The keys in upstream's order: the unique key first."""
+    unique = property_of(properties, "UNIQ_KEY")
+    keys = [unique] if unique else []
+    words = property_of(properties, "KEYS")
+    if words:
+        keys += [word for word in words.split(" ") if word][:KEYS_MAX]
+    return keys
+
+
+def is_queued(sys_flag: int) -> bool:
+    return sys_flag & TRANSACTION_MASK not in (PREPARED, ROLLBACK)
+
+
+def is_indexed(sys_flag: int) -> bool:
+    return sys_flag & TRANSACTION_MASK != ROLLBACK

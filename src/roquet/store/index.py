@@ -1,0 +1,615 @@
+"""The key index: from "topic#key" to where its messages are in the log. Upstream's IndexFile, byte for byte.
+
+    0        8        16          24        32      36    40                 40 + 4s            40 + 4s + 20e
+    +--------+--------+-----------+---------+-------+-----+------------------+------------------+
+    | begin  | end    | begin     | end     | slots | num | s slots of 4     | e entries of 20  |
+    | ms     | ms     | offset    | offset  | used  | ber | newest entry's   | number 0 is      |
+    |        |        |           |         |       |     | number, 0: none  | never used       |
+    +--------+--------+-----------+---------+-------+-----+------------------+------------------+
+    entry:  hash 4 | physical offset 8 | seconds since begin 4 | number of the entry before it in the same slot 4
+
+Adding a key is an append to a list. `settle` turns the list into entries, all keys at once, and writes in an order that a
+killed process cannot spoil: entries, slots, header. The number in the header comes last, so it never counts an entry
+that is not there; slots and chains can be made again from the entries alone. A file is full at e - 1 entries, and then
+the next one begins, named after the local time.
+
+The index is derived from the log. What is lost or in doubt here is cut off and indexed again from `covered`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import errno
+import struct
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+import numpy as np
+import numpy.typing as npt
+
+from roquet.ports import Clock
+from roquet.store.disk import Cold, Disk, DiskFile
+from roquet.wire.hashing import java_hash, java_hashes
+
+HEADER = struct.Struct(">qqqqii")
+ENTRY = struct.Struct(">iqii")
+SLOT_SIZE = 4
+ENTRIES = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
+assert HEADER.size == 40
+assert ENTRY.size == ENTRIES.itemsize == 20
+
+Pending = tuple[str, str, int, int]
+"""(topic, key, physical offset, store time in ms)."""
+Ints = npt.NDArray[np.int32]
+Numbers = npt.NDArray[np.int64]
+
+BATCH = 8_192
+"""Keys settled with one write. Bounds the memory of a settle after a long wait for disk space."""
+PENDING_MAX = 1_000_000
+"""Keys kept while the disk takes none; beyond it the oldest are dropped and counted."""
+STRETCH = 1 << 20
+"""Bytes of the entries area reserved ahead of need: a small disk can still hold an index whose file is 420 MB long."""
+CHUNK = 1 << 17
+"""Entries read at once when a file is checked and its slots made again."""
+STEPS_MAX = 10_000
+"""Entries of one chain that a query follows on the loop (about 15 ms); a longer chain is followed in the background."""
+REMEMBERED_MAX = 64
+"""Chains followed in the background whose result is kept: whoever asked asks again, maybe more than once."""
+TOPICS_MAX = 100_000
+"""Topics whose hash is kept."""
+
+_powers = np.full(1 << 16, 31, dtype=np.uint32)
+_powers[0] = 1
+POWERS = np.cumprod(_powers, dtype=np.uint32)  # 31^n in 32 bits
+
+
+class TopicHashes(dict[str, int]):
+    """topic -> hash of "topic#", unsigned. Keys of one topic then only need their own characters hashed."""
+
+    def __missing__(self, topic: str) -> int:
+        if len(self) >= TOPICS_MAX:
+            self.clear()
+        self[topic] = found = java_hash(topic + "#") & 0xFFFFFFFF
+        return found
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The hash that an entry carries: the absolute value of Java's, 0 for the one that has none."""
+    found = abs(java_hash(f"{topic}#{key}"))
+    return 0 if found == 1 << 31 else found
+
+
+def key_hashes(topics: Sequence[str], keys: Sequence[str], topic_hashes: TopicHashes) -> Ints:
+    """key_hash of each pair, all at once: h(topic# + key) = h(topic#) * 31^len(key) + h(key)."""
+    sizes = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
+    if not all(map(str.isascii, keys)):  # Java counts UTF-16 units
+        sizes = np.fromiter((len(key.encode("utf-16-le", "surrogatepass")) // 2 for key in keys), dtype=np.int64, count=len(keys))
+    if sizes.max() >= len(POWERS):
+        hashes = java_hashes([f"{topic}#{key}" for topic, key in zip(topics, keys, strict=True)])
+    else:
+        heads = np.fromiter(map(topic_hashes.__getitem__, topics), dtype=np.uint32, count=len(topics))
+        hashes = (heads * POWERS[sizes] + java_hashes(keys).view(np.uint32)).view(np.int32)
+    found = np.abs(hashes)
+    found[found < 0] = 0  # the absolute value of -2^31 is itself
+    return found
+
+
+def chain(table: npt.NDArray[np.int32], slots: Ints, number: int) -> tuple[Ints, Ints, Numbers, int]:
+    """Put entries number, number + 1... into these slots, in order; `table` is read, not changed.
+
+    Returns for each entry the one before it in its slot (0: none), then the distinct slots with the newest entry of each,
+    and how many slots were empty before.
+    """
+    order = slots.argsort(kind="stable")
+    ranked = slots[order]
+    numbers: Numbers = order + number
+    first = np.empty(len(slots), dtype=np.bool_)
+    first[0] = True
+    np.not_equal(ranked[1:], ranked[:-1], out=first[1:])
+    heads = np.flatnonzero(first)
+    known = table[ranked[heads]].astype(np.int32)
+    known[(known < 0) | (known >= number)] = 0  # left by a write that was never counted
+    before = np.empty(len(slots), dtype=np.int32)
+    before[1:] = numbers[:-1]
+    before[heads] = known
+    unranked = np.empty_like(before)
+    unranked[order] = before
+    tails = np.append(heads[1:], len(slots)) - 1
+    return unranked, ranked[tails], numbers[tails], len(known) - int(np.count_nonzero(known))
+
+
+class IndexFile:
+    """One file. `number` is that of the next entry, so 1 means none; the fields are the header's."""
+
+    __slots__ = (
+        "allocated", "area", "begin_ms", "begin_offset", "end_ms", "end_offset", "file", "name", "number", "slots_used", "table",
+    )  # fmt: skip
+
+    def __init__(self, name: str, file: DiskFile) -> None:
+        self.name = name
+        self.file = file
+        self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.slots_used = 0
+        self.number = 1
+        self.allocated = 0
+        self.area: memoryview | None = None  # header and slots, mapped while this file is written
+        self.table: npt.NDArray[np.int32] | None = None
+
+    def header(self) -> tuple[int, int, int, int, int, int]:
+        return self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.number
+
+    def unmap(self) -> None:
+        self.table = None
+        self.area = None
+
+    def close(self) -> None:
+        self.unmap()
+        self.file.close()
+
+    def __repr__(self) -> str:
+        return f"<IndexFile {self.name} {self.number - 1} entries>"
+
+
+class KeyIndex:
+    """All index files of one store. One owner, one thread; only what `begin_sync` returns and Cold.fetch run elsewhere.
+
+    `pending` may be appended to directly, in the order of the log; it stays the same list for ever.
+    """
+
+    def __init__(self, disk: Disk, directory: str, *, slots_max: int, entries_max: int, clock: Clock) -> None:
+        if slots_max < 1 or entries_max < 2:
+            raise ValueError(f"an index of {slots_max} slots and {entries_max} entries; at least 1 and 2 are needed")
+        self.disk = disk
+        self.directory = directory
+        self.slots_max = slots_max
+        self.entries_max = entries_max
+        self.clock = clock
+        self.entries_at = HEADER.size + slots_max * SLOT_SIZE
+        self.file_size = self.entries_at + entries_max * ENTRY.size
+
+        # State of the owner's thread.
+        self.pending: list[Pending] = []
+        self.covered = 0
+        """Records from this physical offset on must be dispatched again after `open`; keys below it are ignored. The start of
+        a record, unless the index is intact: then one more than the offset of the last record in it. Does not move as keys
+        are added."""
+        self.intact = True
+        """The last stop was clean and `open` dropped nothing: whatever was ever added is here."""
+        self.dropped = 0
+        """Keys given up because the disk took none for too long."""
+        self.warnings: list[str] = []
+        self.files: list[IndexFile] = []
+        self._topic_hashes = TopicHashes()
+        self._last_ms = 0
+        self._dirty: dict[str, IndexFile] = {}
+        self._named = False  # a file was created or removed since the directory was synced
+        self._remembered: dict[tuple[int, str, int, int, int, int], tuple[int, list[int]]] = {}
+        self._generation = 0  # part of what is remembered: a truncated chain may grow differently
+
+        # Written by the background too.
+        self._syncing = False
+        self._safe_ms = 0
+        self._sync_failed = ""
+
+    # -- adding ------------------------------------------------------------------------------------------------------
+
+    def add(self, topic: str, key: str, physical_offset: int, store_ms: int) -> None:
+        """Keys come in the order of the log. They are found by queries at once and written by `settle`."""
+        self.pending.append((topic, key, physical_offset, store_ms))
+
+    def settle(self) -> None:
+        """Write what is pending. On OSError (disk full) the rest stays pending, up to PENDING_MAX, and can be tried again."""
+        pending = self.pending
+        try:
+            while pending:
+                batch = pending[:BATCH]
+                if batch[0][2] < self.covered:  # recovery dispatches from further back than we need
+                    pending[: len(batch)] = batch = [one for one in batch if one[2] >= self.covered]
+                    if not batch:
+                        continue
+                file = self._writable()
+                batch = batch[: self.entries_max - file.number]
+                self._write(file, batch)
+                del pending[: len(batch)]
+        except OSError:
+            excess = len(pending) - PENDING_MAX
+            if excess > 0:
+                del pending[:excess]
+                self.dropped += excess
+            raise
+
+    def _write(self, file: IndexFile, batch: list[Pending]) -> None:
+        table, area = file.table, file.area
+        assert table is not None
+        assert area is not None
+        topics, keys, offsets, times = zip(*batch, strict=True)
+        begin_ms = file.begin_ms if file.number > 1 else times[0]
+        hashes = key_hashes(topics, keys, self._topic_hashes)
+        before, slots, newest, fresh = chain(table, hashes % np.int32(self.slots_max), file.number)
+        entries = np.empty(len(batch), dtype=ENTRIES)
+        entries["hash"] = hashes
+        entries["offset"] = offsets
+        # Java divides toward zero and then keeps it within 0 and 2^31 - 1, so a clock that went back counts as no time.
+        entries["seconds"] = ((np.array(times, dtype=np.int64) - begin_ms) // 1000).clip(0, 0x7FFFFFFF)
+        entries["before"] = before
+
+        at = self.entries_at + file.number * ENTRY.size
+        stop = at + len(batch) * ENTRY.size
+        while file.allocated < stop:
+            size = min(STRETCH, self.file_size - file.allocated)
+            file.file.allocate(file.allocated, size)
+            file.allocated += size
+        file.file.write(at, entries.tobytes())
+        # From here on nothing can fail: header and slots are allocated and mapped.
+        table[slots] = newest
+        if file.number == 1:
+            file.begin_ms, file.begin_offset = times[0], offsets[0]
+        file.end_ms, file.end_offset = times[-1], offsets[-1]
+        file.slots_used += fresh
+        file.number += len(batch)
+        HEADER.pack_into(area, 0, *file.header())
+        self._last_ms = max(self._last_ms, file.end_ms)
+        self._dirty[file.name] = file
+
+    def _writable(self) -> IndexFile:
+        """The newest file, mapped, with room for an entry."""
+        if not self.files or self.files[-1].number >= self.entries_max:
+            self._create()
+        file = self.files[-1]
+        if file.table is None:
+            # Java leaves its files sparse; a store to a page that the full disk cannot back would kill the process.
+            file.file.allocate(0, self.entries_at)
+            file.area = file.file.map(0, self.entries_at)
+            file.table = np.frombuffer(file.area, dtype=">i4", offset=HEADER.size)
+            file.allocated = self.entries_at + file.number * ENTRY.size
+        return file
+
+    def _create(self) -> None:
+        name = next_name(self.clock.now_ms(), self.files[-1].name if self.files else "")
+        path = self._path(name)
+        made = self.disk.open(path, size=self.file_size)
+        try:
+            made.allocate(0, self.entries_at)
+        except OSError:
+            made.close()
+            self.disk.remove(path)
+            raise
+        if self.files:
+            self.files[-1].unmap()
+        self.files.append(IndexFile(name, made))
+        self._named = True
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[int], int, int]:
+        """(physical offsets, newest first; end time and end offset of the newest file).
+
+        Times count to the second, from the second the file began in, as upstream's. Other keys of the same hash are found
+        too; whoever asks compares the keys. Raises Cold when the disk must be asked or a chain is very long.
+        """
+        with contextlib.suppress(OSError):  # a full disk hides the newest keys, but old ones can still be asked for
+            self.settle()
+        if not self.files:
+            return [], 0, 0
+        hashed = key_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.files):
+            if len(found) >= count_max:
+                break
+            # Upstream's test. An inverted window (begin after end) matches nothing.
+            if file.number > 1 and begin_ms <= file.end_ms and end_ms >= file.begin_ms and begin_ms <= end_ms:
+                found += self._search(file, hashed, count_max - len(found), begin_ms, end_ms)
+            if file.begin_ms < begin_ms:
+                break
+        return found, self.files[-1].end_ms, self.files[-1].end_offset
+
+    def _search(self, file: IndexFile, hashed: int, wanted: int, begin_ms: int, end_ms: int) -> list[int]:
+        what = (self._generation, file.name, hashed, wanted, begin_ms, end_ms)
+        met, rest = self._remembered.get(what, (0, []))
+        slot_at = HEADER.size + hashed % self.slots_max * SLOT_SIZE
+        window = (hashed, begin_ms - file.begin_ms, end_ms - file.begin_ms)
+        handle, entries_at, limit = file.file, self.entries_at, file.number
+        at = int.from_bytes(handle.read_now(slot_at, SLOT_SIZE), "big", signed=True)
+        if at >= limit:
+            return []  # a slot that points past the end; upstream takes it for empty
+        start, found = at, list[int]()
+
+        def follow() -> None:
+            """The whole chain with reads that may block. Entries never change, so what it finds stays true."""
+            at, offsets = start, list[int]()
+            while at > 0 and len(offsets) < wanted:
+                at = step(handle.read, entries_at, at, window, offsets)
+            while len(self._remembered) >= REMEMBERED_MAX:
+                with contextlib.suppress(KeyError, RuntimeError, StopIteration):
+                    del self._remembered[next(iter(self._remembered))]
+            self._remembered[what] = start, offsets
+
+        steps = 0
+        while at > 0 and len(found) < wanted:
+            if at == met:  # followed before, from here on
+                found += rest
+                break
+            if steps == STEPS_MAX:
+                raise Cold(follow)
+            try:
+                at = step(handle.read_now, entries_at, at, window, found)
+            except Cold:
+                raise Cold(follow) from None
+            steps += 1
+        return found[:wanted]
+
+    # -- syncing -----------------------------------------------------------------------------------------------------
+
+    def begin_sync(self) -> Callable[[], int]:
+        """Note what is written by now. The function returned makes it safe; it may block and runs in the background, once.
+
+        It returns the store time that the checkpoint may vouch for. Once it has raised OSError that time does not rise any
+        more: after a failed fsync nobody knows what the disk holds, and the next start indexes again from there.
+        """
+        if self._syncing or self._sync_failed:
+            return lambda: self._safe_ms
+        files = list(self._dirty.values())
+        named, upto = self._named, self._last_ms
+        if not files and not named:
+            return lambda: self._safe_ms
+        for file in files:
+            if file is not self.files[-1]:
+                self._reopen(file)
+        self._dirty.clear()
+        self._named = False
+        self._syncing = True
+
+        def work() -> int:
+            try:
+                for file in files:
+                    file.file.sync()
+                if named:
+                    self.disk.sync_dir(self.directory)
+                self._safe_ms = max(self._safe_ms, upto)
+            except OSError as error:
+                self._sync_failed = str(error)
+                raise
+            finally:
+                self._syncing = False
+            return self._safe_ms
+
+        return work
+
+    def sync(self) -> int:
+        """Settle and make safe. May block."""
+        self.settle()
+        return self.begin_sync()()
+
+    def _reopen(self, file: IndexFile) -> None:
+        """A full file is only read from now on: let go of the map, which lives as long as the open file."""
+        file.unmap()
+        again = self.disk.open(self._path(file.name))
+        file.file.close()
+        file.file = again
+
+    def expire(self, min_physical_offset: int) -> int:
+        """Remove the files that only speak of what the log no longer holds; the newest stays. Returns how many."""
+        gone = 0
+        while len(self.files) > 1 and self.files[0].end_offset < min_physical_offset and not self._syncing:
+            self._drop(0)
+            gone += 1
+        return gone
+
+    def close(self) -> None:
+        """Settle, sync, close. OSError: something is not on disk; keep the mark of an unclean stop, so the next start repairs it."""
+        try:
+            self.settle()
+            self.begin_sync()()
+            if self._sync_failed:
+                raise OSError(errno.EIO, f"an earlier sync of the index failed ({self._sync_failed})", self.directory)
+        finally:
+            for file in self.files:
+                file.close()
+            self.files.clear()
+            self._dirty.clear()
+            self._remembered.clear()
+
+    # -- opening and repairing -----------------------------------------------------------------------------------------
+
+    def open(self, *, crashed: bool, safe_ms: int) -> None:
+        """Load the files and say in `covered` from where records must be indexed again.
+
+        After a crash only entries older than `safe_ms` (the checkpoint's index time) stay, as far as they fit together, less
+        those of the last message among them: the rest of its keys may be lost. A file that is not what it should be goes,
+        with every file after it; `warnings` says why.
+        """
+        self.disk.make_dir(self.directory)
+        for name in self.disk.list(self.directory):
+            if not name.isdigit():
+                continue
+            trouble = self._load(name) if self.intact else "follows a damaged one"
+            if trouble:
+                if self.intact:
+                    self.warnings.append(f"{self._path(name)}: {trouble}; it and every later index file are built again from the log")
+                self.disk.remove(self._path(name))
+                self._named = True
+                self.intact = False
+        self.intact = self.intact and not crashed
+        if crashed and self.files:
+            # A file that another one follows was full. If it says otherwise, its last writes never reached the disk.
+            doubtful = (at for at, file in enumerate(self.files) if file.number < self.entries_max or file.end_ms >= safe_ms)
+            frontier = next(doubtful, len(self.files) - 1)
+            while len(self.files) > frontier + 1:
+                self._drop(-1)
+            self._cut_torn(safe_ms)
+        elif not self.intact:
+            self._cut_torn()
+        else:
+            # An empty file that follows another carries that one's end.
+            self.covered = self.files[-1].end_offset + 1 if self.files and self.files[-1].end_ms else 0
+        if self.files:
+            self.files[-1].file.read(0, self.entries_at)  # so that the first settle finds the slots in memory
+            self._last_ms = self.files[-1].end_ms
+
+    def truncate_after(self, physical_end: int) -> None:
+        """Forget what lies at or beyond this log offset: the log lost its tail."""
+        self.pending[:] = [one for one in self.pending if one[2] < physical_end]
+        self.covered = min(self.covered, physical_end)
+        while self.files and self.files[-1].end_offset >= physical_end:
+            file = self.files[-1]
+            cut = bisect.bisect_left(range(1, file.number), physical_end, key=lambda number: self._entry(file, number)[1]) + 1
+            if cut > 1 and self._rebuild(file, cut) is not None and file.number == cut:
+                break
+            self._drop(-1)
+            if cut > 1:  # it is damaged, and with it goes what it should still hold
+                self.intact = False
+                self._cut_torn()
+        self._last_ms = self.files[-1].end_ms if self.files else 0
+
+    def _cut_torn(self, safe_ms: int | None = None) -> None:
+        """Take away the newest message, whose other keys may be lost, and start again from it."""
+        self.covered = 0
+        while self.files:
+            whole = self._rebuild(self.files[-1], self.files[-1].number, safe_ms=safe_ms, trim=True)
+            if whole is not None:
+                self.covered = whole
+                if self.files[-1].number > 1:
+                    return
+            self._drop(-1)
+            safe_ms = None  # the files before were full and synced
+
+    def _load(self, name: str) -> str:
+        """Take this file in, or say what is wrong with it."""
+        try:
+            opened = self.disk.open(self._path(name))
+        except OSError as error:
+            return f"cannot be opened ({error})"
+        file = IndexFile(name, opened)
+        trouble = ""
+        try:
+            size = opened.size()
+            if size != self.file_size:
+                trouble = f"is {size} bytes long, {self.file_size} fit {self.slots_max} slots and {self.entries_max} entries"
+            else:
+                header = HEADER.unpack(opened.read(0, HEADER.size))
+                file.begin_ms, file.end_ms, file.begin_offset, file.end_offset, file.slots_used, file.number = header
+                file.number = file.number or 1  # a file that never got an entry is all zeros
+                # Java counts slots differently in its oldest versions, but never more than entries.
+                if not (1 <= file.number <= self.entries_max and 0 <= file.slots_used < file.number):
+                    trouble = f"has a header of {header[5]} entries in {header[4]} slots"
+                elif file.begin_ms < 0 or file.begin_offset < 0 or file.end_offset < file.begin_offset:
+                    trouble = f"has a header from offset {file.begin_offset} to {file.end_offset}, from time {file.begin_ms}"
+        except OSError as error:
+            trouble = f"cannot be read ({error})"
+        if trouble:
+            opened.close()
+        else:
+            self.files.append(file)
+        return trouble
+
+    def _rebuild(self, file: IndexFile, limit: int, *, safe_ms: int | None = None, trim: bool = False) -> int | None:
+        """Keep of the entries below number `limit` those that fit together, and make slots and header from them.
+
+        `trim` (or an entry that does not fit) takes away the entries of the last message too. Returns the offset from which
+        the log must be indexed again, which is that message's; None when the file holds nothing to go by or cannot be mended.
+        The caller drops a file that is left without entries.
+        """
+        file.unmap()
+        self._generation += 1
+        table = np.zeros(self.slots_max, dtype=np.int32)
+        number, last = 1, file.begin_offset
+        try:
+            while number < limit:
+                entries = self._read_entries(file, number, min(limit - number, CHUNK))
+                good = self._fitting(entries, last, None if safe_ms is None else safe_ms - file.begin_ms)
+                if good:
+                    hashes = entries["hash"][:good].astype(np.int32)
+                    before, slots, newest, _ = chain(table, hashes % np.int32(self.slots_max), number)
+                    fits = before == entries["before"][:good]
+                    if not fits.all():
+                        good = int(np.argmin(fits))
+                        if good:
+                            _, slots, newest, _ = chain(table, hashes[:good] % np.int32(self.slots_max), number)
+                if good:
+                    table[slots] = newest
+                    number += good
+                    last = int(entries["offset"][good - 1])
+                if good < len(entries):
+                    trim = True
+                    break
+            if number == 1:
+                return None
+            while trim and number > 1:
+                hashed, offset, _, before_it = self._entry(file, number - 1)
+                if offset != last:
+                    break
+                table[hashed % self.slots_max] = before_it
+                number -= 1
+            if number == 1:
+                file.number = 1
+                return last
+            _, file.begin_offset, _, _ = self._entry(file, 1)
+            _, file.end_offset, seconds, _ = self._entry(file, number - 1)
+            if number != file.number:  # else the header knows it to the millisecond
+                file.end_ms = file.begin_ms + seconds * 1000
+            file.number = number
+            file.slots_used = int(np.count_nonzero(table))
+            file.file.write(HEADER.size, table.astype(">i4").tobytes())
+            file.file.write(0, HEADER.pack(*file.header()))
+        except OSError as error:
+            self.warnings.append(f"{self._path(file.name)}: cannot be repaired ({error}); it is built again from the log")
+            return None
+        self._dirty[file.name] = file
+        return last
+
+    def _fitting(self, entries: npt.NDArray[np.void], last: int, safe_after_ms: int | None) -> int:
+        """How many of these entries, from the first, can be true: offsets never fall, hashes and times are not negative."""
+        offsets = entries["offset"].astype(np.int64)
+        seconds = entries["seconds"].astype(np.int64)
+        fits = (entries["hash"] >= 0) & (seconds >= 0) & (np.diff(offsets, prepend=last) >= 0)
+        if safe_after_ms is not None:
+            fits &= seconds * 1000 + 999 < safe_after_ms  # the entry may be younger by its rounding
+        return len(entries) if fits.all() else int(np.argmin(fits))
+
+    def _read_entries(self, file: IndexFile, number: int, count: int) -> npt.NDArray[np.void]:
+        data = file.file.read(self.entries_at + number * ENTRY.size, count * ENTRY.size)
+        return np.frombuffer(data, dtype=ENTRIES, count=len(data) // ENTRY.size)
+
+    def _entry(self, file: IndexFile, number: int) -> tuple[int, int, int, int]:
+        hashed, offset, seconds, before = ENTRY.unpack(file.file.read(self.entries_at + number * ENTRY.size, ENTRY.size))
+        return hashed, offset, seconds, before
+
+    def _drop(self, at: int) -> None:
+        file = self.files.pop(at)
+        file.close()
+        self.disk.remove(self._path(file.name))
+        self._dirty.pop(file.name, None)
+        self._named = True
+        self._generation += 1
+
+    def _path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    def __repr__(self) -> str:
+        return f"<KeyIndex {self.directory} {len(self.files)} files, {len(self.pending)} pending>"
+
+
+def step(read: Callable[[int, int], bytes], entries_at: int, at: int, window: tuple[int, int, int], found: list[int]) -> int:
+    """Look at entry `at`, note its offset if it matches, and return the next one of its chain; 0 at the end."""
+    hashed, offset, seconds, before = ENTRY.unpack(read(entries_at + at * ENTRY.size, ENTRY.size))
+    wanted, since, until = window
+    passed = seconds * 1000
+    if seconds < 0:
+        return 0
+    if hashed == wanted and since <= passed <= until:
+        found.append(offset)
+    # Numbers fall along a chain, so a damaged one ends too. Upstream also stops at the first entry older than the window.
+    return before if 0 < before < at and passed >= since else 0
+
+
+def next_name(now_ms: int, last: str) -> str:
+    """yyyyMMddHHmmssSSS of the local time, or a millisecond after the last name when the clock or daylight saving went back."""
+    moment = datetime.fromtimestamp(now_ms // 1000) + timedelta(milliseconds=now_ms % 1000)
+    name = f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
+    if name > last:
+        return name
+    try:
+        moment = datetime.strptime(last[:14], "%Y%m%d%H%M%S") + timedelta(milliseconds=int(last[14:]) + 1)
+        return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
+    except ValueError:  # named by somebody else
+        return f"{int(last) + 1:0{len(last)}d}"

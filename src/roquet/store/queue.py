@@ -1,0 +1,145 @@
+"""A consume queue: for one queue of one topic, where each of its messages stands in the log.
+
+    0               8       12              20
+    +---------------+-------+---------------+
+    | log offset    | size  | tag hash      |   fixed width, so entry n starts at n * 20 of the row of files
+    +---------------+-------+---------------+
+
+New entries live in `tail` and are written in batches; a read looks into the tail, then into the file. All of it can be
+derived from the log again (`store/recovery.py`), so nothing here needs to be synced before a message is acknowledged.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from roquet.store.segments import Segments
+
+ENTRY = struct.Struct(">qiq")
+ENTRY_SIZE = ENTRY.size
+assert ENTRY_SIZE == 20
+ENTRIES = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
+"""The same for numpy, to look at many at once."""
+
+BLANK_ENTRY = ENTRY.pack(0, 0x7FFFFFFF, 0)
+"""Fills a file before the first entry of a queue that starts in its middle, as upstream does."""
+
+
+def unpack_entry(raw: bytes) -> tuple[int, int, int] | None:
+    """(log offset, size, tag hash), None when it is not there."""
+    if len(raw) < ENTRY_SIZE:
+        return None
+    position, size, tag_hash = ENTRY.unpack(raw)
+    return position, size, tag_hash
+
+
+class ConsumeQueue:
+    """Offsets count entries:  first <= visible <= next.  `first` is the oldest whose message is still in the log, `visible`
+    ends what consumers may see, `next` is the offset that the next message gets."""
+
+    __slots__ = ("dirty", "first", "next", "on_visible", "queue_id", "segments", "tail", "tail_start", "topic", "topic_field", "visible")
+
+    def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.segments = segments
+        name = topic.encode()
+        # As the stored record has it (V1); longer names than V1 can hold are refused before they get here.
+        self.topic_field = bytes((len(name),)) + name
+        self.first = self.visible = self.next = 0
+        self.tail = bytearray()
+        self.tail_start = 0
+        self.dirty = False  # written since the last sync
+        self.on_visible: Callable[[ConsumeQueue], None] | None = None
+        """Set while somebody waits for new messages; called when `visible` has risen."""
+
+    # The live append is spelled out in store.put: tail += ENTRY.pack(...); next += 1.
+
+    def append(self, log_offset: int, size: int, tag_hash: int) -> None:
+        self.tail += ENTRY.pack(log_offset, size, tag_hash)
+        self.next += 1
+
+    def read(self, offset: int, count_max: int) -> bytes:
+        """Entries from this offset, as many as lie together in one file or in the tail; empty outside first..next. May raise Cold."""
+        if offset < self.first or offset >= self.next or count_max <= 0:
+            return b""
+        if offset >= self.tail_start:
+            at = (offset - self.tail_start) * ENTRY_SIZE
+            return bytes(self.tail[at : at + count_max * ENTRY_SIZE])
+        position = offset * ENTRY_SIZE
+        base = self.segments.base_of(position)
+        if base is None:
+            return b""
+        count = min(count_max, self.tail_start - offset, (base + self.segments.size - position) // ENTRY_SIZE)
+        return self.segments.file(base).read_now(position - base, count * ENTRY_SIZE)
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
+        return unpack_entry(self.read(offset, 1))
+
+    def write_tail(self) -> None:
+        """Move the tail into its file(s). On OSError the tail stays and is tried again."""
+        tail, size = self.tail, self.segments.size
+        done = 0
+        while done < len(tail):
+            position = self.tail_start * ENTRY_SIZE + done
+            base = position - position % size
+            if base >= self.segments.stop or not self.segments.bases:
+                fresh = not self.segments.bases
+                file = self.segments.create(base)
+                if fresh and position > base:
+                    file.write(0, BLANK_ENTRY * ((position - base) // ENTRY_SIZE))
+            else:
+                file = self.segments.file(base)
+            piece = tail[done : done + base + size - position]
+            file.write(position - base, piece)
+            done += len(piece)
+        self.tail_start += len(tail) // ENTRY_SIZE
+        self.tail = bytearray()
+        self.dirty = True
+
+    def syncer(self) -> Callable[[], None]:
+        """Work (may block) that makes the written entries safe. Only the last two files can be dirty between two syncs."""
+        files = [self.segments.file(base) for base in self.segments.bases[-2:]]
+        disk, directory = self.segments.files.disk, self.segments.directory if self.segments.new_since_sync else None
+        self.segments.new_since_sync = False
+        self.dirty = False
+
+        def work() -> None:
+            for file in files:
+                file.sync()
+            if directory is not None:
+                disk.sync_dir(directory)
+
+        return work
+
+    def start_at(self, offset: int) -> None:
+        """An empty queue whose first entry will be this one."""
+        self.segments.drop_all()
+        self.first = self.visible = self.next = self.tail_start = offset
+        self.tail = bytearray()
+
+    def truncate(self, offset: int) -> None:
+        """Forget this entry and all behind it, on disk too: a stale entry must not come back after a restart."""
+        if offset >= self.next:
+            return
+        if offset >= self.tail_start:
+            del self.tail[(offset - self.tail_start) * ENTRY_SIZE :]
+        else:
+            self.tail = bytearray()
+            position = offset * ENTRY_SIZE
+            self.segments.drop_from(position)
+            base = self.segments.base_of(position)
+            if base is not None:
+                stop = min(self.next * ENTRY_SIZE, base + self.segments.size)
+                self.segments.file(base).write(position - base, bytes(stop - position))
+            self.tail_start = offset
+        self.next = offset
+        self.visible = min(self.visible, offset)
+        self.first = min(self.first, offset)
+
+    def __repr__(self) -> str:
+        tail = len(self.tail) // ENTRY_SIZE
+        return f"<ConsumeQueue {self.topic}/{self.queue_id} {self.first}..{self.visible}..{self.next}, {tail} in the tail>"

@@ -1,0 +1,146 @@
+"""Files in a row: a byte range that only grows, kept as fixed-size files named by where they start.
+
+    commitlog/00000000000000000000  00000000001073741824  00000000002147483648 ...
+
+The commit log and every queue are such a row. A file is sparse until it is written, so a small disk can hold a broker;
+a full disk is an OSError from `write`, never a signal.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import logging
+from collections import OrderedDict
+
+from roquet.errors import Damaged
+from roquet.store.disk import Disk, DiskFile
+
+log = logging.getLogger("roquet.store")
+
+
+def file_name(base: int) -> str:
+    return f"{base:020d}"
+
+
+class OpenFiles:
+    """The open files of a store, the longest unused closed first when there are too many.
+
+    A file dropped here stays usable to whoever still holds it (a sync in the background), and closes with its last user.
+    """
+
+    def __init__(self, disk: Disk, limit: int = 4_096) -> None:
+        self.disk = disk
+        self.limit = limit
+        self._files: OrderedDict[str, DiskFile] = OrderedDict()
+
+    def get(self, path: str, size: int | None = None) -> DiskFile:
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = self.disk.open(path, size=size)
+            if len(self._files) > self.limit:
+                self._files.popitem(last=False)
+        else:
+            with contextlib.suppress(KeyError):  # retention's look-ups in the background may drop it this instant
+                self._files.move_to_end(path)
+        return file
+
+    def forget(self, path: str) -> None:
+        self._files.pop(path, None)
+
+    def forget_under(self, directory: str) -> None:
+        for path in [path for path in self._files if path.startswith(directory + "/")]:
+            del self._files[path]
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+class Segments:
+    """One row of files. `bases` is sorted; the last file is the one being written."""
+
+    __slots__ = ("bases", "directory", "files", "new_since_sync", "size")
+
+    def __init__(self, files: OpenFiles, directory: str, size: int) -> None:
+        self.files = files
+        self.directory = directory
+        self.size = size
+        self.bases: list[int] = []
+        self.new_since_sync = False  # a file was created and its directory not synced yet
+
+    def load(self) -> None:
+        """Find the files. A gap or a wrong size is somebody's mistake that guessing could make worse: it raises Damaged."""
+        disk = self.files.disk
+        names = [name for name in disk.list(self.directory) if len(name) == 20 and name.isdigit()]
+        self.bases = [int(name) for name in names]
+        for index, base in enumerate(self.bases):
+            path = self.path(base)
+            size = disk.size(path)
+            if size != self.size:
+                if index == len(self.bases) - 1 and size == 0 and index > 0:
+                    # A crash between creating the file and giving it its length: it holds nothing yet.
+                    log.warning("%s is empty and newest: removed", path)
+                    disk.remove(path)
+                    self.bases.pop()
+                    break
+                raise Damaged(
+                    f"{path} has {size} bytes, files of this store are configured to have {self.size}: "
+                    "set mappedFileSizeCommitLog / mappedFileSizeConsumeQueue as it was when the store was written"
+                )
+            if index and base != self.bases[index - 1] + self.size:
+                raise Damaged(f"{self.directory}: file {file_name(self.bases[index - 1] + self.size)} is missing before {file_name(base)}")
+
+    @property
+    def start(self) -> int:
+        return self.bases[0] if self.bases else 0
+
+    @property
+    def stop(self) -> int:
+        """Where the last file ends."""
+        return self.bases[-1] + self.size if self.bases else 0
+
+    def path(self, base: int) -> str:
+        return f"{self.directory}/{file_name(base)}"
+
+    def base_of(self, offset: int) -> int | None:
+        index = bisect.bisect_right(self.bases, offset) - 1
+        if index < 0 or offset >= self.bases[index] + self.size:
+            return None
+        return self.bases[index]
+
+    def file(self, base: int) -> DiskFile:
+        return self.files.get(self.path(base))
+
+    def create(self, base: int) -> DiskFile:
+        """The file that starts here, made if missing; files stay in a row without gaps."""
+        if not self.bases:
+            self.files.disk.make_dir(self.directory)
+        file = self.files.get(self.path(base), size=self.size)
+        if not self.bases or base > self.bases[-1]:
+            self.bases.append(base)
+            self.new_since_sync = True
+        return file
+
+    def drop_first(self) -> None:
+        """Remove the oldest file."""
+        path = self.path(self.bases[0])
+        self.files.disk.remove(path)
+        self.files.forget(path)
+        del self.bases[0]
+
+    def drop_from(self, offset: int) -> None:
+        """Remove whole files that start at or after this offset; the file that holds it stays."""
+        while self.bases and self.bases[-1] >= offset:
+            path = self.path(self.bases.pop())
+            self.files.disk.remove(path)
+            self.files.forget(path)
+
+    def drop_all(self) -> None:
+        self.bases.clear()
+        self.files.forget_under(self.directory)
+        self.files.disk.remove_tree(self.directory)
+
+    def __repr__(self) -> str:
+        return f"<Segments {self.directory} {len(self.bases)} files, {self.start}..{self.stop}>"

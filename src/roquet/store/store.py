@@ -1,0 +1,566 @@
+"""The store: one log, and the queues, the index and the checkpoint that are derived from it.
+
+One owner calls it, from one thread. A tick is: `put` any number of messages, then `commit` once. What may block (fsync, a
+look at all queues) goes through `background` and comes back as a call on the owner's thread.
+
+Nothing is shown to a consumer that a crash the configured flush level protects against could erase: a queue's `visible`
+follows the log's `safe` mark, which is `written` under ASYNC_FLUSH and `flushed` under SYNC_FLUSH.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from zlib import crc32
+
+import numpy as np
+
+from roquet.errors import Damaged, StoreUnavailable
+from roquet.ports import Background, Clock
+from roquet.settings import BrokerSettings
+from roquet.store import retention
+from roquet.store.checkpoint import Checkpoint
+from roquet.store.disk import Cold, Disk
+from roquet.store.documents import Document
+from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
+from roquet.store.index import KeyIndex
+from roquet.store.log import CommitLog
+from roquet.store.queue import ENTRIES, ENTRY, ENTRY_SIZE, ConsumeQueue
+from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_after, index_names, queue_key, times_of
+from roquet.store.retention import LogFile
+from roquet.store.scan import parse
+from roquet.store.segments import OpenFiles, Segments
+from roquet.wire.record import BORN_HOST_V6, FRONT, FRONTS, MAGIC_V1, STORE_HOST_V6
+
+log = logging.getLogger("roquet.store")
+
+SETTLE_AT = 1_024
+"""Pending index keys that are hashed together."""
+
+SYNC_DERIVED_MS = 10_000
+"""Queues and index are synced this often; after a crash at most so much of the log is read again."""
+
+
+class Store:
+    """State: `queues` by (topic, queue); `_staged` is this tick's puts; `_unsafe` is written but not yet safe to show."""
+
+    def __init__(self, disk: Disk, settings: BrokerSettings, clock: Clock, background: Background) -> None:
+        self.disk = disk
+        self.settings = settings
+        self.clock = clock
+        self.background = background
+        self.root = root = settings.store_path_root_dir
+        self.files = OpenFiles(disk)
+        directory = settings.store_path_commit_log or f"{root}/commitlog"
+        self.log = CommitLog(Segments(self.files, directory, settings.mapped_file_size_commit_log))
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.index = KeyIndex(disk, f"{root}/index", slots_max=settings.max_hash_slot_num, entries_max=settings.max_index_num, clock=clock)
+        self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
+        self.manifest = Document(disk, f"{root}/config/roquet.json")
+        self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
+        self.store_host = bytes(8)
+        self.now_ms = clock.now_ms()
+        self.failed = ""
+        """Why no write is taken any more; a failed fsync sets it for good."""
+        self.full = ""
+        """Why no write is taken for now: the disk."""
+        self.recovered_records = 0
+        self.on_counted: Callable[[str, int, int], None] = lambda topic, count, size: None
+        """(topic, messages, bytes) appended since the last time, about once a second: statistics cost a send nothing."""
+        self._release: Callable[[], None] | None = None
+        self._staged: list[tuple[ConsumeQueue, int, int]] = []
+        self._unsafe: deque[tuple[ConsumeQueue, int, int]] = deque()
+        self._last_store_ms = 0
+        self._flushing = False
+        self._flush_due_ms = self._tails_due_ms = self._derived_due_ms = self._retention_due_ms = 0
+        self._syncing_derived = False
+        self._tails: set[ConsumeQueue] = set()  # queues with entries that are not in their file yet
+        self._dirty: set[ConsumeQueue] = set()  # queues whose file was written since its last sync
+        self._delete_now = 0
+        self.checkpointed = -1
+        """Up to here the derived files are on disk."""
+
+    # Opening and closing
+
+    @property
+    def is_open(self) -> bool:
+        return self._release is not None
+
+    def open(self, progress: Progress = lambda what, done, total: None) -> None:
+        """Recover and get ready to append."""
+        disk, root = self.disk, self.root
+        for directory in (root, f"{root}/config", self.log.segments.directory, f"{root}/consumequeue", f"{root}/index"):
+            disk.make_dir(directory)
+        try:
+            self._release = disk.lock(f"{root}/lock")
+        except OSError:
+            raise Damaged(f"{root} is in use by another broker: stop that one, or choose another storePathRootDir") from None
+        crashed = disk.exists(f"{root}/abort")
+        self.checkpoint.load()
+        self.log.segments.load()
+        for topic in disk.list(f"{root}/consumequeue"):
+            for name in disk.list(f"{root}/consumequeue/{topic}"):
+                if name.isdigit():
+                    self.queue(topic, int(name))
+        recovery = Recovery(
+            self.log.segments,
+            self.queues,
+            self.queue,
+            self.index if self.settings.message_index_enable else None,
+            self.checkpoint,
+            self.manifest.load(Manifest.decode),
+            crashed=crashed,
+            check_crc=self.settings.check_crc_on_recover,
+            progress=progress,
+        )
+        end = recovery.run()
+        self.recovered_records = recovery.records
+        self._last_store_ms = max(recovery.last_store_ms, self.checkpoint.log_ms)
+        self.log.start_at(end)
+        # From here on a crash must be seen as one.
+        disk.open(f"{root}/abort", size=0).close()
+        disk.sync_dir(root)
+        self._dirty = set(self.queues.values())
+        # What recovery read back may exist in memory only: make it safe before anything builds on it.
+        _, work = self.log.syncer()
+        work()
+
+    def close(self) -> None:
+        """A clean stop: everything on disk, the checkpoint last, the abort file gone."""
+        if self._release is None:
+            return
+        with contextlib.suppress(StoreUnavailable):
+            self.commit()
+        try:
+            if not self.failed:
+                self._close_cleanly()
+        except OSError as error:
+            log.error("the store could not be closed cleanly: %s. The next start reads the log again and mends what is missing.", error)
+        self.log.flushed.give_up()
+        self.files.close()
+        self._release()
+        self._release = None
+
+    def _close_cleanly(self) -> None:
+        """Each step only after the one before: whoever finds no abort file may trust everything else."""
+        target, work = self.log.syncer()
+        work()
+        self.log.flushed.advance(target)
+        self._rise()
+        self._write_tails()
+        if self._tails:
+            raise OSError(errno.ENOSPC, f"{len(self._tails)} queues have entries that are not in their files")
+        for queue in self._dirty:
+            queue.syncer()()
+        index_ms = self.index.sync()
+        self.checkpoint.rise(log_ms=self._last_store_ms, queues_ms=self._last_store_ms, index_ms=index_ms)
+        self.checkpoint.save()
+        self.manifest.save(self._manifest(clean=True, end=target).encode())
+        self.index.close()
+        self.disk.remove(f"{self.root}/abort")
+        self.disk.sync_dir(self.root)
+
+    # Queues
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """This queue, made if it is not there yet. Names were checked where they came in; a path is built from this one."""
+        found = self.queues.get((topic, queue_id))
+        if found is None:
+            segments = Segments(self.files, f"{self.root}/consumequeue/{topic}/{queue_id}", self.settings.mapped_file_size_consume_queue)
+            found = self.queues[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
+        return found
+
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self.queues.get((topic, queue_id))
+
+    def queues_of(self, topic: str) -> list[ConsumeQueue]:
+        return [queue for (name, _), queue in self.queues.items() if name == topic]
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove the topic's queues. Its records stay in the log until their file goes, and nothing leads to them any more."""
+        for queue in self.queues_of(topic):
+            del self.queues[topic, queue.queue_id]
+            self._tails.discard(queue)
+            self._dirty.discard(queue)
+            queue.segments.drop_all()
+            if queue.on_visible is not None:
+                queue.on_visible(queue)
+        self.disk.remove_tree(f"{self.root}/consumequeue/{topic}")
+
+    # Writing
+
+    def refuse_writes(self) -> str:
+        """Why no message can be stored now, or ""."""
+        return self.failed or self.full
+
+    def put(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        properties: str,
+        *,
+        sys_flag: int,
+        flag: int,
+        born_ms: int,
+        born_host: bytes,
+        reconsumed: int = 0,
+        prepared: int = 0,
+    ) -> tuple[int, int]:
+        """Stage one message; returns (log offset, queue offset). It happens with the next `commit`."""
+        tag = queue_tag(queue.topic, properties, self.now_ms)
+        keys = index_keys(properties) if is_indexed(sys_flag) else ()
+        return self.put_derived(queue, body, properties.encode(), tag, keys, sys_flag, flag, born_ms, born_host, reconsumed, prepared)
+
+    def put_derived(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        properties: bytes,
+        tag: int,
+        keys: Iterable[str],
+        sys_flag: int,
+        flag: int,
+        born_ms: int,
+        born_host: bytes,
+        reconsumed: int = 0,
+        prepared: int = 0,
+    ) -> tuple[int, int]:
+        """The same, where the caller has the tag and the keys already, as `fanout` would find them: the send path does."""
+        store_host = self.store_host
+        front, size = FRONT, 90 + len(body) + len(queue.topic_field) + len(properties)
+        if len(born_host) != 8 or len(store_host) != 8:
+            hosts = (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)
+            front = FRONTS[hosts]
+            size += front.size - FRONT.size
+            sys_flag |= hosts
+        log, now_ms = self.log, self.now_ms
+        offset = log.reserve(size)
+        queued = not sys_flag & TRANSACTION_MASK or is_queued(sys_flag)
+        queue_offset = queue.next if queued else 0
+        log.staged += (
+            front.pack(
+                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset, offset, sys_flag,
+                born_ms, born_host, now_ms, store_host, reconsumed, prepared, len(body),
+            ),
+            body,
+            b"%b%b%b" % (queue.topic_field, len(properties).to_bytes(2, "big"), properties),
+        )  # fmt: skip
+        if queued:
+            queue.tail += ENTRY.pack(offset, size, tag)
+            queue.next = after = queue_offset + 1
+            self._staged.append((queue, after, offset + size))
+        for key in keys:
+            self.index.pending.append((queue.topic, key, offset, now_ms))
+        return offset, queue_offset
+
+    def begin(self, now_ms: int) -> None:
+        """A tick begins: the store time of its messages. Store time orders the log, so it never goes back."""
+        if now_ms > self.now_ms:
+            self.now_ms = now_ms
+
+    def commit(self) -> None:
+        """Write the tick's messages. Raises StoreUnavailable when they could not be written; then none of them exists."""
+        staged = self._staged
+        if self.log.end == self.log.written:
+            return
+        try:
+            self.log.commit()
+        except OSError as error:
+            self._undo()
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self.full = f"the disk is full: {error}"
+                self._retention_due_ms = 0
+            else:
+                self.fail(f"writing the log failed: {error}")
+            raise StoreUnavailable(self.refuse_writes()) from error
+        self._last_store_ms = self.now_ms
+        self._staged = []
+        self._tails.update([queue for queue, _, _ in staged])
+        if self.sync_flush:
+            self._unsafe.extend(staged)
+            self._flush()
+        else:
+            self.log.safe.advance(self.log.written)
+            self._show(staged)
+        if len(self.index.pending) >= SETTLE_AT:
+            self._settle()
+
+    def _undo(self) -> None:
+        """The log forgot this tick; so do the queues and the index."""
+        for queue, after, _ in reversed(self._staged):
+            queue.next = after - 1
+            del queue.tail[(queue.next - queue.tail_start) * ENTRY_SIZE :]
+        self._staged = []
+        end, pending = self.log.written, self.index.pending
+        while pending and pending[-1][2] >= end:
+            pending.pop()
+
+    def fail(self, why: str) -> None:
+        """Stop taking writes for good: what the disk holds can no longer be told."""
+        if not self.failed:
+            self.failed = why
+            log.error("%s; no more messages are taken. Check the disk, then restart the broker.", why)
+            self.log.flushed.give_up()
+
+    def _show(self, staged: Iterable[tuple[ConsumeQueue, int, int]]) -> None:
+        woken: dict[ConsumeQueue, None] = {}
+        for queue, after, _ in staged:
+            queue.visible = after
+            if queue.on_visible is not None:
+                woken[queue] = None
+        for queue in woken:
+            if queue.on_visible is not None:
+                queue.on_visible(queue)
+
+    def _rise(self) -> None:
+        """The safe mark follows what is flushed; show what it now covers."""
+        if self.sync_flush:
+            self.log.safe.advance(self.log.flushed.value)
+            safe, unsafe, shown = self.log.safe.value, self._unsafe, []
+            while unsafe and unsafe[0][2] <= safe:
+                shown.append(unsafe.popleft())
+            if shown:
+                self._show(shown)
+
+    # Flushing
+
+    def _flush(self) -> None:
+        """Group commit: one fsync at a time; whoever comes while it runs shares the next one."""
+        if self._flushing or self.failed or self.log.written <= self.log.flushed.value:
+            return
+        self._flushing = True
+        last_ms = self._last_store_ms
+        target, work = self.log.syncer()
+
+        def done(result: object) -> None:
+            self._flushing = False
+            if isinstance(result, Exception):
+                self.fail(f"fsync of the log failed: {result}")
+                return
+            self.log.flushed.advance(target)
+            self.checkpoint.rise(log_ms=last_ms)
+            self._rise()
+            if self.sync_flush:
+                self._flush()
+
+        self.background.run(work, done)
+
+    def _settle(self) -> None:
+        try:
+            self.index.settle()
+        except OSError as error:
+            # The log has the keys; the index is a convenience that catches up when there is room again.
+            log.warning("the index could not be written: %s", error)
+
+    def _write_tails(self) -> None:
+        for queue in list(self._tails):
+            sizes = np.frombuffer(bytes(queue.tail), dtype=ENTRIES)["size"]
+            try:
+                queue.write_tail()
+            except OSError as error:
+                log.warning("queue %s/%d could not be written: %s", queue.topic, queue.queue_id, error)
+                self.full = self.full or f"the disk is full: {error}"
+                return
+            self._tails.discard(queue)
+            self._dirty.add(queue)
+            self.on_counted(queue.topic, len(sizes), int(sizes.sum()))
+
+    def _sync_derived(self) -> None:
+        """Queues and index on disk, then the checkpoint that says so. The log comes first: entries must not outrun it."""
+        if self._syncing_derived or self.failed or (self.log.written == self.checkpointed and not self._dirty):
+            return
+        self._syncing_derived = True
+        self._write_tails()
+        self._settle()
+        end, last_ms = self.log.written, self._last_store_ms
+        all_written = not self._tails and not self.index.pending
+        dirty, self._dirty = self._dirty, set()
+        manifest = self._manifest(clean=False, end=end)
+        checkpoint = self.checkpoint
+
+        def log_flushed(flushed: bool) -> None:
+            if not flushed:
+                self._dirty |= dirty
+                self._syncing_derived = False
+                return
+            works = [queue.syncer() for queue in dirty]
+            index_work = self.index.begin_sync()
+
+            def work() -> int:
+                for one in works:
+                    one()
+                return index_work()
+
+            self.background.run(work, synced)
+
+        def synced(result: int | Exception) -> None:
+            if isinstance(result, Exception):
+                self._syncing_derived = False
+                self.fail(f"fsync of queues or index failed: {result}")
+                return
+            if all_written:
+                checkpoint.rise(queues_ms=last_ms, index_ms=result)
+            manifest.checkpoint = times_of(checkpoint)
+            save_checkpoint = checkpoint.begin_save()
+
+            def save() -> None:
+                save_checkpoint()
+                if all_written:
+                    self.manifest.save(manifest.encode())
+
+            self.background.run(save, saved)
+
+        def saved(result: Exception | None) -> None:
+            self._syncing_derived = False
+            if isinstance(result, Exception):
+                log.warning("the checkpoint could not be written: %s", result)
+            else:
+                self.checkpointed = end
+
+        self.log.flushed.when_reached(end, self.clock.now_ms() + self.settings.sync_flush_timeout, log_flushed)
+        self._flush()
+
+    def _manifest(self, *, clean: bool, end: int) -> Manifest:
+        return Manifest(
+            clean, end, times_of(self.checkpoint), {queue_key(queue): queue.next for queue in self.queues.values()}, index_names(self.index)
+        )
+
+    # Time
+
+    def tick(self, now_ms: int) -> None:
+        self.log.flushed.expire(now_ms)
+        settings = self.settings
+        if now_ms >= self._flush_due_ms:
+            self._flush_due_ms = now_ms + settings.flush_interval_commit_log
+            self._flush()
+        if now_ms >= self._tails_due_ms:
+            self._tails_due_ms = now_ms + settings.flush_interval_consume_queue
+            self._write_tails()
+            self._settle()
+        if now_ms >= self._derived_due_ms:
+            self._derived_due_ms = now_ms + SYNC_DERIVED_MS
+            self._sync_derived()
+        if now_ms >= self._retention_due_ms:
+            self._retention_due_ms = now_ms + settings.clean_resource_interval
+            self._retain(now_ms)
+
+    # Retention
+
+    def delete_expired_now(self) -> None:
+        """An operator asked (code 329): the next rounds treat the hour as right."""
+        self._delete_now = 20
+        self._retention_due_ms = 0
+
+    def _retain(self, now_ms: int) -> None:
+        segments = self.log.segments
+        decision = retention.decide(
+            [LogFile(base, self.disk.mtime_ms(segments.path(base))) for base in segments.bases],
+            self.settings,
+            now_ms=now_ms,
+            hour=datetime.fromtimestamp(now_ms / 1000).hour,
+            used_ratio=self.disk.used_ratio(self.root),
+            manual=self._delete_now > 0,
+            writable=not self.full,
+        )
+        self._delete_now = max(0, self._delete_now - 1)
+        if not decision.writable:
+            if not self.full:
+                log.error("%s", decision.reason)
+            self.full = decision.reason
+        elif self.full:
+            log.warning("writes are taken again: there is room on the disk")
+            self.full = ""
+        if not decision.delete:
+            return
+        for file in decision.delete:
+            assert file.base == segments.bases[0] != segments.bases[-1], "only the oldest file may go, never the last"
+            log.info("removing %s: %s", segments.path(file.base), decision.reason)
+            segments.drop_first()
+        start = segments.start
+        queues = list(self.queues.values())
+
+        def work() -> list[tuple[ConsumeQueue, int]]:
+            return [(queue, first_at_or_after(queue, start)) for queue in queues]
+
+        def done(result: list[tuple[ConsumeQueue, int]] | Exception) -> None:
+            if isinstance(result, Exception):
+                log.warning("looking for expired queue entries failed: %s", result)
+                return
+            for queue, first in result:
+                if self.queues.get((queue.topic, queue.queue_id)) is queue:
+                    queue.first = max(queue.first, min(first, queue.next))
+                    while len(queue.segments.bases) > 1 and queue.segments.bases[1] <= queue.first * ENTRY_SIZE:
+                        queue.segments.drop_first()
+            self.index.expire(start)
+
+        self.background.run(work, done)
+
+    # Reading
+
+    def record_at(self, offset: int) -> bytes:
+        """The whole record that begins here. Raises LookupError when none does, Cold when it is not in memory."""
+        head = self.log.read(offset, 4) if offset + 4 <= self.log.safe.value else b""
+        size = int.from_bytes(head, "big", signed=True) if head else 0
+        if size < 91 or offset + size > self.log.safe.value:
+            raise LookupError(f"no message begins at log offset {offset}")
+        raw = self.log.read(offset, size)
+        if parse(raw, offset, check_crc=False) is None:
+            raise LookupError(f"no message begins at log offset {offset}")
+        return raw
+
+    def store_time_at(self, offset: int) -> int:
+        """Store time of the record that begins here (its place is trusted). -1 when it is gone."""
+        try:
+            raw = self.log.read(offset, 76)  # every record is longer, whatever its hosts
+        except LookupError:
+            return -1
+        at = 68 if int.from_bytes(raw[36:40], "big") & BORN_HOST_V6 else 56
+        return int.from_bytes(raw[at : at + 8], "big")
+
+    def offset_by_time(self, queue: ConsumeQueue, time_ms: int) -> int:
+        """Upstream's rule: the message stored at that time, else the nearer neighbour (the earlier on a tie)."""
+        low, high = queue.first, queue.visible
+        if low >= high:
+            return low
+        before_ms = after_ms = -1
+        while low < high:
+            middle = (low + high) // 2
+            entry = queue.entry(middle)
+            stored = -1 if entry is None else self.store_time_at(entry[0])
+            if stored >= time_ms:
+                high, after_ms = middle, stored
+            else:
+                low, before_ms = middle + 1, stored
+        if low == queue.visible:
+            return low - 1  # all are older: the last
+        if low == queue.first or after_ms == time_ms or before_ms < 0 or after_ms - time_ms < time_ms - before_ms:
+            return low
+        return low - 1
+
+    def first_store_time(self, queue: ConsumeQueue) -> int:
+        entry = queue.entry(queue.first) if queue.first < queue.visible else None
+        return -1 if entry is None else self.store_time_at(entry[0])
+
+    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
+        """Records under a key, with the index's last update (time, offset)."""
+        self._settle()
+        offsets, last_ms, last_offset = self.index.query(topic, key, count_max, begin_ms, end_ms)
+        records = []
+        cold: Cold | None = None
+        for offset in offsets:
+            try:
+                records.append(self.record_at(offset))
+            except LookupError:
+                continue  # expired since
+            except Cold as error:
+                cold = error
+        if cold is not None:
+            raise cold
+        return records, last_ms, last_offset
+
+    def __repr__(self) -> str:
+        return f"<Store {self.root} {self.log!r} {len(self.queues)} queues>"

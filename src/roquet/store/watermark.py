@@ -1,0 +1,57 @@
+"""Waiting is a number that rises.
+
+The broker has a few kinds of these and no other way to wait: bytes flushed, bytes safe, entries visible in one queue. A
+sync send waits on the first, a long-polling pull on the last. No futures, no timers: deadlines are checked in `expire`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+Wake = Callable[[bool], None]
+"""Called once: True when the mark was reached, False when the deadline passed or waiting was given up."""
+
+
+class Watermark:
+    """A number that only rises, and the callers waiting for it to reach theirs, in the order of their targets."""
+
+    __slots__ = ("_waiting", "value")
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+        self._waiting: deque[tuple[int, int, Wake]] = deque()
+
+    def when_reached(self, target: int, deadline_ms: int, wake: Wake) -> None:
+        """Targets must come in rising order, which they do where one owner appends."""
+        if self.value >= target:
+            wake(True)
+            return
+        assert not self._waiting or self._waiting[-1][0] <= target
+        self._waiting.append((target, deadline_ms, wake))
+
+    def advance(self, value: int) -> None:
+        if value <= self.value:
+            return
+        self.value = value
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= value:
+            waiting.popleft()[2](True)
+
+    def expire(self, now_ms: int) -> None:
+        """Deadlines rise with targets (one timeout for all), so only the front can be late."""
+        waiting = self._waiting
+        while waiting and waiting[0][1] <= now_ms:
+            waiting.popleft()[2](False)
+
+    def give_up(self) -> None:
+        """Wake everybody with False: what they wait for will not come."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, wake in waiting:
+            wake(False)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __repr__(self) -> str:
+        return f"<Watermark {self.value}, {len(self._waiting)} waiting>"

@@ -1,0 +1,110 @@
+"""A store on a temporary directory, with background work under the test's control."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roquet.settings import BrokerSettings
+from roquet.store.disk import Disk, RealDisk
+from roquet.store.store import Store
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+
+
+class ManualClock:
+    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+        self.ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+class ManualBackground:
+    """Does work at once, or holds it until the test says so."""
+
+    def __init__(self) -> None:
+        self.hold = False
+        self.waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.waiting.append((work, done))
+        if not self.hold:
+            self.release()
+
+    def release(self) -> None:
+        while self.waiting:
+            work, done = self.waiting.pop(0)
+            try:
+                result = work()
+            except Exception as error:
+                result = error
+            done(result)
+
+
+class StoreKit:
+    """Opens, crashes and reopens one directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.clock = ManualClock()
+        self.background = ManualBackground()
+        self.settings: dict[str, Any] = {
+            "mapped_file_size_commit_log": 16_384,
+            "mapped_file_size_consume_queue": 600,
+            "max_hash_slot_num": 100,
+            "max_index_num": 400,
+            "flush_disk_type": "ASYNC_FLUSH",
+        }
+        self.opened: list[Store] = []
+
+    def open(self, disk: Disk | None = None, **settings: Any) -> Store:
+        self.settings.update(settings)
+        made = BrokerSettings(store_path_root_dir=str(self.root), **self.settings)
+        store = Store(disk or RealDisk(), made, self.clock, self.background)
+        store.open()
+        self.opened.append(store)
+        return store
+
+    def crash(self, store: Store) -> None:
+        """As SIGKILL leaves it: what was written stays, what was only in memory is gone."""
+        assert store._release is not None
+        store._release()
+        store._release = None
+
+
+def put(store: Store, topic: str = "T", queue_id: int = 0, body: bytes = b"hello", properties: str = "TAGS\x01a") -> tuple[int, int]:
+    return store.put(store.queue(topic, queue_id), body, properties, sys_flag=0, flag=0, born_ms=1, born_host=bytes(8))
+
+
+def bodies(store: Store, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    """What a consumer would see, in order."""
+    queue = store.queue(topic, queue_id)
+    found = []
+    for offset in range(queue.first, queue.visible):
+        entry = queue.entry(offset)
+        assert entry is not None
+        raw = store.record_at(entry[0])
+        size = int.from_bytes(raw[84:88], "big")
+        found.append(raw[88 : 88 + size])
+    return found
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Iterator[StoreKit]:
+    made = StoreKit(tmp_path / "store")
+    yield made
+    for store in made.opened:
+        store.close()
+
+
+@pytest.fixture(params=["killed", "stopped"])
+def apache_store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A store directory written by Apache RocketMQ 4.9.7."""
+    with tarfile.open(VECTORS / f"store-4.9.7-{request.param}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "store"

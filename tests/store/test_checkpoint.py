@@ -1,0 +1,86 @@
+"""The checkpoint file, against Java's bytes and against files that are missing, short or torn."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from roquet.store.checkpoint import SIZE, Checkpoint
+from roquet.store.disk import RealDisk
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+
+
+def recorded(which: str) -> bytes:
+    with tarfile.open(VECTORS / f"store-4.9.7-{which}.tar.gz") as archive:
+        found = archive.extractfile("store/checkpoint")
+        assert found is not None
+        return found.read()
+
+
+@pytest.mark.parametrize(("which", "queues_ms"), [("killed", 1794732929785), ("stopped", 1794732958551)])
+def test_javas_file_is_read_and_written_byte_for_byte(tmp_path: Path, which: str, queues_ms: int) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(recorded(which))
+    found = Checkpoint(RealDisk(), str(path))
+    found.load()
+    assert (found.log_ms, found.queues_ms, found.index_ms) == (1794732748075, queues_ms, 0)
+    assert found.start_ms == 1794732745075
+    path.unlink()
+    found.save()
+    assert path.read_bytes() == recorded(which)
+
+
+def test_values_only_rise(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(RealDisk(), str(tmp_path / "checkpoint"))
+    checkpoint.rise(log_ms=10, queues_ms=20, index_ms=30)
+    checkpoint.rise(log_ms=9, queues_ms=21)
+    assert (checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms) == (10, 21, 30)
+    checkpoint.save()
+    checkpoint.rise(index_ms=99)
+    checkpoint.load()
+    assert checkpoint.index_ms == 99
+
+
+def test_a_save_writes_the_values_of_when_it_began(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(RealDisk(), str(tmp_path / "checkpoint"))
+    checkpoint.rise(log_ms=10)
+    work = checkpoint.begin_save()
+    checkpoint.rise(log_ms=11)
+    work()
+    again = Checkpoint(RealDisk(), checkpoint.path)
+    again.load()
+    assert again.log_ms == 10
+
+
+def test_what_5x_keeps_there_survives(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(bytes(range(1, 9)) * 5 + bytes(SIZE - 40))
+    checkpoint = Checkpoint(RealDisk(), str(path))
+    checkpoint.load()
+    checkpoint.save()
+    assert path.read_bytes() == bytes(range(1, 9)) * 5 + bytes(SIZE - 40)
+
+
+@pytest.mark.parametrize("size", [None, 0, 1, 23, 24, 39, 40])
+def test_a_missing_or_short_file_vouches_for_nothing_it_does_not_hold(tmp_path: Path, size: int | None) -> None:
+    path = tmp_path / "checkpoint"
+    if size is not None:
+        path.write_bytes((b"\0" * 7 + b"\5") * 3 + b"\0" * 16)
+        path.write_bytes(path.read_bytes()[:size])
+    checkpoint = Checkpoint(RealDisk(), str(path))
+    checkpoint.load()
+    assert checkpoint.log_ms == checkpoint.index_ms == (5 if size is not None and size >= 24 else 0)
+    checkpoint.rise(log_ms=7)
+    checkpoint.save()
+    assert path.stat().st_size == SIZE
+
+
+def test_negative_times_are_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"\xff" * 24)
+    checkpoint = Checkpoint(RealDisk(), str(path))
+    checkpoint.load()
+    assert (checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms) == (0, 0, 0)
