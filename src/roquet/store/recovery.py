@@ -99,6 +99,8 @@ class Recovery:
         self.manifest = manifest if fits else None
         self.last_store_ms = 0
         self.records = 0
+        self.sure = 0
+        """Below this the log is known to be on disk."""
 
     def run(self) -> int:
         if self.index is not None:
@@ -115,6 +117,7 @@ class Recovery:
         for queue in self.queues.values():
             self._measure(queue)
         start = self._start()
+        self.sure = start if self.manifest is None else max(start, min(self.manifest.end, self.segments.stop))
         try:
             end = self._derive_from(start)
         except _Hole as hole:

@@ -32,25 +32,23 @@ class OpenFiles:
     def __init__(self, disk: Disk, limit: int = 4_096) -> None:
         self.disk = disk
         self.limit = limit
-        self._files: OrderedDict[str, DiskFile] = OrderedDict()
+        self._files: OrderedDict[tuple[str, int], DiskFile] = OrderedDict()
 
-    def get(self, path: str, size: int | None = None) -> DiskFile:
-        file = self._files.get(path)
+    def get(self, directory: str, base: int, size: int | None = None) -> DiskFile:
+        """The file of this row that starts at `base`; with `size`, made when it is missing."""
+        key = (directory, base)
+        file = self._files.get(key)
         if file is None:
-            file = self._files[path] = self.disk.open(path, size=size)
+            file = self._files[key] = self.disk.open(f"{directory}/{file_name(base)}", size=size)
             if len(self._files) > self.limit:
                 self._files.popitem(last=False)
         else:
             with contextlib.suppress(KeyError):  # retention's look-ups in the background may drop it this instant
-                self._files.move_to_end(path)
+                self._files.move_to_end(key)
         return file
 
-    def forget(self, path: str) -> None:
-        self._files.pop(path, None)
-
-    def forget_under(self, directory: str) -> None:
-        for path in [path for path in self._files if path.startswith(directory + "/")]:
-            del self._files[path]
+    def forget(self, directory: str, base: int) -> None:
+        self._files.pop((directory, base), None)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -70,14 +68,21 @@ class Segments:
         self.bases: list[int] = []
         self.new_since_sync = False  # a file was created and its directory not synced yet
 
-    def load(self) -> None:
-        """Find the files. A gap or a wrong size is somebody's mistake that guessing could make worse: it raises Damaged."""
+    def load(self, *, crashed: bool = False) -> None:
+        """Find the files. A gap or a wrong size is somebody's mistake that guessing could make worse: it raises Damaged.
+
+        `crashed`: empty files are no mistake. Power was lost between creating and syncing them, so they hold nothing.
+        """
         disk = self.files.disk
         names = [name for name in disk.list(self.directory) if len(name) == 20 and name.isdigit()]
         self.bases = [int(name) for name in names]
         for index, base in enumerate(self.bases):
             path = self.path(base)
             size = disk.size(path)
+            if size == 0 and crashed:
+                log.warning("%s is empty: it was being made when the power failed", path)
+                disk.open(path, size=self.size).close()
+                size = self.size
             if size != self.size:
                 if index == len(self.bases) - 1 and size == 0 and index > 0:
                     # A crash between creating the file and giving it its length: it holds nothing yet.
@@ -111,13 +116,13 @@ class Segments:
         return self.bases[index]
 
     def file(self, base: int) -> DiskFile:
-        return self.files.get(self.path(base))
+        return self.files.get(self.directory, base)
 
     def create(self, base: int) -> DiskFile:
         """The file that starts here, made if missing; files stay in a row without gaps."""
         if not self.bases:
             self.files.disk.make_dir(self.directory)
-        file = self.files.get(self.path(base), size=self.size)
+        file = self.files.get(self.directory, base, self.size)
         if not self.bases or base > self.bases[-1]:
             self.bases.append(base)
             self.new_since_sync = True
@@ -125,22 +130,22 @@ class Segments:
 
     def drop_first(self) -> None:
         """Remove the oldest file."""
-        path = self.path(self.bases[0])
-        self.files.disk.remove(path)
-        self.files.forget(path)
-        del self.bases[0]
+        self._drop(self.bases.pop(0))
 
     def drop_from(self, offset: int) -> None:
         """Remove whole files that start at or after this offset; the file that holds it stays."""
         while self.bases and self.bases[-1] >= offset:
-            path = self.path(self.bases.pop())
-            self.files.disk.remove(path)
-            self.files.forget(path)
+            self._drop(self.bases.pop())
 
     def drop_all(self) -> None:
+        for base in self.bases:
+            self.files.forget(self.directory, base)
         self.bases.clear()
-        self.files.forget_under(self.directory)
         self.files.disk.remove_tree(self.directory)
+
+    def _drop(self, base: int) -> None:
+        self.files.disk.remove(self.path(base))
+        self.files.forget(self.directory, base)
 
     def __repr__(self) -> str:
         return f"<Segments {self.directory} {len(self.bases)} files, {self.start}..{self.stop}>"

@@ -32,7 +32,7 @@ from roquet.store.log import CommitLog
 from roquet.store.queue import ENTRIES, ENTRY, ENTRY_SIZE, ConsumeQueue
 from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_after, index_names, queue_key, times_of
 from roquet.store.retention import LogFile
-from roquet.store.scan import parse
+from roquet.store.scan import CHUNK, parse
 from roquet.store.segments import OpenFiles, Segments
 from roquet.wire.record import BORN_HOST_V6, FRONT, FRONTS, MAGIC_V1, STORE_HOST_V6
 
@@ -40,6 +40,9 @@ log = logging.getLogger("roquet.store")
 
 SETTLE_AT = 1_024
 """Pending index keys that are hashed together."""
+
+QUERY_SIZE_MAX = 15 * 1024 * 1024
+"""Bytes of one query's records: they must fit a frame."""
 
 SYNC_DERIVED_MS = 10_000
 """Queues and index are synced this often; after a crash at most so much of the log is read again."""
@@ -95,13 +98,18 @@ class Store:
         disk, root = self.disk, self.root
         for directory in (root, f"{root}/config", self.log.segments.directory, f"{root}/consumequeue", f"{root}/index"):
             disk.make_dir(directory)
+        # The store's own name must be safe too: with it a power loss would take everything, synced or not.
+        disk.sync_dir(root.rstrip("/").rpartition("/")[0] or ("/" if root.startswith("/") else "."))
         try:
             self._release = disk.lock(f"{root}/lock")
         except OSError:
             raise Damaged(f"{root} is in use by another broker: stop that one, or choose another storePathRootDir") from None
         crashed = disk.exists(f"{root}/abort")
+        # From here on a crash must be seen as one, also while recovering.
+        disk.open(f"{root}/abort", size=0).close()
+        disk.sync_dir(root)
         self.checkpoint.load()
-        self.log.segments.load()
+        self.log.segments.load(crashed=crashed)
         for topic in disk.list(f"{root}/consumequeue"):
             for name in disk.list(f"{root}/consumequeue/{topic}"):
                 if name.isdigit():
@@ -120,14 +128,33 @@ class Store:
         end = recovery.run()
         self.recovered_records = recovery.records
         self._last_store_ms = max(recovery.last_store_ms, self.checkpoint.log_ms)
+        if crashed:
+            self._make_sure(recovery.sure, end)
         self.log.start_at(end)
-        # From here on a crash must be seen as one.
-        disk.open(f"{root}/abort", size=0).close()
-        disk.sync_dir(root)
         self._dirty = set(self.queues.values())
         # What recovery read back may exist in memory only: make it safe before anything builds on it.
         _, work = self.log.syncer()
         work()
+
+    def _make_sure(self, start: int, end: int) -> None:
+        """After a crash: what recovery read back may exist in memory only, in any log file, and must be safe before anything
+        builds on it. It is written again, because after a failed fsync the system takes pages for clean that never reached
+        the disk, and a sync alone would do nothing. What stands behind the end goes: once new records end where an old one
+        began, it would count again."""
+        segments = self.log.segments
+        segments.drop_from(end)
+        for base in segments.bases:
+            file = segments.file(base)
+            at, stop = max(start, base), min(end, base + segments.size)
+            while at < stop:
+                data = file.read(at - base, min(CHUNK, stop - at))
+                file.write(at - base, data)
+                at += len(data)
+            if base <= end < base + segments.size:
+                file.truncate(end - base)
+                file.truncate(segments.size)
+            file.sync()
+        self.disk.sync_dir(segments.directory)
 
     def close(self) -> None:
         """A clean stop: everything on disk, the checkpoint last, the abort file gone."""
@@ -546,20 +573,26 @@ class Store:
         return -1 if entry is None else self.store_time_at(entry[0])
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
-        """Records under a key, with the index's last update (time, offset)."""
+        """Records under a key, newest first and at most QUERY_SIZE_MAX of them, with the index's last update (time, offset)."""
         self._settle()
         offsets, last_ms, last_offset = self.index.query(topic, key, count_max, begin_ms, end_ms)
-        records = []
-        cold: Cold | None = None
+        records: list[bytes] = []
+        fetches: list[Callable[[], object]] = []
+        size = 0
         for offset in offsets:
             try:
-                records.append(self.record_at(offset))
+                record = self.record_at(offset)
             except LookupError:
                 continue  # expired since
-            except Cold as error:
-                cold = error
-        if cold is not None:
-            raise cold
+            except Cold as cold:
+                fetches.append(cold.fetch)
+                continue
+            size += len(record)
+            if records and size > QUERY_SIZE_MAX:
+                break
+            records.append(record)
+        if fetches:
+            raise Cold(lambda: [fetch() for fetch in fetches])
         return records, last_ms, last_offset
 
     def __repr__(self) -> str:

@@ -16,16 +16,17 @@ Wake = Callable[[bool], None]
 class Watermark:
     """A number that only rises, and the callers waiting for it to reach theirs, in the order of their targets."""
 
-    __slots__ = ("_waiting", "value")
+    __slots__ = ("_waiting", "given_up", "value")
 
     def __init__(self, value: int = 0) -> None:
         self.value = value
+        self.given_up = False
         self._waiting: deque[tuple[int, int, Wake]] = deque()
 
     def when_reached(self, target: int, deadline_ms: int, wake: Wake) -> None:
         """Targets must come in rising order, which they do where one owner appends."""
-        if self.value >= target:
-            wake(True)
+        if self.value >= target or self.given_up:
+            wake(self.value >= target)
             return
         assert not self._waiting or self._waiting[-1][0] <= target
         self._waiting.append((target, deadline_ms, wake))
@@ -45,7 +46,8 @@ class Watermark:
             waiting.popleft()[2](False)
 
     def give_up(self) -> None:
-        """Wake everybody with False: what they wait for will not come."""
+        """Wake everybody with False, now and from now on: what they wait for will not come."""
+        self.given_up = True
         waiting, self._waiting = self._waiting, deque()
         for _, _, wake in waiting:
             wake(False)

@@ -1,0 +1,460 @@
+"""What operators ask: configuration, counters, offsets and progress of everything. Mostly for mqadmin, dashboards and `status`.
+
+Some answers look at many records. Reads that are not in memory are collected on the way and fetched with one trip to the
+disk (`Reads`), instead of one each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from roquet.broker.groups import Groups
+from roquet.broker.handler import Handler
+from roquet.broker.members import Members
+from roquet.broker.notices import Notices
+from roquet.broker.offsets import Offsets
+from roquet.broker.stats import Stats
+from roquet.broker.topics import Topic, Topics
+from roquet.errors import Refused
+from roquet.message import MessageQueue
+from roquet.ports import Clock, Peer
+from roquet.routing.subscription import TagFilter
+from roquet.settings import BadSetting, BrokerSettings, Value, parse_properties, table
+from roquet.store.disk import Cold
+from roquet.store.queue import ENTRY, ENTRY_SIZE, ConsumeQueue
+from roquet.store.store import Store
+from roquet.wire import fastjson
+from roquet.wire.bodies import (
+    ConsumeStats,
+    ConsumeStatsList,
+    DataVersion,
+    GroupList,
+    KvTable,
+    QueueEntries,
+    QueueEntry,
+    QueueProgress,
+    QueueRange,
+    TimeSpan,
+    TimeSpans,
+    TopicList,
+    TopicStats,
+)
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import VERSION, Command
+from roquet.wire.headers import (
+    BrokerConfigResponseHeader,
+    BrokerConsumeStatsHeader,
+    ConsumeStatsHeader,
+    GroupNameHeader,
+    QueryConsumeQueueHeader,
+    TopicGroupHeader,
+    TopicHeader,
+    decode,
+    encode,
+)
+from roquet.wire.names import SCHEDULE_TOPIC
+
+log = logging.getLogger("roquet.broker")
+
+VERSION_NAME = "V4_9_8"
+"""What VERSION is called in upstream's list."""
+CONFIG_MAX = 64 * 1024
+"""Bytes of one configuration update."""
+ENTRIES_MAX = 10_000
+"""Queue entries in one answer of 321."""
+WARNINGS_MAX = 100
+"""Notices in one answer of 28."""
+
+NOT_YET: Mapping[int, str] = {
+    RequestCode.CONSUMER_SEND_MSG_BACK: "delivering a message again after a failure comes with a later version of Roquet",
+    RequestCode.END_TRANSACTION: "transactional messages come with a later version of Roquet",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: "transactional messages come with a later version of Roquet",
+    RequestCode.GET_ALL_DELAY_OFFSET: "delayed messages come with a later version of Roquet",
+    RequestCode.GET_TIMER_CHECK_POINT: "timed messages come with a later version of Roquet",
+    RequestCode.GET_TIMER_METRICS: "timed messages come with a later version of Roquet",
+    RequestCode.RECALL_MESSAGE: "timed messages come with a later version of Roquet",
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "resetting a group's offsets comes with a later version of Roquet",
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "asking consumers for their offsets comes with a later version of Roquet",
+    RequestCode.CLONE_GROUP_OFFSET: "copying a group's offsets comes with a later version of Roquet",
+    RequestCode.QUERY_CORRECTION_OFFSET: "correcting offsets comes with a later version of Roquet",
+    RequestCode.SEND_REPLY_MESSAGE: "request-reply comes with a later version of Roquet",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "request-reply comes with a later version of Roquet",
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: "access control comes with a later version of Roquet",
+    RequestCode.DELETE_ACL_CONFIG: "access control comes with a later version of Roquet",
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: "access control comes with a later version of Roquet",
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: "access control comes with a later version of Roquet",
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: "secrets are never given out, as in RocketMQ 4.9.8 and later",
+    RequestCode.GET_BROKER_MEMBER_GROUP: "ask a name server for the cluster (code 106)",
+    RequestCode.EXCHANGE_BROKER_HA_INFO: "replication comes with a later version of Roquet",
+    RequestCode.GET_BROKER_HA_STATUS: "replication comes with a later version of Roquet",
+    RequestCode.QUERY_ASSIGNMENT: "queues are shared out by the clients; set clientRebalance=true, which is the default",
+    RequestCode.SET_MESSAGE_REQUEST_MODE: "pop consuming comes with a later version of Roquet; consumers pull",
+    RequestCode.POP_MESSAGE: "pop consuming comes with a later version of Roquet; consumers pull",
+    RequestCode.ACK_MESSAGE: "pop consuming comes with a later version of Roquet; consumers pull",
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: "pop consuming comes with a later version of Roquet; consumers pull",
+    RequestCode.NOTIFICATION: "pop consuming comes with a later version of Roquet; consumers pull",
+    RequestCode.BATCH_ACK_MESSAGE: "pop consuming comes with a later version of Roquet; consumers pull",
+}
+"""Requests that real clients send and that get code 3 for now: what to tell them."""
+
+
+class Reads:
+    """Store times, looked up past what is not in memory. `finish` raises one Cold that fetches all of it together."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._cold: list[Cold] = []
+
+    def time_at(self, queue: ConsumeQueue | None, offset: int) -> int:
+        """Store time of the message at this queue offset; -1 when there is none."""
+        if queue is None or not queue.first <= offset < queue.visible:
+            return -1
+        try:
+            entry = queue.entry(offset)
+            return -1 if entry is None else self.store.store_time_at(entry[0])
+        except Cold as cold:
+            self._cold.append(cold)
+            return -1
+
+    def finish(self) -> None:
+        if self._cold:
+            fetches = [cold.fetch for cold in self._cold]
+            raise Cold(lambda: [fetch() for fetch in fetches])
+
+
+class Admin:
+    """State: the version of the configuration, counted as upstream does."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        members: Members,
+        stats: Stats,
+        notices: Notices,
+        settings: BrokerSettings,
+        clock: Clock,
+        address: str,
+        changed: Callable[[Mapping[str, Value]], None] = lambda values: None,
+    ) -> None:
+        """`address`: this broker's, as clients know it. `changed` hears of settings that changed, by our names, after they did."""
+        self.store = store
+        self.topics = topics
+        self.groups = groups
+        self.offsets = offsets
+        self.members = members
+        self.stats = stats
+        self.notices = notices
+        self.settings = settings
+        self.clock = clock
+        self.address = address
+        self.changed = changed
+        self.config_version = DataVersion(clock.now_ms(), 0)
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
+            RequestCode.GET_BROKER_CONFIG: self.get_config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
+            RequestCode.QUERY_CONSUME_QUEUE: self.queue_entries,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription_of_group,
+            RequestCode.GET_TOPIC_CONFIG: self.topic_config,
+        }
+
+    # Configuration
+
+    def get_config(self, peer: Peer, command: Command) -> Command:
+        """26."""
+        text = "".join(f"{key}={value}\n" for key, value in self.settings.items())
+        header = BrokerConfigResponseHeader(self.config_version.encode().decode())
+        return command.reply(fields=encode(header), body=text.encode())
+
+    def update_config(self, peer: Peer, command: Command) -> Command:
+        """25: all or nothing, and only what the table allows. Holds until the restart: no file is written by remote calls."""
+        if not command.body or len(command.body) > CONFIG_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"expected 1 to {CONFIG_MAX} bytes of key=value lines, got {len(command.body)}")
+        try:
+            pairs = parse_properties(command.body.decode())
+        except UnicodeDecodeError:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the settings are not UTF-8 text") from None
+        try:
+            values = self.settings.changes(pairs)
+        except BadSetting as error:
+            specs = table(type(self.settings))
+            fixed = any(key in specs and not specs[key].mutable for key in pairs)
+            log.warning("%s asked to change settings and was refused: %s", peer.address, error)
+            raise Refused(ResponseCode.NO_PERMISSION if fixed else ResponseCode.SYSTEM_ERROR, f"nothing was changed: {error}") from None
+        self.settings.change(values)
+        self.config_version = self.config_version.next(self.clock.now_ms())
+        log.warning("%s changed %s until the next restart", peer.address, ", ".join(f"{name}={value}" for name, value in values.items()))
+        self.changed(values)
+        return command.reply()
+
+    # Counters
+
+    def runtime_info(self, peer: Peer, command: Command) -> Command:
+        """28. Upstream's keys; what has no counterpart here (thread pools, put times) stands at 0, since its tools parse it."""
+        return command.reply(body=KvTable(self.runtime_table()).encode())
+
+    def runtime_table(self) -> dict[str, str]:
+        stats, store, now_ms = self.stats, self.store, self.clock.now_ms()
+        log_, capacity = store.log, store.disk.total_bytes(store.root)
+        ratio = f"{store.disk.used_ratio(store.root):.2f}"
+        rates = [stats.rates(seconds) for seconds in (10, 60, 600)]
+        earliest = store.store_time_at(log_.start) if log_.start < log_.safe.value else -1
+        rows: dict[str, object] = {
+            "brokerVersionDesc": VERSION_NAME,
+            "brokerVersion": VERSION,
+            "msgPutTotalYesterdayMorning": stats.yesterday_morning[0],
+            "msgPutTotalTodayMorning": stats.this_morning[0],
+            "msgPutTotalTodayNow": stats.put_count,
+            "msgGetTotalYesterdayMorning": stats.yesterday_morning[1],
+            "msgGetTotalTodayMorning": stats.this_morning[1],
+            "msgGetTotalTodayNow": stats.get_count,
+            "sendThreadPoolQueueSize": 0,
+            "sendThreadPoolQueueCapacity": 10_000,
+            "pullThreadPoolQueueSize": 0,
+            "pullThreadPoolQueueCapacity": 100_000,
+            "queryThreadPoolQueueSize": 0,
+            "queryThreadPoolQueueCapacity": 20_000,
+            "EndTransactionQueueSize": 0,
+            "EndTransactionThreadPoolQueueCapacity": 100_000,
+            "dispatchBehindBytes": 0,
+            "dispatchMaxBuffer": 0,
+            "pageCacheLockTimeMills": 0,
+            "sendThreadPoolQueueHeadWaitTimeMills": 0,
+            "pullThreadPoolQueueHeadWaitTimeMills": 0,
+            "queryThreadPoolQueueHeadWaitTimeMills": 0,
+            "earliestMessageTimeStamp": earliest,
+            "startAcceptSendRequestTimeStamp": 0,
+            "remainTransientStoreBufferNumbs": 0x7FFFFFFF,
+            "remainHowManyDataToFlush": size_text(max(0, log_.written - log_.flushed.value)),
+            "commitLogDirCapacity": f"Total : {size_text(capacity[0])}, Free : {size_text(capacity[1])}.",
+            "bootTimestamp": stats.started_ms,
+            "runtime": duration_text(now_ms - stats.started_ms),
+            "putMessageEntireTimeMax": 0,
+            "putMessageTimesTotal": stats.put_count,
+            "putMessageFailedTimes": stats.put_failed,
+            "putMessageSizeTotal": stats.put_size,
+            "putMessageDistributeTime": "".join(f"[{span}]:0 " for span in PUT_TIME_SPANS),
+            "putMessageAverageSize": stats.put_size / max(stats.put_count, 1),
+            "putLatency99": "0.00",
+            "putLatency999": "0.00",
+            "getMessageEntireTimeMax": 0,
+            "putTps": " ".join(str(rate[0]) for rate in rates),
+            "getTransferedTps": " ".join(str(rate[1]) for rate in rates),
+            "getFoundTps": " ".join(str(rate[2]) for rate in rates),
+            "getMissTps": " ".join(str(rate[3]) for rate in rates),
+            "getTotalTps": " ".join(str(rate[2] + rate[3]) for rate in rates),
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{log_.segments.directory}": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "commitLogMinOffset": log_.start,
+            "commitLogMaxOffset": log_.safe.value,
+        }
+        for number, notice in enumerate(self.notices.list()[:WARNINGS_MAX], 1):
+            rows[f"roquetWarning_{number}"] = notice.text
+        return {key: str(value) for key, value in rows.items()}
+
+    # Topics
+
+    def topic_stats(self, peer: Peer, command: Command) -> Command:
+        """202."""
+        topic = self._topic(decode(TopicHeader, command.fields).topic)
+        reads = Reads(self.store)
+        ranges: dict[MessageQueue, QueueRange] = {}
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            queue = self.store.find_queue(topic.name, queue_id)
+            first, last = (0, 0) if queue is None else (queue.first, queue.visible)
+            ranges[self._queue(topic.name, queue_id)] = QueueRange(first, last, reads.time_at(queue, last - 1) if last > 0 else 0)
+        reads.finish()
+        return command.reply(body=TopicStats(ranges).encode())
+
+    def topic_config(self, peer: Peer, command: Command) -> Command:
+        """351."""
+        name = decode(TopicHeader, command.fields).topic
+        topic = self.topics.get(name)
+        if topic is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name[:255]}")
+        return command.reply(body=topic.config().encode())
+
+    def system_topics(self, peer: Peer, command: Command) -> Command:
+        """305."""
+        return command.reply(body=TopicList(self.topics.system_topics()).encode())
+
+    def groups_of_topic(self, peer: Peer, command: Command) -> Command:
+        """300: those that subscribe to it now, and those that have progress in it."""
+        name = decode(TopicHeader, command.fields).topic
+        return command.reply(body=GroupList(sorted({*self.members.groups_subscribing(name), *self.offsets.groups_of(name)})).encode())
+
+    def queue_entries(self, peer: Peer, command: Command) -> Command:
+        """321: the raw entries of a queue, and whether a group's tags would take them."""
+        header = decode(QueryConsumeQueueHeader, command.fields)
+        queue = self.store.find_queue(header.topic, header.queue_id)
+        if queue is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{header.topic[:255]} is not exist!")
+        if not queue.first <= header.index < queue.visible:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"Index {header.index} of {header.queue_id}@{header.topic} is not exist!")
+        body = QueueEntries(min_queue_index=queue.first, max_queue_index=queue.visible)
+        takes: TagFilter | None = None
+        if header.consumer_group:
+            body.subscription_data = self.members.subscription(header.consumer_group, header.topic)
+            if body.subscription_data is None:
+                body.filter_data = f"{header.consumer_group[:255]}@{header.topic} is not online!"
+            else:
+                takes = TagFilter.of(body.subscription_data)
+        at, stop = header.index, min(queue.visible, header.index + max(0, min(header.count, ENTRIES_MAX)))
+        while at < stop:
+            raw = queue.read(at, stop - at)
+            if not raw:
+                break
+            for position, size, tag in ENTRY.iter_unpack(raw):
+                body.queue_data.append(QueueEntry(position, size, tag, takes is not None and takes.takes_hash(tag)))
+            at += len(raw) // ENTRY_SIZE
+        return command.reply(body=body.encode())
+
+    def clean_queues(self, peer: Peer, command: Command) -> Command:
+        """306: retention removes entries together with their log files, so there is never anything left to clean."""
+        return command.reply()
+
+    def clean_topics(self, peer: Peer, command: Command) -> Command:
+        """316: remove queues of topics that do not exist any more."""
+        for name in dict.fromkeys(name for name, _ in self.store.queues):
+            if name != SCHEDULE_TOPIC and self.topics.get(name) is None:
+                log.warning("removing the queues of %s, which is no topic any more (asked by %s)", name, peer.address)
+                self.store.delete_topic(name)
+        return command.reply()
+
+    def delete_expired(self, peer: Peer, command: Command) -> Command:
+        """329."""
+        self.store.delete_expired_now()
+        return command.reply()
+
+    # Groups
+
+    def consume_stats(self, peer: Peer, command: Command) -> Command:
+        """208: of one topic, or of all in which the group has progress."""
+        header = decode(ConsumeStatsHeader, command.fields)
+        group = header.consumer_group
+        reads = Reads(self.store)
+        stats = ConsumeStats()
+        for name in [header.topic] if header.topic else self.offsets.topics_of(group):
+            one = self._progress(group, name, reads)
+            if one is not None:
+                stats.offset_table |= one.offset_table
+                stats.consume_tps += one.consume_tps
+        reads.finish()
+        return command.reply(body=stats.encode())
+
+    def all_consume_stats(self, peer: Peer, command: Command) -> Command:
+        """317: every group, a topic at a time, and the backlog of all."""
+        only_ordered = decode(BrokerConsumeStatsHeader, command.fields).is_order
+        reads = Reads(self.store)
+        topics = self.offsets.topics_by_group()
+        rows: list[dict[str, list[ConsumeStats]]] = []
+        behind = 0
+        for group in self.groups.all():
+            found: list[ConsumeStats] = []
+            for name in topics.get(group.group_name, ()):
+                topic = self.topics.get(name)
+                one = None if topic is None or (only_ordered and not topic.order) else self._progress(group.group_name, name, reads)
+                if one is not None:
+                    found.append(one)
+                    behind += sum(queue.broker_offset - queue.consumer_offset for queue in one.offset_table.values())
+            rows.append({group.group_name: found})
+        reads.finish()
+        return command.reply(body=ConsumeStatsList(rows, self.address, behind).encode())
+
+    def _progress(self, group: str, name: str, reads: Reads) -> ConsumeStats | None:
+        """One group in one topic. None: no such topic, or the group is online and does not subscribe to it."""
+        topic = self.topics.get(name)
+        online = self.members.group(group)
+        if topic is None or (online is not None and online.subscriptions and name not in online.subscriptions):
+            return None
+        stats = ConsumeStats(consume_tps=self.stats.group_rate(group, name))
+        known = self.offsets.queues_of(group, name)
+        for queue_id in range(topic.read_queues):
+            queue = self.store.find_queue(name, queue_id)
+            consumed = max(known.get(queue_id, 0), 0)
+            stats.offset_table[self._queue(name, queue_id)] = QueueProgress(
+                0 if queue is None else queue.visible, consumed, max(reads.time_at(queue, consumed - 1), 0)
+            )
+        return stats
+
+    def time_spans(self, peer: Peer, command: Command) -> Command:
+        """303."""
+        header = decode(TopicGroupHeader, command.fields)
+        topic = self._topic(header.topic)
+        reads = Reads(self.store)
+        now_ms = self.clock.now_ms()
+        spans: list[TimeSpan] = []
+        for queue_id in range(topic.write_queues):
+            queue = self.store.find_queue(topic.name, queue_id)
+            first, last = (0, 0) if queue is None else (queue.first, queue.visible)
+            span = TimeSpan(self._queue(topic.name, queue_id), reads.time_at(queue, first), reads.time_at(queue, last - 1))
+            consumed = self.offsets.find(header.group, topic.name, queue_id)
+            span.consume_time_stamp = reads.time_at(queue, consumed - 1) if consumed > 0 else span.min_time_stamp
+            if consumed < last:
+                next_ms = reads.time_at(queue, max(consumed, first))
+                span.delay_time = max(0, now_ms - next_ms) if next_ms > 0 else 0
+            spans.append(span)
+        reads.finish()
+        return command.reply(body=TimeSpans(spans).encode())
+
+    def topics_of_group(self, peer: Peer, command: Command) -> Command:
+        """343."""
+        group = decode(GroupNameHeader, command.fields).group
+        return command.reply(body=TopicList(sorted(self.offsets.topics_of(group)), self.address).encode())
+
+    def subscription_of_group(self, peer: Peer, command: Command) -> Command:
+        """345."""
+        header = decode(TopicGroupHeader, command.fields)
+        found = self.members.subscription(header.group, header.topic)
+        body: dict[str, object] = {"group": header.group, "topic": header.topic}
+        if found is not None:
+            body["subscriptionData"] = found.to_json()
+        return command.reply(body=fastjson.dumps(body))
+
+    def _topic(self, name: str) -> Topic:
+        found = self.topics.get(name)
+        if found is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:255]}] not exist")
+        return found
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self.settings.broker_name, queue_id)
+
+
+PUT_TIME_SPANS = (
+    "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
+)  # fmt: skip
+
+
+def size_text(size: int) -> str:
+    """583 B, 252.0 GiB: as upstream's tools show sizes."""
+    if size < 1024:
+        return f"{size} B"
+    number = float(size)
+    for unit in "KMGTPE":
+        number /= 1024
+        if number < 1024 or unit == "E":
+            break
+    return f"{number:.1f} {unit}iB"
+
+
+def duration_text(passed_ms: int) -> str:
+    seconds = max(passed_ms, 0) // 1000
+    return f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, {seconds // 60 % 60} minutes, {seconds % 60} seconds ]"

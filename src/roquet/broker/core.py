@@ -1,0 +1,245 @@
+"""The broker: a value that takes frames and ticks. It holds the parts, and knows which part answers which request.
+
+    receive(peer, frames)     what arrived in one read: decide, append, answer through peer.send or park the answer
+    tick(now_ms)              time passed: flushes, long polls, expiry, registration, retention
+    disconnected(peer)        a connection is gone
+
+No socket, no clock, no thread: disk, clock, background, network and randomness are given to it, so a simulation runs the
+same object. One owner calls it from one thread; there is no lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from roquet.broker.admin import NOT_YET, Admin
+from roquet.broker.groups import Groups
+from roquet.broker.handler import Handler
+from roquet.broker.locks import QueueLocks
+from roquet.broker.members import Members
+from roquet.broker.notices import Notices
+from roquet.broker.offsets import Offsets
+from roquet.broker.pull import Puller
+from roquet.broker.queries import Queries
+from roquet.broker.register import Registration
+from roquet.broker.send import Sender
+from roquet.broker.stats import Stats
+from roquet.broker.topics import Topics
+from roquet.errors import Broken, Refused, StoreUnavailable
+from roquet.ports import Background, Caller, Clock, Peer
+from roquet.settings import BrokerSettings, Value
+from roquet.store.disk import Cold, Disk
+from roquet.store.recovery import Progress
+from roquet.store.store import Store
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import RESPONSE, Command, decode, from_json
+from roquet.wire.frame import JSON, Frame
+
+if TYPE_CHECKING:
+    from random import Random
+
+log = logging.getLogger("roquet.broker")
+
+SEND_V2 = int(RequestCode.SEND_MESSAGE_V2)
+SENDS = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
+FETCHES_MAX = 4_096
+"""Reads from disk under way at once; beyond that a request is told that the broker is busy."""
+ATTEMPTS_MAX = 256
+"""Times a request is tried again after reading from disk; a search by time in a cold queue needs some fifty."""
+
+
+class Broker:
+    """Parts are made here once, with exactly what each needs; none of them knows the broker."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        disk: Disk,
+        clock: Clock,
+        background: Background,
+        caller: Caller,
+        random: Random,
+        memory_bytes: int = 8 << 30,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.background = background
+        self.notices = Notices()
+        self.stats = Stats(clock, settings.broker_cluster_name)
+        self.store = Store(disk, settings, clock, background)
+        self.topics = Topics(self.store, settings, clock, disk, background, self.notices)
+        self.offsets = Offsets(self.store, settings, clock, disk, background, self.notices, memory_bytes)
+        self.groups = Groups(self.offsets, settings, clock, disk, background, self.notices)
+        self.members = Members(self.groups, self.topics, self.store, settings, clock, self.notices)
+        self.locks = QueueLocks(settings, clock)
+        self.queries = Queries(self.store, settings)
+        self.sender = Sender(self.store, self.topics, settings, random)
+        self.puller = Puller(
+            self.store, self.topics, self.groups, self.members, self.offsets, self.stats, settings, self._fetch, memory_bytes
+        )
+        self.registration = Registration(self.topics, settings, clock, caller)
+        self.admin = Admin(
+            self.store, self.topics, self.groups, self.offsets, self.members, self.stats, self.notices, settings, clock, "", self._changed
+        )
+        self.topics.changed = self.registration.now
+        self.store.on_counted = self.stats.put
+        self.topics.on_delete += [self.stats.forget_topic, self.offsets.remove_topic]
+        self.table = self._table()
+        self._fetches = 0
+
+    def _table(self) -> dict[int, Handler]:
+        """Which request is answered by which part: the one place to learn what a broker answers."""
+        table: dict[int, Handler] = {
+            RequestCode.PULL_MESSAGE: self.puller.handle,
+            RequestCode.LITE_PULL_MESSAGE: self.puller.handle,
+        }
+        for part in (self.topics, self.groups, self.members, self.offsets, self.locks, self.queries, self.stats, self.admin):
+            handlers: dict[int, Handler] = part.handlers()
+            twice = table.keys() & handlers.keys()
+            assert not twice, f"answered by two parts: {twice}"
+            table.update(handlers)
+        return table
+
+    # Life
+
+    def open(self, progress: Progress = lambda what, done, total: None) -> None:
+        """Recover the store and load the tables. May take long; nothing is answered before."""
+        self.store.open(progress)
+        self.topics.open()
+        self.groups.open()
+        self.offsets.open()
+
+    def listening(self, address: str, store_host: bytes, ha_address: str = "") -> None:
+        """The address that clients use is known: message ids and registrations carry it."""
+        self.store.store_host = store_host
+        self.sender.store_host_changed()
+        self.registration.address = self.admin.address = address
+        self.registration.ha_address = ha_address or address
+
+    def close(self) -> None:
+        """A clean stop: everything on disk. Connections are the shell's to close."""
+        if self.store.is_open:
+            self.topics.save_now()
+            self.groups.save_now()
+            self.offsets.save_now()
+            self.store.close()
+
+    @property
+    def saving(self) -> bool:
+        """Tables are being written in the background; a clean stop waits for that."""
+        return self.topics.document.busy or self.groups.document.busy or self.offsets.document.busy
+
+    def _changed(self, values: Mapping[str, Value]) -> None:
+        """Settings were changed at run time: what was made from them is made again."""
+        if "broker_permission" in values:
+            self.topics.permission_changed()
+            self.registration.now()
+
+    # Work
+
+    def receive(self, peer: Peer, frames: list[Frame]) -> None:
+        sender = self.sender
+        self.store.begin(self.clock.now_ms())
+        for frame in frames:
+            form, header, body = frame
+            try:
+                if form == JSON:
+                    head: Any = orjson.loads(header)
+                    # The hot path, spelled out: a plain JSON send touches no object of ours but its queue.
+                    if head["code"] == SEND_V2 and sender.take(head["extFields"], head["opaque"], head["flag"], body, peer.host):
+                        continue
+                    command = from_json(head, body)
+                else:
+                    command = decode(frame)
+            except (Broken, ValueError, KeyError, TypeError, AttributeError) as error:
+                peer.close(f"bad header: {error!r}")
+                break
+            self.handle(peer, command)
+        sender.finish(peer)
+
+    def handle(self, peer: Peer, command: Command, attempt: int = 0) -> None:
+        """One request that is not a plain send; answered now or later. Whatever goes wrong becomes an answer."""
+        if command.flag & RESPONSE:
+            self.members.answer(peer, command)
+            return
+        try:
+            if command.code in SENDS:
+                self.sender.accept(peer, command)
+                return
+            handler = self.table.get(command.code)
+            if handler is None:
+                reply: Command | None = self._unknown(command)
+            else:
+                reply = handler(peer, command)
+        except Refused as refused:
+            reply = command.reply(refused.code, refused.remark)
+        except Cold as cold:
+            if attempt >= ATTEMPTS_MAX:
+                reply = command.reply(ResponseCode.SYSTEM_BUSY, "the data could not be read from disk in time, try again")
+            else:
+                try:
+                    self._fetch(cold, lambda: self._again(peer, command, attempt + 1))
+                except Refused as refused:
+                    reply = command.reply(refused.code, refused.remark)
+                else:
+                    return
+        except Exception as error:
+            log.exception("! request %d from %s failed", command.code, peer.address)
+            reply = command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        if reply is not None and not command.is_oneway and not peer.closed:
+            peer.send(reply.encode())
+
+    def _again(self, peer: Peer, command: Command, attempt: int) -> None:
+        if not peer.closed:
+            self.store.begin(self.clock.now_ms())
+            self.handle(peer, command, attempt)
+            self._commit()
+
+    def _unknown(self, command: Command) -> Command:
+        later = NOT_YET.get(command.code, "")
+        return command.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported" + (f": {later}" if later else "")
+        )
+
+    def _fetch(self, cold: Cold, then: Callable[[], None]) -> None:
+        """Read from disk elsewhere, then go on. The loop never waits for the disk."""
+        if self._fetches >= FETCHES_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"{self._fetches} reads from disk are under way, limit is {FETCHES_MAX}: try again")
+        self._fetches += 1
+
+        def done(result: object) -> None:
+            self._fetches -= 1
+            if isinstance(result, Exception):
+                log.error("reading from disk failed: %s", result)
+            then()
+
+        self.background.run(cold.fetch, done)
+
+    def _commit(self) -> None:
+        """Write what was put outside a batch of frames (events of the broker's own)."""
+        try:
+            self.store.commit()
+        except StoreUnavailable as error:
+            log.warning("an event of the broker's own was not stored: %s", error)
+
+    def disconnected(self, peer: Peer) -> None:
+        self.members.disconnected(peer)
+
+    def tick(self, now_ms: int) -> None:
+        self.store.begin(now_ms)
+        self.puller.tick(now_ms)
+        self.store.tick(now_ms)
+        self.members.tick(now_ms)
+        self.locks.tick(now_ms)
+        self.groups.tick(now_ms)
+        self.offsets.tick(now_ms)
+        self.stats.tick(now_ms)
+        self.registration.tick(now_ms)
+        self._commit()
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.settings.broker_name} {self.registration.address or 'not listening'} {self.store!r}>"

@@ -1,0 +1,311 @@
+"""Subscription groups: what a consumer group may do, kept in config/subscriptionGroup.json as upstream writes it.
+
+A group is made at its first use unless `autoCreateSubscriptionGroup` is off. Settings of 5.x that mean nothing here are
+carried along, so that a Java broker finds its file as it left it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import orjson
+
+from roquet.broker.handler import Handler
+from roquet.broker.notices import Notices
+from roquet.broker.offsets import Offsets
+from roquet.errors import Damaged, Refused
+from roquet.ports import Background, Clock, Peer
+from roquet.settings import BrokerSettings
+from roquet.store.disk import Disk
+from roquet.store.documents import Document
+from roquet.wire import fastjson
+from roquet.wire.bodies import DataVersion, GroupConfig, columns
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.headers import DeleteGroupHeader, GroupNameHeader, decode
+from roquet.wire.names import TOOLS_GROUP, check_group, is_system_group
+
+log = logging.getLogger("roquet.broker")
+
+STARTING_GROUPS = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+"""Every broker has these from the start; they do not count as a change of the table."""
+
+KNOWN = frozenset(column.name for column in columns(GroupConfig))
+
+LIST_MAX = 10_000
+"""Groups one request may create or change."""
+EXTRAS_MAX = 16 * 1024
+"""Bytes of settings we do not know that a group may carry."""
+
+SAVE_EVERY_MS = 1_000
+"""Groups made on the way are written at most this often; what an operator changes is written before the answer."""
+
+Extras = dict[str, Any]
+Done = Callable[[Exception | None], None]
+
+
+class Groups:
+    """State: `_table`, and `_extras` with what 5.x keeps in a group besides; the document follows in the background."""
+
+    def __init__(
+        self, offsets: Offsets, settings: BrokerSettings, clock: Clock, disk: Disk, background: Background, notices: Notices
+    ) -> None:
+        self.offsets = offsets
+        self.settings = settings
+        self.clock = clock
+        self.background = background
+        self.notices = notices
+        self.document = Document(disk, f"{settings.store_path_root_dir}/config/subscriptionGroup.json")
+        self.data_version = DataVersion(clock.now_ms(), 0)
+        self._table: dict[str, GroupConfig] = {}
+        self._extras: dict[str, Extras] = {}
+        self._top_extras: Extras = {}
+        self._unsaved = False
+        self._save_after_ms = 0
+
+    def open(self) -> None:
+        """Load the file and add the groups every broker has. Raises Damaged when there is a file that nobody can read."""
+        loaded = self.document.load(parse_groups)
+        if self.document.warning:
+            if loaded is None:
+                raise Damaged(self.document.warning)
+            self.notices.warn("subscriptionGroup.json", self.document.warning, self.clock.now_ms())
+        if loaded is not None:
+            self.data_version, self._table, self._extras, self._top_extras = loaded
+        for name in STARTING_GROUPS:
+            self._table.setdefault(name, GroupConfig(name))
+
+    # Looking
+
+    def get(self, name: str) -> GroupConfig | None:
+        """The group if it exists."""
+        return self._table.get(name)
+
+    def find(self, name: str) -> GroupConfig | None:
+        """The group, made now if that is allowed. None: it does not exist and may not be made. The hot path of a pull."""
+        found = self._table.get(name)
+        return found if found is not None else self._make(name)
+
+    def all(self) -> Iterable[GroupConfig]:
+        return self._table.values()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._table
+
+    def _make(self, name: str) -> GroupConfig | None:
+        if not self.settings.auto_create_subscription_group and not is_system_group(name):
+            return None
+        try:
+            check_group(name)
+            self._check_room()
+        except Refused as refused:
+            log.info("group %r is not made: %s", name[:80], refused.remark)
+            return None
+        made = self._table[name] = GroupConfig(name)
+        self._changed()
+        return made
+
+    def _check_room(self) -> None:
+        limit = self.settings.accept_groups_max
+        if len(self._table) >= limit:
+            text = f"this broker holds {len(self._table)} groups, limit is acceptGroupsMax={limit}: delete unused ones or raise it"
+            self.notices.warn("groups full", text, self.clock.now_ms())
+            raise Refused(ResponseCode.SYSTEM_ERROR, text)
+
+    # Changing
+
+    def put(self, config: GroupConfig, extras: Extras | None = None, done: Done | None = None) -> None:
+        """Create or replace; `done` is called when it is on disk, or with what went wrong.
+
+        Raises Refused for a name, a number or a count that is not allowed, and then changes nothing.
+        """
+        check_config(config, extras)
+        if config.group_name not in self._table:
+            self._check_room()
+        self._put(config, extras)
+        self._changed(done)
+
+    def _put(self, config: GroupConfig, extras: Extras | None) -> None:
+        self._table[config.group_name] = config
+        if extras:
+            self._extras[config.group_name] = extras
+        else:
+            self._extras.pop(config.group_name, None)
+
+    def delete(self, name: str, *, with_offsets: bool, done: Done | None = None) -> None:
+        """Deleting what is not there is fine, as upstream has it."""
+        if with_offsets:
+            self.offsets.remove_group(name)
+        self._extras.pop(name, None)
+        if self._table.pop(name, None) is not None:
+            self.notices.clear("groups full")
+            self._changed(done)
+        elif done is not None:
+            done(None)
+
+    def _changed(self, done: Done | None = None) -> None:
+        now_ms = self.clock.now_ms()
+        self.data_version = self.data_version.next(now_ms)
+        if done is None and (self.document.busy or now_ms < self._save_after_ms):
+            self._unsaved = True  # `tick` comes back to it: a storm of new groups must not write the whole table for each
+        else:
+            self._save(done)
+
+    def _save(self, done: Done | None) -> None:
+        self._unsaved = False
+        self._save_after_ms = self.clock.now_ms() + SAVE_EVERY_MS
+
+        def saved(error: Exception | None) -> None:
+            if error is not None:
+                self._unsaved = True
+                self.notices.warn("save groups", f"{self.document.path} could not be written: {error}", self.clock.now_ms())
+            else:
+                self.notices.clear("save groups")
+            if done is not None:
+                done(error)
+
+        self.document.save_later(self.encode_pretty(), self.background, saved)
+
+    def tick(self, now_ms: int) -> None:
+        if self._unsaved and now_ms >= self._save_after_ms and not self.document.busy:
+            self._save(None)
+
+    def save_now(self) -> None:
+        """At a stop, when no save is under way any more. Blocks."""
+        if self._unsaved:
+            self.document.save(self.encode_pretty())
+            self._unsaved = False
+
+    def encode_pretty(self) -> bytes:
+        try:
+            return orjson.dumps(self.to_json(), option=orjson.OPT_INDENT_2)
+        except TypeError:  # a key that is no text, among what 5.x keeps
+            return fastjson.dumps_pretty(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "subscriptionGroupTable": {name: self.group_json(config) for name, config in self._table.items()},
+        } | self._top_extras
+
+    def group_json(self, config: GroupConfig) -> dict[str, Any]:
+        return config.to_json() | self._extras.get(config.group_name, {})
+
+    # Requests
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.get_all,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.get_one,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_one,
+        }
+
+    def update(self, peer: Peer, command: Command) -> None:
+        """200."""
+        config, extras = read_group(fastjson.loads(command.body))
+        self.put(config, extras, answer_when_saved(peer, command))
+        log.info("group %s created or changed by %s", config.group_name, peer.address)
+
+    def update_list(self, peer: Peer, command: Command) -> None:
+        """225: all or none."""
+        value = fastjson.loads(command.body)
+        configs = value.get("groupConfigList") if isinstance(value, dict) else value
+        if not isinstance(configs, list) or len(configs) > LIST_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"expected an array of at most {LIST_MAX} group settings")
+        groups = [read_group(one) for one in configs]
+        for config, extras in groups:
+            check_config(config, extras)
+        fresh = {config.group_name for config, _ in groups} - self._table.keys()
+        if fresh and len(self._table) + len(fresh) > self.settings.accept_groups_max:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{len(fresh)} new groups on top of {len(self._table)}, limit is acceptGroupsMax={self.settings.accept_groups_max}",
+            )
+        for config, extras in groups:
+            self._put(config, extras)
+        done = answer_when_saved(peer, command)
+        if groups:
+            self._changed(done)
+        else:
+            done(None)
+
+    def get_all(self, peer: Peer, command: Command) -> Command:
+        """201."""
+        return command.reply(body=fastjson.dumps(self.to_json()))
+
+    def get_one(self, peer: Peer, command: Command) -> Command:
+        """352. Asking does not create."""
+        name = decode(GroupNameHeader, command.fields).group
+        found = self._table.get(name)
+        if found is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:255]}")
+        return command.reply(body=fastjson.dumps(self.group_json(found)))
+
+    def delete_one(self, peer: Peer, command: Command) -> None:
+        """207. 4.9 calls it removeOffset, 5.x cleanOffset."""
+        header = decode(DeleteGroupHeader, command.fields)
+        with_offsets = bool(header.remove_offset or header.clean_offset)
+        log.info("group %s deleted by %s", header.group_name[:255], peer.address)
+        self.delete(header.group_name, with_offsets=with_offsets, done=answer_when_saved(peer, command))
+
+
+def answer_when_saved(peer: Peer, command: Command) -> Done:
+    """The operator's answer waits for the disk: what it says is done stays done."""
+
+    def done(error: Exception | None) -> None:
+        if command.is_oneway or peer.closed:
+            return
+        if error is None:
+            peer.send(command.reply().encode())
+        else:
+            text = f"the change holds until the restart only: it could not be written ({error})"
+            peer.send(command.reply(ResponseCode.SYSTEM_ERROR, text).encode())
+
+    return done
+
+
+def read_group(value: Any) -> tuple[GroupConfig, Extras]:
+    """Raises Refused."""
+    config = GroupConfig.from_json(value)
+    return config, {name: inner for name, inner in value.items() if name not in KNOWN and inner is not None}
+
+
+def check_config(config: GroupConfig, extras: Extras | None) -> None:
+    check_group(config.group_name)
+    if config.retry_queue_nums > 65_535:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to 65535")
+    if extras:
+        size = len(fastjson.dumps(extras))
+        if size > EXTRAS_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"group {config.group_name} carries {size} bytes of other settings, limit is {EXTRAS_MAX}"
+            )
+
+
+def parse_groups(data: bytes) -> tuple[DataVersion, dict[str, GroupConfig], dict[str, Extras], Extras]:
+    """The file. Raises Refused when it is not what it should be."""
+    value = fastjson.loads(data)
+    if not isinstance(value, dict):
+        raise Refused(ResponseCode.SYSTEM_ERROR, "the group table is no JSON object")
+    version = DataVersion.from_json(value.get("dataVersion") or {})
+    groups: dict[str, GroupConfig] = {}
+    extras: dict[str, Extras] = {}
+    for name, inner in (value.get("subscriptionGroupTable") or {}).items():
+        config, more = read_group(inner)
+        groups[name] = config
+        if more:
+            extras[name] = more
+    top = {name: inner for name, inner in value.items() if name not in ("dataVersion", "subscriptionGroupTable")}
+    return version, groups, extras, top

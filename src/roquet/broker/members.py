@@ -1,0 +1,533 @@
+"""Members: which clients are connected, in which groups, and what they subscribe to.
+
+Everything here follows heartbeats and is forgotten with the connection. A group's subscriptions are, as upstream has it,
+what the last heartbeats said: the newest version of each wins, and a topic that the latest heartbeat lacks is removed. So
+members that disagree take topics away from each other, and messages reach nobody. Upstream accepts that without a word;
+here it is accepted and a notice names the clients.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from roquet.broker.groups import Groups
+from roquet.broker.handler import Handler
+from roquet.broker.notices import Notices
+from roquet.broker.topics import Topics
+from roquet.errors import CallTimeout, ConnectFailed, Refused, RoquetError
+from roquet.ports import Clock, Peer
+from roquet.routing.subscription import EXPRESSION_LENGTH_MAX, is_tag_type
+from roquet.settings import BrokerSettings
+from roquet.store.store import Store
+from roquet.wire.bodies import (
+    CheckClientBody,
+    Connection,
+    ConsumeFromWhere,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumerList,
+    ConsumeType,
+    HeartbeatBody,
+    MessageModel,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+    SubscriptionData,
+)
+from roquet.wire.calls import PendingCalls
+from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
+from roquet.wire.command import ONEWAY, Command
+from roquet.wire.headers import (
+    ConsumeDirectlyHeader,
+    ConsumerRunningInfoHeader,
+    GroupHeader,
+    ProducerGroupHeader,
+    UnregisterClientHeader,
+    decode,
+)
+from roquet.wire.ids import parse_offset_message_id
+from roquet.wire.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, check, check_group, retry_topic
+
+log = logging.getLogger("roquet.broker")
+
+SCAN_MS = 10_000
+CALL_TIMEOUT_MS = 10_000
+CALLS_MAX = 256
+"""Calls to one client that may wait for its answer."""
+V3_1_8 = 62
+"""Clients before it (V3_1_8_SNAPSHOT) do not know the calls that brokers make."""
+
+HEARTBEAT_MAX = 4 * 1024 * 1024
+"""Bytes of one heartbeat."""
+CLIENT_GROUPS_MAX = 2_000
+"""Groups one connection may be in, producing and consuming together."""
+SUBSCRIPTIONS_MAX = 10_000
+"""Topics one consumer may subscribe to."""
+CLIENT_ID_MAX = 1_024
+RETRY_TOPIC_LENGTH_MAX = GROUP_LENGTH_MAX + len("%RETRY%")
+DIFFERENCES_MAX = 5
+"""Differences spelled out in one notice."""
+
+Names = dict[str, None]
+"""Names in the order they came: a set's order differs from run to run, and a simulation must not."""
+
+Signature = frozenset[tuple[str, str, str]]
+"""What a member subscribes to, in a form that is equal for members that agree: (topic, type, expression)."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One client in one group, on one connection."""
+
+    peer: Peer
+    client_id: str
+    language: str
+    version: int
+    last_update_ms: int
+    signature: Signature = frozenset()
+
+    def __str__(self) -> str:
+        return f"{self.client_id} ({self.peer.address})"
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerGroup:
+    """A group that has members now."""
+
+    name: str
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    members: dict[Peer, Member] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+
+    def client_ids(self) -> list[str]:
+        """Each once. Upstream repeats an id that two connections share, and then the second share of queues is nobody's."""
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+    def member(self, client_id: str) -> Member | None:
+        return next((member for member in self.members.values() if member.client_id == client_id), None)
+
+
+class Members:
+    """State: consumer groups and producer groups by name, and by connection the names it is in; calls to clients by connection."""
+
+    def __init__(self, groups: Groups, topics: Topics, store: Store, settings: BrokerSettings, clock: Clock, notices: Notices) -> None:
+        self.groups = groups
+        self.topics = topics
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self.notices = notices
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[Peer, Member]] = {}
+        self._consuming: dict[Peer, Names] = {}
+        self._producing: dict[Peer, Names] = {}
+        self._calls: dict[Peer, PendingCalls] = {}
+        self._shared_ids: dict[str, set[str]] = {}  # group -> client ids that a notice is up for
+        self._scan_due_ms = clock.now_ms() + SCAN_MS
+
+    # Looking
+
+    def group(self, name: str) -> ConsumerGroup | None:
+        """None: nobody of this group is connected."""
+        return self._consumers.get(name)
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        found = self._consumers.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def groups_subscribing(self, topic: str) -> list[str]:
+        return [name for name, group in self._consumers.items() if topic in group.subscriptions]
+
+    def producers(self, group: str) -> list[Peer]:
+        """Connections that produce in this group."""
+        return list(self._producers.get(group, ()))
+
+    @property
+    def clients(self) -> int:
+        """Connections that sent a heartbeat."""
+        return len(self._consuming.keys() | self._producing.keys())
+
+    # Heartbeats
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+        }
+
+    def heartbeat(self, peer: Peer, command: Command) -> Command:
+        """34. Everything is checked before anything is taken in."""
+        if len(command.body) > HEARTBEAT_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"heartbeat of {len(command.body)} bytes, limit is {HEARTBEAT_MAX}")
+        body = HeartbeatBody.decode(command.body)
+        self._check(peer, body)
+        now_ms = self.clock.now_ms()
+        for data in body.consumer_data_set:
+            member = Member(peer, body.client_id, command.language, command.version, now_ms, signature_of(data))
+            self._register_consumer(member, data, now_ms)
+        for producer in body.producer_data_set:
+            self._producers.setdefault(producer.group_name, {})[peer] = Member(
+                peer, body.client_id, command.language, command.version, now_ms
+            )
+            self._producing.setdefault(peer, {})[producer.group_name] = None
+        return command.reply()
+
+    def _check(self, peer: Peer, body: HeartbeatBody) -> None:
+        if not 0 < len(body.client_id) <= CLIENT_ID_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"clientID of {len(body.client_id)} characters, allowed are 1 to {CLIENT_ID_MAX}")
+        consuming = {data.group_name for data in body.consumer_data_set}
+        producing = {data.group_name for data in body.producer_data_set}
+        for name in sorted(consuming | producing):
+            check_group(name)
+        count = len(consuming | self._consuming.get(peer, {}).keys()) + len(producing | self._producing.get(peer, {}).keys())
+        if count > CLIENT_GROUPS_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"client {body.client_id} is in {count} groups, limit is {CLIENT_GROUPS_MAX}")
+        limit = self.settings.accept_groups_max
+        for fresh, known in ((consuming - self._consumers.keys(), self._consumers), (producing - self._producers.keys(), self._producers)):
+            if fresh and len(known) + len(fresh) > limit:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"{len(known)} groups are connected, limit is acceptGroupsMax={limit}")
+        for data in body.consumer_data_set:
+            if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"group {data.group_name} subscribes to {len(data.subscription_data_set)} topics, limit is {SUBSCRIPTIONS_MAX}",
+                )
+            for subscription in data.subscription_data_set:
+                check_subscription(subscription)
+
+    def _register_consumer(self, member: Member, data: ConsumerData, now_ms: int) -> None:
+        name = data.group_name
+        config = self.groups.find(name)
+        if config is not None:
+            self._ensure_retry_topic(name, config.retry_queue_nums, data.unit_mode, now_ms)
+        group = self._consumers.get(name)
+        if group is None:
+            group = self._consumers[name] = ConsumerGroup(name)
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        known = group.members.get(member.peer)
+        group.members[member.peer] = member
+        self._consuming.setdefault(member.peer, {})[name] = None
+        changed = update_subscriptions(group, data.subscription_data_set) or known is None
+        if known is None or known.client_id != member.client_id:
+            self._watch_shared_ids(group, now_ms)
+        if known is None or known.signature != member.signature:
+            self._watch_differences(group, now_ms)
+        if changed:
+            self._notify(group)
+
+    def _ensure_retry_topic(self, group: str, queues: int, unit_mode: bool, now_ms: int) -> None:
+        topic = retry_topic(group)
+        if self.topics.get(topic) is not None:
+            return
+        if len(topic) > TOPIC_LENGTH_MAX:
+            self.notices.warn(
+                f"retry {group}",
+                f"group {group[:40]}... has a name of {len(group)} characters. Its retry topic would have {len(topic)}, and the limit is "
+                f"{TOPIC_LENGTH_MAX}: messages it fails to consume cannot be delivered again. Use a shorter name.",
+                now_ms,
+            )
+            return
+        # A group that wants no retry queues gets one all the same: its members ask for the topic's route anyway.
+        queues = min(max(queues, 1), 65_535)
+        try:
+            self.topics.ensure(
+                topic,
+                read_queues=queues,
+                write_queues=queues,
+                perm=int(Perm.READ | Perm.WRITE),
+                sys_flag=int(TopicFlag.UNIT_SUB) if unit_mode else 0,
+            )
+        except Refused as refused:
+            self.notices.warn(f"retry {group}", f"group {group} has no retry topic: {refused.remark}", now_ms)
+        else:
+            self.notices.clear(f"retry {group}")
+
+    def unregister(self, peer: Peer, command: Command) -> Command:
+        """35."""
+        header = decode(UnregisterClientHeader, command.fields)
+        if header.producer_group:
+            self._drop_producer(peer, header.producer_group)
+        if header.consumer_group:
+            self._drop_consumer(peer, header.consumer_group)
+        return command.reply()
+
+    def disconnected(self, peer: Peer) -> None:
+        """The connection is gone, and with it all that it said."""
+        for name in list(self._consuming.get(peer, ())):
+            self._drop_consumer(peer, name)
+        for name in list(self._producing.get(peer, ())):
+            self._drop_producer(peer, name)
+        calls = self._calls.pop(peer, None)
+        if calls is not None:
+            calls.fail_all(ConnectFailed(f"the connection to {peer.address} is closed"))
+
+    def _drop_producer(self, peer: Peer, name: str) -> None:
+        forget(self._producing, peer, name)
+        members = self._producers.get(name)
+        if members is not None and members.pop(peer, None) is not None and not members:
+            del self._producers[name]
+
+    def _drop_consumer(self, peer: Peer, name: str) -> None:
+        forget(self._consuming, peer, name)
+        group = self._consumers.get(name)
+        if group is None or group.members.pop(peer, None) is None:
+            return
+        now_ms = self.clock.now_ms()
+        self._watch_shared_ids(group, now_ms)
+        self._watch_differences(group, now_ms)
+        if not group.members:
+            del self._consumers[name]
+        else:
+            self._notify(group)
+
+    def _notify(self, group: ConsumerGroup) -> None:
+        """40: everybody in the group shares out its queues anew."""
+        config = self.groups.get(group.name)
+        if not self.settings.notify_consumer_ids_changed_enable or (config is not None and not config.notify_consumer_ids_changed_enable):
+            return
+        frame = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name}, flag=ONEWAY).encode()
+        for peer in group.members:
+            if not peer.closed:
+                peer.send(frame)
+
+    # What upstream is silent about
+
+    def _watch_differences(self, group: ConsumerGroup, now_ms: int) -> None:
+        key = f"subscriptions of {group.name}"
+        members = iter(group.members.values())
+        first = next(members, None)
+        other = next((member for member in members if first is not None and member.signature != first.signature), None)
+        if first is None or other is None:
+            self.notices.clear(key)
+            return
+        self.notices.warn(
+            key,
+            f"the members of group {group.name} subscribe to different things, so some messages reach nobody. {first} and {other}: "
+            f"{'; '.join(differences(first, other))}. Give all members of a group the same topics and tags, or use two groups.",
+            now_ms,
+        )
+
+    def _watch_shared_ids(self, group: ConsumerGroup, now_ms: int) -> None:
+        """Broadcasting members share no queues, and Java gives those of one host one id by default: only clustering is watched."""
+        seen: dict[str, Member] = {}
+        shared: set[str] = set()
+        if group.message_model is MessageModel.CLUSTERING:
+            for member in group.members.values():
+                other = seen.setdefault(member.client_id, member)
+                if other is not member and not other.peer.closed and not member.peer.closed:
+                    shared.add(member.client_id)
+                    self.notices.warn(
+                        f"client id {member.client_id} in {group.name}",
+                        f"two consumers of group {group.name} have the client id {member.client_id}: {other.peer.address} and "
+                        f"{member.peer.address}. Both take the same queues and each message is consumed twice. "
+                        "Give each its own instance name.",
+                        now_ms,
+                    )
+        for client_id in sorted(self._shared_ids.pop(group.name, set()) - shared):
+            self.notices.clear(f"client id {client_id} in {group.name}")
+        if shared:
+            self._shared_ids[group.name] = shared
+
+    # Time
+
+    def tick(self, now_ms: int) -> None:
+        for calls in list(self._calls.values()):
+            calls.expire(now_ms)
+        if now_ms < self._scan_due_ms:
+            return
+        self._scan_due_ms = now_ms + SCAN_MS
+        for peer, calls in list(self._calls.items()):
+            if not len(calls):
+                del self._calls[peer]
+        oldest_ms = now_ms - self.settings.channel_expired_timeout_ms
+        silent: dict[Peer, Member] = {}
+        for members in (*(group.members for group in self._consumers.values()), *self._producers.values()):
+            silent |= {peer: member for peer, member in members.items() if member.last_update_ms < oldest_ms}
+        for peer, member in silent.items():
+            log.info("client %s sent no heartbeat for %d s: removed", member, (now_ms - member.last_update_ms) // 1000)
+            self.disconnected(peer)
+            peer.close(f"no heartbeat for {self.settings.channel_expired_timeout_ms // 1000} s")
+
+    # Who is there?
+
+    def consumer_list(self, peer: Peer, command: Command) -> Command:
+        """38."""
+        name = decode(GroupHeader, command.fields).consumer_group
+        group = self._consumers.get(name)
+        if group is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name[:GROUP_LENGTH_MAX]}")
+        return command.reply(body=ConsumerList(group.client_ids()).encode())
+
+    def consumer_connections(self, peer: Peer, command: Command) -> Command:
+        """203."""
+        name = decode(GroupHeader, command.fields).consumer_group
+        group = self._consumers.get(name)
+        if group is None:
+            raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:GROUP_LENGTH_MAX]}] not online")
+        body = ConsumerConnection(
+            connections(group.members.values()), group.subscriptions, group.consume_type, group.message_model, group.consume_from_where
+        )
+        return command.reply(body=body.encode())
+
+    def producer_connections(self, peer: Peer, command: Command) -> Command:
+        """204."""
+        name = decode(ProducerGroupHeader, command.fields).producer_group
+        members = self._producers.get(name)
+        if members is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:GROUP_LENGTH_MAX]}] not exist")
+        return command.reply(body=ProducerConnection(connections(members.values())).encode())
+
+    def all_producers(self, peer: Peer, command: Command) -> Command:
+        """328."""
+        table = {
+            name: [
+                ProducerInfo(member.client_id, member.peer.address, member.language, member.version, member.last_update_ms)
+                for member in members.values()
+            ]
+            for name, members in self._producers.items()
+        }
+        return command.reply(body=ProducerTable(table).encode())
+
+    def check_client(self, peer: Peer, command: Command) -> Command:
+        """46. SQL92 comes with a later part of Roquet; until then every broker answers like one that has it switched off."""
+        subscription = CheckClientBody.decode(command.body).subscription_data
+        if not is_tag_type(subscription.expression_type):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {subscription.expression_type[:80]}",
+            )
+        return command.reply()
+
+    # Calls to a client
+
+    def running_info(self, peer: Peer, command: Command) -> None:
+        """307: the client itself knows; its answer is passed on."""
+        header = decode(ConsumerRunningInfoHeader, command.fields)
+        self._pass_on(peer, command, header.consumer_group, header.client_id, dict(command.fields), command.body)
+
+    def consume_directly(self, peer: Peer, command: Command) -> None:
+        """309: the record goes along."""
+        header = decode(ConsumeDirectlyHeader, command.fields)
+        if header.msg_id is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the custom field <msgId> is null, which message is to be consumed?")
+        _, offset = parse_offset_message_id(header.msg_id)
+        try:
+            record = self.store.record_at(offset)
+        except LookupError:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the id, {header.msg_id}") from None
+        fields = dict(command.fields) | {"brokerName": self.settings.broker_name}
+        self._pass_on(peer, command, header.consumer_group, header.client_id or "", fields, record)
+
+    def _pass_on(self, asker: Peer, command: Command, group: str, client_id: str, fields: dict[str, str], body: bytes) -> None:
+        found = self._consumers.get(group)
+        member = None if found is None else found.member(client_id)
+        if member is None or member.peer.closed:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group[:255]}> <{client_id[:255]}> not online")
+        if member.version < V3_1_8:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{client_id}> Version <{member.version}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT",
+            )
+        calls = self._calls.setdefault(member.peer, PendingCalls())
+        if len(calls) >= CALLS_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"{len(calls)} calls to the consumer <{client_id}> wait for its answer: try later")
+
+        def answered(result: Command | RoquetError) -> None:
+            if asker.closed or command.is_oneway:
+                return
+            if isinstance(result, Command):
+                reply = command.reply(result.code, result.remark, result.fields, result.body)
+            elif isinstance(result, CallTimeout):
+                reply = command.reply(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: {result}")
+            else:
+                reply = command.reply(ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}> Exception: {result}")
+            asker.send(reply.encode())
+
+        opaque = calls.add(answered, self.clock.now_ms() + CALL_TIMEOUT_MS)
+        member.peer.send(Command(command.code, fields, body, opaque=opaque).encode())
+
+    def answer(self, peer: Peer, command: Command) -> bool:
+        """A response came from this peer. False: nobody waits for it."""
+        calls = self._calls.get(peer)
+        return calls is not None and calls.answer(command)
+
+
+def forget(table: dict[Peer, Names], peer: Peer, name: str) -> None:
+    names = table.get(peer)
+    if names is not None:
+        names.pop(name, None)
+        if not names:
+            del table[peer]
+
+
+def connections(members: Iterable[Member]) -> list[Connection]:
+    return [Connection(member.client_id, member.peer.address, member.language, member.version) for member in members]
+
+
+def check_subscription(subscription: SubscriptionData) -> None:
+    check(subscription.topic, "topic", RETRY_TOPIC_LENGTH_MAX)
+    if len(subscription.sub_string) > EXPRESSION_LENGTH_MAX:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the expression for {subscription.topic} has {len(subscription.sub_string)} characters, limit is {EXPRESSION_LENGTH_MAX}",
+        )
+
+
+def update_subscriptions(group: ConsumerGroup, fresh: list[SubscriptionData]) -> bool:
+    """Take over what a heartbeat says. True when a topic came or went; a newer version of a known one is no change."""
+    table = group.subscriptions
+    changed = False
+    for subscription in fresh:
+        known = table.get(subscription.topic)
+        if known is None or subscription.sub_version > known.sub_version:
+            table[subscription.topic] = subscription
+            changed = changed or known is None
+    gone = table.keys() - {subscription.topic for subscription in fresh}
+    for topic in gone:
+        del table[topic]
+    return changed or bool(gone)
+
+
+def signature_of(data: ConsumerData) -> Signature:
+    return frozenset(
+        (one.topic, one.expression_type or "TAG", " || ".join(sorted(one.tags_set)) if one.tags_set else one.sub_string or "*")
+        for one in data.subscription_data_set
+    )
+
+
+def differences(one: Member, other: Member) -> list[str]:
+    """In words, the first few."""
+    mine = {topic: (kind, expression) for topic, kind, expression in one.signature}
+    theirs = {topic: (kind, expression) for topic, kind, expression in other.signature}
+    found: list[str] = []
+    for topic in sorted(mine.keys() | theirs.keys()):
+        left, right = mine.get(topic), theirs.get(topic)
+        if left == right:
+            continue
+        if len(found) == DIFFERENCES_MAX:
+            found.append("and more")
+            break
+        if left is None or right is None:
+            found.append(f"only {(one if right is None else other).client_id} subscribes to {topic}")
+        else:
+            found.append(f"{topic} with {shown(left)} here and {shown(right)} there")
+    return found
+
+
+def shown(expression: tuple[str, str]) -> str:
+    kind, text = expression
+    text = text if len(text) <= 80 else text[:77] + "..."
+    return f"'{text}'" if kind == "TAG" else f"{kind} '{text}'"

@@ -1,0 +1,244 @@
+"""Consumer offsets: how far each group has come, kept in config/consumerOffset.json as upstream writes it.
+
+    {"offsetTable":{"topic@group":{0:12,1:7}}}
+
+Committing is the hot path: a look-up, an assignment and a mark. The text of each "topic@group" is kept and made again only
+when it changed, so that writing the file of a large broker does not stall it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import orjson
+
+from roquet.broker.handler import Handler
+from roquet.broker.notices import Notices
+from roquet.errors import Damaged, Refused
+from roquet.ports import Background, Clock, Peer
+from roquet.settings import BrokerSettings
+from roquet.store.disk import Disk
+from roquet.store.documents import Document
+from roquet.store.store import Store
+from roquet.wire.bodies import OffsetTable
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.headers import OffsetResponseHeader, QueryOffsetHeader, UpdateOffsetHeader, decode, encode
+from roquet.wire.names import GROUP_LENGTH_MAX, check, check_group
+
+QUEUE_ID_MAX = 65_535
+"""The largest queue id a topic can have here."""
+ENTRIES_MAX = 5_000_000
+"""Queues with progress, over all groups. Far above real use; a client that makes names up does not fill the memory."""
+RETRY_TOPIC_LENGTH_MAX = GROUP_LENGTH_MAX + len("%RETRY%")
+
+log = logging.getLogger("roquet.broker")
+
+
+class Offsets:
+    """State: `_table` by "topic@group" and queue; `_texts` is the same as JSON, except for what is in `_dirty`."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: BrokerSettings,
+        clock: Clock,
+        disk: Disk,
+        background: Background,
+        notices: Notices,
+        memory_bytes: int,
+    ) -> None:
+        """`memory_bytes`: of this machine. Messages nearer to the end of the log than a share of it count as in memory."""
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self.background = background
+        self.notices = notices
+        self.memory_bytes = memory_bytes
+        self.document = Document(disk, f"{settings.store_path_root_dir}/config/consumerOffset.json")
+        self._table: dict[str, dict[int, int]] = {}
+        self._entries = 0
+        self._texts: dict[str, str] = {}
+        self._dirty: dict[str, None] = {}  # in the order of the commits: a set's order differs from run to run
+        self._unsaved = False
+        self._due_ms = 0
+
+    def open(self) -> None:
+        """Load the file. Raises Damaged when there is one that nobody can read: to start anew would consume everything again."""
+        loaded = self.document.load(OffsetTable.decode)
+        if self.document.warning:
+            if loaded is None:
+                raise Damaged(self.document.warning)
+            self.notices.warn("consumerOffset.json", self.document.warning, self.clock.now_ms())
+        if loaded is not None:
+            self._table = loaded.offset_table
+            self._entries = sum(map(len, self._table.values()))
+            self._hold_back()
+            self._dirty = dict.fromkeys(self._table)
+            self._settle()  # now, and not in the first tick that finds a change
+
+    def _hold_back(self) -> None:
+        """Progress beyond a queue's end: under ASYNC_FLUSH a power loss took messages that a group had consumed. The next ones
+        get those offsets again, and must not count as consumed."""
+        for key, queues in self._table.items():
+            topic = key.partition("@")[0]
+            for queue_id, offset in queues.items():
+                queue = self.store.find_queue(topic, queue_id)
+                end = 0 if queue is None else queue.next
+                if offset > end:
+                    log.warning("%s/%d: progress of %s is put back from %d to the queue's end, %d", topic, queue_id, key, offset, end)
+                    queues[queue_id] = end
+
+    # Progress
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember it; it may go back. Raises Refused for names and numbers that no client of a topic would send."""
+        key = f"{topic}@{group}"
+        queues = self._table.get(key)
+        if queues is None or queue_id not in queues or offset < 0:
+            queues = self._new(key, group, topic, queue_id, offset)
+        queues[queue_id] = offset
+        self._dirty[key] = None
+
+    def _new(self, key: str, group: str, topic: str, queue_id: int, offset: int) -> dict[int, int]:
+        """The table that takes a queue's first offset."""
+        if offset < 0:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"consumer offset {offset} of {key[:300]} is negative; offsets count from 0")
+        if not 0 <= queue_id <= QUEUE_ID_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} of {key[:300]}, allowed are 0 to {QUEUE_ID_MAX}")
+        queues = self._table.get(key)
+        if queues is None:
+            check_group(group)
+            check(topic, "topic", RETRY_TOPIC_LENGTH_MAX)
+        if self._entries >= ENTRIES_MAX:
+            text = f"consumer offsets of {self._entries} queues are kept, which is the limit: delete unused groups with their offsets"
+            self.notices.warn("offsets full", text, self.clock.now_ms())
+            raise Refused(ResponseCode.SYSTEM_ERROR, text)
+        self._entries += 1
+        return self._table.setdefault(key, {}) if queues is None else queues
+
+    def find(self, group: str, topic: str, queue_id: int) -> int:
+        """-1 when the group has no progress in this queue."""
+        queues = self._table.get(f"{topic}@{group}")
+        return -1 if queues is None else queues.get(queue_id, -1)
+
+    def queues_of(self, group: str, topic: str) -> dict[int, int]:
+        """queue -> offset; empty when there is none. To be read only."""
+        return self._table.get(f"{topic}@{group}", {})
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics in which the group has progress."""
+        end = "@" + group
+        return [key[: -len(end)] for key in self._table if key.endswith(end)]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have progress in the topic."""
+        start = topic + "@"
+        return [key[len(start) :] for key in self._table if key.startswith(start)]
+
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """All of it at once, for reports over every group."""
+        found: dict[str, list[str]] = {}
+        for key in self._table:
+            topic, _, group = key.partition("@")
+            found.setdefault(group, []).append(topic)
+        return found
+
+    def remove_group(self, group: str) -> None:
+        self._remove([key for key in self._table if key.endswith("@" + group)])
+
+    def remove_topic(self, topic: str) -> None:
+        """The topic is gone. If it comes again its offsets count from 0, and old ones would point past its end."""
+        self._remove([key for key in self._table if key.startswith(topic + "@")])
+
+    def _remove(self, keys: list[str]) -> None:
+        for key in keys:
+            self._entries -= len(self._table.pop(key))
+            self._texts.pop(key, None)
+            self._dirty.pop(key, None)
+            self._unsaved = True
+
+    # The file
+
+    def tick(self, now_ms: int) -> None:
+        if now_ms >= self._due_ms:
+            self._due_ms = now_ms + self.settings.flush_consumer_offset_interval
+            if (self._dirty or self._unsaved) and not self.document.busy:
+                data = self.encode_pretty()
+                self._unsaved = False
+                self.document.save_later(data, self.background, self._saved)
+
+    def _saved(self, error: Exception | None) -> None:
+        if error is not None:
+            self._unsaved = True
+            self.notices.warn("save offsets", f"{self.document.path} could not be written: {error}", self.clock.now_ms())
+        else:
+            self.notices.clear("save offsets")
+
+    def save_now(self) -> None:
+        """At a stop, when no save is under way any more. Blocks."""
+        if self._dirty or self._unsaved:
+            self.document.save(self.encode_pretty())
+            self._unsaved = False
+
+    def encode_pretty(self) -> bytes:
+        """The file as Java lays it out; taking it counts what changed as written."""
+        self._settle()
+        body = ",".join([f"\n\t\t{text}\n\t\t}}" for text in self._texts.values()])
+        return f'{{\n\t"offsetTable":{{{body}\n\t}}\n}}'.encode()
+
+    def encode(self) -> bytes:
+        self._unsaved = bool(self._settle()) or self._unsaved
+        return ('{"offsetTable":{' + ",".join([text + "}" for text in self._texts.values()]) + "}}").encode()
+
+    def _settle(self) -> int:
+        """Make the texts that changed; how many there were. A text lacks its closing brace, which the two layouts place differently."""
+        table, texts = self._table, self._texts
+        count = len(self._dirty)
+        for key in self._dirty:
+            queues = ",".join([f"{queue}:{offset}" for queue, offset in table[key].items()])
+            texts[key] = f"{orjson.dumps(key).decode()}:{{{queues}"
+        self._dirty = {}
+        return count
+
+    # Requests
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.get_all,
+        }
+
+    def query(self, peer: Peer, command: Command) -> Command:
+        """14. A group without progress starts at 0 while the queue still has its first message near at hand."""
+        header = decode(QueryOffsetHeader, command.fields)
+        offset = self.find(header.consumer_group, header.topic, header.queue_id)
+        if offset < 0:
+            if header.set_zero_if_not_found is False:
+                raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first")
+            if not self._begins_near(header.topic, header.queue_id):
+                raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+            offset = 0
+        return command.reply(fields=encode(OffsetResponseHeader(offset)))
+
+    def _begins_near(self, topic: str, queue_id: int) -> bool:
+        queue = self.store.find_queue(topic, queue_id)
+        if queue is None:
+            return True
+        if queue.first > 0:
+            return False
+        entry = queue.entry(0) if queue.visible > 0 else None
+        if entry is None:
+            return True
+        return self.store.log.written - entry[0] <= self.memory_bytes * self.settings.access_message_in_memory_max_ratio // 100
+
+    def update(self, peer: Peer, command: Command) -> Command:
+        """15. The topic need not be one that the group subscribes to, as in 4.9."""
+        header = decode(UpdateOffsetHeader, command.fields)
+        self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return command.reply()
+
+    def get_all(self, peer: Peer, command: Command) -> Command:
+        """43."""
+        return command.reply(body=self.encode())

@@ -1,0 +1,430 @@
+"""Pulls: 11 and 361 (which 5.x lite consumers send), with long polling.
+
+A pull that finds nothing is parked on its queue and looked at again when the queue's visible end rises. While parked, a
+filtered pull moves its own start over what it has judged, so that nothing is judged twice, and the client's next offset
+moves with it. The deadline is checked in `tick`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from roquet.broker.groups import Groups
+from roquet.broker.members import Members
+from roquet.broker.offsets import Offsets
+from roquet.broker.stats import Stats
+from roquet.broker.topics import Topics
+from roquet.errors import Refused
+from roquet.ports import Peer
+from roquet.routing.subscription import BadExpression, TagFilter, is_tag_type, subscribe
+from roquet.settings import BrokerSettings
+from roquet.store.disk import Cold
+from roquet.store.queue import ENTRY, ENTRY_SIZE, ConsumeQueue
+from roquet.store.store import Store
+from roquet.wire import headers
+from roquet.wire.bodies import SubscriptionData
+from roquet.wire.codes import Perm, PullFlag, ResponseCode
+from roquet.wire.command import VERSION, Command
+from roquet.wire.names import OFFSET_MOVED_TOPIC
+
+log = logging.getLogger("roquet.broker")
+
+FAQ = "See http://rocketmq.apache.org/docs/faq/ for further details."
+
+SCAN_MAX = 800
+"""Queue entries one pull judges at most, as upstream's 16,000 bytes."""
+GAP_MAX = 16 * 1024
+"""Records of one answer that stand closer than this in the log are read together."""
+SPAN_MAX = 512 * 1024
+PARKED_MAX = 100_000
+BLANK_LENGTH = 0x7FFFFFFF
+"""Of an entry that stands for a message that is gone."""
+SUSPEND_MS_MAX = 60_000
+
+
+class Status(StrEnum):
+    """Upstream's GetMessageStatus; its name is the answer's remark."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(slots=True)
+class Found:
+    status: Status
+    next_offset: int
+    first: int
+    last: int
+    count: int = 0
+    records: list[bytes] = field(default_factory=list)
+    """The bytes of `count` records, some of them in one piece."""
+
+
+@dataclass(slots=True, eq=False)
+class Pull:
+    """One request, decoded and allowed."""
+
+    peer: Peer
+    command: Command
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    """Moves while parked, over entries that the filter turned down."""
+    asked: int
+    """The offset as asked for: decides between NOT_FOUND and MOVED."""
+    count_max: int
+    size_max: int
+    accepts: Callable[[int], bool] | None
+    """Judges a tag hash; None takes all."""
+    deadline_ms: int
+    """Not parked when in the past."""
+    done: bool = False
+
+
+class Puller:
+    """State: `_parked` by queue and `_deadlines` hold the same parked pulls; one that is answered is marked done in both."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        members: Members,
+        offsets: Offsets,
+        stats: Stats,
+        settings: BrokerSettings,
+        fetch: Callable[[Cold, Callable[[], None]], None],
+        memory_bytes: int,
+    ) -> None:
+        self.store = store
+        self.topics = topics
+        self.groups = groups
+        self.members = members
+        self.offsets = offsets
+        self.stats = stats
+        self.settings = settings
+        self.fetch = fetch
+        self.memory_bytes = memory_bytes
+        self._parked: dict[tuple[str, int], list[Pull]] = {}
+        self._deadlines: list[tuple[int, int, Pull]] = []
+        self._count = itertools.count()
+
+    @property
+    def parked(self) -> int:
+        return sum(map(len, self._parked.values()))
+
+    def handle(self, peer: Peer, command: Command) -> None:
+        pull, commit_offset = self._decode(peer, command)
+        if commit_offset is not None and self.topics.get(pull.topic) is not None:
+            self._answer_or_park(pull, lambda: self.offsets.commit(pull.group, pull.topic, pull.queue_id, commit_offset))
+        else:
+            self._answer_or_park(pull)
+
+    # May it pull?
+
+    def _decode(self, peer: Peer, command: Command) -> tuple[Pull, int | None]:
+        """Upstream's checks in upstream's order. Returns the pull, and the consumer offset that came along with it."""
+        header = headers.decode(headers.PullHeader, command.fields)
+        settings = self.settings
+        if not settings.broker_permission & Perm.READ:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{settings.broker_ip1}] pulling message is forbidden")
+        group = self.groups.find(header.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
+            )
+        if not group.consume_enable:
+            raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumer_group}")
+        topic = self.topics.get(header.topic)
+        if topic is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please! {FAQ}",
+            )
+        if not topic.perm & Perm.READ:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queues:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] topicConfig.readQueueNums:[{topic.read_queues}] "
+                f"consumer:[{peer.address}]",
+            )
+        subscription = self._subscription(header, group.consume_broadcast_enable)
+        accepts = None if subscription is None else TagFilter.of(subscription).takes_hash
+        suspend_ms = 0
+        if header.sys_flag & PullFlag.SUSPEND:
+            suspend_ms = min(max(header.suspend_timeout_millis, 0), SUSPEND_MS_MAX)
+            if not settings.long_polling_enable:
+                suspend_ms = settings.short_polling_time_mills
+        pull = Pull(
+            peer,
+            command,
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            header.queue_offset,
+            header.max_msg_nums,
+            header.max_msg_bytes if header.max_msg_bytes is not None and header.max_msg_bytes > 0 else 1 << 31,
+            accepts,
+            self.store.now_ms + suspend_ms if suspend_ms else 0,
+        )
+        commits = bool(header.sys_flag & PullFlag.COMMIT_OFFSET) and header.commit_offset >= 0
+        return pull, header.commit_offset if commits else None
+
+    def _subscription(self, header: headers.PullHeader, broadcast_enable: bool) -> SubscriptionData | None:
+        """What the pull wants to see; None: everything."""
+        if header.sys_flag & PullFlag.SUBSCRIPTION:
+            if not is_tag_type(header.expression_type):
+                raise unsupported(header.expression_type)
+            try:
+                found = subscribe(header.topic, header.subscription)
+            except BadExpression as error:
+                raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}") from None
+        else:
+            group = self.members.group(header.consumer_group)
+            if group is None:
+                raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+            if not broadcast_enable and group.message_model == "BROADCASTING":
+                raise Refused(ResponseCode.NO_PERMISSION, f"the consumer group[{header.consumer_group}] can not consume by broadcast way")
+            subscribed = self.members.subscription(header.consumer_group, header.topic)
+            if subscribed is None:
+                raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+            if subscribed.sub_version < header.sub_version:
+                raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+            if not is_tag_type(subscribed.expression_type):
+                raise unsupported(subscribed.expression_type)
+            found = subscribed
+        return None if found.sub_string in ("*", "", None) else found
+
+    # What is there?
+
+    def _answer_or_park(self, pull: Pull, then: Callable[[], None] | None = None, attempt: int = 0) -> None:
+        try:
+            found = self._look(pull)
+        except Cold as cold:
+            if attempt > 20:
+                raise Refused(ResponseCode.SYSTEM_BUSY, "the messages could not be read from disk in time, try again") from None
+            self.fetch(cold, lambda: self._again(pull, then, attempt + 1))
+            return
+        if then is not None:
+            then()
+        if (
+            found.status is not Status.FOUND
+            and pull.deadline_ms > self.store.now_ms
+            and _code(found.status, pull.asked)
+            in (
+                ResponseCode.PULL_NOT_FOUND,
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+            )
+        ):
+            at_end = found.next_offset >= found.last
+            if found.status is Status.NO_MATCHED_MESSAGE:
+                pull.offset = found.next_offset
+            if at_end and self._park(pull):
+                return
+        self._answer(pull, found)
+
+    def _again(self, pull: Pull, then: Callable[[], None] | None, attempt: int) -> None:
+        if not pull.peer.closed:
+            try:
+                self._answer_or_park(pull, then, attempt)
+            except Refused as refused:
+                pull.peer.send(pull.command.reply(refused.code, refused.remark).encode())
+
+    def _look(self, pull: Pull) -> Found:
+        queue = self.store.find_queue(pull.topic, pull.queue_id)
+        if queue is None:
+            return Found(Status.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        first, last, offset = queue.first, queue.visible, pull.offset
+        if last == 0:
+            return Found(Status.NO_MESSAGE_IN_QUEUE, 0, first, last)
+        if offset < first:
+            return Found(Status.OFFSET_TOO_SMALL, first, first, last)
+        if offset == last:
+            return Found(Status.OFFSET_OVERFLOW_ONE, offset, first, last)
+        if offset > last:
+            # Upstream: a queue that still begins at 0 is read from there again, else from its end.
+            return Found(Status.OFFSET_OVERFLOW_BADLY, first if first == 0 else last, first, last)
+        return self._read(pull, queue, first, last)
+
+    def _read(self, pull: Pull, queue: ConsumeQueue, first: int, last: int) -> Found:
+        settings, offset, accepts = self.settings, pull.offset, pull.accepts
+        count_max = min(settings.max_transfer_count_on_message_in_memory, pull.count_max)
+        scan = count_max if accepts is None else max(SCAN_MAX, count_max)
+        raw = queue.read(offset, min(scan, last - offset))
+        if not raw:
+            # Nothing where something should be: step over the file, as upstream does.
+            step = queue.segments.size // ENTRY_SIZE
+            return Found(Status.OFFSET_FOUND_NULL, min((offset // step + 1) * step, last), first, last)
+        size_max = min(settings.max_transfer_bytes_on_message_in_memory, pull.size_max)
+        behind = self.store.log.written - int.from_bytes(raw[:8], "big")
+        if behind > self.memory_bytes * settings.access_message_in_memory_max_ratio // 100:
+            # Far from the tail, answers are smaller: they come from the disk.
+            count_max = min(count_max, settings.max_transfer_count_on_message_in_disk)
+            size_max = min(size_max, settings.max_transfer_bytes_on_message_in_disk)
+        wanted, judged = self._choose(raw, accepts, count_max, size_max)
+        if not wanted:
+            status = Status.MESSAGE_WAS_REMOVING if accepts is None else Status.NO_MATCHED_MESSAGE
+            return Found(status, offset + judged, first, last)
+        return Found(Status.FOUND, offset + judged, first, last, len(wanted), self._records(wanted))
+
+    def _choose(
+        self, raw: bytes, accepts: Callable[[int], bool] | None, count_max: int, size_max: int
+    ) -> tuple[list[tuple[int, int]], int]:
+        """(log offset, size) of the records to send, and how many entries were judged. The first is sent whatever its size."""
+        start, size = self.store.log.start, 0
+        wanted: list[tuple[int, int]] = []
+        judged = 0
+        for position, length, tag in ENTRY.iter_unpack(raw):
+            if (accepts is None or accepts(tag)) and position >= start and length != BLANK_LENGTH:
+                size += length
+                if wanted and (size > size_max or len(wanted) >= count_max):
+                    break
+                wanted.append((position, length))
+            judged += 1
+        return wanted, judged
+
+    def _records(self, wanted: list[tuple[int, int]]) -> list[bytes]:
+        """Records that stand near each other in the log come with one read."""
+        read, size = self.store.log.read, self.store.log.segments.size
+        records: list[bytes] = []
+        at, count = 0, len(wanted)
+        while at < count:
+            start = wanted[at][0]
+            stop = start + wanted[at][1]
+            limit = start - start % size + size  # a read stays inside one file
+            upto = at + 1
+            while upto < count:
+                position, length = wanted[upto]
+                if position - stop > GAP_MAX or position + length - start > SPAN_MAX or position >= limit:
+                    break
+                stop = position + length
+                upto += 1
+            data = read(start, stop - start)
+            if upto - at == 1:
+                records.append(data)
+            else:
+                records += [data[position - start : position - start + length] for position, length in wanted[at:upto]]
+            at = upto
+        return records
+
+    # Answering
+
+    def _answer(self, pull: Pull, found: Found) -> None:
+        code = _code(found.status, pull.asked)
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            self._tell_moved(pull, found)
+        command = pull.command
+        if found.records:
+            body = b"".join(found.records)
+            self.stats.got(pull.group, pull.topic, found.count, len(body))
+        else:
+            body = b""
+            self.stats.get_missed += 1
+        if command.binary:
+            header = headers.PullResponseHeader(0, found.next_offset, found.first, found.last)
+            pull.peer.send(command.reply(code, found.status, headers.encode(header), body).encode())
+            return
+        head = (
+            b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},'
+            b'"flag":1,"language":"JAVA","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
+            % (code, found.next_offset, found.first, found.last, command.opaque, found.status.encode(), VERSION)
+        )
+        size = len(head)
+        pull.peer.send(b"%b%b%b%b" % ((4 + size + len(body)).to_bytes(4, "big"), size.to_bytes(4, "big"), head, body))
+
+    def _tell_moved(self, pull: Pull, found: Found) -> None:
+        """Upstream's OFFSET_MOVED_EVENT: somebody was sent elsewhere, and a topic keeps that on record."""
+        where = f"{pull.topic}/{pull.queue_id}"
+        log.info("= group %s on %s: offset %d is not there, sent to %d", pull.group, where, pull.asked, found.next_offset)
+        if pull.topic == OFFSET_MOVED_TOPIC or self.store.refuse_writes():
+            return
+        queue = self.store.queue(OFFSET_MOVED_TOPIC, 0)
+        body = (
+            f'{{"consumerGroup":"{pull.group}","messageQueue":{{"brokerName":"{self.settings.broker_name}","queueId":{pull.queue_id},'
+            f'"topic":"{pull.topic}"}},"offsetNew":{found.next_offset},"offsetRequest":{pull.asked}}}'
+        )
+        properties = f"TAGS\x01{pull.group}\x02KEYS\x01{pull.group}"
+        now_ms, host = self.store.now_ms, self.store.store_host
+        self.store.put(queue, body.encode(), properties, sys_flag=0, flag=0, born_ms=now_ms, born_host=host)
+
+    # Long polling
+
+    def _park(self, pull: Pull) -> bool:
+        queue = self.store.find_queue(pull.topic, pull.queue_id) or self.store.queue(pull.topic, pull.queue_id)
+        if len(self._deadlines) >= PARKED_MAX:
+            return False
+        self._parked.setdefault((pull.topic, pull.queue_id), []).append(pull)
+        heapq.heappush(self._deadlines, (pull.deadline_ms, next(self._count), pull))
+        queue.on_visible = self._woken
+        return True
+
+    def _woken(self, queue: ConsumeQueue) -> None:
+        waiting = self._parked.pop((queue.topic, queue.queue_id), [])
+        queue.on_visible = None
+        for pull in waiting:
+            if not pull.done:
+                pull.done = True  # also when its peer is gone: it is parked no longer
+                if not pull.peer.closed:
+                    self._again(self._copy(pull), None, 0)
+
+    def _copy(self, pull: Pull) -> Pull:
+        """A fresh one for the next round: the old one stays in the deadline heap, marked done."""
+        return Pull(
+            pull.peer, pull.command, pull.group, pull.topic, pull.queue_id, pull.offset, pull.asked,
+            pull.count_max, pull.size_max, pull.accepts, pull.deadline_ms,
+        )  # fmt: skip
+
+    def tick(self, now_ms: int) -> None:
+        """Answer what has waited long enough."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            pull = heapq.heappop(self._deadlines)[2]
+            if pull.done:
+                continue
+            pull.done = True
+            key = (pull.topic, pull.queue_id)
+            waiting = self._parked.get(key)
+            if waiting is not None:
+                waiting.remove(pull)
+                if not waiting:
+                    del self._parked[key]
+                    queue = self.store.find_queue(*key)
+                    if queue is not None:
+                        queue.on_visible = None
+            fresh = self._copy(pull)
+            fresh.deadline_ms = 0
+            if not fresh.peer.closed:
+                self._again(fresh, None, 0)
+
+
+def unsupported(kind: str | None) -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}")
+
+
+def _code(status: Status, offset: int) -> ResponseCode:
+    match status:
+        case Status.FOUND:
+            return ResponseCode.SUCCESS
+        case Status.MESSAGE_WAS_REMOVING | Status.NO_MATCHED_MESSAGE:
+            return ResponseCode.PULL_RETRY_IMMEDIATELY
+        case Status.OFFSET_FOUND_NULL | Status.OFFSET_OVERFLOW_ONE:
+            return ResponseCode.PULL_NOT_FOUND
+        case Status.NO_MATCHED_LOGIC_QUEUE | Status.NO_MESSAGE_IN_QUEUE:
+            return ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+        case _:
+            return ResponseCode.PULL_OFFSET_MOVED

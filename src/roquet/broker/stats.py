@@ -1,0 +1,241 @@
+"""Counters: how many messages and bytes come in and go out, in all, per topic, and per group and topic.
+
+Counting is a few integer additions per batch. Rates are made in `tick` from samples: the counters of now against those of
+a while ago. Upstream's windows are kept, since its tools print them:
+
+    minute    7 samples, one every 10 s         hour    7 samples, one every 10 min         day    25 samples, one an hour
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import datetime
+
+from roquet.broker.handler import Handler
+from roquet.errors import Refused
+from roquet.ports import Clock, Peer
+from roquet.wire import fastjson
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.headers import StatsHeader, decode
+
+ROWS_MAX = 20_000
+"""Topics, and as many pairs of group and topic, that are counted one by one. What comes beyond counts in the totals alone."""
+
+SECOND = 1_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+
+Reading = tuple[int, int, int]
+"""(messages, times, bytes)."""
+ZERO: Reading = (0, 0, 0)
+
+
+class Window:
+    """Samples of one row over a stretch of time. Empty while nothing happens, so that thousands of idle topics cost nothing."""
+
+    __slots__ = ("last", "samples")
+
+    def __init__(self, length: int) -> None:
+        self.samples: deque[tuple[int, Reading]] = deque(maxlen=length)
+        self.last: Reading = ZERO
+
+    def sample(self, now_ms: int, reading: Reading, period_ms: int) -> None:
+        samples = self.samples
+        if not samples:
+            if reading == self.last:
+                return
+            samples.append((now_ms - period_ms, self.last))
+        samples.append((now_ms, reading))
+        self.last = reading
+        if samples[0][1] == reading:
+            samples.clear()
+
+    def moved(self) -> tuple[int, Reading]:
+        """(ms, what was counted in them)."""
+        if not self.samples:
+            return 0, ZERO
+        (then_ms, then), (now_ms, now) = self.samples[0], self.samples[-1]
+        return now_ms - then_ms, (now[0] - then[0], now[1] - then[1], now[2] - then[2])
+
+
+class Row:
+    """The counters of one topic, or of one group in one topic."""
+
+    __slots__ = ("count", "day", "hour", "minute", "size", "times")
+
+    def __init__(self) -> None:
+        self.count = self.times = self.size = 0
+        self.minute = Window(7)
+        self.hour = Window(7)
+        self.day = Window(25)
+
+    def reading(self) -> Reading:
+        return self.count, self.times, self.size
+
+
+Totals = tuple[int, int, int, int, int]
+"""(now_ms, messages put, messages got, pulls that found some, pulls that found none)."""
+
+
+class Stats:
+    """State: `_puts` by topic, `_gets` by "topic@group"; the totals are plain attributes that others may read."""
+
+    def __init__(self, clock: Clock, cluster: str) -> None:
+        self.clock = clock
+        self.cluster = cluster
+        self.started_ms = now_ms = clock.now_ms()
+
+        self.put_count = self.put_times = self.put_size = 0
+        self.put_failed = 0
+        self.get_count = self.get_times = self.get_size = 0
+        self.get_missed = 0
+        """Pulls that found nothing. The pull part adds to it directly."""
+
+        self._puts: dict[str, Row] = {}
+        self._gets: dict[str, Row] = {}
+        self._broker_puts = Row()
+        self._broker_gets = Row()
+        self._unlisted = Row()
+        self._recent: deque[Totals] = deque([(now_ms, 0, 0, 0, 0)], maxlen=601)
+        self._due_second = now_ms + SECOND
+        self._due_minute = now_ms + 10 * SECOND
+        self._due_hour = now_ms + 10 * MINUTE
+        self._due_day = now_ms + HOUR
+        self._today = datetime.fromtimestamp(now_ms // 1000).date()
+        # Totals as they stood when the day began (puts, gets), and when yesterday did.
+        self.this_morning = (0, 0)
+        self.yesterday_morning = (0, 0)
+
+    # Counting: the hot path
+
+    def put(self, topic: str, count: int, size: int) -> None:
+        """`count` messages of together `size` bytes were stored."""
+        row = self._puts.get(topic)
+        if row is None:
+            row = self._row(self._puts, topic)
+        row.count += count
+        row.times += 1
+        row.size += size
+        self.put_count += count
+        self.put_times += 1
+        self.put_size += size
+
+    def got(self, group: str, topic: str, count: int, size: int) -> None:
+        """A pull was answered with `count` messages of together `size` bytes."""
+        key = f"{topic}@{group}"
+        row = self._gets.get(key)
+        if row is None:
+            row = self._row(self._gets, key)
+        row.count += count
+        row.times += 1
+        row.size += size
+        self.get_count += count
+        self.get_times += 1
+        self.get_size += size
+
+    def _row(self, rows: dict[str, Row], key: str) -> Row:
+        if len(rows) >= ROWS_MAX:
+            return self._unlisted
+        row = rows[key] = Row()
+        return row
+
+    # Time
+
+    def tick(self, now_ms: int) -> None:
+        if now_ms < self._due_second:
+            return
+        self._due_second = now_ms + SECOND
+        self._recent.append((now_ms, self.put_count, self.get_count, self.get_times, self.get_missed))
+        if now_ms < self._due_minute:
+            return
+        self._due_minute = now_ms + 10 * SECOND
+        hour, day = now_ms >= self._due_hour, now_ms >= self._due_day
+        self._broker_puts.count, self._broker_puts.times, self._broker_puts.size = self.put_count, self.put_times, self.put_size
+        self._broker_gets.count, self._broker_gets.times, self._broker_gets.size = self.get_count, self.get_times, self.get_size
+        for rows in ((self._broker_puts, self._broker_gets), self._puts.values(), self._gets.values()):
+            for row in rows:
+                reading = row.reading()
+                row.minute.sample(now_ms, reading, 10 * SECOND)
+                if hour:
+                    row.hour.sample(now_ms, reading, 10 * MINUTE)
+                if day:
+                    row.day.sample(now_ms, reading, HOUR)
+        if hour:
+            self._due_hour = now_ms + 10 * MINUTE
+        if day:
+            self._due_day = now_ms + HOUR
+            self._drop_idle()
+        today = datetime.fromtimestamp(now_ms // 1000).date()
+        if today != self._today:
+            self._today = today
+            self.yesterday_morning, self.this_morning = self.this_morning, (self.put_count, self.get_count)
+
+    def _drop_idle(self) -> None:
+        """Make room for others: rows that stood still for a day."""
+        for rows in (self._puts, self._gets):
+            if len(rows) >= ROWS_MAX // 2:
+                for key in [key for key, row in rows.items() if not row.day.samples and row.day.last == row.reading()]:
+                    del rows[key]
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted."""
+        self._puts.pop(topic, None)
+        for key in [key for key in self._gets if key.startswith(topic + "@")]:
+            del self._gets[key]
+
+    # Asking
+
+    def rates(self, seconds: int) -> tuple[float, float, float, float]:
+        """Per second over the last so many seconds: messages put, messages got, pulls that found some, pulls that found none."""
+        now = self._recent[-1]
+        then = self._recent[max(0, len(self._recent) - 1 - seconds)]
+        passed = (now[0] - then[0]) / 1000
+        if passed <= 0:
+            return 0.0, 0.0, 0.0, 0.0
+        return (now[1] - then[1]) / passed, (now[2] - then[2]) / passed, (now[3] - then[3]) / passed, (now[4] - then[4]) / passed
+
+    def group_rate(self, group: str, topic: str) -> float:
+        """Messages a second that the group got out of the topic, over the last minute."""
+        row = self._gets.get(f"{topic}@{group}")
+        if row is None:
+            return 0.0
+        passed_ms, moved = row.minute.moved()
+        return moved[0] * 1000 / passed_ms if passed_ms else 0.0
+
+    def find(self, name: str, key: str) -> tuple[Row, bool] | None:
+        """The row behind upstream's name and key, and whether its bytes are meant."""
+        if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
+            row = self._puts.get(key)
+        elif name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
+            row = self._gets.get(key)
+        elif name == "BROKER_PUT_NUMS" and key == self.cluster:
+            row = self._broker_puts
+        elif name == "BROKER_GET_NUMS" and key == self.cluster:
+            row = self._broker_gets
+        else:
+            row = None
+        return None if row is None else (row, name.endswith("_SIZE"))
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.VIEW_BROKER_STATS_DATA: self.view}
+
+    def view(self, peer: Peer, command: Command) -> Command:
+        """315."""
+        header = decode(StatsHeader, command.fields)
+        found = self.find(header.stats_name, header.stats_key)
+        if found is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name[:80]}> <{header.stats_key[:400]}> not exist")
+        row, bytes_meant = found
+        body = {
+            name: window_body(window, bytes_meant)
+            for name, window in (("statsDay", row.day), ("statsHour", row.hour), ("statsMinute", row.minute))
+        }
+        return command.reply(body=fastjson.dumps(body))
+
+
+def window_body(window: Window, bytes_meant: bool) -> dict[str, float]:
+    """{avgpt, sum, tps} as upstream works them out; avgpt is per call."""
+    passed_ms, (count, times, size) = window.moved()
+    moved = size if bytes_meant else count
+    return {"avgpt": moved / times if times else 0.0, "sum": moved, "tps": moved * 1000 / passed_ms if passed_ms else 0.0}

@@ -1,0 +1,334 @@
+"""Topics of this broker: their configuration, kept in config/topics.json as upstream writes it, and automatic creation.
+
+`doors` is what makes a send cheap: topic -> text of a queue id as it stands in a send header -> that queue. It holds only
+topics that a plain send may enter (writable, not a system or retry topic), and is made when a topic changes, not per message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from roquet.broker.handler import Handler
+from roquet.broker.notices import Notices
+from roquet.errors import Damaged, Refused
+from roquet.ports import Background, Clock, Peer
+from roquet.settings import BrokerSettings
+from roquet.store.disk import Disk
+from roquet.store.documents import Document
+from roquet.store.queue import ConsumeQueue
+from roquet.store.store import Store
+from roquet.wire import fastjson, headers
+from roquet.wire.bodies import DataVersion, TopicConfig, TopicTable
+from roquet.wire.codes import Perm, RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.names import (
+    BENCHMARK_TOPIC,
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    NOT_ALLOWED_SEND_TOPICS,
+    OFFSET_MOVED_TOPIC,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
+    check_topic,
+)
+
+log = logging.getLogger("roquet.broker")
+
+QUEUES_MAX = 65_535
+DELAY_LEVELS = 18
+
+Changed = Callable[[Callable[[], None] | None], None]
+"""Tell the name servers; the argument is called when all of them know (or did not answer in time)."""
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic's configuration. Only `Topics` changes it."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    perm: int = 6
+    sys_flag: int = 0
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    attributes: dict[str, str] | None = None
+
+    def config(self) -> TopicConfig:
+        return TopicConfig(
+            self.name, self.read_queues, self.write_queues, self.perm, self.filter_type, self.sys_flag, self.order, self.attributes
+        )
+
+    @classmethod
+    def of(cls, config: TopicConfig) -> Topic:
+        return cls(
+            config.topic_name,
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            config.topic_sys_flag,
+            config.order,
+            config.topic_filter_type,
+            config.attributes,
+        )
+
+    def __str__(self) -> str:
+        """As upstream's remarks spell it."""
+        perm = "".join(letter if self.perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
+        return (
+            f"TopicConfig [topicName={self.name}, readQueueNums={self.read_queues}, writeQueueNums={self.write_queues}, perm={perm}, "
+            f"topicFilterType={self.filter_type}, topicSysFlag={self.sys_flag}, order={str(self.order).lower()}]"
+        )
+
+
+class Topics:
+    """State: `_table` is the truth, `doors` is derived from it, the document follows in the background."""
+
+    def __init__(self, store: Store, settings: BrokerSettings, clock: Clock, disk: Disk, background: Background, notices: Notices) -> None:
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self.background = background
+        self.notices = notices
+        self.document = Document(disk, f"{settings.store_path_root_dir}/config/topics.json")
+        self.data_version = DataVersion(clock.now_ms(), 0)
+        self.doors: dict[str, dict[str, ConsumeQueue]] = {}
+        self.changed: Changed = lambda done: done() if done is not None else None
+        """Set by the core to the registration's `now`."""
+        self.on_delete: list[Callable[[str], None]] = []
+        self._table: dict[str, Topic] = {}
+
+    def open(self) -> None:
+        """Load the file and add the topics every broker has. Raises Damaged when there is one that nobody can read."""
+        table = self.document.load(TopicTable.decode)
+        if self.document.warning:
+            if table is None:
+                raise Damaged(self.document.warning)
+            self.notices.warn("topics.json", self.document.warning, self.clock.now_ms())
+        if table is not None:
+            self.data_version = table.data_version
+            for config in table.topic_config_table.values():
+                self._table[config.topic_name] = Topic.of(config)
+        settings, queues = self.settings, self.settings.default_topic_queue_nums
+        inherit = Perm.READ | Perm.WRITE | Perm.INHERIT
+        self._seed(SELF_TEST_TOPIC, 1)
+        if settings.auto_create_topic_enable:
+            self._seed(DEFAULT_TOPIC, queues, inherit)
+        self._seed(BENCHMARK_TOPIC, 1_024)
+        self._seed(settings.broker_cluster_name, 16, inherit if settings.cluster_topic_enable else Perm.INHERIT)
+        self._seed(settings.broker_name, 1, inherit if settings.broker_topic_enable else Perm.INHERIT)
+        self._seed(OFFSET_MOVED_TOPIC, 1)
+        self._seed(SCHEDULE_TOPIC, DELAY_LEVELS)
+        if settings.trace_topic_enable:
+            self._seed(settings.msg_trace_topic_name, 1)
+        self._seed(settings.broker_cluster_name + REPLY_SUFFIX, 1)
+        for topic in self._table.values():
+            self._make_doors(topic)
+
+    def _seed(self, name: str, queues: int, perm: int = 6) -> None:
+        if name not in self._table:
+            self._table[name] = Topic(name, queues, queues, int(perm))
+
+    # Looking
+
+    def get(self, name: str) -> Topic | None:
+        return self._table.get(name)
+
+    def all(self) -> Iterable[Topic]:
+        return self._table.values()
+
+    def table(self) -> TopicTable:
+        return TopicTable({topic.name: topic.config() for topic in self._table.values()}, self.data_version)
+
+    def system_topics(self) -> list[str]:
+        settings = self.settings
+        own = {settings.broker_cluster_name, settings.broker_name, settings.broker_cluster_name + REPLY_SUFFIX}
+        return sorted(SYSTEM_TOPICS | own)
+
+    def is_system(self, name: str) -> bool:
+        return name in SYSTEM_TOPICS or name in self.system_topics()
+
+    # Changing
+
+    def ensure(self, name: str, *, read_queues: int, write_queues: int, perm: int = 6, sys_flag: int = 0) -> Topic:
+        """This topic, made and registered when it is missing."""
+        found = self._table.get(name)
+        return found if found is not None else self.put(Topic(name, read_queues, write_queues, perm, sys_flag))
+
+    def create_on_send(self, name: str, default_topic: str, producer: str, queues_wanted: int) -> Topic | None:
+        """Automatic creation: as many queues as the producer wants and the default topic allows. None: not allowed."""
+        if name.startswith(RETRY_PREFIX):
+            return self.ensure(name, read_queues=1, write_queues=1)
+        default = self._table.get(default_topic)
+        if default is None or not default.perm & Perm.INHERIT:
+            return None
+        if default_topic == DEFAULT_TOPIC and not self.settings.auto_create_topic_enable:
+            return None
+        queues = max(0, min(queues_wanted, default.write_queues))
+        if queues == 0:
+            return None
+        log.info("topic %s made with %d queues for producer %s", name, queues, producer)
+        return self.put(Topic(name, queues, queues, default.perm & ~int(Perm.INHERIT)))
+
+    def put(self, topic: Topic, done: Callable[[], None] | None = None) -> Topic:
+        """Create or replace. `done` is called when it is on disk and the name servers know it."""
+        known = self._table.get(topic.name)
+        if known is None and len(self._table) >= self.settings.accept_topics_max:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker holds {len(self._table)} topics, limit is acceptTopicsMax={self.settings.accept_topics_max}",
+            )
+        if known is not None:
+            self._warn_of_hidden_messages(known, topic)
+        self._table[topic.name] = topic
+        self._make_doors(topic)
+        self._next_version(done)
+        return topic
+
+    def delete(self, name: str, done: Callable[[], None] | None = None) -> None:
+        self.doors.pop(name, None)
+        if self._table.pop(name, None) is not None:
+            self._next_version(done)
+        elif done is not None:
+            done()
+        self.store.delete_topic(name)
+        for forget in self.on_delete:
+            forget(name)
+        self.notices.clear(f"hidden {name}")
+
+    def _next_version(self, done: Callable[[], None] | None) -> None:
+        self.data_version = self.data_version.next(self.clock.now_ms())
+        waiting = [2]
+
+        def one() -> None:
+            waiting[0] -= 1
+            if waiting[0] == 0 and done is not None:
+                done()
+
+        def saved(error: Exception | None) -> None:
+            if error is not None:
+                log.error("topics.json could not be written: %s", error)
+            one()
+
+        self.document.save_later(self.table().encode(), self.background, saved)
+        self.changed(one)
+
+    def save_now(self) -> None:
+        """May block: for a clean stop."""
+        self.document.save(self.table().encode())
+
+    def permission_changed(self) -> None:
+        for topic in self._table.values():
+            self._make_doors(topic)
+
+    def _make_doors(self, topic: Topic) -> None:
+        name = topic.name
+        plain = not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and name not in NOT_ALLOWED_SEND_TOPICS
+        if plain and topic.perm & Perm.WRITE and self.settings.broker_permission & Perm.WRITE:
+            self.doors[name] = Doors(self.store, topic)
+        else:
+            self.doors.pop(name, None)
+
+    def _warn_of_hidden_messages(self, old: Topic, new: Topic) -> None:
+        """Fewer read queues than before hide what is in the others: nothing is lost, but somebody should know."""
+        key = f"hidden {new.name}"
+        hidden = [queue for queue in self.store.queues_of(new.name) if queue.queue_id >= new.read_queues and queue.visible > queue.first]
+        if not hidden:
+            self.notices.clear(key)
+            return
+        count = sum(queue.visible - queue.first for queue in hidden)
+        self.notices.warn(
+            key,
+            f"topic {new.name}: {count} messages stand in queues {', '.join(str(queue.queue_id) for queue in hidden)}, which its "
+            f"{new.read_queues} read queues no longer reach (it had {old.read_queues}). They are kept: raise readQueueNums to read them. "
+            "To shrink without this, lower writeQueueNums first and readQueueNums when those queues are consumed.",
+            self.clock.now_ms(),
+        )
+
+    # Requests
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_many,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.get_all,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.remove,
+        }
+
+    def update(self, peer: Peer, command: Command) -> None:
+        header = headers.decode(headers.CreateTopicHeader, command.fields)
+        topic = Topic(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_sys_flag or 0,
+            bool(header.order),
+            header.topic_filter_type or "SINGLE_TAG",
+        )
+        self._check(topic)
+        log.info("%s asked for %s", peer.address, topic)
+        # Upstream leaves this remark on its success; clients ignore it, the golden frame has it.
+        self.put(topic, lambda: _answer(peer, command, command.reply(0, "not set any response code")))
+
+    def update_many(self, peer: Peer, command: Command) -> None:
+        """18, of 5.x: a list of configurations, all or none."""
+        value = fastjson.loads(command.body)
+        configs = value.get("topicConfigList") if isinstance(value, dict) else None
+        if not isinstance(configs, list) or not configs:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the body holds no topicConfigList")
+        topics = [Topic.of(TopicConfig.from_json(config)) for config in configs]
+        for topic in topics:
+            self._check(topic)
+        for topic in topics[:-1]:
+            self.put(topic)
+        self.put(topics[-1], lambda: _answer(peer, command, command.reply()))
+
+    def _check(self, topic: Topic) -> None:
+        check_topic(topic.name)
+        if self.is_system(topic.name):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{topic.name}] is conflict with system topic.")
+        for what, count in (("readQueueNums", topic.read_queues), ("writeQueueNums", topic.write_queues)):
+            if not 0 < count <= QUEUES_MAX:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"{what}={count}: allowed are 1 to {QUEUES_MAX}")
+        if not 0 <= topic.perm <= 7:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"perm={topic.perm}: allowed are 0 to 7 (4 read, 2 write, 1 inherit)")
+        if topic.filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType={topic.filter_type!r}: expected SINGLE_TAG or MULTI_TAG")
+
+    def get_all(self, peer: Peer, command: Command) -> Command:
+        return command.reply(body=self.table().encode())
+
+    def remove(self, peer: Peer, command: Command) -> None:
+        name = headers.decode(headers.DeleteTopicHeader, command.fields).topic
+        check_topic(name)
+        if self.is_system(name):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
+        log.info("topic %s deleted from %s", name, peer.address)
+        self.delete(name, lambda: _answer(peer, command, command.reply()))
+
+
+class Doors(dict[str, ConsumeQueue]):
+    """Text of a queue id -> queue, filled at first use; what it does not hold is not a queue that takes plain sends."""
+
+    def __init__(self, store: Store, topic: Topic) -> None:
+        super().__init__()
+        self.store = store
+        self.topic = topic
+
+    def __missing__(self, text: str) -> ConsumeQueue:
+        queue_id = int(text)  # ValueError for anything else: the caller takes the slow path
+        if str(queue_id) != text or not 0 <= queue_id < max(self.topic.read_queues, self.topic.write_queues):
+            raise KeyError(text)
+        queue = self[text] = self.store.queue(self.topic.name, queue_id)
+        return queue
+
+
+def _answer(peer: Peer, command: Command, reply: Command) -> None:
+    if not command.is_oneway and not peer.closed:
+        peer.send(reply.encode())

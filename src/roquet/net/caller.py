@@ -1,0 +1,289 @@
+"""Outgoing connections over asyncio: the real `ports.Caller`.
+
+One connection per address, opened on first use and opened anew on the next use after it was lost. Frames handed over
+in one turn of the loop leave in one write; answers that arrive in one read are handled together.
+
+    idle --call--> connecting --connected--> open --lost--> idle       lost, refused, too slow: calls under way fail
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from roquet.errors import Broken, ConnectFailed, RoquetError
+from roquet.wire.calls import NEVER, Done, PendingCalls
+from roquet.wire.command import ONEWAY, Command, decode
+from roquet.wire.frame import Framer
+
+log = logging.getLogger(__name__)
+
+Reply = Callable[[Command], None]
+Handler = Callable[[str, Command, Reply], None]
+"""(address, request from the server, reply). A request that is not oneway should get exactly one reply."""
+
+CONNECT_TIMEOUT_MS = 3_000
+SILENT_MS = 10_000
+"""A connection on which a call timed out and nothing at all has arrived for this long is taken for dead, and opened anew."""
+BACKLOG_MAX = 4 * 1024 * 1024
+"""Bytes waiting to be written to one address above which `drained` makes its callers wait."""
+
+
+class AsyncCaller:
+    """Belongs to the loop it was made in; every method is called on that loop."""
+
+    def __init__(self, handler: Handler | None = None, *, connect_timeout_ms: int = CONNECT_TIMEOUT_MS) -> None:
+        self.handler = handler
+        self.connect_timeout_ms = connect_timeout_ms
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self._lines: dict[str, _Line] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = NEVER
+
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    # -- ports.Caller
+
+    def call(self, address: str, command: Command, timeout_ms: int, done: Done) -> None:
+        if self.closed:
+            self._loop.call_soon(done, ConnectFailed(f"not sent to {address}: this client is closed"))
+            return
+        line = self._lines.get(address)
+        if line is None or line.ended:
+            line = self._open(address)
+        deadline = int(self._loop.time() * 1000) + timeout_ms
+        command.opaque = line.calls.add(done, deadline)
+        line.write(command.encode())
+        if deadline < self._timer_ms:
+            self._arm(deadline)
+
+    def oneway(self, address: str, command: Command) -> None:
+        if self.closed:
+            return
+        line = self._lines.get(address)
+        if line is None or line.ended:
+            line = self._open(address)
+        command.flag |= ONEWAY
+        command.opaque = line.calls.add(_nobody, 0)  # a number nobody waits for, but not one in use
+        line.calls.forget(command.opaque)
+        line.write(command.encode())
+
+    def hang_up(self, address: str) -> None:
+        line = self._lines.pop(address, None)
+        if line is not None:
+            line.end(ConnectFailed(f"the connection to {address} was closed by this client"))
+
+    # -- for the shell around it
+
+    def backlog(self, address: str) -> int:
+        """Bytes accepted for this address and not yet handed to the operating system."""
+        line = self._lines.get(address)
+        return 0 if line is None else line.backlog()
+
+    async def drained(self, address: str) -> None:
+        """Return when the address has room for more. Senders that wait for no answer await this, or fill the memory."""
+        line = self._lines.get(address)
+        if line is not None and line.backlog() > BACKLOG_MAX:
+            await line.drained()
+
+    def addresses(self) -> list[str]:
+        """Where a connection is open or being opened."""
+        return [address for address, line in self._lines.items() if not line.ended]
+
+    async def close(self) -> None:
+        """Close every connection, after writing what was accepted; calls under way fail with ConnectFailed."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        lines = list(self._lines.values())
+        self._lines.clear()
+        for line in lines:
+            line.end(ConnectFailed(f"the connection to {line.address} was closed by this client"))
+        for line in lines:
+            await line.gone()
+
+    # -- inside
+
+    def _open(self, address: str) -> _Line:
+        line = self._lines[address] = _Line(self, address, self._loop)
+        line.connect()
+        return line
+
+    def _arm(self, deadline_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        # One timer for all calls. Not finer than 10 ms: a late timeout hurts nobody.
+        self._timer = self._loop.call_at(deadline_ms / 1000 + 0.01, self._expire)
+
+    def _expire(self) -> None:
+        self._timer, self._timer_ms = None, NEVER
+        now = self.now_ms()
+        for line in list(self._lines.values()):
+            if line.calls.expire(now) and now - line.heard_ms > SILENT_MS:
+                line.end(ConnectFailed(f"{line.address} was silent for {now - line.heard_ms} ms; the connection is given up"))
+        soonest = min((line.calls.next_deadline_ms for line in self._lines.values()), default=NEVER)
+        if soonest < self._timer_ms and not self.closed:
+            self._arm(max(soonest, now))
+
+
+def _nobody(_: Command | RoquetError) -> None:
+    pass
+
+
+class _Line(asyncio.Protocol):
+    """One connection, from the decision to open it until it is lost."""
+
+    def __init__(self, caller: AsyncCaller, address: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.caller = caller
+        self.address = address
+        self.calls = PendingCalls()
+        self.ended = False
+        self.heard_ms = int(loop.time() * 1000)  # when something last arrived
+        self._loop = loop
+        self._framer = Framer()
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._out: list[bytes] = []
+        self._flushing = False  # a flush is scheduled for this turn of the loop
+        self._paused = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._lost = loop.create_future()
+
+    # -- opening
+
+    def connect(self) -> None:
+        self._connecting = self._loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            host, _, port = self.address.rpartition(":")
+            async with asyncio.timeout(self.caller.connect_timeout_ms / 1000):
+                await self._loop.create_connection(lambda: self, host.strip("[]"), int(port))
+        except TimeoutError:
+            limit = self.caller.connect_timeout_ms
+            self.end(ConnectFailed(f"no connection to {self.address} within {limit} ms; is it reachable from this host?"))
+        except (OSError, ValueError, OverflowError) as error:
+            self.end(ConnectFailed(f"cannot connect to {self.address}: {error}; is the server running there, and the address right?"))
+        finally:
+            self._connecting = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        line = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        if self.ended:
+            line.abort()
+            return
+        self._transport = line
+        line.set_write_buffer_limits(high=1024 * 1024)
+        self._flush()
+
+    # -- writing
+
+    def write(self, frame: bytes) -> None:
+        self._out.append(frame)
+        if not self._flushing and self._transport is not None:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._out and self._transport is not None and not self._paused:
+            out, self._out = self._out, []
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._flush()
+        if not self._paused:
+            self._wake()
+
+    def backlog(self) -> int:
+        waiting = sum(map(len, self._out)) if self._paused or self._transport is None else 0
+        return waiting + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+
+    async def drained(self) -> None:
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- reading
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_ms = int(self._loop.time() * 1000)
+        try:
+            for frame in self._framer.feed(data):
+                command = decode(frame)
+                if command.flag & 1:
+                    self.calls.answer(command)
+                else:
+                    self._asked(command)
+        except Broken as error:
+            log.warning("x %s %s", self.address, error)
+            self.end(ConnectFailed(f"{self.address} sent bytes that are not the protocol: {error}; is this a RocketMQ port?"))
+
+    def _asked(self, command: Command) -> None:
+        handler = self.caller.handler
+
+        def reply(answer: Command) -> None:
+            if not command.is_oneway and not self.ended:
+                answer.opaque = command.opaque
+                self.write(answer.encode())
+
+        if handler is None:
+            reply(command.reply(3, f" request type {command.code} not supported"))
+            return
+        try:
+            handler(self.address, command, reply)
+        except Exception as error:
+            log.exception("! %s request %s failed", self.address, command.code)
+            reply(command.reply(1, f"{type(error).__name__}: {error}"))
+
+    # -- ending
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = f": {error}" if error else ""
+        self.end(ConnectFailed(f"the connection to {self.address} was lost{reason}; the request may or may not have been carried out"))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def end(self, error: ConnectFailed) -> None:
+        """No more use of this connection. Idempotent."""
+        if self.ended:
+            return
+        self.ended = True
+        if self.caller._lines.get(self.address) is self:
+            del self.caller._lines[self.address]
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+        elif not self._lost.done():
+            self._lost.set_result(None)
+        self._out.clear()
+        self._wake()
+        self.calls.fail_all(error)
+
+    async def gone(self) -> None:
+        """Wait until the socket is closed, a second at most."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        try:
+            async with asyncio.timeout(1):
+                await asyncio.shield(self._lost)
+        except TimeoutError:
+            if self._transport is not None:
+                self._transport.abort()

@@ -1,0 +1,218 @@
+"""Accepting connections over asyncio: bytes in, frames to the core, answers out.
+
+One read hands the core every whole frame that arrived; whatever it answers meanwhile leaves in one write. A peer that
+sends rubbish, stays silent too long or never reads its answers is closed; the others do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from roquet.errors import Broken
+from roquet.ports import Clock, Peer
+from roquet.wire.frame import Frame, Framer
+
+log = logging.getLogger("roquet.net")
+
+TICK_S = 0.05
+WRITE_BUFFER_HIGH = 1024 * 1024
+"""Above this nothing more is read from the peer until it has taken its answers."""
+WRITE_BUFFER_MAX = 64 * 1024 * 1024
+"""Above this the peer is closed: it asked for more than it reads."""
+
+
+class Core(Protocol):
+    def receive(self, peer: Peer, frames: list[Frame]) -> None: ...
+
+    def disconnected(self, peer: Peer) -> None: ...
+
+    def tick(self, now_ms: int) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One accepted connection; to the core it is a Peer."""
+
+    __slots__ = ("_busy", "_framer", "_loop", "_out", "_scheduled", "_server", "_transport", "active", "address", "closed", "host")
+
+    _transport: asyncio.Transport
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._loop = server.loop
+        self._framer = Framer()
+        self._out: list[bytes] = []
+        self._busy = False  # inside data_received, which writes at its end
+        self._scheduled = False
+        self.active = True  # traffic since the last look for idle connections
+        self.closed = False
+        self.address = ""
+        self.host = bytes(8)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
+        peer = transport.get_extra_info("peername")
+        if not peer or not self._server.admit(self):
+            self.closed = True
+            transport.abort()
+            return
+        self.address = f"{peer[0]}:{peer[1]}" if ":" not in peer[0] else f"[{peer[0]}]:{peer[1]}"
+        self.host = host_bytes(peer[0], peer[1])
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        if (raw := transport.get_extra_info("socket")) is not None:
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        self.active = True
+        try:
+            frames = self._framer.feed(data)
+        except Broken as error:
+            self.close(str(error))
+            return
+        if frames:
+            self._busy = True
+            self._server.core.receive(self, frames)
+            self._busy = False
+            if self._out:
+                self._flush()
+
+    def send(self, data: bytes) -> None:
+        if self.closed:
+            return
+        self._out.append(data)
+        if not self._busy and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        out = self._out
+        if self.closed or not out:
+            return
+        self._out = []
+        self.active = True
+        transport = self._transport
+        transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if transport.get_write_buffer_size() > WRITE_BUFFER_MAX:
+            self.close(f"it does not read its answers: {transport.get_write_buffer_size()} bytes wait, limit is {WRITE_BUFFER_MAX}")
+
+    def pause_writing(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        was_closed, self.closed = self.closed, True
+        self._out.clear()
+        if self._server.forget(self) or not was_closed:
+            self._server.core.disconnected(self)
+
+    def close(self, reason: str) -> None:
+        if not self.closed:
+            log.warning("x %s closed: %s", self.address, reason)
+            self.closed = True
+            self._transport.abort()
+
+    def finish(self) -> None:
+        """Close after writing what is there."""
+        if not self.closed:
+            self._flush()
+            self.closed = True
+            self._transport.close()
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.address}{' closed' if self.closed else ''}>"
+
+
+class Server:
+    """The listening sockets of one core, its connections, and the clock that drives it."""
+
+    def __init__(self, core: Core, clock: Clock, *, idle_s: int, connections_max: int) -> None:
+        self.core = core
+        self.clock = clock
+        self.idle_s = idle_s
+        self.connections_max = connections_max
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[Connection] = set()
+        self._listening: list[asyncio.Server] = []
+        self._ticking: asyncio.TimerHandle | None = None
+        self._idle_due = self.loop.time() + idle_s
+        self._refused = 0
+
+    async def listen(self, host: str, port: int) -> int:
+        """Returns the port, chosen by the system when 0 was asked for."""
+        server = await self.loop.create_server(lambda: Connection(self), host, port, backlog=4_096)
+        self._listening.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def start_ticking(self) -> None:
+        self._tick()
+
+    def _tick(self) -> None:
+        self._ticking = self.loop.call_later(TICK_S, self._tick)
+        try:
+            self.core.tick(self.clock.now_ms())
+        except Exception:
+            log.exception("! tick failed")
+        if self.loop.time() >= self._idle_due:
+            self._idle_due = self.loop.time() + self.idle_s
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        """Twice in a row without traffic is between one and two periods of silence."""
+        for connection in list(self.connections):
+            if connection.active:
+                connection.active = False
+            else:
+                connection.close(f"silent for more than {self.idle_s} s")
+
+    def admit(self, connection: Connection) -> bool:
+        if len(self.connections) >= self.connections_max:
+            if self._refused % 1_000 == 0:
+                log.warning("connections are refused: %d are open, limit is connectionsMax=%d", len(self.connections), self.connections_max)
+            self._refused += 1
+            return False
+        self.connections.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> bool:
+        if connection in self.connections:
+            self.connections.remove(connection)
+            return True
+        return False
+
+    async def stop_listening(self) -> None:
+        for server in self._listening:
+            server.close()
+
+    async def close(self, before_end: Callable[[], None] = lambda: None) -> None:
+        """Stop listening and ticking, let every connection take what was written to it, close."""
+        await self.stop_listening()
+        if self._ticking is not None:
+            self._ticking.cancel()
+        before_end()
+        for connection in list(self.connections):
+            connection.finish()
+        deadline = self.loop.time() + 2
+        while self.connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection._transport.abort()
+
+
+def host_bytes(ip: str, port: int) -> bytes:
+    """An address as records store it: 4 or 16 bytes of ip, 4 of port."""
+    ip = ip.split("%")[0]
+    if ip.startswith("::ffff:") and "." in ip:
+        ip = ip[7:]
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    return socket.inet_pton(family, ip) + port.to_bytes(4, "big")

@@ -1,0 +1,136 @@
+"""The name server and the broker as programs: cores put into sockets, threads and the machine's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import random
+import resource
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from roquet.broker.core import Broker
+from roquet.clock import SystemClock
+from roquet.nameserver.core import NameServer
+from roquet.net.background import ThreadBackground
+from roquet.net.caller import AsyncCaller
+from roquet.net.server import Server, host_bytes
+from roquet.settings import BrokerSettings, NameServerSettings
+from roquet.store.disk import RealDisk
+from roquet.store.recovery import Progress
+
+log = logging.getLogger("roquet")
+
+Ready = Callable[[str], None]
+"""Called once with the "ip:port" that is listened on."""
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a program's main coroutine, on uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def run_nameserver(settings: NameServerSettings, *, data_dir: str, stop: asyncio.Event, ready: Ready) -> None:
+    """Serve until `stop` is set."""
+    allow_many_files()
+    clock = SystemClock()
+    core = NameServer(settings, clock, RealDisk(), data_dir)
+    server = Server(core, clock, idle_s=settings.server_channel_max_idle_time_seconds, connections_max=settings.connections_max)
+    port = await server.listen(settings.bind_address, settings.listen_port)
+    server.start_ticking()
+    ready(f"{reachable(settings.bind_address)}:{port}")
+    await stop.wait()
+    await server.close()
+
+
+async def run_broker(
+    settings: BrokerSettings,
+    *,
+    stop: asyncio.Event,
+    ready: Ready,
+    progress: Progress = lambda what, done, total: None,
+) -> None:
+    """Open the store, serve until `stop` is set, then stop cleanly: routes withdrawn, everything on disk."""
+    allow_many_files()
+    clock = SystemClock()
+    background = ThreadBackground(asyncio.get_running_loop())
+    caller = AsyncCaller()
+    broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes())
+    server = Server(broker, clock, idle_s=settings.server_channel_max_idle_time_seconds, connections_max=settings.connections_max)
+    try:
+        broker.open(progress)
+        port = await server.listen(settings.bind_address, settings.listen_port)
+        if settings.vip_channel_enable and settings.listen_port > 2:
+            try:
+                await server.listen(settings.bind_address, port - 2)
+            except OSError as error:
+                log.warning("the VIP port %d (listenPort - 2) cannot be opened: %s; clients that ask for it use the other", port - 2, error)
+        ip = settings.broker_ip1 or reachable(settings.bind_address)
+        broker.listening(f"{ip}:{port}", host_bytes(address_of(ip), port), f"{settings.broker_ip2 or ip}:{port + 1}")
+        quiet_collector()
+        server.start_ticking()
+        ready(f"{ip}:{port}")
+        await stop.wait()
+        await server.stop_listening()
+        withdrawn = asyncio.Event()
+        broker.registration.unregister(withdrawn.set)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(withdrawn.wait(), 2)
+        await server.close()
+        while broker.saving:
+            await asyncio.sleep(0.005)
+    finally:
+        await caller.close()
+        background.close()
+        broker.close()
+
+
+def quiet_collector() -> None:
+    """What exists now lives as long as the broker; and a send makes no cycles, so looking for them can wait."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
+
+
+def allow_many_files() -> None:
+    """Connections and queue files: as many as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def reachable(bind_address: str) -> str:
+    """The address to give to others when we listen on this one."""
+    if bind_address not in ("0.0.0.0", "::"):
+        return bind_address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # no packet is sent; the system only chooses the interface
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def address_of(host: str) -> str:
+    """An ip, for records; a name is looked up."""
+    try:
+        return str(socket.getaddrinfo(host, None)[0][4][0])
+    except OSError:
+        log.warning("brokerIP1=%s cannot be resolved; message ids carry 127.0.0.1", host)
+        return "127.0.0.1"

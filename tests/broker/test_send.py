@@ -1,0 +1,288 @@
+"""Sends: what is stored, what is answered, what is refused; and that the hot path and the careful one agree."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from roquet.store.disk import RealFile
+from roquet.wire.batch import join_batch
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import ONEWAY, Command
+from roquet.wire.record import Record, decode_records
+
+from .whole import Whole, long_names, send_fields
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[Whole]:
+    made = Whole(tmp_path / "store")
+    yield made
+    made.close()
+
+
+def stored(whole: Whole, topic: str = "T", queue_id: int = 0) -> list[Record]:
+    queue = whole.broker.store.queue(topic, queue_id)
+    found = []
+    for offset in range(queue.first, queue.visible):
+        entry = queue.entry(offset)
+        assert entry is not None
+        found += decode_records(whole.broker.store.record_at(entry[0]))
+    return found
+
+
+def create(whole: Whole, topic: str, read: int = 4, write: int = 4, perm: int = 6) -> None:
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(read), "writeQueueNums": str(write), "perm": str(perm),
+        "topicFilterType": "SINGLE_TAG", "order": "false",
+    }  # fmt: skip
+    assert whole.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
+
+
+class TestASend:
+    def test_is_answered_with_its_place(self, whole: Whole) -> None:
+        create(whole, "T")
+        answer = whole.ask(310, send_fields(queue_id=2), b"hello")
+        assert answer.code == 0
+        assert answer.fields == {
+            "msgId": "7F00000100002A9F0000000000000000",
+            "queueId": "2",
+            "queueOffset": "0",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+        }
+        assert whole.ask(310, send_fields(queue_id=2), b"hello").fields["queueOffset"] == "1"
+
+    def test_is_stored_with_the_cluster_and_without_wait(self, whole: Whole) -> None:
+        whole.ask(310, send_fields(properties="WAIT\x01true\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01U1\x02TAGS\x01a"), b"hello")
+        (record,) = stored(whole)
+        assert record.properties == b"KEYS\x01k1 k2\x02UNIQ_KEY\x01U1\x02TAGS\x01a\x02CLUSTER\x01DefaultCluster"
+        for key in ("k1", "k2", "U1"):
+            assert len(whole.broker.store.query("T", key, 8, 0, 1 << 60)[0]) == 1
+
+    def test_makes_a_topic_in_the_image_of_the_default_topic(self, whole: Whole) -> None:
+        assert whole.ask(310, send_fields(topic="Fresh"), b"hello").code == 0
+        topic = whole.broker.topics.get("Fresh")
+        assert topic is not None
+        assert (topic.read_queues, topic.write_queues, topic.perm) == (4, 4, 6)
+        registered = [command for _, command, _ in whole.caller.calls if command.code == RequestCode.REGISTER_BROKER]
+        assert not registered or b"Fresh" in registered[-1].body
+
+    def test_with_a_negative_queue_goes_to_any(self, whole: Whole) -> None:
+        assert 0 <= int(whole.ask(310, send_fields(queue_id=-1), b"hello").fields["queueId"]) < 4
+
+    def test_is_not_answered_when_oneway(self, whole: Whole) -> None:
+        whole.frames(Command(310, send_fields(), b"hello", flag=ONEWAY))
+        assert whole.peer.take() == []
+        assert len(stored(whole)) == 1
+
+    def test_in_one_read_with_others_makes_one_write(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+        create(whole, "T")
+        writes = []
+        write = RealFile.write
+        monkeypatch.setattr(RealFile, "write", lambda self, offset, data: (writes.append(len(data)), write(self, offset, data))[1])
+        whole.frames(*(Command(310, send_fields(), b"%d" % n, opaque=n) for n in range(64)))
+        assert len(writes) == 1
+        assert [answer.opaque for answer in whole.peer.take()] == list(range(64))
+        assert [record.body for record in stored(whole)] == [b"%d" % n for n in range(64)]
+
+    def test_from_clients_that_send_numbers_is_taken(self, whole: Whole) -> None:
+        """Node and C++ write JSON numbers and booleans into the header."""
+        import orjson
+
+        fields: dict[str, Any] = dict(send_fields())
+        fields |= {"d": 4, "e": 1, "f": 0, "h": 0, "k": False, "m": False}
+        head = orjson.dumps({"code": 310, "extFields": fields, "flag": 0, "language": "CPP", "opaque": 5, "version": 333, "remark": ""})
+        whole.broker.receive(whole.peer, [(0, head, b"hello")])
+        (answer,) = whole.peer.take()
+        assert (answer.code, answer.fields["queueId"]) == (0, "1")
+
+    def test_in_the_binary_form_is_answered_in_it(self, whole: Whole) -> None:
+        answer = whole.ask(310, send_fields(), b"hello", binary=True)
+        assert answer.code == 0
+        assert answer.binary
+        assert answer.fields["queueOffset"] == "0"
+
+    def test_by_ipv6_keeps_the_whole_address(self, whole: Whole) -> None:
+        whole.peer.host = bytes(range(16)) + bytes(4)
+        whole.ask(310, send_fields(), b"hello")
+        (record,) = stored(whole)
+        assert record.born_host == bytes(range(16)) + bytes(4)
+        assert record.sys_flag & 0x10
+
+
+class TestABatch:
+    PARTS = [(n, b"body %d" % n, f"KEYS\x01k{n}\x02WAIT\x01true".encode()) for n in range(3)]
+
+    @pytest.mark.parametrize("code", [320, 310])
+    def test_is_stored_message_by_message(self, whole: Whole, code: int) -> None:
+        answer = whole.ask(code, send_fields(m="true", properties="WAIT\x01true"), join_batch(self.PARTS))
+        assert answer.code == 0
+        assert answer.fields["queueOffset"] == "0"
+        assert len(answer.fields["msgId"].split(",")) == 3
+        assert [(record.flag, record.body) for record in stored(whole)] == [(n, b"body %d" % n) for n in range(3)]
+        assert len(whole.broker.store.query("T", "k2", 8, 0, 1 << 60)[0]) == 1
+
+    def test_that_lies_is_refused_whole(self, whole: Whole) -> None:
+        body = join_batch(self.PARTS)
+        answer = whole.ask(320, send_fields(m="true"), body[:-3])
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert stored(whole) == []
+
+
+class TestIsRefused:
+    @pytest.mark.parametrize("name", ["../x", "a/b", "x" * 300, "", "a b", "topic\n"])
+    def test_a_name_that_no_topic_may_have(self, whole: Whole, name: str) -> None:
+        answer = whole.ask(310, send_fields(topic=name), b"hello")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark
+        assert not (whole.root.parent / "x").exists()
+
+    def test_a_topic_that_the_broker_alone_writes_to(self, whole: Whole) -> None:
+        answer = whole.ask(310, send_fields(topic="SCHEDULE_TOPIC_XXXX"), b"hello")
+        assert (answer.code, answer.remark) == (16, "Sending message to topic[SCHEDULE_TOPIC_XXXX] is forbidden.")
+
+    def test_a_topic_without_write_permission(self, whole: Whole) -> None:
+        create(whole, "ReadOnly", perm=4)
+        assert whole.ask(310, send_fields(topic="ReadOnly"), b"hello").code == ResponseCode.NO_PERMISSION
+
+    def test_every_topic_when_the_broker_may_not_be_written_to(self, whole: Whole) -> None:
+        create(whole, "T")
+        assert whole.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4").code == 0
+        answer = whole.ask(310, send_fields(), b"hello")
+        assert (answer.code, "forbidden" in str(answer.remark)) == (16, True)
+
+    def test_an_unknown_topic_without_automatic_creation(self, tmp_path: Path) -> None:
+        whole = Whole(tmp_path / "strict", auto_create_topic_enable=False)
+        answer = whole.ask(310, send_fields(topic="Nobody"), b"hello")
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        assert "topic[Nobody] not exist, apply first please!" in str(answer.remark)
+        whole.close()
+
+    def test_a_queue_that_is_not_there(self, whole: Whole) -> None:
+        create(whole, "T", read=2, write=2)
+        answer = whole.ask(310, send_fields(queue_id=2), b"hello")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "request queueId[2] is illegal" in str(answer.remark)
+
+    def test_a_body_above_the_limit_with_both_numbers(self, whole: Whole) -> None:
+        answer = whole.ask(310, send_fields(), bytes(4 * 1024 * 1024 + 1))
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "4194305" in str(answer.remark)
+        assert "4194304" in str(answer.remark)
+
+    def test_properties_above_the_limit(self, whole: Whole) -> None:
+        assert whole.ask(310, send_fields(properties="a\x01" + "x" * 33_000), b"hello").code == ResponseCode.MESSAGE_ILLEGAL
+
+    def test_a_missing_field_with_its_name(self, whole: Whole) -> None:
+        fields = send_fields()
+        del fields["e"]
+        answer = whole.ask(310, fields, b"hello")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "null" in str(answer.remark)
+
+    @pytest.mark.parametrize("special", ["DELAY\x013", "TRAN_MSG\x01true", "TIMER_DELIVER_MS\x0199", "__STARTDELIVERTIME\x0199"])
+    def test_what_this_version_does_not_do(self, whole: Whole, special: str) -> None:
+        """Delivering it at once, or twice, would be worse than saying no."""
+        create(whole, "T")
+        answer = whole.ask(310, send_fields(properties=f"UNIQ_KEY\x01U\x02{special}"), b"hello")
+        assert answer.code != 0
+        assert "not yet" in str(answer.remark)
+        assert stored(whole) == []
+
+
+class TestAFullDisk:
+    def test_is_an_answer_and_the_broker_goes_on(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+        create(whole, "T")
+        whole.ask(310, send_fields(), b"before")
+        pwrite = os.pwrite
+
+        def full(fd: int, data: Any, offset: int) -> int:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+        monkeypatch.setattr(os, "pwrite", full)
+        whole.frames(*(Command(310, send_fields(), b"lost", opaque=n) for n in range(3)))
+        answers = whole.peer.take()
+        assert [(answer.code, answer.opaque) for answer in answers] == [(14, 0), (14, 1), (14, 2)]
+        assert "full" in str(answers[0].remark)
+        assert whole.ask(310, send_fields(), b"lost").code == 14
+        monkeypatch.setattr(os, "pwrite", pwrite)
+        whole.tick(20_000)
+        assert whole.ask(310, send_fields(), b"after").fields["queueOffset"] == "1"
+        assert [record.body for record in stored(whole)] == [b"before", b"after"]
+
+
+class TestUnderSyncFlush:
+    @pytest.fixture
+    def sync(self, tmp_path: Path) -> Iterator[Whole]:
+        made = Whole(tmp_path / "sync", flush_disk_type="SYNC_FLUSH")
+        create(made, "T")
+        yield made
+        made.background.hold = False
+        made.background.release()
+        made.close()
+
+    def test_a_send_is_answered_after_the_fsync(self, sync: Whole) -> None:
+        sync.background.hold = True
+        sync.frames(Command(310, send_fields(), b"hello", opaque=9))
+        assert sync.peer.take() == []
+        assert stored(sync) == []
+        sync.background.release()
+        assert [(answer.code, answer.opaque) for answer in sync.peer.take()] == [(0, 9)]
+        assert len(stored(sync)) == 1
+
+    def test_a_send_that_asked_not_to_wait_is_answered_at_once(self, sync: Whole) -> None:
+        sync.background.hold = True
+        assert sync.ask(310, send_fields(properties="WAIT\x01false"), b"hello").code == 0
+
+    def test_a_late_fsync_is_flush_disk_timeout_with_the_message_s_place(self, sync: Whole) -> None:
+        sync.background.hold = True
+        sync.frames(Command(310, send_fields(), b"hello", opaque=9))
+        sync.tick(5_001)
+        (answer,) = sync.peer.take()
+        assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert answer.fields["queueOffset"] == "0"
+
+    def test_a_failed_fsync_is_never_success(self, sync: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(self: RealFile) -> None:
+            raise OSError(errno.EIO, "input/output error")
+
+        monkeypatch.setattr(RealFile, "sync", fail)
+        assert sync.ask(310, send_fields(), b"hello").code == ResponseCode.FLUSH_DISK_TIMEOUT
+        answer = sync.ask(310, send_fields(), b"hello")
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "fsync" in str(answer.remark)
+
+
+# One message, spelled plainly, goes through `take`; the same with long names goes through `accept`.
+texts = st.text(st.characters(blacklist_characters="\x00\x01\x02", blacklist_categories=("Cs",)), min_size=1, max_size=8)
+properties = st.dictionaries(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "中", "WAIT"]) | texts, texts, max_size=6)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(properties, st.binary(max_size=40), st.integers(-(1 << 31), (1 << 31) - 1), st.sampled_from([0, 1, 0x301]))
+def test_the_hot_path_stores_and_answers_what_the_careful_path_does(
+    tmp_path_factory: pytest.TempPathFactory, values: dict[str, str], body: bytes, flag: int, sys_flag: int
+) -> None:
+    results = []
+    for code in (310, 10):
+        whole = Whole(tmp_path_factory.mktemp("agree"))
+        create(whole, "T")
+        if "WAIT" in values:
+            values = values | {"WAIT": "true"}
+        text = "\x02".join(f"{name}\x01{value}" for name, value in values.items())
+        fields = send_fields(properties=text, h=str(flag), f=str(sys_flag))
+        answer = whole.ask(code, fields if code == 310 else long_names(fields), body)
+        whole.broker.store.index.settle()
+        hashes = [whole.broker.store.query("T", word, 9, 0, 1 << 60)[0] for value in values.values() for word in value.split(" ") if word]
+        entry = whole.broker.store.queue("T", 0).entry(0)
+        results.append((answer.code, answer.fields, stored(whole), hashes, entry))
+        whole.close()
+    assert results[0] == results[1]
