@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("roquet.broker")
 
-SEND_V2 = int(RequestCode.SEND_MESSAGE_V2)
+HOT = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)))
 SENDS = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 FETCHES_MAX = 4_096
 """Reads from disk under way at once; beyond that a request is told that the broker is busy."""
@@ -123,9 +123,11 @@ class Broker:
     def close(self) -> None:
         """A clean stop: everything on disk. Connections are the shell's to close."""
         if self.store.is_open:
-            self.topics.save_now()
-            self.groups.save_now()
-            self.offsets.save_now()
+            for save in (self.topics.save_now, self.groups.save_now, self.offsets.save_now):
+                try:
+                    save()
+                except OSError as error:  # a full disk must not keep the others from being saved, nor the store from closing
+                    log.error("a table could not be saved: %s; its last generation is used at the next start", error)
             self.store.close()
 
     @property
@@ -150,7 +152,7 @@ class Broker:
                 if form == JSON:
                     head: Any = orjson.loads(header)
                     # The hot path, spelled out: a plain JSON send touches no object of ours but its queue.
-                    if head["code"] == SEND_V2 and sender.take(head["extFields"], head["opaque"], head["flag"], body, peer.host):
+                    if head["code"] in HOT and sender.take(head["extFields"], head["opaque"], head["flag"], body, peer.host):
                         continue
                     command = from_json(head, body)
                 else:

@@ -73,7 +73,8 @@ class Offsets:
         if loaded is not None:
             self._table = loaded.offset_table
             self._entries = sum(map(len, self._table.values()))
-            self._hold_back()
+            if self.store.crashed:
+                self._hold_back()
             self._dirty = dict.fromkeys(self._table)
             self._settle()  # now, and not in the first tick that finds a change
 

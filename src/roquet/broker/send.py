@@ -15,14 +15,15 @@ from roquet.broker.topics import Topic, Topics
 from roquet.errors import Refused, StoreUnavailable
 from roquet.ports import Peer
 from roquet.settings import BrokerSettings
-from roquet.store.fanout import KEYS_MAX, tag_hash
+from roquet.store.fanout import KEYS_MAX, index_keys, property_of, queue_tag, tag_hash
 from roquet.store.queue import ConsumeQueue
+from roquet.store.store import Message as BatchedMessage
 from roquet.store.store import Store
 from roquet.wire import headers
 from roquet.wire.batch import split_batch
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
-from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, check_topic
+from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
 
 if TYPE_CHECKING:
     from random import Random
@@ -37,19 +38,26 @@ SPECIAL = frozenset(
 )  # fmt: skip
 """Properties that ask for more than storing. Each has its own issue; until then it is refused, not silently ignored."""
 
+SPECIAL_BYTES = [name.encode() + b"\x01" for name in SPECIAL]
+
 UNUSUAL = SPECIAL | {"WAIT"}
 """What the hot path leaves to `accept`."""
 
-Plain = tuple[int, int, int, int]
-"""A send of the hot path, to be answered: (opaque, queue id, queue offset, log offset)."""
+Plain = tuple[int, int, int, bytes]
+"""A send of the hot path, to be answered: (opaque, queue id, first queue offset, message ids)."""
 
 Sent = tuple[Command, int, int, str]
 """Any other: (the request, queue id, first queue offset, message ids)."""
 
 KNOWN_MAX = 10_000
 
-PREFIXES = [(size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") for size in range(1024)]
-"""What stands before a JSON header of this size in a frame without a body."""
+
+def prefix(size: int) -> bytes:
+    """What stands before a JSON header of this size in a frame without a body."""
+    return (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big")
+
+
+PREFIXES = [prefix(size) for size in range(1_500)]
 
 
 class Sender:
@@ -61,19 +69,20 @@ class Sender:
         self.settings = settings
         self.random = random
         self.cluster_property = f"CLUSTER\x01{settings.broker_cluster_name}"
+        self._cluster_suffix = f"\x02{self.cluster_property}".encode()
         self._plain: list[Plain] = []
         self._sent: list[Sent] = []
         self._no_wait: list[Sent] = []
         self._known: dict[str, int] = {}
         """Property texts seen before that are more than kept: a tag -> its hash. They repeat with every message."""
         self._host_id = ""
-        self._answer_front = self._answer_back = b""
+        self._id = self._answer_back = b""
         self.store_host_changed()
 
     def store_host_changed(self) -> None:
         """The listening port became known: message ids carry it."""
         self._host_id = self.store.store_host.hex().upper()
-        self._answer_front = b'{"code":0,"extFields":{"msgId":"%b' % self._host_id.encode()
+        self._id = self._host_id.encode() + b"%016X"
         trace_on = b"true" if self.settings.trace_on else b"false"
         self._answer_back = (
             b'","MSG_REGION":"%b","TRACE_ON":"%b"},"flag":1,"language":"JAVA","serializeTypeCurrentRPC":"JSON","version":%d,"opaque":'
@@ -86,13 +95,14 @@ class Sender:
         """Stage a plain send. False: not plain, or not sure; then nothing has happened and `accept` decides."""
         try:
             queue = self.topics.doors[fields["b"]][fields["e"]]
-            sys_flag, born_ms, user_flag = int(fields["f"]), int(fields["g"]), int(fields["h"])
+            sys_flag, born_ms = int(fields["f"]), int(fields["g"])
             if (
-                flag or fields["m"] != "false" or fields["j"] != "0" or sys_flag & ~0x701 or not 0 <= born_ms < 1 << 63
-                or not -0x80000000 <= user_flag <= 0x7FFFFFFF or type(opaque) is not int or not -0x80000000 <= opaque <= 0x7FFFFFFF
+                flag or fields["j"] != "0" or sys_flag & ~0x701 or not 0 <= born_ms < 1 << 63
                 or len(body) > self.settings.max_message_size or self.store.failed or self.store.full
             ):  # fmt: skip
                 return False
+            if fields["m"] != "false":
+                return fields["m"] == "true" and self._take_batch(queue, fields["i"], opaque, body, sys_flag, born_ms, born_host)
             tag, known = 0, self._known
             keys: list[str] = []
             kept: list[str] = []
@@ -118,11 +128,44 @@ class Sender:
             properties = "\x02".join(kept).encode()
             if len(properties) > PROPERTIES_MAX:
                 return False
+            user_flag = int(fields["h"])
         except (KeyError, ValueError, AttributeError, TypeError):
             return False
         offset, queue_offset = self.store.put_derived(queue, body, properties, tag, keys, sys_flag, user_flag, born_ms, born_host)
-        self._plain.append((opaque, queue.queue_id, queue_offset, offset))
+        self._plain.append((opaque, queue.queue_id, queue_offset, self._id % offset))
         return True
+
+    def _take_batch(
+        self, queue: ConsumeQueue, header_properties: str, opaque: int, body: bytes, sys_flag: int, born_ms: int, born_host: bytes
+    ) -> bool:
+        """The same for a batch. Upstream stores a batch's properties as they came, WAIT and all, and adds the cluster."""
+        if "WAIT\x01false" in header_properties:
+            return False
+        for name in SPECIAL_BYTES:
+            if name in body:
+                return False
+        messages = self._messages(body)
+        offsets, first = self.store.put_batch(queue, messages, sys_flag, born_ms, born_host)
+        self._plain.append((opaque, queue.queue_id, first, b",".join([self._id % offset for offset in offsets])))
+        return True
+
+    def _messages(self, body: bytes) -> list[BatchedMessage]:
+        """The messages of a batch, checked and ready to store. Raises Refused, and then none is stored."""
+        messages: list[BatchedMessage] = []
+        # Looked for once in the whole, not in every message: most batches have neither.
+        tagged, keyed = b"TAGS\x01" in body, b"KEYS\x01" in body
+        limit = PROPERTIES_MAX - len(self._cluster_suffix)
+        for flag, one, raw in split_batch(body):
+            try:
+                text = raw.decode()
+            except UnicodeDecodeError as error:
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"properties in the batch are not UTF-8: {error}") from None
+            if "\0" in text or len(raw) > limit:
+                self._check_properties(text + self.cluster_property)
+            properties = raw + self._cluster_suffix if raw and raw[-1] != 2 else raw + self._cluster_suffix[1:]
+            tag = queue_tag("", text, 0) if tagged else 0
+            messages.append((flag, one, properties, tag, index_keys(text) if keyed else (property_of(text, "UNIQ_KEY"),)))
+        return messages
 
     # Everything else
 
@@ -141,8 +184,10 @@ class Sender:
             self._single(peer, command, header, queue)
 
     def _single(self, peer: Peer, command: Command, header: headers.SendHeader, queue: ConsumeQueue) -> None:
+        if len(command.body) > self.settings.max_message_size:
+            raise too_large(len(command.body), self.settings.max_message_size)
         text = self._stored_properties(header.properties or "")
-        self._check_size(len(command.body), text)
+        self._check_properties(text)
         sys_flag = header.sys_flag & 0x7FFFFFCF  # the host bits say what we store, not what the client thinks
         offset, queue_offset = self.store.put(
             queue,
@@ -157,27 +202,16 @@ class Sender:
         self._remember(command, queue, queue_offset, f"{self._host_id}{offset:016X}", header.properties or "")
 
     def _batch(self, peer: Peer, command: Command, header: headers.SendHeader, queue: ConsumeQueue) -> None:
-        parts = split_batch(command.body)
-        if queue.topic.startswith("%RETRY%"):
+        if queue.topic.startswith(RETRY_PREFIX):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {queue.topic}")
         if len(command.body) > self.settings.max_message_size:
             raise too_large(len(command.body), self.settings.max_message_size)
-        texts = []
-        for _, body, raw in parts:  # all are checked before the first is staged: a batch is stored whole or not at all
-            try:
-                text = raw.decode()
-            except UnicodeDecodeError as error:
-                raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"properties in the batch are not UTF-8: {error}") from None
-            text = self._stored_properties(text)
-            self._check_size(len(body), text)
-            texts.append(text)
-        put, host_id, born_host = self.store.put, self._host_id, peer.host
-        born_ms, sys_flag = header.born_timestamp, header.sys_flag & 0x701
-        ids, first = [], queue.next
-        for (flag, body, _), text in zip(parts, texts, strict=True):
-            offset, _ = put(queue, body, text, sys_flag=sys_flag, flag=flag, born_ms=born_ms, born_host=born_host)
-            ids.append(f"{host_id}{offset:016X}")
-        self._remember(command, queue, first, ",".join(ids), header.properties or "")
+        for _, _, properties in split_batch(command.body):
+            self._stored_properties(properties.decode("utf-8", "replace"))  # refuses what a batch cannot ask for
+        messages = self._messages(command.body)
+        offsets, first = self.store.put_batch(queue, messages, header.sys_flag & 0x701, header.born_timestamp, peer.host)
+        ids = ",".join(f"{self._host_id}{offset:016X}" for offset in offsets)
+        self._remember(command, queue, first, ids, header.properties or "")
 
     def _remember(self, command: Command, queue: ConsumeQueue, queue_offset: int, ids: str, properties: str) -> None:
         no_wait = "WAIT\x01false" in properties
@@ -210,8 +244,6 @@ class Sender:
 
     def _stored_properties(self, text: str) -> str:
         """What is stored of a message's properties. Refuses those that ask for what this version does not do."""
-        if "\0" in text:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, its properties contain a zero character")
         kept = []
         for item in text.split("\x02"):
             name, separator, value = item.partition("\x01")
@@ -223,15 +255,15 @@ class Sender:
         kept.append(self.cluster_property)
         return "\x02".join(kept)
 
-    def _check_size(self, size: int, properties: str) -> None:
+    def _check_properties(self, properties: str) -> None:
         length = len(properties.encode())
-        if size > self.settings.max_message_size:
-            raise too_large(size, self.settings.max_message_size)
         if length > PROPERTIES_MAX:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message is illegal, maybe msg properties length {length} exceeds the limit of {PROPERTIES_MAX} bytes.",
             )
+        if "\0" in properties:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, its properties contain a zero character")
 
     # The end of a batch of frames
 
@@ -266,21 +298,22 @@ class Sender:
         answers: list[bytes] = []
         if code:
             sent = sent + [
-                (Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), queue_id, queue_offset, f"{self._host_id}{offset:016X}")
-                for opaque, queue_id, queue_offset, offset in plain
+                (Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), queue_id, queue_offset, ids.decode())
+                for opaque, queue_id, queue_offset, ids in plain
             ]
         else:
-            front, back = self._answer_front, self._answer_back
-            for opaque, queue_id, queue_offset, offset in plain:
-                head = b'%b%016X","queueId":"%d","queueOffset":"%d%b%d}' % (front, offset, queue_id, queue_offset, back, opaque)
-                answers += (PREFIXES[len(head)], head)
-        for command, queue_id, queue_offset, ids in sent:
-            if not command.is_oneway:
-                answers.append(self._reply(command, queue_id, queue_offset, ids, code, remark).encode())
+            back = self._answer_back
+            for opaque, queue_id, queue_offset, ids in plain:
+                head = b'{"code":0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d%b%d}' % (
+                    ids, queue_id, queue_offset, back, opaque,
+                )  # fmt: skip
+                answers += (PREFIXES[len(head)], head) if len(head) < len(PREFIXES) else (prefix(len(head)), head)
+        answers += [self._reply(one, code, remark).encode() for one in sent if not one[0].is_oneway]
         if answers:
             peer.send(b"".join(answers))
 
-    def _reply(self, command: Command, queue_id: int, queue_offset: int, ids: str, code: int, remark: str | None) -> Command:
+    def _reply(self, sent: Sent, code: int, remark: str | None) -> Command:
+        command, queue_id, queue_offset, ids = sent
         if code not in (0, ResponseCode.FLUSH_DISK_TIMEOUT):
             return command.reply(code, remark)
         header = headers.SendResponseHeader(

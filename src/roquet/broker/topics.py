@@ -102,6 +102,7 @@ class Topics:
         """Set by the core to the registration's `now`."""
         self.on_delete: list[Callable[[str], None]] = []
         self._table: dict[str, Topic] = {}
+        self._lost: set[str] = set()  # topics that were found again from their messages
 
     def open(self) -> None:
         """Load the file and add the topics every broker has. Raises Damaged when there is one that nobody can read."""
@@ -127,8 +128,23 @@ class Topics:
         if settings.trace_topic_enable:
             self._seed(settings.msg_trace_topic_name, 1)
         self._seed(settings.broker_cluster_name + REPLY_SUFFIX, 1)
+        if self.store.crashed:
+            self._find_lost()
         for topic in self._table.values():
             self._make_doors(topic)
+
+    def _find_lost(self) -> None:
+        """A topic made by a send just before a crash may not have reached topics.json, while its messages are safe in the log:
+        they were acknowledged, so they must be reachable."""
+        for (name, queue_id), queue in sorted(self.store.queues.items()):
+            if queue.next > queue.first:
+                known = self._table.get(name)
+                if known is None or name in self._lost:
+                    log.warning("topic %s is not in %s, but queue %d has messages: it is made again", name, self.document.path, queue_id)
+                    self._lost.add(name)
+                    self._table[name] = Topic(name, queue_id + 1, queue_id + 1)
+        if self._lost:
+            self._next_version(None)
 
     def _seed(self, name: str, queues: int, perm: int = 6) -> None:
         if name not in self._table:

@@ -23,7 +23,7 @@ _tag_hashes: dict[str, int] = {}
 
 
 def tag_hash(tag: str) -> int:
-    """Cached, because a topic has few tags and many messages."""
+    """0 without a tag. Cached, because a topic has few tags and many messages."""
     found = _tag_hashes.get(tag)
     if found is None:
         found = java_hash(tag)
@@ -37,10 +37,15 @@ def property_of(properties: str, name: str) -> str:
 
     A name that stands twice (batches repeat some) has its last value, as in Java's map.
     """
-    start = properties.rfind(f"\x02{name}\x01") + 1
-    if not start and not properties.startswith(f"{name}\x01"):
+    mark = name + "\x01"
+    start = properties.rfind(mark)
+    if start > 0 and properties[start - 1] != "\x02":  # the end of a longer name: look properly
+        start = properties.rfind("\x02" + mark) + 1
+        if not start and not properties.startswith(mark):
+            return ""
+    elif start < 0:
         return ""
-    start += len(name) + 1
+    start += len(mark)
     stop = properties.find("\x02", start)
     return properties[start:] if stop < 0 else properties[start:stop]
 
@@ -51,17 +56,15 @@ def queue_tag(topic: str, properties: str, store_ms: int) -> int:
         level = property_of(properties, "DELAY")
         if level.isdigit() and int(level) > 0:
             return store_ms + LEVEL_DELAYS_S[min(int(level), len(LEVEL_DELAYS_S)) - 1] * 1_000
-    tag = property_of(properties, "TAGS")
-    return tag_hash(tag) if tag else 0
+    return tag_hash(property_of(properties, "TAGS")) if "TAGS\x01" in properties else 0
 
 
 def index_keys(properties: str) -> list[str]:
     """The keys in upstream's order: the unique key first."""
     unique = property_of(properties, "UNIQ_KEY")
     keys = [unique] if unique else []
-    words = property_of(properties, "KEYS")
-    if words:
-        keys += [word for word in words.split(" ") if word][:KEYS_MAX]
+    if "KEYS\x01" in properties:
+        keys += [word for word in property_of(properties, "KEYS").split(" ") if word][:KEYS_MAX]
     return keys
 
 

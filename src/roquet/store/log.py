@@ -64,6 +64,10 @@ class CommitLog:
         self.end = offset + size
         return offset
 
+    def has_room(self, size: int) -> bool:
+        """Would this many bytes stand together in the present file?"""
+        return self.end + size + BLANK_SIZE <= self._segment_end
+
     def commit(self) -> None:
         """Write what was staged. On OSError nothing was appended, and the caller must tell whoever waits."""
         if self.end == self.written:

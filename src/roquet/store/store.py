@@ -48,6 +48,13 @@ SYNC_DERIVED_MS = 10_000
 """Queues and index are synced this often; after a crash at most so much of the log is read again."""
 
 
+Staged = tuple[ConsumeQueue, int, int, int]
+"""(queue, its `next` before and after, the log's end after): what one put changed."""
+
+Message = tuple[int, bytes, bytes, int, Iterable[str]]
+"""(flag, body, properties, tag hash, keys) of a message in a batch."""
+
+
 class Store:
     """State: `queues` by (topic, queue); `_staged` is this tick's puts; `_unsafe` is written but not yet safe to show."""
 
@@ -71,12 +78,14 @@ class Store:
         """Why no write is taken any more; a failed fsync sets it for good."""
         self.full = ""
         """Why no write is taken for now: the disk."""
+        self.crashed = False
+        """Whether the run before this one ended without a clean stop; known after `open`."""
         self.recovered_records = 0
         self.on_counted: Callable[[str, int, int], None] = lambda topic, count, size: None
         """(topic, messages, bytes) appended since the last time, about once a second: statistics cost a send nothing."""
         self._release: Callable[[], None] | None = None
-        self._staged: list[tuple[ConsumeQueue, int, int]] = []
-        self._unsafe: deque[tuple[ConsumeQueue, int, int]] = deque()
+        self._staged: list[Staged] = []
+        self._unsafe: deque[Staged] = deque()
         self._last_store_ms = 0
         self._flushing = False
         self._flush_due_ms = self._tails_due_ms = self._derived_due_ms = self._retention_due_ms = 0
@@ -104,7 +113,7 @@ class Store:
             self._release = disk.lock(f"{root}/lock")
         except OSError:
             raise Damaged(f"{root} is in use by another broker: stop that one, or choose another storePathRootDir") from None
-        crashed = disk.exists(f"{root}/abort")
+        crashed = self.crashed = disk.exists(f"{root}/abort")
         # From here on a crash must be seen as one, also while recovering.
         disk.open(f"{root}/abort", size=0).close()
         disk.sync_dir(root)
@@ -279,10 +288,51 @@ class Store:
         if queued:
             queue.tail += ENTRY.pack(offset, size, tag)
             queue.next = after = queue_offset + 1
-            self._staged.append((queue, after, offset + size))
+            self._staged.append((queue, queue_offset, after, offset + size))
         for key in keys:
-            self.index.pending.append((queue.topic, key, offset, now_ms))
+            if key:
+                self.index.pending.append((queue.topic, key, offset, now_ms))
         return offset, queue_offset
+
+    def put_batch(
+        self, queue: ConsumeQueue, messages: list[Message], sys_flag: int, born_ms: int, born_host: bytes
+    ) -> tuple[list[int], int]:
+        """Many plain messages for one queue; returns (their log offsets, the first queue offset). Stored whole or not at all."""
+        log, store_host, now_ms, first = self.log, self.store_host, self.now_ms, queue.next
+        topic, queue_id, topic_field = queue.topic, queue.queue_id, queue.topic_field
+        fixed = 90 + len(topic_field)
+        total = fixed * len(messages) + sum([len(body) + len(properties) for _, body, properties, _, _ in messages])
+        if len(born_host) != 8 or len(store_host) != 8 or not log.has_room(total):
+            return [
+                self.put_derived(queue, body, properties, tag, keys, sys_flag, flag, born_ms, born_host)[0]
+                for flag, body, properties, tag, keys in messages
+            ], first
+        offset, queue_offset = log.reserve(total), first
+        staged, pending, pack, entry = log.staged, self.index.pending, FRONT.pack, ENTRY.pack
+        offsets, entries = [], []
+        for flag, body, properties, tag, keys in messages:
+            size = fixed + len(body) + len(properties)
+            staged += (
+                pack(
+                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, sys_flag,
+                    born_ms, born_host, now_ms, store_host, 0, 0, len(body),
+                ),
+                body,
+                topic_field,
+                len(properties).to_bytes(2, "big"),
+                properties,
+            )  # fmt: skip
+            entries.append(entry(offset, size, tag))
+            for key in keys:
+                if key:
+                    pending.append((topic, key, offset, now_ms))
+            offsets.append(offset)
+            offset += size
+            queue_offset += 1
+        queue.tail += b"".join(entries)
+        queue.next = queue_offset
+        self._staged.append((queue, first, queue_offset, offset))
+        return offsets, first
 
     def begin(self, now_ms: int) -> None:
         """A tick begins: the store time of its messages. Store time orders the log, so it never goes back."""
@@ -306,7 +356,7 @@ class Store:
             raise StoreUnavailable(self.refuse_writes()) from error
         self._last_store_ms = self.now_ms
         self._staged = []
-        self._tails.update([queue for queue, _, _ in staged])
+        self._tails.update([queue for queue, _, _, _ in staged])
         if self.sync_flush:
             self._unsafe.extend(staged)
             self._flush()
@@ -318,8 +368,8 @@ class Store:
 
     def _undo(self) -> None:
         """The log forgot this tick; so do the queues and the index."""
-        for queue, after, _ in reversed(self._staged):
-            queue.next = after - 1
+        for queue, before, _, _ in reversed(self._staged):
+            queue.next = before
             del queue.tail[(queue.next - queue.tail_start) * ENTRY_SIZE :]
         self._staged = []
         end, pending = self.log.written, self.index.pending
@@ -333,9 +383,9 @@ class Store:
             log.error("%s; no more messages are taken. Check the disk, then restart the broker.", why)
             self.log.flushed.give_up()
 
-    def _show(self, staged: Iterable[tuple[ConsumeQueue, int, int]]) -> None:
+    def _show(self, staged: Iterable[Staged]) -> None:
         woken: dict[ConsumeQueue, None] = {}
-        for queue, after, _ in staged:
+        for queue, _, after, _ in staged:
             queue.visible = after
             if queue.on_visible is not None:
                 woken[queue] = None
@@ -348,7 +398,7 @@ class Store:
         if self.sync_flush:
             self.log.safe.advance(self.log.flushed.value)
             safe, unsafe, shown = self.log.safe.value, self._unsafe, []
-            while unsafe and unsafe[0][2] <= safe:
+            while unsafe and unsafe[0][3] <= safe:
                 shown.append(unsafe.popleft())
             if shown:
                 self._show(shown)

@@ -1,0 +1,8 @@
+"""The client's brain: pure, callback style, driven by tick() and by a Caller. The simulation runs it without asyncio."""
+
+from roquet.client.core.instance import ClientCore
+from roquet.client.core.producer import ProducerCore, ProducerSettings
+from roquet.client.core.pull_consumer import PullConsumerCore
+from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings
+
+__all__ = ["ClientCore", "ProducerCore", "ProducerSettings", "PullConsumerCore", "PushConsumerCore", "PushConsumerSettings"]

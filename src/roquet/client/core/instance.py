@@ -1,0 +1,342 @@
+"""ClientCore: what all producers and consumers of one client share (upstream's MQClientInstance).
+
+Routes, heartbeats and the rhythm of everything periodic. It is driven by `tick(now_ms)` and by the Caller's callbacks,
+on one thread, and reaches the world through its Caller alone.
+
+    every    30 s   routes of every topic in use (the first time at once)
+             30 s   a heartbeat to every broker
+              5 s   consumers' offsets
+             20 s   rebalance; also at once when a broker says that the group changed
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from roquet.client.core.failures import GroupTaken, rejected
+from roquet.client.core.name_servers import NameServers
+from roquet.client.core.routes import Routes, TopicRoute
+from roquet.client.core.timers import Timer, Timers
+from roquet.errors import RoquetError
+from roquet.ports import Caller, Clock
+from roquet.wire.bodies import ConsumerData, HeartbeatBody, ProducerData
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.ids import UniqueIds
+
+if TYPE_CHECKING:
+    from random import Random
+
+log = logging.getLogger(__name__)
+
+LANGUAGE = "PYTHON"
+ROUTE_POLL_MS = 30_000
+HEARTBEAT_MS = 30_000
+PERSIST_MS = 5_000
+REBALANCE_MS = 20_000
+CALL_TIMEOUT_MS = 3_000
+REFRESH_AGAIN_MS = 1_000
+"""Remedies (a fresh route, a heartbeat out of turn) are not tried more often than this."""
+
+Reply = Callable[[Command], None]
+Finished = Callable[[], None]
+
+
+class ProducerPart(Protocol):
+    """What the client needs of a producer."""
+
+    group: str
+
+    def topics(self) -> Iterable[str]: ...
+
+
+class ConsumerPart(Protocol):
+    """What the client needs of a consumer."""
+
+    group: str
+
+    def topics(self) -> Iterable[str]: ...
+
+    def heartbeat(self) -> ConsumerData: ...
+
+    def rebalance(self) -> None: ...
+
+    def route_changed(self, route: TopicRoute) -> None: ...
+
+    def persist(self) -> None: ...
+
+    def asked(self, address: str, command: Command, reply: Reply) -> None:
+        """A broker's request to this consumer: RESET_CONSUMER_CLIENT_OFFSET and its kin."""
+        ...
+
+
+class ClientCore:
+    """One client id, one route table, one heartbeat. Everything mutable here is touched by its own thread only."""
+
+    def __init__(
+        self,
+        *,
+        name_servers: Sequence[str],
+        client_id: str,
+        caller: Caller,
+        clock: Clock,
+        random: Random,
+        ip: bytes = b"\x7f\x00\x00\x01",
+        pid: int = 1,
+    ) -> None:
+        self.client_id = client_id
+        self.caller = caller
+        self.clock = clock
+        self.random = random
+        self.timers = Timers()
+        self.name_servers = NameServers(name_servers, caller, random)
+        self.routes = Routes(self.name_servers, self.command)
+        self.routes.on_change = self._route_changed
+        self.ids = UniqueIds(ip, pid, random.getrandbits(32))
+        self.producers: dict[str, ProducerPart] = {}
+        self.consumers: dict[str, ConsumerPart] = {}
+        self.broker_versions: dict[str, int] = {}
+        self.started_ms = clock.now_ms()
+        self.closed = False
+        self._greeted: set[str] = set()  # addresses that had a heartbeat since the set of groups last changed
+        self._refreshed_ms: dict[str, int] = {}
+        self._heartbeat_ms = 0  # when heartbeat_soon last sent
+        self._every(ROUTE_POLL_MS, self.poll_routes)
+        self._every(HEARTBEAT_MS, self.heartbeat_all)
+        self._every(PERSIST_MS, self.persist_all)
+        self._every(REBALANCE_MS, self.rebalance_all)
+
+    # -- time
+
+    def tick(self, now_ms: int) -> None:
+        self.timers.run(now_ms)
+
+    def next_due_ms(self) -> int:
+        """A tick before this has nothing to do."""
+        return self.timers.next_due_ms
+
+    def after(self, delay_ms: int, work: Callable[[], None]) -> Timer:
+        return self.timers.at(self.clock.now_ms() + delay_ms, work)
+
+    def _every(self, period_ms: int, work: Callable[[], None]) -> None:
+        def again() -> None:
+            if not self.closed:
+                self.after(period_ms, again)
+                work()
+
+        self.after(period_ms, again)
+
+    # -- calling
+
+    def command(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
+        return Command(int(code), fields, body, language=LANGUAGE)
+
+    def call(
+        self,
+        address: str,
+        code: int,
+        fields: dict[str, str] | None,
+        done: Callable[[Command | RoquetError], None],
+        *,
+        body: bytes = b"",
+        timeout_ms: int = CALL_TIMEOUT_MS,
+        accept: Sequence[int] = (0,),
+    ) -> None:
+        """Call, and turn an answer with a code that is not in `accept` into Rejected."""
+
+        def answered(result: Command | RoquetError) -> None:
+            if isinstance(result, Command) and result.code not in accept:
+                result = rejected(result, address)
+            done(result)
+
+        self.caller.call(address, self.command(code, fields, body), timeout_ms, answered)
+
+    # -- who is here
+
+    def add_producer(self, part: ProducerPart) -> None:
+        if part.group in self.producers:
+            raise GroupTaken(f"this client already has a producer of group {part.group!r}; share it, or pass another instance_name")
+        self.producers[part.group] = part
+        self._groups_changed()
+
+    def add_consumer(self, part: ConsumerPart) -> None:
+        if part.group in self.consumers:
+            raise GroupTaken(f"this client already has a consumer of group {part.group!r}; pass another instance_name for a second one")
+        self.consumers[part.group] = part
+        self._groups_changed()
+
+    def remove_producer(self, part: ProducerPart, done: Finished) -> None:
+        if self.producers.get(part.group) is part:
+            del self.producers[part.group]
+            self._unregister({"producerGroup": part.group}, done)
+        else:
+            done()
+
+    def remove_consumer(self, part: ConsumerPart, done: Finished) -> None:
+        if self.consumers.get(part.group) is part:
+            del self.consumers[part.group]
+            self._unregister({"consumerGroup": part.group}, done)
+        else:
+            done()
+
+    def _unregister(self, fields: dict[str, str], done: Finished) -> None:
+        """Tell every broker we greeted; `done` when all answered or had their three seconds."""
+        greeted = sorted(self._greeted.intersection(self.routes.addresses()))
+        left = len(greeted)
+        if not left:
+            done()
+            return
+
+        def answered(_: Command | RoquetError) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                done()
+
+        for address in greeted:
+            self.call(address, RequestCode.UNREGISTER_CLIENT, {"clientID": self.client_id, **fields}, answered)
+
+    def close(self) -> None:
+        """No more timers. Remove producers and consumers first; the shell closes the Caller."""
+        self.closed = True
+        self.timers.clear()
+
+    # -- routes
+
+    def topics_in_use(self) -> set[str]:
+        parts: list[ProducerPart | ConsumerPart] = [*self.producers.values(), *self.consumers.values()]
+        return {topic for part in parts for topic in part.topics()}
+
+    def poll_routes(self) -> None:
+        wanted = self.topics_in_use()
+        for topic in sorted(wanted | set(self.routes.topics)):
+            if topic in wanted:
+                self.routes.fetch_again(topic)
+            else:
+                self.routes.forget(topic)
+
+    def refresh(self, topic: str) -> None:
+        """Something went wrong with this topic's brokers: look where it is now, at most once a second."""
+        now = self.clock.now_ms()
+        if now - self._refreshed_ms.get(topic, -REFRESH_AGAIN_MS) >= REFRESH_AGAIN_MS:
+            self._refreshed_ms[topic] = now
+            self.routes.fetch_again(topic)
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        for address in self._audience():
+            if address not in self._greeted:
+                self.heartbeat(address)
+        for consumer in list(self.consumers.values()):
+            consumer.route_changed(route)
+
+    # -- heartbeats
+
+    def _groups_changed(self) -> None:
+        self._greeted.clear()
+        self.heartbeat_all()
+
+    def _audience(self) -> list[str]:
+        """A client that only sends needs no slave."""
+        return self.routes.addresses(masters_only=not self.consumers)
+
+    def heartbeat_body(self) -> HeartbeatBody:
+        return HeartbeatBody(
+            client_id=self.client_id,
+            producer_data_set=[ProducerData(group_name=group) for group in self.producers],
+            consumer_data_set=[consumer.heartbeat() for consumer in self.consumers.values()],
+        )
+
+    def heartbeat_all(self, done: Finished | None = None) -> None:
+        """`done` when every broker answered, or failed to."""
+        audience = self._audience()
+        left = len(audience)
+        if not left:
+            if done is not None:
+                done()
+            return
+
+        def finished() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and done is not None:
+                done()
+
+        for address in audience:
+            self.heartbeat(address, finished)
+
+    def heartbeat_soon(self) -> None:
+        """A broker does not know us: tell all, now, but at most once a second however many queues notice."""
+        now = self.clock.now_ms()
+        if now - self._heartbeat_ms >= REFRESH_AGAIN_MS:
+            self._heartbeat_ms = now
+            self.heartbeat_all()
+
+    def heartbeat(self, address: str, done: Finished | None = None) -> None:
+        if not self.producers and not self.consumers:
+            if done is not None:
+                done()
+            return
+        self._greeted.add(address)
+
+        def answered(result: Command | RoquetError) -> None:
+            if isinstance(result, Command):
+                self.broker_versions[address] = result.version
+            else:
+                self._greeted.discard(address)
+                log.info("! heartbeat to %s: %s", address, result)
+            if done is not None:
+                done()
+
+        self.call(address, RequestCode.HEART_BEAT, None, answered, body=self.heartbeat_body().encode())
+
+    # -- consumers' rhythm
+
+    def persist_all(self) -> None:
+        for consumer in list(self.consumers.values()):
+            consumer.persist()
+
+    def rebalance_all(self) -> None:
+        for consumer in list(self.consumers.values()):
+            consumer.rebalance()
+
+    # -- what brokers ask of us
+
+    def receive(self, address: str, command: Command, reply: Reply) -> None:
+        """A request from a broker, over a connection that we opened."""
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            group = command.fields.get("consumerGroup", "")
+            consumer = self.consumers.get(group)
+            if consumer is not None:
+                consumer.rebalance()
+            return
+        if command.code in TO_CONSUMER:
+            group = command.fields.get("consumerGroup") or command.fields.get("group") or ""
+            consumer = self.consumers.get(group)
+            if consumer is None:
+                reply(
+                    self.answer(command, ResponseCode.SYSTEM_ERROR, f"The consumer group <{group}> is not in this client {self.client_id}")
+                )
+                return
+            try:
+                consumer.asked(address, command, reply)
+            except RoquetError as error:
+                reply(self.answer(command, ResponseCode.SYSTEM_ERROR, str(error)))
+            return
+        reply(self.answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"))
+
+    def answer(self, command: Command, code: int, remark: str | None = None, body: bytes = b"") -> Command:
+        answer = command.reply(int(code), remark, None, body)
+        answer.language = LANGUAGE
+        return answer
+
+
+TO_CONSUMER = frozenset(
+    {
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    }
+)

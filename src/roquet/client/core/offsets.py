@@ -1,0 +1,152 @@
+"""A group's progress, as one consumer keeps it: at the brokers (clustering) or in a file of this client (broadcasting)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from roquet.client.core.queue_calls import NO_OFFSET, GotNumber, QueueCalls
+from roquet.errors import RoquetError
+from roquet.message import MessageQueue
+from roquet.wire.bodies import ResetOffsetBody
+from roquet.wire.fastjson import dumps_pretty
+
+log = logging.getLogger(__name__)
+
+
+class Offsets(Protocol):
+    table: dict[MessageQueue, int]
+
+    def load(self, queue: MessageQueue, done: GotNumber) -> None:
+        """Where the group was; NO_OFFSET (-1) when it never was anywhere."""
+        ...
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None: ...
+
+    def persist(self) -> None:
+        """Write down what changed since the last time."""
+        ...
+
+    def persist_surely(self, done: Callable[[], None]) -> None:
+        """Write down everything, and wait until it is: for the end."""
+        ...
+
+    def release(self, queue: MessageQueue) -> None:
+        """The queue is no longer ours: write its progress down and let go of it."""
+        ...
+
+
+def advance(table: dict[MessageQueue, int], queue: MessageQueue, offset: int, increase_only: bool) -> None:
+    if not increase_only or offset > table.get(queue, NO_OFFSET):
+        table[queue] = offset
+
+
+class RemoteOffsets:
+    """Kept by the queue's broker. Sent oneway and only when changed; pulls carry it along too."""
+
+    def __init__(self, group: str, calls: QueueCalls) -> None:
+        self.group = group
+        self.table: dict[MessageQueue, int] = {}
+        self._calls = calls
+        self._sent: dict[MessageQueue, int] = {}
+
+    def load(self, queue: MessageQueue, done: GotNumber) -> None:
+        def loaded(result: int | RoquetError) -> None:
+            if isinstance(result, int) and result >= 0:
+                self.table[queue] = self._sent[queue] = result
+            done(result)
+
+        self._calls.fetch_offset(self.group, queue, loaded)
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
+        advance(self.table, queue, offset, increase_only)
+
+    def persist(self) -> None:
+        for queue in self._changed():
+            self._send(queue)
+
+    def persist_surely(self, done: Callable[[], None]) -> None:
+        changed = self._changed()
+        left = len(changed)
+        if not left:
+            done()
+            return
+
+        def answered(queue: MessageQueue, result: int | RoquetError) -> None:
+            nonlocal left
+            if isinstance(result, RoquetError):
+                log.warning("! progress of group %s in %s is not written: %s; some messages will come again", self.group, queue, result)
+            left -= 1
+            if left == 0:
+                done()
+
+        for queue in changed:
+            offset = self._sent[queue] = self.table[queue]
+            self._calls.update_offset(self.group, queue, offset, partial(answered, queue))
+
+    def release(self, queue: MessageQueue) -> None:
+        if queue in self.table and self.table[queue] != self._sent.get(queue):
+            self._send(queue)
+        self.table.pop(queue, None)
+        self._sent.pop(queue, None)
+
+    def _changed(self) -> list[MessageQueue]:
+        return [queue for queue, offset in self.table.items() if offset != self._sent.get(queue)]
+
+    def _send(self, queue: MessageQueue) -> None:
+        self._sent[queue] = self.table[queue]
+        self._calls.update_offset(self.group, queue, self.table[queue])
+
+
+class OffsetFile(Protocol):
+    """Where a broadcasting consumer keeps its progress: ~/.rocketmq_offsets/<clientId>/<group>/offsets.json."""
+
+    def read(self) -> list[bytes]:
+        """The candidates, the best first: the file, then its backup. Empty when there is none."""
+        ...
+
+    def replace(self, data: bytes) -> None:
+        """All or nothing. Raises OSError."""
+        ...
+
+
+class LocalOffsets:
+    """Kept in a file, in upstream's format: {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:12}}."""
+
+    def __init__(self, file: OffsetFile) -> None:
+        self.table: dict[MessageQueue, int] = {}
+        self._file = file
+        self._written: dict[MessageQueue, int] = {}
+        for data in file.read():
+            try:
+                self.table = dict(ResetOffsetBody.decode(data).offset_table)
+            except RoquetError as error:
+                log.warning("! a file of broadcast offsets cannot be read, the next one is tried: %s", error)
+            else:
+                break
+        self._written = dict(self.table)
+
+    def load(self, queue: MessageQueue, done: GotNumber) -> None:
+        done(self.table.get(queue, NO_OFFSET))
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
+        advance(self.table, queue, offset, increase_only)
+
+    def persist(self) -> None:
+        if self.table == self._written:
+            return
+        try:
+            self._file.replace(dumps_pretty({"offsetTable": dict(sorted(self.table.items()))}))
+        except OSError as error:
+            log.error("! broadcast offsets are not written: %s; after a restart messages will come again", error)
+        else:
+            self._written = dict(self.table)
+
+    def persist_surely(self, done: Callable[[], None]) -> None:
+        self.persist()
+        done()
+
+    def release(self, queue: MessageQueue) -> None:
+        self.persist()  # and keep it: the queue may come back

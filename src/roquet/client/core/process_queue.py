@@ -1,0 +1,81 @@
+"""ProcessQueue: what one consumer has pulled from one queue and not finished yet.
+
+Messages finish in any order, but progress is one number. The rule that loses nothing: progress is the smallest offset
+still being consumed, and one past the largest ever held when nothing is.
+
+    held 5 6 7 8     6 and 8 finish     progress 5      a crash now repeats 6 and 8, and skips nothing
+    held 5 7         5 finishes         progress 7
+    held 7           7 finishes         progress 9
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from roquet.message import MessageQueue, ReceivedMessage
+
+COUNT_MAX = 1_000
+SIZE_MAX = 100 * 1024 * 1024
+SPAN_MAX = 2_000
+NOTHING = -1
+
+
+class ProcessQueue:
+    """Invariant: offsets in `messages` rise in insertion order, so the first key is the smallest."""
+
+    __slots__ = (
+        "dropped", "largest", "last_consume_ms", "last_pull_ms", "messages", "next_offset", "queue", "size",
+    )  # fmt: skip
+
+    def __init__(self, queue: MessageQueue, next_offset: int, now_ms: int) -> None:
+        self.queue = queue
+        self.next_offset = next_offset
+        """Where the next pull begins."""
+        self.messages: dict[int, ReceivedMessage] = {}
+        self.size = 0  # bytes of bodies as stored
+        self.largest = NOTHING  # offset ever held
+        self.dropped = False
+        """True: no longer ours. Nothing more is pulled, and results of what still runs are ignored."""
+        self.last_pull_ms = now_ms
+        self.last_consume_ms = now_ms
+
+    def put(self, messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Hold these. What does not follow the largest offset held so far is a repetition and is left out of the result."""
+        new: list[ReceivedMessage] = []
+        for message in messages:
+            offset = message.record.queue_offset
+            if offset > self.largest:
+                self.messages[offset] = message
+                self.size += len(message.record.body)
+                self.largest = offset
+                new.append(message)
+        return new
+
+    def remove(self, messages: Iterable[ReceivedMessage]) -> int:
+        """These are finished. The progress to commit, or NOTHING (-1) when nothing was ever held."""
+        for message in messages:
+            gone = self.messages.pop(message.record.queue_offset, None)
+            if gone is not None:
+                self.size -= len(gone.record.body)
+        return self.progress
+
+    @property
+    def progress(self) -> int:
+        for offset in self.messages:
+            return offset
+        return self.largest + 1 if self.largest != NOTHING else NOTHING
+
+    @property
+    def span(self) -> int:
+        """From the smallest to the largest offset held: how far one stuck message holds progress back."""
+        for offset in self.messages:
+            return self.largest - offset
+        return 0
+
+    def is_full(self, count_max: int = COUNT_MAX, size_max: int = SIZE_MAX, span_max: int = SPAN_MAX) -> bool:
+        """Whether pulling must pause until some of this is consumed."""
+        return len(self.messages) > count_max or self.size > size_max or self.span > span_max
+
+    def __repr__(self) -> str:
+        state = " dropped" if self.dropped else ""
+        return f"<ProcessQueue {self.queue} next {self.next_offset}, {len(self.messages)} held, progress {self.progress}{state}>"

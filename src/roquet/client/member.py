@@ -1,0 +1,124 @@
+"""What producers and consumers have in common: joining a client, leaving it, and the questions any of them may ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.name_servers import parse_name_servers
+from roquet.client.core.queries import FOREVER_MS, Queries
+from roquet.client.shared import ClientOptions, SharedClient, join
+from roquet.errors import NotStarted, RoquetError
+from roquet.message import ReceivedMessage
+
+T = TypeVar("T")
+
+
+class Core(Protocol):
+    group: str
+
+    def start(self) -> None: ...
+
+    def close(self, done: Finished) -> None: ...
+
+
+C = TypeVar("C", bound=Core)
+
+
+class Member(Generic[C]):
+    """Use as `async with`, or call start() and close(). Belongs to the loop it was started in."""
+
+    def __init__(self, group: str, namesrv: str | Sequence[str], *, instance_name: str | None, unit_name: str) -> None:
+        self.group = group
+        self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name)
+        self._shared: SharedClient | None = None
+        self._core: C | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _make(self, client: ClientCore) -> C:
+        raise NotImplementedError
+
+    async def start(self) -> Self:
+        """Idempotent. Raises for settings that cannot work; servers that are down show at the first call."""
+        if self._core is None:
+            self._loop = asyncio.get_running_loop()
+            self._shared, self._core = await join(self._options, self._make)
+        return self
+
+    async def close(self) -> None:
+        """Say goodbye to the brokers and close what nobody else uses. Idempotent."""
+        core, self._core = self._core, None
+        shared, self._shared = self._shared, None
+        if core is None or shared is None:
+            return
+        try:
+            await self._closing(core)
+            gone = asyncio.Event()
+            core.close(gone.set)
+            await gone.wait()
+        finally:
+            await shared.leave()
+
+    async def _closing(self, core: C) -> None:
+        """What must end before the core does."""
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    @property
+    def client_id(self) -> str:
+        return self._client().client_id
+
+    def _client(self) -> ClientCore:
+        return self._started().core
+
+    def _started(self) -> SharedClient:
+        if self._shared is None:
+            kind = type(self).__name__
+            raise NotStarted(f"{kind} {self.group!r} is not started or was closed; use it inside `async with`, or call start()")
+        return self._shared
+
+    def _part(self) -> C:
+        self._started()
+        assert self._core is not None
+        return self._core
+
+    async def _wait(self, ask: Callable[[Callable[[T | RoquetError], None]], None]) -> T:
+        """Run a callback-style call of the core and await what it gives."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(result: T | RoquetError) -> None:
+            if answer.done():
+                return  # whoever waited was cancelled
+            if isinstance(result, RoquetError):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+        ask(done)
+        return await answer
+
+    # -- what any client may ask
+
+    async def query_message(
+        self, topic: str, key: str, count_max: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> list[ReceivedMessage]:
+        """Messages with this key, stored between the two times, oldest first."""
+        queries = Queries(self._client())
+        return await self._wait(lambda done: queries.query_message(topic, key, done, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms))
+
+    async def view_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
+        """One message by the broker's id (offset_message_id), or by the producer's (message_id) when the topic is given too."""
+        queries = Queries(self._client())
+        return await self._wait(lambda done: queries.view_message(message_id, done, topic=topic))
+
+    async def create_topic(self, topic: str, queues: int = 4, *, cluster: str | None = None, perm: int = 6) -> list[str]:
+        """Create the topic on every master (of the cluster), or change its queues there. The names of the brokers."""
+        queries = Queries(self._client())
+        return await self._wait(lambda done: queries.create_topic(topic, done, queues=queues, cluster=cluster, perm=perm))

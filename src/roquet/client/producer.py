@@ -1,0 +1,126 @@
+"""Producer: the asyncio face of ProducerCore.
+
+async with Producer("orders-service", "127.0.0.1:9876") as producer:
+    receipt = await producer.send(Message("orders", b"...", tags="paid", keys=["order-17"]))
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from roquet.client.core.instance import ClientCore
+from roquet.client.core.producer import ProducerCore, ProducerSettings, Selector
+from roquet.client.core.receipt import SendReceipt
+from roquet.client.member import Member
+from roquet.errors import RoquetError
+from roquet.message import Message, MessageQueue
+
+Callback = Callable[[SendReceipt | RoquetError], None]
+
+
+class Producer(Member[ProducerCore]):
+    """Sends messages. Many sends may be awaited at once; they share one connection per broker."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        *,
+        instance_name: str | None = None,
+        unit_name: str = "",
+        send_timeout_ms: int = 3_000,
+        retries: int = 2,
+        retry_when_not_ok: bool = False,
+        compress_over: int = 4_096,
+        compression: str = "zlib",
+        compression_level: int = 5,
+        message_size_max: int = ProducerSettings.message_size_max,
+        batch_size_max: int = ProducerSettings.batch_size_max,
+        avoid_slow_brokers: bool = False,
+        default_queues: int = 4,
+    ) -> None:
+        """See ProducerSettings for what each means; the defaults are upstream's."""
+        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name)
+        self.settings = ProducerSettings(
+            send_timeout_ms=send_timeout_ms,
+            retries=retries,
+            retry_when_not_ok=retry_when_not_ok,
+            compress_over=compress_over,
+            compression=compression,
+            compression_level=compression_level,
+            message_size_max=message_size_max,
+            batch_size_max=batch_size_max,
+            avoid_slow_brokers=avoid_slow_brokers,
+            default_queues=default_queues,
+        )
+
+    def _make(self, client: ClientCore) -> ProducerCore:
+        return ProducerCore(client, self.group, self.settings)
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+        timeout_ms: int | None = None,
+    ) -> SendReceipt:
+        """Send and wait until a broker has stored it.
+
+        `queue`, or `selector(queues, message, key)`, decides where it goes; such a send is not retried elsewhere.
+        Raises InvalidMessage, NoRoute, Rejected, or SendFailed with every attempt (SendTimedOut, also a TimeoutError,
+        when it may be stored nevertheless).
+        """
+        core = self._core
+        if core is None:
+            core = self._part()
+        answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+
+        def done(result: SendReceipt | RoquetError) -> None:
+            if not answer.done():
+                if isinstance(result, SendReceipt):
+                    answer.set_result(result)
+                else:
+                    answer.set_exception(result)
+
+        core.send(message, done, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
+        return await answer
+
+    def send_async(
+        self,
+        message: Message,
+        callback: Callback,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Send without waiting; `callback` gets the receipt or the error, on the loop. The caller bounds how many are under way."""
+        self._part().send(message, callback, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
+
+    async def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None, key: object = None
+    ) -> None:
+        """Send and forget: nobody says whether it arrived. Waits only while the connection cannot take more."""
+        core = self._part()
+        address: str = await self._wait(lambda done: core.send_oneway(message, done, queue=queue, selector=selector, key=key))
+        await self._started().caller.drained(address)
+
+    async def send_batch(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> list[SendReceipt]:
+        """Send many in as few requests as topics and sizes allow. One receipt per message, in order.
+
+        Raises BatchFailed, which holds the receipts of what was stored, when a part failed.
+        """
+        core = self._part()
+        listed = list(messages)
+        return await self._wait(lambda done: core.send_batch(listed, done, queue=queue, timeout_ms=timeout_ms))
+
+    async def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues a message to this topic can go to."""
+        core = self._part()
+        return await self._wait(lambda done: core.fetch_route(topic, done, lambda route: done(list(route.write_queues))))

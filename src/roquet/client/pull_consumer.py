@@ -1,0 +1,72 @@
+"""PullConsumer: the asyncio face of PullConsumerCore.
+
+async with PullConsumer("readers", "127.0.0.1:9876") as consumer:
+    for queue in await consumer.fetch_queues("orders"):
+        result = await consumer.pull(queue, await consumer.min_offset(queue))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roquet.client.core.instance import ClientCore
+from roquet.client.core.pull_consumer import BLOCK_MS, PULL_COUNT_MAX, PullConsumerCore
+from roquet.client.core.pulling import PullResult
+from roquet.client.member import Member
+from roquet.message import MessageQueue
+
+
+class PullConsumer(Member[PullConsumerCore]):
+    """Reads queues by hand. Takes no part in the group's rebalancing; `commit` and `fetch_offset` are the group's progress."""
+
+    def __init__(
+        self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", *, instance_name: str | None = None, unit_name: str = ""
+    ) -> None:
+        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name)
+
+    def _make(self, client: ClientCore) -> PullConsumerCore:
+        return PullConsumerCore(client, self.group)
+
+    async def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        core = self._part()
+        return await self._wait(lambda done: core.fetch_queues(topic, done))
+
+    async def pull(self, queue: MessageQueue, offset: int, count_max: int = PULL_COUNT_MAX, *, tags: str = "*") -> PullResult:
+        """What is there now, from `offset` on. Go on from the result's next_offset, whatever its status."""
+        core = self._part()
+        return await self._wait(lambda done: core.pull(queue, offset, done, count_max=count_max, tags=tags))
+
+    async def pull_blocking(
+        self, queue: MessageQueue, offset: int, count_max: int = PULL_COUNT_MAX, *, tags: str = "*", block_ms: int = BLOCK_MS
+    ) -> PullResult:
+        """The same, but wait at the broker when there is nothing yet."""
+        core = self._part()
+        return await self._wait(lambda done: core.pull(queue, offset, done, count_max=count_max, tags=tags, block_ms=block_ms))
+
+    async def fetch_offset(self, queue: MessageQueue) -> int:
+        """How far the group has come; -1 when it has no progress in this queue."""
+        core = self._part()
+        return await self._wait(lambda done: core.fetch_offset(queue, done))
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """The group is done with everything before `offset`."""
+        core = self._part()
+        _: int = await self._wait(lambda done: core.commit(queue, offset, done))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        core = self._part()
+        return await self._wait(lambda done: core.calls.min_offset(queue, done))
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        core = self._part()
+        return await self._wait(lambda done: core.calls.max_offset(queue, done))
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of what was stored at about this time."""
+        core = self._part()
+        return await self._wait(lambda done: core.calls.search_offset(queue, timestamp_ms, done))
+
+    async def earliest_time(self, queue: MessageQueue) -> int:
+        """Store time in ms of the first message that still exists."""
+        core = self._part()
+        return await self._wait(lambda done: core.calls.earliest_time(queue, done))

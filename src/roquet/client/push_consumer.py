@@ -1,0 +1,226 @@
+"""PushConsumer: the asyncio face of PushConsumerCore.
+
+consumer = PushConsumer("billing", "127.0.0.1:9876")
+
+@consumer.on("orders", "paid || refunded")
+async def bill(message: ReceivedMessage) -> None: ...
+
+async with consumer:
+    await consumer.closed()          # until somebody calls close()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from roquet.client.core.consuming import RETRY_LATER, Judged, Outcome
+from roquet.client.core.instance import ClientCore
+from roquet.client.core.push_consumer import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP, PushConsumerCore, PushConsumerSettings
+from roquet.client.member import Member
+from roquet.client.offset_file import DiskOffsetFile
+from roquet.errors import ClientError
+from roquet.message import MessageQueue, ReceivedMessage
+from roquet.routing.assign import STRATEGIES, Strategy
+from roquet.wire.bodies import MessageModel
+
+log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+Function = Callable[[Any], Any]
+"""Takes a ReceivedMessage, or a list of them when batch_size is more than 1. async, or plain (then it runs in a thread)."""
+
+SETTLE_S = 5.0
+CONSUME_FROM = {"first": FROM_FIRST, "last": FROM_LAST, "timestamp": FROM_TIMESTAMP}
+
+
+class PushConsumer(Member[PushConsumerCore]):
+    """Shares a topic's queues with the other members of its group, and calls functions with the messages.
+
+    A function that returns None or True is done with its messages; one that raises, or returns False or RETRY_LATER,
+    gets them again later. Messages can come twice (after a crash or a rebalance), so consume idempotently.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        *,
+        listener: Function | None = None,
+        broadcasting: bool = False,
+        consume_from: str = "last",
+        consume_timestamp_ms: int = 0,
+        strategy: str | Strategy = "AVG",
+        concurrency: int = 20,
+        batch_size: int = 1,
+        pull_batch_size: int = 32,
+        count_max: int = PushConsumerSettings.count_max,
+        size_max: int = PushConsumerSettings.size_max,
+        span_max: int = PushConsumerSettings.span_max,
+        reconsume_times_max: int = PushConsumerSettings.reconsume_times_max,
+        instance_name: str | None = None,
+        unit_name: str = "",
+        offsets_directory: str | os.PathLike[str] | None = None,
+        close_wait_ms: int = 30_000,
+    ) -> None:
+        """`listener` serves the topics that were subscribed without a function of their own. `consume_from` (first, last
+        or timestamp) is where a group begins in a queue that it has no progress in. `batch_size`: messages per call;
+        with more than 1 functions get lists. `strategy`: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, or one of routing.assign.
+        """
+        if broadcasting and instance_name is None:
+            instance_name = "DEFAULT"  # as upstream: offsets are filed under the client id, which must survive a restart
+        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name)
+        if consume_from not in CONSUME_FROM:
+            raise ClientError(f"consume_from={consume_from!r}; known are {', '.join(CONSUME_FROM)}")
+        if isinstance(strategy, str):
+            if strategy not in STRATEGIES:
+                raise ClientError(f"strategy={strategy!r}; by name there are {', '.join(STRATEGIES)}, others from roquet.routing.assign")
+            strategy = STRATEGIES[strategy]
+        self.settings = PushConsumerSettings(
+            model=MessageModel.BROADCASTING if broadcasting else MessageModel.CLUSTERING,
+            consume_from=CONSUME_FROM[consume_from],
+            consume_timestamp_ms=consume_timestamp_ms,
+            strategy=strategy,
+            concurrency_max=concurrency,
+            consume_batch_size=batch_size,
+            pull_batch_size=pull_batch_size,
+            count_max=count_max,
+            size_max=size_max,
+            span_max=span_max,
+            reconsume_times_max=reconsume_times_max,
+        )
+        self.close_wait_ms = close_wait_ms
+        self._offsets_directory = offsets_directory
+        self._listener = listener
+        self._functions: dict[str, Function] = {}
+        self._subscribed: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._threads: ThreadPoolExecutor | None = None
+        self._settled = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    # -- subscribing
+
+    def subscribe(self, topic: str, tags: str = "*", function: Function | None = None) -> None:
+        """Take messages of this topic with these tags: "*", or "TagA || TagB". May be called while running."""
+        if function is None and self._listener is None and topic not in self._functions:
+            raise ClientError(f"no function for topic {topic!r}; give one here, use @consumer.on, or pass listener= to PushConsumer")
+        if function is not None:
+            self._functions[topic] = function
+        self._subscribed[topic] = tags
+        if self._core is not None:
+            self._core.subscribe(topic, tags)
+
+    def on(self, topic: str, tags: str = "*") -> Callable[[F], F]:
+        """Decorator: this function gets the topic's messages."""
+
+        def register(function: F) -> F:
+            self.subscribe(topic, tags, function)
+            return function
+
+        return register
+
+    def unsubscribe(self, topic: str) -> None:
+        self._subscribed.pop(topic, None)
+        if self._core is not None:
+            self._core.unsubscribe(topic)
+
+    # -- running
+
+    def _make(self, client: ClientCore) -> PushConsumerCore:
+        file = None
+        if self.settings.model is MessageModel.BROADCASTING:
+            file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
+        core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file)
+        core.on_settled = self._settled.set
+        for topic, tags in self._subscribed.items():
+            core.subscribe(topic, tags)
+        return core
+
+    async def start(self) -> Self:
+        """Returns when the first share of queues is being pulled, or after five seconds. Topics nobody has yet are waited for."""
+        if self._core is None:
+            self._settled.clear()
+            self._closed.clear()
+            await super().start()
+            try:
+                async with asyncio.timeout(SETTLE_S):
+                    await self._settled.wait()
+            except TimeoutError:
+                log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
+        return self
+
+    async def _closing(self, core: PushConsumerCore) -> None:
+        done = asyncio.Event()
+        core.close(done.set, wait_ms=self.close_wait_ms)
+        await done.wait()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+    async def close(self) -> None:
+        """Stop pulling, let running functions finish, write progress down, leave the group."""
+        await super().close()
+        self._closed.set()
+
+    async def closed(self) -> None:
+        """Wait until close() was called."""
+        await self._closed.wait()
+
+    def pause(self) -> None:
+        """Pull nothing more until resume(); what was pulled is still consumed."""
+        self._part().pause()
+
+    def resume(self) -> None:
+        self._part().resume()
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """This member's share now, retry queues included."""
+        return sorted(self._part().queues)
+
+    # -- consuming
+
+    def _consume(self, messages: list[ReceivedMessage], judge: Judged) -> None:
+        function = self._functions.get(messages[0].topic) or self._listener
+        if function is None:
+            log.error("! group %s has no function for topic %s of message %s", self.group, messages[0].topic, messages[0].message_id)
+            judge(Outcome.RETRY_LATER)
+            return
+        task = asyncio.get_running_loop().create_task(self._call(function, messages, judge))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, function: Function, messages: list[ReceivedMessage], judge: Judged) -> None:
+        given: Any = messages if self.settings.consume_batch_size > 1 else messages[0]
+        outcome = Outcome.RETRY_LATER
+        try:
+            if is_async(function):
+                result = await function(given)
+            else:
+                result = await asyncio.get_running_loop().run_in_executor(self._pool(), partial(function, given))
+                if isinstance(result, Awaitable):  # a lambda or partial around an async function
+                    result = await result
+            if result is not RETRY_LATER and result is not False:
+                outcome = Outcome.SUCCESS
+        except Exception:
+            log.exception("! group %s: consuming %s failed", self.group, ", ".join(message.message_id for message in messages))
+        finally:
+            judge(outcome)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.settings.concurrency_max, thread_name_prefix=f"roquet-{self.group}")
+        return self._threads
+
+
+def is_async(function: Function) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -1,0 +1,155 @@
+"""One client per process and name-server list: all producers and consumers of a loop share it, and its connections.
+
+producer A ─┐
+producer B ─┼─ SharedClient: ClientCore + AsyncCaller ── one connection per broker
+consumer C ─┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from roquet.client.core.failures import GroupTaken
+from roquet.client.core.instance import ClientCore
+from roquet.clock import SystemClock
+from roquet.net.caller import AsyncCaller
+
+T = TypeVar("T")
+
+ALARM_MAX_S = 5.0
+"""The alarm rings at least this often, to notice a wall clock that was put back."""
+
+STARTED_NS = time.time_ns()
+
+
+def process_name() -> str:
+    """Instance name when the user gives none: two processes never share a client id, nor does a fork share its parent's."""
+    return f"{os.getpid()}#{STARTED_NS}"
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    name_servers: tuple[str, ...]
+    instance_name: str | None = None
+    unit_name: str = ""
+
+
+class Joining(Protocol):
+    """A producer or consumer core on its way into a client."""
+
+    def start(self) -> None: ...
+
+
+C = TypeVar("C", bound=Joining)
+
+
+class SharedClient:
+    """Made and used on one loop. `join` counts up, `leave` counts down; the last one out closes the connections."""
+
+    def __init__(self, key: tuple[ClientOptions, int], client_id: str, ip: bytes) -> None:
+        self.key = key
+        self.users = 0
+        self.caller = AsyncCaller()
+        self.core = ClientCore(
+            name_servers=key[0].name_servers,
+            client_id=client_id,
+            caller=self.caller,
+            clock=SystemClock(),
+            random=Random(),
+            ip=ip,
+            pid=os.getpid(),
+        )
+        self.caller.handler = self.core.receive
+        self._loop = asyncio.get_running_loop()
+        self._alarm: asyncio.TimerHandle | None = None
+        self.core.timers.on_sooner = self._arm
+        self._arm(self.core.next_due_ms())
+
+    def _arm(self, due_ms: int) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        delay = min(max((due_ms - self.core.clock.now_ms()) / 1000, 0.001), ALARM_MAX_S)
+        self._alarm = self._loop.call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.core.tick(self.core.clock.now_ms())
+        if not self.core.closed:
+            self._arm(self.core.next_due_ms())
+
+    async def leave(self) -> None:
+        self.users -= 1
+        if self.users == 0:
+            _clients_of(self._loop).pop(self.key, None)
+            self.core.timers.on_sooner = None
+            self.core.close()
+            if self._alarm is not None:
+                self._alarm.cancel()
+            await self.caller.close()
+
+
+_all: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[ClientOptions, int], SharedClient]] = WeakKeyDictionary()
+
+
+def _clients_of(loop: asyncio.AbstractEventLoop) -> dict[tuple[ClientOptions, int], SharedClient]:
+    return _all.setdefault(loop, {})
+
+
+async def join(options: ClientOptions, make: Callable[[ClientCore], C]) -> tuple[SharedClient, C]:
+    """Make a producer or consumer and start it inside the shared client.
+
+    A second member of the same group in this process gets a client (and client id) of its own, since brokers tell
+    members apart by client id. With an instance_name of the user's that is an error instead.
+    """
+    ip = await local_ip(options.name_servers[0])
+    clients = _clients_of(asyncio.get_running_loop())
+    number = 0
+    while True:
+        key = (options, number)
+        shared = clients.get(key)
+        if shared is None:
+            shared = clients[key] = SharedClient(key, client_id(options, number, ip), ip)
+        part = make(shared.core)
+        shared.users += 1
+        try:
+            part.start()
+        except GroupTaken:
+            shared.users -= 1  # others are there, or the group could not be taken
+            if options.instance_name is not None:
+                raise
+            number += 1
+        except BaseException:
+            await shared.leave()
+            raise
+        else:
+            return shared, part
+
+
+def client_id(options: ClientOptions, number: int, ip: bytes) -> str:
+    """Upstream's form: ip@instance[@unit]."""
+    instance = options.instance_name if options.instance_name is not None else process_name()
+    if number:
+        instance = f"{instance}#{number + 1}"
+    name = f"{socket.inet_ntop(socket.AF_INET if len(ip) == 4 else socket.AF_INET6, ip)}@{instance}"
+    return f"{name}@{options.unit_name}" if options.unit_name else name
+
+
+async def local_ip(name_server: str) -> bytes:
+    """The address of this host as the name server sees it, best guess: no packet is sent."""
+    host, _, port = name_server.rpartition(":")
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+        family, _, _, _, address = found[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return socket.inet_pton(family, probe.getsockname()[0].partition("%")[0])
+    except OSError:
+        return b"\x7f\x00\x00\x01"

@@ -1,0 +1,123 @@
+"""The blocking face: the same classes for programs without asyncio.
+
+    with Producer("orders-service") as producer:
+        receipt = producer.send(Message("orders", b"..."))
+
+One background thread runs one loop for all of them. Every method of the asyncio class is here under the same name and
+with the same arguments, and returns what awaiting it gives; callbacks and async listeners run in that thread, plain
+listeners in threads of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from roquet.client import producer, pull_consumer, push_consumer
+from roquet.client.core.consuming import RETRY_LATER
+from roquet.message import Message, MessageQueue, ReceivedMessage
+
+__all__ = ["RETRY_LATER", "Message", "MessageQueue", "Producer", "PullConsumer", "PushConsumer", "ReceivedMessage"]
+
+T = TypeVar("T")
+
+
+class _Background:
+    """The loop and its thread, started at first use. A daemon: it does not keep a program from ending."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="roquet-client", daemon=True).start()
+            return self._loop
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        loop = self.loop()
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is loop:
+            work.close()
+            raise RuntimeError("a blocking call inside the client's own thread would wait for itself; use a plain (not async) listener")
+        waiting = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return waiting.result()
+        except BaseException:
+            waiting.cancel()  # Ctrl-C while waiting
+            raise
+
+
+_background = _Background()
+
+
+class _Blocking:
+    """Wraps one asyncio object. Coroutine methods block; others are called on the loop's thread."""
+
+    _kind: Callable[..., Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._inner = _background.run(_apply(lambda: self._kind(*args, **kwargs)))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        found = getattr(type(self._inner), name, None)
+        if inspect.iscoroutinefunction(found):
+
+            @functools.wraps(found)
+            def blocking(*args: Any, **kwargs: Any) -> Any:
+                result = _background.run(getattr(self._inner, name)(*args, **kwargs))
+                return self if result is self._inner else result
+
+            return blocking
+        if callable(found):
+
+            @functools.wraps(found)
+            def direct(*args: Any, **kwargs: Any) -> Any:
+                return _background.run(_apply(lambda: getattr(self._inner, name)(*args, **kwargs)))
+
+            return direct
+        return _background.run(_apply(lambda: getattr(self._inner, name)))
+
+    def __dir__(self) -> list[str]:
+        return [name for name in dir(type(self._inner)) if not name.startswith("_")]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._inner!r}>"
+
+
+async def _apply(work: Callable[[], T]) -> T:
+    return work()
+
+
+class Producer(_Blocking):
+    __doc__ = producer.Producer.__doc__
+    _kind = producer.Producer
+
+
+class PullConsumer(_Blocking):
+    __doc__ = pull_consumer.PullConsumer.__doc__
+    _kind = pull_consumer.PullConsumer
+
+
+class PushConsumer(_Blocking):
+    __doc__ = push_consumer.PushConsumer.__doc__
+    _kind = push_consumer.PushConsumer

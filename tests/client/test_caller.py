@@ -1,0 +1,198 @@
+"""AsyncCaller over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from roquet.errors import CallTimeout, ConnectFailed, RoquetError
+from roquet.net.caller import AsyncCaller
+from roquet.wire.command import Command
+from tests.client.tcp import fake_server
+
+Result = Command | RoquetError
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await test
+
+    asyncio.run(bounded())
+
+
+def ask(caller: AsyncCaller, address: str, command: Command, timeout_ms: int = 3_000) -> asyncio.Future[Result]:
+    answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+    caller.call(address, command, timeout_ms, answer.set_result)
+    return answer
+
+
+def test_many_calls_share_one_connection_and_one_write() -> None:
+    async def test() -> None:
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            answers = await asyncio.gather(*(ask(caller, server.address, Command(106)) for _ in range(50)))
+            assert all(isinstance(answer, Command) and answer.code == 0 for answer in answers)
+            [connection] = server.connections
+            assert connection.reads == [50]
+            await caller.close()
+
+    run(test())
+
+
+def test_nobody_listening_fails_the_call_and_the_next_use_connects_again() -> None:
+    async def test() -> None:
+        caller = AsyncCaller()
+        async with fake_server() as server:
+            address = server.address
+        failure = await ask(caller, address, Command(106))
+        assert isinstance(failure, ConnectFailed)
+        assert address in str(failure)
+        assert caller.addresses() == []
+        async with fake_server() as server:
+            assert isinstance(await ask(caller, server.address, Command(106)), Command)
+            server.connections[0].transport.abort()
+            while caller.addresses():
+                await asyncio.sleep(0)
+            assert isinstance(await ask(caller, server.address, Command(106)), Command)
+        await caller.close()
+
+    run(test())
+
+
+def test_an_address_that_makes_no_sense_fails_the_call() -> None:
+    async def test() -> None:
+        caller = AsyncCaller()
+        for address in ("nonsense", "127.0.0.1:99999999", ":"):
+            assert isinstance(await ask(caller, address, Command(106)), ConnectFailed)
+        await caller.close()
+
+    run(test())
+
+
+def test_no_answer_in_time_is_a_timeout_and_a_late_answer_is_ignored() -> None:
+    async def test() -> None:
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            await ask(caller, server.address, Command(106))
+            server.cluster.silent = {server.address}
+            assert isinstance(await ask(caller, server.address, Command(106), timeout_ms=20), CallTimeout)
+            server.connections[0].transport.write(Command(0, opaque=2, flag=1).encode())
+            server.cluster.silent = set()
+            assert isinstance(await ask(caller, server.address, Command(106)), Command)
+            await caller.close()
+
+    run(test())
+
+
+def test_a_connection_that_has_gone_silent_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr("roquet.net.caller.SILENT_MS", 10)
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            await ask(caller, server.address, Command(106))
+            [before] = server.connections
+            server.cluster.silent = {server.address}
+            waiting = ask(caller, server.address, Command(106), timeout_ms=60_000)
+            assert isinstance(await ask(caller, server.address, Command(106), timeout_ms=20), CallTimeout)
+            assert isinstance(await waiting, ConnectFailed)
+            server.cluster.silent = set()
+            assert isinstance(await ask(caller, server.address, Command(106)), Command)
+            assert before not in server.connections
+            await caller.close()
+
+    run(test())
+
+
+def test_a_lost_connection_and_hanging_up_fail_the_calls_under_way() -> None:
+    async def test() -> None:
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            await ask(caller, server.address, Command(106))
+            server.cluster.silent = {server.address}
+            waiting = ask(caller, server.address, Command(106))
+            await asyncio.sleep(0)
+            server.connections[0].transport.abort()
+            assert isinstance(await waiting, ConnectFailed)
+            waiting = ask(caller, server.address, Command(106))
+            caller.hang_up(server.address)
+            assert isinstance(await waiting, ConnectFailed)
+            waiting = ask(caller, server.address, Command(106))
+            await caller.close()
+            assert isinstance(await waiting, ConnectFailed)
+            assert isinstance(await ask(caller, server.address, Command(106)), ConnectFailed)
+
+    run(test())
+
+
+def test_bytes_that_are_not_the_protocol_end_the_connection_with_a_hint() -> None:
+    async def test() -> None:
+        async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(http, "127.0.0.1", 0)
+        caller = AsyncCaller()
+        failure = await ask(caller, f"127.0.0.1:{server.sockets[0].getsockname()[1]}", Command(106))
+        assert isinstance(failure, ConnectFailed)
+        assert "RocketMQ port" in str(failure)
+        await caller.close()
+        server.close()
+        await server.wait_closed()
+
+    run(test())
+
+
+def test_requests_of_the_server_reach_the_handler_and_its_reply_goes_back() -> None:
+    async def test() -> None:
+        async with fake_server() as server:
+            seen: list[Command] = []
+
+            def handler(address: str, command: Command, reply: object) -> None:
+                assert address == server.address
+                seen.append(command)
+                if command.code == 307:
+                    raise ValueError("a bug")
+                assert callable(reply)
+                reply(command.reply(0, "done"))
+
+            caller = AsyncCaller(handler)
+            await ask(caller, server.address, Command(106))
+            [connection] = server.connections
+            connection.transport.write(
+                Command(221, opaque=7).encode() + Command(307, opaque=8).encode() + Command(40, opaque=9, flag=2).encode()
+            )
+            while len(seen) < 3 or len(connection.answers) < 2:
+                await asyncio.sleep(0.001)
+            assert [(answer.opaque, answer.code) for answer in connection.answers] == [(7, 0), (8, 1)]
+            await caller.close()
+
+    run(test())
+
+
+def test_oneway_frames_are_marked_and_a_full_pipe_makes_senders_wait() -> None:
+    async def test() -> None:
+        async with fake_server() as server:
+            caller = AsyncCaller()
+            await ask(caller, server.address, Command(106))
+            [connection] = server.connections
+            connection.transport.pause_reading()
+            for _ in range(64):
+                caller.oneway(server.address, Command(10, body=bytes(256 * 1024)))
+            await asyncio.sleep(0)
+            assert caller.backlog(server.address) > 4 * 1024 * 1024
+            waiting = asyncio.ensure_future(caller.drained(server.address))
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+            connection.transport.resume_reading()
+            await waiting
+            while len(server.cluster.requests(10)) < 64:
+                await asyncio.sleep(0.001)
+            assert all(command.is_oneway for command in server.cluster.requests(10))
+            await caller.close()
+
+    run(test())

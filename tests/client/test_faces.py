@@ -1,0 +1,266 @@
+"""The asyncio classes and the blocking ones, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roquet.client import (
+    RETRY_LATER,
+    GroupTaken,
+    Message,
+    Producer,
+    PullConsumer,
+    PullStatus,
+    PushConsumer,
+    ReceivedMessage,
+    SendReceipt,
+    sync,
+)
+from roquet.errors import ClientError, ConnectFailed, NotStarted, RoquetError
+from tests.client.tcp import FakeServer, fake_server
+
+
+def run(test: Callable[[FakeServer], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20), fake_server() as server:
+            server.cluster.create_topic("t", 2)
+            await test(server)
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_sending_in_every_way() -> None:
+    async def test(server: FakeServer) -> None:
+        async with Producer("p", server.address) as producer:
+            receipt = await producer.send(Message("t", b"1"))
+            assert isinstance(receipt, SendReceipt)
+            queue = (await producer.fetch_queues("t"))[1]
+            assert (await producer.send(Message("t", b"2"), queue=queue)).queue == queue
+            assert (await producer.send(Message("t", b"3"), selector=lambda queues, *_: queues[0])).queue.queue_id == 0
+            heard: list[SendReceipt | RoquetError] = []
+            producer.send_async(Message("t", b"4"), heard.append)
+            await until(lambda: bool(heard))
+            assert isinstance(heard[0], SendReceipt)
+            await producer.send_oneway(Message("t", b"5"))
+            assert len(await producer.send_batch([Message("t", b"6"), Message("t", b"7")])) == 2
+            await asyncio.gather(*(producer.send(Message("t", b"x")) for _ in range(100)))
+            bodies = [record.body for queue in server.cluster.log.values() for record in queue]
+            assert sorted(bodies)[:7] == [b"%d" % number for number in range(1, 8)]
+            assert len(bodies) == 107
+
+    run(test)
+
+
+def test_reading_by_hand() -> None:
+    async def test(server: FakeServer) -> None:
+        async with PullConsumer("g", server.address) as consumer:
+            queue, other = await consumer.fetch_queues("t")
+            for tag in "ab":
+                server.cluster.append(queue, tag.encode(), f"TAGS\x01{tag}")
+            result = await consumer.pull(queue, 0)
+            assert (result.status, result.next_offset, [message.body for message in result.messages]) == (PullStatus.FOUND, 2, [b"a", b"b"])
+            assert [message.tags for message in (await consumer.pull(queue, 0, tags="b")).messages] == ["b"]
+            assert (await consumer.pull(other, 0)).status is PullStatus.NO_NEW_MESSAGE
+            assert (await consumer.pull(queue, 50)).status is PullStatus.OFFSET_ILLEGAL
+            waiting = asyncio.ensure_future(consumer.pull_blocking(other, 0))
+            await until(lambda: len(server.cluster.requests(11)) == 5)
+            server.cluster.append(other, b"late")
+            server.cluster.run()
+            assert (await waiting).messages[0].body == b"late"
+            assert await consumer.fetch_offset(queue) == -1
+            await consumer.commit(queue, 2)
+            assert (await consumer.fetch_offset(queue), await consumer.min_offset(queue), await consumer.max_offset(queue)) == (2, 0, 2)
+            assert await consumer.create_topic("made", 3) == ["a"]
+            assert len(await consumer.fetch_queues("made")) == 3
+
+    run(test)
+
+
+def test_functions_of_both_kinds_consume_and_failures_are_sent_back() -> None:
+    async def test(server: FakeServer) -> None:
+        server.cluster.overrides[36] = lambda _, command: command.reply()
+        server.cluster.create_topic("plain", 1)
+        seen: list[tuple[bytes, bool]] = []
+        main = threading.get_ident()
+        consumer = PushConsumer("g", server.address, consume_from="first")
+
+        @consumer.on("t", "*")
+        async def async_one(message: ReceivedMessage) -> object:
+            seen.append((message.body, threading.get_ident() == main))
+            if message.body == b"raise":
+                raise ValueError("no")
+            return {b"later": RETRY_LATER, b"false": False}.get(message.body)
+
+        @consumer.on("plain")
+        def plain_one(message: ReceivedMessage) -> None:
+            seen.append((message.body, threading.get_ident() == main))
+
+        async with consumer, Producer("p", server.address) as producer:
+            for body in (b"fine", b"raise", b"later", b"false"):
+                await producer.send(Message("t", body))
+            await producer.send(Message("plain", b"thread"))
+            await until(lambda: len(seen) == 5 and len(server.cluster.requests(36)) == 3)
+        assert dict(seen) == {b"fine": True, b"raise": True, b"later": True, b"false": True, b"thread": False}
+        assert sum(server.cluster.offsets[key] for key in server.cluster.offsets if key[1].topic == "t") == 4
+
+    run(test)
+
+
+def test_a_batch_size_gives_lists() -> None:
+    async def test(server: FakeServer) -> None:
+        sizes: list[int] = []
+
+        async def listener(messages: list[ReceivedMessage]) -> None:
+            sizes.append(len(messages))
+
+        queue = server.cluster.create_topic("one", 1)[0]
+        for _ in range(5):
+            server.cluster.append(queue, b"x")
+        consumer = PushConsumer("g", server.address, consume_from="first", batch_size=4, listener=listener)
+        consumer.subscribe("one")
+        async with consumer:
+            await until(lambda: sum(sizes) == 5)
+        assert sizes == [4, 1]
+
+    run(test)
+
+
+def test_all_members_of_a_process_share_one_connection_and_the_last_one_closes_it() -> None:
+    async def test(server: FakeServer) -> None:
+        async with Producer("p", server.address) as first, Producer("q", server.address) as second:
+            await asyncio.gather(first.send(Message("t", b"x")), second.send(Message("t", b"x")))
+            assert first.client_id == second.client_id
+            assert len(server.connections) == 1
+            await first.close()
+            await second.send(Message("t", b"x"))
+        await until(lambda: not server.connections)
+
+    run(test)
+
+
+def test_a_second_member_of_a_group_gets_a_client_id_of_its_own_unless_it_was_named() -> None:
+    async def test(server: FakeServer) -> None:
+        async with Producer("p", server.address) as first, Producer("p", server.address) as second:
+            assert second.client_id == first.client_id + "#2"
+        async with Producer("p", server.address, instance_name="me") as named:
+            assert named.client_id.endswith("@me")
+            with pytest.raises(GroupTaken):
+                await Producer("p", server.address, instance_name="me").start()
+        async with Producer("p", server.address, instance_name="me", unit_name="u") as named:
+            assert named.client_id.endswith("@me@u")
+
+    run(test)
+
+
+def test_broadcast_offsets_survive_in_a_file(tmp_path: Path) -> None:
+    async def test(server: FakeServer) -> None:
+        queue = server.cluster.create_topic("one", 1)[0]
+        seen: list[bytes] = []
+        for number in range(3):
+            server.cluster.append(queue, b"%d" % number)
+            consumer = PushConsumer("g", server.address, broadcasting=True, consume_from="first", offsets_directory=tmp_path)
+            consumer.subscribe("one", "*", lambda message: seen.append(message.body))
+            async with consumer:
+                await until(lambda wanted=number + 1: len(seen) == wanted)  # type: ignore[misc] # a lambda with a default
+        assert seen == [b"0", b"1", b"2"]
+        [file] = tmp_path.glob("127.0.0.1@DEFAULT/g/offsets.json")
+        assert b'"topic":"one"}:3' in file.read_bytes()
+        assert file.with_name("offsets.json.bak").exists()
+
+    run(test)
+
+
+def test_a_cancelled_send_leaves_nothing_behind() -> None:
+    async def test(server: FakeServer) -> None:
+        async with Producer("p", server.address) as producer:
+            await producer.send(Message("t", b"x"))
+            server.cluster.silent = {server.address}
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await producer.send(Message("t", b"x"))
+            server.cluster.silent = set()
+            await producer.send(Message("t", b"x"))
+
+    run(test)
+
+
+def test_what_is_wrong_is_said_in_words() -> None:
+    async def test(server: FakeServer) -> None:
+        with pytest.raises(NotStarted, match="async with"):
+            await Producer("p", server.address).send(Message("t", b"x"))
+        with pytest.raises(ClientError, match="host:port"):
+            Producer("p", "no port:here")
+        with pytest.raises(ClientError, match="no name server"):
+            Producer("p", "")
+        with pytest.raises(ClientError, match="known are zlib"):
+            Producer("p", compression="rar")
+        with pytest.raises(ClientError, match="first, last, timestamp"):
+            PushConsumer("g", consume_from="middle")
+        with pytest.raises(ClientError, match="AVG_BY_CIRCLE"):
+            PushConsumer("g", strategy="RANDOM")
+        with pytest.raises(ClientError, match="no function"):
+            PushConsumer("g").subscribe("t")
+        async with Producer("p", "127.0.0.1:1") as producer:
+            with pytest.raises(ConnectFailed, match="mend the namesrv"):
+                await producer.send(Message("t", b"x"))
+
+    run(test)
+
+
+def test_the_blocking_face_does_the_same() -> None:
+    """The server runs in a loop of its own thread, as a program without asyncio would find it."""
+    ready = threading.Event()
+    over = threading.Event()
+    found: list[FakeServer] = []
+
+    async def serve() -> None:
+        async with fake_server() as server:
+            server.cluster.create_topic("t", 1)
+            found.append(server)
+            ready.set()
+            while not over.is_set():
+                await asyncio.sleep(0.005)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(10)
+    address = found[0].address
+    try:
+        seen: list[bytes] = []
+        consumer = sync.PushConsumer("g", address, consume_from="first")
+
+        @consumer.on("t")  # type: ignore[untyped-decorator] # the blocking face is typed by its asyncio twin only
+        def listener(message: ReceivedMessage) -> None:
+            seen.append(message.body)
+
+        with sync.Producer("p", address) as producer, consumer:
+            assert producer.send(Message("t", b"1")).queue_offset == 0
+            assert [one.queue_offset for one in producer.send_batch([Message("t", b"2"), Message("t", b"3")])] == [1, 2]
+            deadline = time.monotonic() + 10
+            while len(seen) < 3 and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert sorted(seen) == [b"1", b"2", b"3"]
+            assert producer.group == "p"
+            with pytest.raises(AttributeError):
+                producer._no_such_thing  # noqa: B018 (the access is the test)
+        with sync.PullConsumer("h", address) as reader:
+            [queue] = reader.fetch_queues("t")
+            assert len(reader.pull(queue, 0).messages) == 3
+        with pytest.raises(NotStarted):
+            producer.send(Message("t", b"late"))
+    finally:
+        over.set()
+        thread.join()

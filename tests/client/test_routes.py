@@ -1,0 +1,132 @@
+"""Routes, name servers and timers."""
+
+from __future__ import annotations
+
+import pytest
+
+from roquet.client.core.name_servers import parse_name_servers
+from roquet.client.core.routes import TopicRoute
+from roquet.client.core.timers import Timers
+from roquet.errors import ClientError, NoRoute
+from roquet.wire.bodies import BrokerData, QueueData, RouteInfo
+from tests.client.fakes import FakeCluster, Results
+
+
+def counts(route: TopicRoute) -> tuple[dict[str, int], dict[str, int]]:
+    writes: dict[str, int] = {}
+    reads: dict[str, int] = {}
+    for queues, table in ((route.write_queues, writes), (route.read_queues, reads)):
+        for queue in queues:
+            table[queue.broker_name] = table.get(queue.broker_name, 0) + 1
+    return writes, reads
+
+
+def test_queues_to_write_need_permission_and_a_master_queues_to_read_only_permission() -> None:
+    info = RouteInfo(
+        [QueueData("full", 4, 2, 6), QueueData("readonly", 3, 3, 4), QueueData("writeonly", 3, 3, 2), QueueData("slave", 2, 2, 6)],
+        [BrokerData("c", name, {1 if name == "slave" else 0: f"{name}:1"}) for name in ("full", "readonly", "writeonly", "slave")],
+    )
+    assert counts(TopicRoute("t", info)) == ({"full": 2, "writeonly": 3}, {"full": 4, "readonly": 3, "slave": 2})
+
+
+def test_an_order_configuration_decides_the_queues_to_write() -> None:
+    info = RouteInfo([QueueData("a", 8, 8, 6)], [BrokerData("c", "a", {0: "a:1"})], order_topic_conf="a:2;b:1;odd")
+    assert counts(TopicRoute("t", info))[0] == {"a": 2, "b": 1}
+
+
+def test_questions_for_the_same_topic_are_asked_once() -> None:
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    client = cluster.client()
+    results = Results()
+    for _ in range(5):
+        client.routes.fetch("t", results.append)
+    cluster.run()
+    assert len(results) == 5
+    assert len(cluster.requests(105)) == 1
+
+
+def test_a_known_route_outlives_a_name_server_that_forgot_it() -> None:
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    client = cluster.client()
+    results = Results()
+    client.routes.fetch("t", results.append)
+    cluster.run()
+    cluster.topics.clear()
+    client.routes.fetch("t", results.append)
+    cluster.run()
+    assert isinstance(results[1], TopicRoute)
+    client.routes.fetch("unknown", results.append)
+    cluster.run()
+    assert isinstance(results[2], NoRoute)
+
+
+def test_a_route_that_cannot_be_read_is_an_error_and_not_a_crash() -> None:
+    cluster = FakeCluster("a")
+    cluster.overrides[105] = lambda _, command: command.reply(body=b'{"queueDatas":7}')
+    results = Results()
+    cluster.client().routes.fetch("t", results.append)
+    cluster.run()
+    assert isinstance(results.only, NoRoute)
+    assert "cannot be read" in str(results.only)
+
+
+def test_routes_that_nobody_uses_are_forgotten_at_the_next_poll() -> None:
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    client = cluster.client()
+    client.routes.fetch("t", lambda _: None)
+    cluster.run()
+    assert client.routes.master("a") == "a:10911"
+    cluster.advance(30_000, 100)
+    assert (client.routes.topics, client.routes.brokers) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:1;b:2", ("a:1", "b:2")),
+        (" a:1 ;; a:1 ", ("a:1",)),
+        ("a", ("a:9876",)),
+        (["a:1", "b:2"], ("a:1", "b:2")),
+        ("[::1]:9876", ("[::1]:9876",)),
+    ],
+)
+def test_name_servers_are_read_as_people_write_them(text: str | list[str], expected: tuple[str, ...]) -> None:
+    assert parse_name_servers(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", ";", "a:b", "a:0", "a:70000", ":1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ClientError, match="name server"):
+        parse_name_servers(text)
+
+
+def test_timers_run_in_order_once_and_can_be_cancelled() -> None:
+    timers = Timers()
+    ran: list[str] = []
+    sooner: list[int] = []
+    timers.on_sooner = sooner.append
+    timers.at(20, lambda: ran.append("late"))
+    timers.at(10, lambda: ran.append("early"))
+    timers.at(10, lambda: ran.append("never")).cancel()
+    timers.at(10, lambda: 1 // 0)  # type: ignore[arg-type] # a bug in somebody's work
+    assert (sooner, timers.next_due_ms) == ([20, 10], 10)
+    timers.run(9)
+    assert ran == []
+    timers.run(10)
+    timers.run(30)
+    assert ran == ["early", "late"]
+
+
+def test_a_clock_put_back_does_not_stop_the_timers() -> None:
+    timers = Timers()
+    ran: list[str] = []
+    timers.run(1_000_000)
+    timers.at(1_000_100, lambda: ran.append("x"))
+    timers.run(400_000)  # ten minutes back
+    timers.run(400_099)
+    assert ran == []
+    timers.run(400_100)
+    assert ran == ["x"]
