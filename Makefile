@@ -1,0 +1,50 @@
+# One door to everything. `make help` lists the targets.
+# Needs Python 3.11 or newer and make; the virtual environment is made on first use and again when pyproject.toml changes.
+
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.roquet-installed
+ARGS   ?=
+# The first interpreter that is new enough and can make a virtual environment. `make PYTHON=/path/to/python` overrides.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; break; fi; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help up demo test check interop bench docs clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-9s %s\n", $$1, $$2 }'
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer with venv and ensurepip found. Install one (Debian: apt install python3.11-venv) or run make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "make: preparing $(VENV) with $$($(PYTHON) --version) (once, and again when pyproject.toml changes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+up: $(STAMP) ## name server and broker until Ctrl-C; data in ./data (ARGS="--shards 2" and other options of roquet up)
+	@$(BIN)/roquet up $(ARGS)
+
+demo: $(STAMP) ## the real thing on free ports with a temporary store, in under a minute
+	@$(BIN)/python demo/run.py $(ARGS)
+
+test: $(STAMP) ## every test (ARGS="-k supervisor" and other options of pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## ruff and mypy (strict)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	MYPYPATH=demo $(BIN)/python -m mypy demo examples
+
+interop: $(STAMP) ## real foreign clients against Roquet; needs Java, Maven and Go, and skips by name what is missing
+	$(BIN)/python interop/run.py $(ARGS)
+
+bench: $(STAMP) ## Apache RocketMQ and Roquet in turn under the same load; needs Java and Maven
+	$(BIN)/python bench/run.py $(ARGS)
+
+docs: $(STAMP) ## write docs/configuration.md again from the settings tables
+	$(BIN)/python -m roquet.cli.reference > docs/configuration.md
+
+clean: ## remove what make made: the virtual environment, caches, build output; never ./data
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

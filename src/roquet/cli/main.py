@@ -1,0 +1,100 @@
+"""Joins the commands, and turns every expected failure into a sentence and an exit code.
+
+Exit codes: 0 it worked; 1 it did not, and standard error says why and what to do; 2 the command line itself is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from roquet import __version__
+from roquet.cli import consume, groups, query, send, servers, status, topics
+from roquet.cli.render import note
+from roquet.errors import CallTimeout, ConnectFailed, NoRoute, RoquetError
+from roquet.settings import BadSetting
+
+DESCRIPTION = "Roquet: what Apache RocketMQ is, in Python. Servers, client and administration in one command."
+EXAMPLES = """\
+examples:
+  roquet up                                   a name server and a broker, data in ./data, until Ctrl-C
+  roquet send greetings "hello"               send one message
+  roquet consume greetings --from first       show messages as they come
+  roquet status                               the cluster at a glance, with its warnings
+
+The name server is -n/--namesrv, else $NAMESRV_ADDR, else 127.0.0.1:9876.
+Exit codes: 0 it worked, 1 it failed (standard error says why), 2 wrong usage.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="roquet", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"roquet {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for noun in (servers, topics, groups, send, consume, query, status):
+        noun.add_commands(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = build_parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.DEBUG if getattr(arguments, "verbose", False) else getattr(arguments, "log_level", logging.WARNING),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        result = arguments.run(arguments)
+        code = run(result) if inspect.iscoroutine(result) else result
+        sys.stdout.flush()
+        return int(code or 0)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python would complain again while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except BadSetting as error:
+        note(f"roquet: {error}")
+        return 2
+    except (RoquetError, OSError) as error:
+        note(f"roquet: {explain(error)}")
+        return 1
+
+
+def run(work: Coroutine[Any, Any, int | None]) -> int | None:
+    """On uvloop where it is installed; everything works without it."""
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)
+
+
+def explain(error: Exception) -> str:
+    """The error's own sentence, and what a person at a shell can do about it."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, ConnectFailed):
+        return f"{text}\n  Start one with: roquet up\n  or name another one: -n HOST:PORT (or NAMESRV_ADDR=HOST:PORT)"
+    if isinstance(error, CallTimeout):
+        return f"{text}\n  Allow more time with: --timeout SECONDS"
+    if isinstance(error, NoRoute):
+        return f"{text}\n  What exists: roquet topic list\n  Create it: roquet topic create NAME"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return (
+            f"{text}\n  Something listens there already, perhaps another Roquet or RocketMQ."
+            "\n  Choose other ports (roquet up --namesrv-port 0 --broker-port 0 takes free ones; listenPort in a file)."
+        )
+    return text

@@ -1,0 +1,113 @@
+"""What the commands' options share: the name server, --json, times, yes-or-no questions."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+from typing import Any
+
+from roquet.cli.render import note
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+Commands = Any
+"""What argparse's add_subparsers returns; its class is private there."""
+
+
+def default_namesrv() -> str:
+    return os.environ.get("NAMESRV_ADDR", "").strip() or DEFAULT_NAMESRV
+
+
+def command(commands: Commands, name: str, about: str, examples: str, *, aliases: tuple[str, ...] = ()) -> argparse.ArgumentParser:
+    """A command with one line about it and examples under its --help."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about,
+        description=about[0].upper() + about[1:] + ".",
+        epilog="examples:\n" + "\n".join("  " + line.strip() for line in examples.strip().splitlines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        aliases=list(aliases),
+    )
+    return parser
+
+
+def noun(commands: Commands, name: str, about: str, examples: str) -> Commands:
+    """A command that has commands of its own: roquet topic list."""
+    parser = command(commands, name, about, examples)
+    return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Of every command that talks to a running cluster."""
+    parser.add_argument(
+        "-n",
+        "--namesrv",
+        metavar="HOST:PORT",
+        default=default_namesrv(),
+        help="name servers, separated by ';' (default: $NAMESRV_ADDR, else 127.0.0.1:9876)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    parser.add_argument("--timeout", type=positive_seconds, default=5.0, metavar="SECONDS", help="for one answer (default: 5)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what goes over the wire, on standard error")
+
+
+def timeout_ms(arguments: argparse.Namespace) -> int:
+    return int(arguments.timeout * 1000)
+
+
+def positive(text: str) -> int:
+    try:
+        number = int(text.replace("_", "").replace(",", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is too small; at least 1")
+    return number
+
+
+def port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; allowed are 1 to 65535, or 0 for a free one")
+    return int(text)
+
+
+def positive_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    if not 0 < seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} seconds; allowed are more than 0 and at most 86400")
+    return seconds
+
+
+def pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key.strip(), value
+
+
+def timestamp_ms(text: str) -> int:
+    """2024-05-01, 2024-05-01T10:00:00 (local time unless a zone is given), or milliseconds since 1970."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return int(datetime.datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time; write 2024-05-01, 2024-05-01T10:00:00 or milliseconds since 1970"
+        ) from None
+
+
+def confirmed(arguments: argparse.Namespace, question: str) -> bool:
+    """For what cannot be undone: --yes, or a yes typed at a terminal."""
+    if arguments.yes:
+        return True
+    if not sys.stdin.isatty():
+        note(f"roquet: {question} Not done: say --yes, since there is no terminal to ask at.")
+        return False
+    note(f"{question} [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

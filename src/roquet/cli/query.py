@@ -1,0 +1,121 @@
+"""`roquet query`: find messages by id, key or unique key."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from roquet.cli.messages import as_json, describe
+from roquet.cli.options import Commands, cluster_options, command, noun, positive, timestamp_ms
+from roquet.cli.render import emit, emit_json, note
+from roquet.cli.topics import admin
+from roquet.errors import ClientError, Rejected
+
+if TYPE_CHECKING:
+    from roquet.message import ReceivedMessage
+
+
+def add_commands(commands: Commands) -> None:
+    nouns = noun(
+        commands,
+        "query",
+        "find messages by id, key or unique key",
+        """
+        roquet query id 7F00000100002A9F0000000000000000
+        roquet query key orders order-17
+        roquet query unique orders C0000202000A2A139F1E6D2BAE4F0000
+        """,
+    )
+
+    by_id = command(
+        nouns,
+        "id",
+        "one message by its id",
+        """
+        roquet query id 7F00000100002A9F0000000000000000         the broker's id: its address and the place in its log
+        roquet query id C0000202000A2A139F1E6D2BAE4F0000 --topic orders   the producer's id, which needs the topic
+        """,
+    )
+    by_id.add_argument("id", metavar="ID")
+    by_id.add_argument("--topic", metavar="TOPIC", help="look for the producer's id in this topic")
+    cluster_options(by_id)
+    by_id.set_defaults(run=query_id)
+
+    by_key = command(
+        nouns,
+        "key",
+        "messages that have a key",
+        """
+        roquet query key orders order-17
+        roquet query key orders order-17 --begin 2024-05-01 --end 2024-05-02
+        """,
+    )
+    by_key.add_argument("topic", metavar="TOPIC")
+    by_key.add_argument("key", metavar="KEY")
+    by_key.add_argument("--max", type=positive, default=64, metavar="N", help="at most so many from each broker (default: 64)")
+    by_key.add_argument("--begin", type=timestamp_ms, default=0, metavar="TIME", help="stored then or later: 2024-05-01T10:00 or ms")
+    by_key.add_argument("--end", type=timestamp_ms, default=(1 << 63) - 1, metavar="TIME", help="stored before")
+    cluster_options(by_key)
+    by_key.set_defaults(run=query_key)
+
+    unique = command(nouns, "unique", "by the producer's unique key", "roquet query unique orders C0000202000A2A139F1E6D2BAE4F0000")
+    unique.add_argument("topic", metavar="TOPIC")
+    unique.add_argument("key", metavar="UNIQUE_KEY")
+    cluster_options(unique)
+    unique.set_defaults(run=query_unique)
+
+
+async def query_id(arguments: argparse.Namespace) -> int:
+    """Both kinds of id have 32 digits. With a topic it is the producer's; without, the broker's, whose address is in it."""
+    async with admin(arguments) as cluster:
+        if arguments.topic:
+            found = await cluster.query_by_unique_key(arguments.topic, arguments.id)
+        else:
+            from roquet.errors import Refused
+            from roquet.message import host_text
+            from roquet.wire.ids import parse_offset_message_id
+
+            try:
+                address = host_text(parse_offset_message_id(arguments.id)[0])
+            except Refused as error:
+                raise ClientError(error.remark) from None
+            # An id names an address that we would connect to: only to brokers of this cluster.
+            if address not in {broker.address for broker in await cluster.brokers()}:
+                note(
+                    f"roquet: {arguments.id} is not an id that a broker of this cluster made (it would be {address})."
+                    "\n  If it is the producer's id, say which topic it is in: --topic TOPIC"
+                )
+                return 1
+            try:
+                found = [await cluster.view_message(arguments.id)]
+            except Rejected as error:
+                note(f"roquet: {error}")
+                return 1
+    return show(found, arguments)
+
+
+async def query_key(arguments: argparse.Namespace) -> int:
+    async with admin(arguments) as cluster:
+        found = await cluster.query_by_key(
+            arguments.topic, arguments.key, count_max=arguments.max, begin_ms=arguments.begin, end_ms=arguments.end
+        )
+    return show(found, arguments)
+
+
+async def query_unique(arguments: argparse.Namespace) -> int:
+    async with admin(arguments) as cluster:
+        found = await cluster.query_by_unique_key(arguments.topic, arguments.key)
+    return show(found, arguments)
+
+
+def show(messages: list[ReceivedMessage], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        shown: list[dict[str, Any]] = [as_json(message) for message in messages]
+        emit_json(shown)
+    for number, message in enumerate(messages if not arguments.json else []):
+        if number:
+            emit()
+        emit(describe(message))
+    if not messages:
+        note("no message found")
+    return 0 if messages else 1

@@ -1,0 +1,97 @@
+"""How values look on a terminal: aligned tables, sizes, rates, times. Pure text in and out; `emit` alone prints."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+Cell = str | int | float | None
+
+
+def emit(text: str = "") -> None:
+    """One line for the reader of standard output, now and not when a buffer is full."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """One line for the person, on standard error, so that pipes and --json stay clean."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def emit_json(value: Any) -> None:
+    """One JSON document on one line."""
+    emit(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode())
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, indent: str = "") -> str:
+    """Columns as wide as their widest cell; numbers to the right, words to the left; no trailing blanks.
+
+    An empty table says so, since silence reads like a failure.
+    """
+    rows = [list(row) for row in rows]
+    if not rows:
+        return indent + "(none)"
+    shown = [[show(cell) for cell in row] for row in rows]
+    widths = [max(len(heading), *(len(row[column]) for row in shown)) for column, heading in enumerate(headings)]
+    to_the_right = [all(isinstance(row[column], int | float | None) for row in rows) for column in range(len(headings))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(cells, widths, to_the_right, strict=True))
+        return (indent + "  ".join(padded)).rstrip()
+
+    return "\n".join([line(list(headings)), *(line(row) for row in shown)])
+
+
+def show(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, float):
+        return f"{cell:,.1f}"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return printable(cell)
+
+
+def printable(text: str) -> str:
+    """Text from outside without control characters: a topic or a body must not be able to drive the terminal."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def size(count: float) -> str:
+    """1536 -> 1.5 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def duration(seconds: float) -> str:
+    """The two largest units: 90061 -> 1d 1h."""
+    seconds = max(0, int(seconds))
+    parts = [(seconds // 86_400, "d"), (seconds // 3_600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    while len(parts) > 1 and parts[0][0] == 0:
+        parts.pop(0)
+    return " ".join(f"{number}{unit}" for number, unit in parts[:2])
+
+
+def moment(timestamp_ms: int) -> str:
+    """Local time to the millisecond; "-" for the zeros and minus ones that mean "never"."""
+    if timestamp_ms <= 0:
+        return "-"
+    try:
+        when = datetime.datetime.fromtimestamp(timestamp_ms / 1000)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return when.isoformat(sep=" ", timespec="milliseconds")
+
+
+def counted(number: int, noun: str) -> str:
+    """1 message, 2 messages."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

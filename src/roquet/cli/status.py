@@ -1,0 +1,202 @@
+"""`roquet status`: the cluster at a glance, and what its brokers warn of."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from roquet.cli.options import Commands, cluster_options, command, positive_seconds
+from roquet.cli.render import Cell, counted, duration, emit, emit_json, printable, size, table
+from roquet.cli.topics import admin, belongs_to_users
+from roquet.errors import RoquetError
+
+if TYPE_CHECKING:
+    from roquet.admin import Admin, Broker
+
+WARNING_KEY = re.compile(r"roquetWarning_(\d+)")
+"""Brokers of ours keep what they warned of under these keys of their runtime information."""
+
+
+GROUPS_SHOWN_MAX = 10
+"""The groups furthest behind; `roquet group list` shows all."""
+
+
+def add_commands(commands: Commands) -> None:
+    status = command(
+        commands,
+        "status",
+        "show the cluster: brokers, versions, rates, store sizes, lag, warnings",
+        """
+        roquet status
+        roquet status --watch 2               again every two seconds
+        roquet status --json
+        """,
+    )
+    status.add_argument("--watch", type=positive_seconds, metavar="SECONDS", help="show it again and again, until Ctrl-C")
+    cluster_options(status)
+    status.set_defaults(run=show_status)
+
+
+@dataclass(frozen=True)
+class BrokerStatus:
+    """One broker: where it is, and what it says of itself. `error` when it does not answer."""
+
+    broker: Broker
+    runtime: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+
+    def number(self, key: str) -> float:
+        """The first number of a value: rates come as averages over 10 s, 1 min and 10 min with blanks between."""
+        words = self.runtime.get(key, "").split()
+        try:
+            return float(words[0]) if words else 0.0
+        except ValueError:
+            return 0.0
+
+    @property
+    def version(self) -> str:
+        return self.runtime.get("brokerVersionDesc", "-")
+
+    @property
+    def log_bytes(self) -> int:
+        return max(0, int(self.number("commitLogMaxOffset") - self.number("commitLogMinOffset")))
+
+    @property
+    def disk_share(self) -> float:
+        return self.number("commitLogDiskRatio")
+
+    def uptime_s(self, now_ms: int) -> float:
+        booted = self.number("bootTimestamp")
+        return max(0.0, (now_ms - booted) / 1000) if booted else 0.0
+
+    @property
+    def warnings(self) -> list[str]:
+        found = [(int(match[1]), text) for key, text in self.runtime.items() if (match := WARNING_KEY.fullmatch(key))]
+        return [text for _, text in sorted(found)]
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    name_servers: tuple[str, ...]
+    brokers: list[BrokerStatus]
+    topics: list[str]
+    lag: dict[str, int]
+    """By group."""
+    problems: list[str]
+    """What could not be found out, and why."""
+
+    @property
+    def warnings(self) -> list[str]:
+        return [f"{one.broker.name}: {text}" for one in self.brokers for text in one.warnings]
+
+
+async def look(cluster: Admin) -> ClusterStatus:
+    from roquet.wire.names import is_system_group
+
+    brokers = await cluster.brokers()
+    problems: list[str] = []
+
+    async def one(broker: Broker) -> BrokerStatus:
+        try:
+            return BrokerStatus(broker, await cluster.runtime(broker.address))
+        except RoquetError as error:
+            return BrokerStatus(broker, error=str(error))
+
+    seen = await asyncio.gather(*(one(broker) for broker in brokers))
+    own_names = {broker.name for broker in brokers} | {broker.cluster for broker in brokers}
+    topics = [name for name in await cluster.topic_names() if belongs_to_users(name, own_names)]
+    lag: dict[str, int] = {}
+    if brokers and not any(status.error for status in seen):
+        try:
+            groups = [name for name in await cluster.groups() if not is_system_group(name)]
+            progress = await cluster.progress_of_all(groups)
+            lag = {group: sum(queue.lag for queue in queues) for group, queues in progress.items()}
+        except RoquetError as error:
+            problems.append(f"the groups' lag is not known: {error}")
+    problems += [f"{status.broker.name} at {status.broker.address} does not answer: {status.error}" for status in seen if status.error]
+    return ClusterStatus(cluster.name_server_addresses, list(seen), topics, lag, problems)
+
+
+async def show_status(arguments: argparse.Namespace) -> int:
+    async with admin(arguments) as cluster:
+        while True:
+            status = await look(cluster)
+            now_ms = int(time.time() * 1000)
+            if arguments.json:
+                emit_json(to_json(status, now_ms))
+            else:
+                if arguments.watch and sys.stdout.isatty():
+                    sys.stdout.write("\x1b[H\x1b[J")
+                emit(to_text(status, now_ms))
+            if not arguments.watch:
+                return 1 if status.problems else 0
+            await asyncio.sleep(arguments.watch)
+
+
+def to_text(status: ClusterStatus, now_ms: int) -> str:
+    lines = [f"name server  {', '.join(status.name_servers)}", ""]
+    if status.brokers:
+        rows: list[list[Cell]] = [
+            [
+                one.broker.cluster,
+                one.broker.name,
+                "master" if one.broker.is_master else f"slave {one.broker.broker_id}",
+                one.broker.address,
+                one.version if not one.error else "does not answer",
+                duration(one.uptime_s(now_ms)) if not one.error else "-",
+                one.number("putTps"),
+                one.number("getTransferedTps"),
+                int(one.number("msgPutTotalTodayNow")),
+                int(one.number("msgGetTotalTodayNow")),
+                size(one.log_bytes),
+                f"{one.disk_share:.0%}",
+            ]
+            for one in status.brokers
+        ]
+        headings = ["CLUSTER", "BROKER", "ROLE", "ADDRESS", "VERSION", "UP", "IN/S", "OUT/S", "IN", "OUT", "LOG", "DISK"]
+        lines.append(table(headings, rows))
+    else:
+        lines.append("no broker is registered; start one: roquet broker")
+    total = counted(sum(status.lag.values()), "message")
+    lines += ["", f"{counted(len(status.topics), 'topic')}, {counted(len(status.lag), 'group')}, lag {total}"]
+    behind = sorted(((lag, group) for group, lag in status.lag.items() if lag), reverse=True)
+    lines += [f"  {printable(group)}  {counted(lag, 'message')} behind" for lag, group in behind[:GROUPS_SHOWN_MAX]]
+    if status.warnings:
+        lines += ["", f"WARNINGS ({len(status.warnings)})"] + [f"  {printable(text)}" for text in status.warnings]
+    if status.problems:
+        lines += ["", "PROBLEMS"] + [f"  {printable(text)}" for text in status.problems]
+    return "\n".join(lines)
+
+
+def to_json(status: ClusterStatus, now_ms: int) -> dict[str, Any]:
+    return {
+        "nameServers": list(status.name_servers),
+        "brokers": [
+            {
+                "cluster": one.broker.cluster,
+                "broker": one.broker.name,
+                "brokerId": one.broker.broker_id,
+                "address": one.broker.address,
+                "answers": not one.error,
+                "version": one.version,
+                "uptimeSeconds": round(one.uptime_s(now_ms), 1),
+                "inPerSecond": one.number("putTps"),
+                "outPerSecond": one.number("getTransferedTps"),
+                "in": int(one.number("msgPutTotalTodayNow")),
+                "out": int(one.number("msgGetTotalTodayNow")),
+                "logBytes": one.log_bytes,
+                "diskShare": one.disk_share,
+                "warnings": one.warnings,
+            }
+            for one in status.brokers
+        ],
+        "topics": status.topics,
+        "lag": status.lag,
+        "warnings": status.warnings,
+        "problems": status.problems,
+    }

@@ -1,0 +1,225 @@
+"""`roquet topic`: list, create, update, delete, route, status."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from roquet.cli.options import Commands, cluster_options, command, confirmed, noun, positive, timeout_ms
+from roquet.cli.render import counted, emit, emit_json, moment, note, table
+
+if TYPE_CHECKING:
+    from roquet.admin import Admin
+    from roquet.wire.bodies import QueueData
+
+PERMISSIONS = {"r": 4, "w": 2, "rw": 6, "none": 0}
+
+
+def add_commands(commands: Commands) -> None:
+    nouns = noun(
+        commands,
+        "topic",
+        "list, create, change, delete and look at topics",
+        """
+        roquet topic list
+        roquet topic create orders --queues 16
+        roquet topic status orders
+        """,
+    )
+
+    listing = command(nouns, "list", "list topics", "roquet topic list\nroquet topic list --all --json")
+    listing.add_argument("--all", action="store_true", help="with the system's own and retry topics")
+    listing.add_argument("--cluster", metavar="NAME", help="only of this cluster")
+    cluster_options(listing)
+    listing.set_defaults(run=list_topics)
+
+    create = command(
+        nouns,
+        "create",
+        "create a topic on every broker of the cluster, or change it",
+        """
+        roquet topic create orders
+        roquet topic create orders --queues 16
+        roquet topic update orders --write-queues 4      shrink: let consumers empty the other queues first
+        roquet topic update orders --perm r              no more sending
+        """,
+        aliases=("update",),
+    )
+    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument("--queues", type=positive, metavar="N", help="read and write queues on each broker (default: 8, or as it is)")
+    create.add_argument("--read-queues", type=positive, metavar="N", help="queues that consumers see")
+    create.add_argument("--write-queues", type=positive, metavar="N", help="queues that producers use")
+    create.add_argument("--perm", choices=sorted(PERMISSIONS), help="what is allowed (default: rw, or as it is)")
+    create.add_argument("--cluster", metavar="NAME", help="only on this cluster's brokers (default: all)")
+    cluster_options(create)
+    create.set_defaults(run=create_topic)
+
+    delete = command(nouns, "delete", "delete a topic and its messages", "roquet topic delete orders\nroquet topic delete orders --yes")
+    delete.add_argument("topic", metavar="TOPIC")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    delete.add_argument("--cluster", metavar="NAME", help="only on this cluster's brokers (default: all)")
+    cluster_options(delete)
+    delete.set_defaults(run=delete_topic)
+
+    route = command(nouns, "route", "show which brokers have a topic", "roquet topic route orders")
+    route.add_argument("topic", metavar="TOPIC")
+    cluster_options(route)
+    route.set_defaults(run=show_route)
+
+    status = command(nouns, "status", "show every queue of a topic", "roquet topic status orders\nroquet topic status orders --json")
+    status.add_argument("topic", metavar="TOPIC")
+    cluster_options(status)
+    status.set_defaults(run=show_status)
+
+
+def admin(arguments: argparse.Namespace) -> Admin:
+    # Here and not above: the servers' commands need none of it, and start faster without.
+    from roquet.admin import Admin
+
+    return Admin(arguments.namesrv, timeout_ms=timeout_ms(arguments))
+
+
+def belongs_to_users(topic: str, brokers: set[str]) -> bool:
+    from roquet.wire.names import REPLY_SUFFIX, is_system_topic
+
+    return not (is_system_topic(topic) or topic.startswith("%") or topic in brokers or topic.endswith(REPLY_SUFFIX))
+
+
+async def list_topics(arguments: argparse.Namespace) -> int:
+    async with admin(arguments) as cluster:
+        names = await (cluster.topic_names_of_cluster(arguments.cluster) if arguments.cluster else cluster.topic_names())
+        brokers = await cluster.brokers()
+    own_names = {broker.name for broker in brokers} | {broker.cluster for broker in brokers}
+    shown = [name for name in names if arguments.all or belongs_to_users(name, own_names)]
+    if arguments.json:
+        emit_json(shown)
+        return 0
+    for name in shown:
+        emit(name)
+    if not shown:
+        note("no topics yet; one is made by its first message, or by: roquet topic create NAME")
+    return 0
+
+
+async def create_topic(arguments: argparse.Namespace) -> int:
+    async with admin(arguments) as cluster:
+        before = await present(cluster, arguments.topic)
+        read = arguments.read_queues or arguments.queues or (before.read_queue_nums if before else 8)
+        write = arguments.write_queues or arguments.queues or (before.write_queue_nums if before else 8)
+        perm = PERMISSIONS[arguments.perm] if arguments.perm else before.perm if before else 6
+        masters = await cluster.create_topic(arguments.topic, read_queues=read, write_queues=write, perm=perm, cluster=arguments.cluster)
+    names = [broker.name for broker in masters]
+    if arguments.json:
+        emit_json({"topic": arguments.topic, "readQueues": read, "writeQueues": write, "perm": perm, "brokers": names})
+    else:
+        verb = "Changed" if before else "Created"
+        emit(f"{verb} {arguments.topic}: {write} write and {read} read queues, {permission(perm)}, on {', '.join(names)}")
+    return 0
+
+
+async def present(cluster: Admin, topic: str) -> QueueData | None:
+    """The topic as it is on its first broker; None when there is none yet."""
+    from roquet.errors import NoRoute
+
+    try:
+        route = await cluster.route(topic)
+    except NoRoute:
+        return None
+    return route.queue_datas[0] if route.queue_datas else None
+
+
+async def delete_topic(arguments: argparse.Namespace) -> int:
+    async with admin(arguments) as cluster:
+        await cluster.route(arguments.topic)  # a name nobody knows is a typing error, not a success
+        if not confirmed(arguments, f"Delete topic {arguments.topic} with all its messages?"):
+            return 1
+        masters = await cluster.delete_topic(arguments.topic, cluster=arguments.cluster)
+    if arguments.json:
+        emit_json({"topic": arguments.topic, "brokers": [broker.name for broker in masters]})
+    else:
+        emit(f"Deleted {arguments.topic} on {', '.join(broker.name for broker in masters)}")
+    return 0
+
+
+async def show_route(arguments: argparse.Namespace) -> int:
+    async with admin(arguments) as cluster:
+        route = await cluster.route(arguments.topic)
+    brokers = {data.broker_name: data for data in route.broker_datas}
+    rows = sorted(route.queue_datas, key=lambda queues: queues.broker_name)
+    if arguments.json:
+        emit_json(
+            {
+                "topic": arguments.topic,
+                "brokers": [
+                    {
+                        "cluster": brokers[one.broker_name].cluster,
+                        "broker": one.broker_name,
+                        "addresses": {str(number): address for number, address in sorted(brokers[one.broker_name].broker_addrs.items())},
+                        "readQueues": one.read_queue_nums,
+                        "writeQueues": one.write_queue_nums,
+                        "perm": one.perm,
+                    }
+                    for one in rows
+                    if one.broker_name in brokers
+                ],
+            }
+        )
+        return 0
+    emit(
+        table(
+            ["CLUSTER", "BROKER", "ADDRESSES", "READ QUEUES", "WRITE QUEUES", "PERMISSION"],
+            [
+                [
+                    brokers[one.broker_name].cluster,
+                    one.broker_name,
+                    ", ".join(f"{number}={address}" for number, address in sorted(brokers[one.broker_name].broker_addrs.items())),
+                    one.read_queue_nums,
+                    one.write_queue_nums,
+                    permission(one.perm),
+                ]
+                for one in rows
+                if one.broker_name in brokers
+            ],
+        )
+    )
+    return 0
+
+
+async def show_status(arguments: argparse.Namespace) -> int:
+    async with admin(arguments) as cluster:
+        queues = await cluster.topic_status(arguments.topic)
+        groups = await cluster.groups_of_topic(arguments.topic)
+    if arguments.json:
+        emit_json(
+            {
+                "topic": arguments.topic,
+                "groups": groups,
+                "queues": [
+                    {
+                        "broker": one.queue.broker_name,
+                        "queueId": one.queue.queue_id,
+                        "minOffset": one.min_offset,
+                        "maxOffset": one.max_offset,
+                        "lastUpdateTimestamp": one.last_update_timestamp,
+                    }
+                    for one in queues
+                ],
+            }
+        )
+        return 0
+    emit(
+        table(
+            ["BROKER", "QUEUE", "FIRST", "END", "MESSAGES", "LAST STORED"],
+            [
+                [one.queue.broker_name, one.queue.queue_id, one.min_offset, one.max_offset, one.count, moment(one.last_update_timestamp)]
+                for one in queues
+            ],
+        )
+    )
+    total = counted(sum(one.count for one in queues), "message")
+    emit(f"{total} in {counted(len(queues), 'queue')}; consumed by: {', '.join(groups) or 'nobody yet'}")
+    return 0
+
+
+def permission(perm: int) -> str:
+    return {0: "none", 2: "write only", 4: "read only", 6: "read, write"}.get(perm & 6, str(perm))

@@ -1,0 +1,127 @@
+"""A name server and a broker inside your own process, for tests.
+
+    async with roquet.embedded() as mq:
+        async with mq.producer() as producer:
+            await producer.send(Message("orders", b"hello"))
+
+They are the real ones, on free ports of the loopback interface, with a real store in a temporary directory: what passes
+against them passes against a cluster of one broker. `data=` keeps the store, to see what a restart finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roquet.errors import RoquetError
+from roquet.settings import BrokerSettings, NameServerSettings
+
+if TYPE_CHECKING:
+    from roquet.admin import Admin
+    from roquet.client import Producer, PullConsumer, PushConsumer
+
+SMALL = {"mappedFileSizeCommitLog": str(64 << 20), "maxHashSlotNum": "10000", "maxIndexNum": "40000"}
+"""Files of a store that is thrown away. One that is kept has the usual sizes, so that any broker can open it."""
+
+
+class Embedded:
+    """What `embedded()` gives: where the servers are, and clients that know it."""
+
+    def __init__(self, namesrv: str, broker: str, data: Path) -> None:
+        self.namesrv = namesrv
+        self.broker = broker
+        self.data = data
+
+    def producer(self, group: str = "embedded_producer", **options: Any) -> Producer:
+        """A Producer that is not started yet: use it in `async with`."""
+        from roquet.client import Producer
+
+        return Producer(group, self.namesrv, **options)
+
+    def consumer(self, group: str = "embedded_consumer", **options: Any) -> PushConsumer:
+        """A PushConsumer that is not started yet: subscribe, then use it in `async with`."""
+        from roquet.client import PushConsumer
+
+        return PushConsumer(group, self.namesrv, **options)
+
+    def pull_consumer(self, group: str = "embedded_reader", **options: Any) -> PullConsumer:
+        from roquet.client import PullConsumer
+
+        return PullConsumer(group, self.namesrv, **options)
+
+    def admin(self, **options: Any) -> Admin:
+        from roquet.admin import Admin
+
+        return Admin(self.namesrv, **options)
+
+    def __repr__(self) -> str:
+        return f"<Embedded name server {self.namesrv}, broker {self.broker}, data {self.data}>"
+
+
+@contextlib.asynccontextmanager
+async def embedded(data: str | Path | None = None, *, settings: Mapping[str, str] | None = None) -> AsyncIterator[Embedded]:
+    """Start a name server and a broker here; stop them at the end of the block.
+
+    `data`: directory of the store; without, a temporary one that is removed. `settings`: broker settings under
+    RocketMQ's keys, {"flushDiskType": "SYNC_FLUSH"}; an unknown key raises.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        if data is None:
+            # Before the servers on the stack, so removed after they have stopped.
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="roquet-")))
+        else:
+            root = Path(data)
+        broker_settings = read_settings({**(SMALL if data is None else {}), **(settings or {})})
+        namesrv = await stack.enter_async_context(name_server(root))
+        broker_settings = broker_settings.replace(namesrv_addr=namesrv, store_path_root_dir=str(root / "broker-0"))
+        broker = await stack.enter_async_context(one_broker(broker_settings))
+        yield Embedded(namesrv, broker, root)
+
+
+def read_settings(pairs: Mapping[str, str]) -> BrokerSettings:
+    found, warnings = BrokerSettings.read({"listenPort": "0", "bindAddress": "127.0.0.1", **pairs})
+    if warnings:
+        raise RoquetError("; ".join(warnings))
+    return found
+
+
+@contextlib.asynccontextmanager
+async def name_server(root: Path) -> AsyncIterator[str]:
+    from roquet.programs import run_nameserver
+
+    settings = NameServerSettings(listen_port=0, bind_address="127.0.0.1")
+    stop, listening = asyncio.Event(), asyncio.get_running_loop().create_future()
+    server = asyncio.create_task(run_nameserver(settings, data_dir=str(root), stop=stop, ready=listening.set_result))
+    async with running(server, listening, stop) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def one_broker(settings: BrokerSettings) -> AsyncIterator[str]:
+    from roquet.admin import Admin
+    from roquet.programs import run_broker
+
+    stop, listening = asyncio.Event(), asyncio.get_running_loop().create_future()
+    server = asyncio.create_task(run_broker(settings, stop=stop, ready=listening.set_result))
+    async with running(server, listening, stop) as address:
+        async with Admin(settings.namesrv_addr) as admin:
+            await admin.until_registered([settings.broker_name])
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def running(server: asyncio.Task[None], listening: asyncio.Future[str], stop: asyncio.Event) -> AsyncIterator[str]:
+    """Until it listens; and, after the block, until it has stopped. A server that fails raises its own error here."""
+    try:
+        await asyncio.wait((server, asyncio.ensure_future(listening)), return_when=asyncio.FIRST_COMPLETED)
+        if not listening.done():
+            await server
+            raise RoquetError("the server ended before it listened")
+        yield listening.result()
+    finally:
+        stop.set()
+        await server
