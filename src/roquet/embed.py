@@ -106,7 +106,7 @@ async def one_broker(settings: BrokerSettings) -> AsyncIterator[str]:
     from roquet.programs import run_broker
 
     stop, listening = asyncio.Event(), asyncio.get_running_loop().create_future()
-    server = asyncio.create_task(run_broker(settings, stop=stop, ready=listening.set_result))
+    server = asyncio.create_task(run_broker(settings, stop=stop, ready=listening.set_result, own_process=False))
     async with running(server, listening, stop) as address:
         async with Admin(settings.namesrv_addr) as admin:
             await admin.until_registered([settings.broker_name])

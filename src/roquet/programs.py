@@ -60,8 +60,12 @@ async def run_broker(
     stop: asyncio.Event,
     ready: Ready,
     progress: Progress = lambda what, done, total: None,
+    own_process: bool = True,
 ) -> None:
-    """Open the store, serve until `stop` is set, then stop cleanly: routes withdrawn, everything on disk."""
+    """Open the store, serve until `stop` is set, then stop cleanly: routes withdrawn, everything on disk.
+
+    `own_process`: nobody else's objects live here, so the garbage collector may be tuned for ours.
+    """
     allow_many_files()
     clock = SystemClock()
     background = ThreadBackground(asyncio.get_running_loop())
@@ -78,8 +82,14 @@ async def run_broker(
                 log.warning("the VIP port %d (listenPort - 2) cannot be opened: %s; clients that ask for it use the other", port - 2, error)
         ip = settings.broker_ip1 or reachable(settings.bind_address)
         broker.listening(f"{ip}:{port}", host_bytes(address_of(ip), port), f"{settings.broker_ip2 or ip}:{port + 1}")
-        quiet_collector()
+        if own_process:
+            quiet_collector()
         server.start_ticking()
+        # Whoever reads "ready" may ask a name server at once. One that does not answer must not keep us from serving.
+        registered = asyncio.Event()
+        broker.registration.now(registered.set)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(registered.wait(), 3)
         ready(f"{ip}:{port}")
         await stop.wait()
         await server.stop_listening()

@@ -29,6 +29,7 @@ from roquet.broker.register import Registration
 from roquet.broker.send import Sender
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
+from roquet.broker.writer import Writer
 from roquet.errors import Broken, Refused, StoreUnavailable
 from roquet.ports import Background, Caller, Clock, Peer
 from roquet.settings import BrokerSettings, Value
@@ -77,7 +78,8 @@ class Broker:
         self.members = Members(self.groups, self.topics, self.store, settings, clock, self.notices)
         self.locks = QueueLocks(settings, clock)
         self.queries = Queries(self.store, settings)
-        self.sender = Sender(self.store, self.topics, settings, random)
+        self.writer = Writer(self.store, self.topics)
+        self.sender = Sender(self.store, self.topics, self.writer, settings, random)
         self.puller = Puller(
             self.store, self.topics, self.groups, self.members, self.offsets, self.stats, settings, self._fetch, memory_bytes
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roquet.broker.topics import Topic, Topics
+from roquet.broker.writer import PROPERTIES_MAX, Draft, Writer, check_properties
 from roquet.errors import Refused, StoreUnavailable
 from roquet.ports import Peer
 from roquet.settings import BrokerSettings
@@ -28,15 +29,16 @@ from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
 if TYPE_CHECKING:
     from random import Random
 
-PROPERTIES_MAX = 32_767
-
 SPECIAL = frozenset(
     (
         "DELAY", "TRAN_MSG", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
         "INNER_MULTI_DISPATCH",
     )
 )  # fmt: skip
-"""Properties that ask for more than storing. Each has its own issue; until then it is refused, not silently ignored."""
+"""Properties that ask for more than storing."""
+
+NOTHING_ASKED = ("0", "false")
+"""Values with which they ask for nothing."""
 
 SPECIAL_BYTES = [name.encode() + b"\x01" for name in SPECIAL]
 
@@ -63,8 +65,11 @@ PREFIXES = [prefix(size) for size in range(1_500)]
 class Sender:
     """State: `_plain` and `_sent` are what this batch of frames staged, `_no_wait` the part that does not wait for the flush."""
 
-    def __init__(self, store: Store, topics: Topics, settings: BrokerSettings, random: Random) -> None:
+    def __init__(self, store: Store, topics: Topics, writer: Writer, settings: BrokerSettings, random: Random) -> None:
         self.store = store
+        self.writer = writer
+        self.refused = set(SPECIAL)
+        """Those that no part of this broker serves: refused, not silently ignored. A part that does takes its own out."""
         self.topics = topics
         self.settings = settings
         self.random = random
@@ -161,7 +166,7 @@ class Sender:
             except UnicodeDecodeError as error:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"properties in the batch are not UTF-8: {error}") from None
             if "\0" in text or len(raw) > limit:
-                self._check_properties(text + self.cluster_property)
+                check_properties(text + "\x02" + self.cluster_property)
             properties = raw + self._cluster_suffix if raw and raw[-1] != 2 else raw + self._cluster_suffix[1:]
             tag = queue_tag("", text, 0) if tagged else 0
             messages.append((flag, one, properties, tag, index_keys(text) if keyed else (property_of(text, "UNIQ_KEY"),)))
@@ -186,20 +191,19 @@ class Sender:
     def _single(self, peer: Peer, command: Command, header: headers.SendHeader, queue: ConsumeQueue) -> None:
         if len(command.body) > self.settings.max_message_size:
             raise too_large(len(command.body), self.settings.max_message_size)
-        text = self._stored_properties(header.properties or "")
-        self._check_properties(text)
-        sys_flag = header.sys_flag & 0x7FFFFFCF  # the host bits say what we store, not what the client thinks
-        offset, queue_offset = self.store.put(
-            queue,
+        draft = Draft(
+            queue.topic,
+            queue.queue_id,
             command.body,
-            text,
-            sys_flag=sys_flag & ~0xC,
-            flag=header.flag,
-            born_ms=header.born_timestamp,
-            born_host=peer.host,
-            reconsumed=header.reconsume_times or 0,
+            self._properties(header.properties or ""),
+            header.sys_flag & 0x701,  # the other bits say what we store, not what the client thinks
+            header.flag,
+            header.born_timestamp,
+            peer.host,
+            header.reconsume_times or 0,
         )
-        self._remember(command, queue, queue_offset, f"{self._host_id}{offset:016X}", header.properties or "")
+        place = self.writer.put(draft)
+        self._remember(command, queue.queue_id, place.queue_offset, f"{self._host_id}{place.log_offset:016X}", header.properties or "")
 
     def _batch(self, peer: Peer, command: Command, header: headers.SendHeader, queue: ConsumeQueue) -> None:
         if queue.topic.startswith(RETRY_PREFIX):
@@ -207,15 +211,17 @@ class Sender:
         if len(command.body) > self.settings.max_message_size:
             raise too_large(len(command.body), self.settings.max_message_size)
         for _, _, properties in split_batch(command.body):
-            self._stored_properties(properties.decode("utf-8", "replace"))  # refuses what a batch cannot ask for
+            asked = self._properties(properties.decode("utf-8", "replace"))
+            if any(asked.get(name, "0") not in NOTHING_ASKED for name in SPECIAL):
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "messages of a batch can be neither delayed, timed nor transactional")
         messages = self._messages(command.body)
         offsets, first = self.store.put_batch(queue, messages, header.sys_flag & 0x701, header.born_timestamp, peer.host)
         ids = ",".join(f"{self._host_id}{offset:016X}" for offset in offsets)
-        self._remember(command, queue, first, ids, header.properties or "")
+        self._remember(command, queue.queue_id, first, ids, header.properties or "")
 
-    def _remember(self, command: Command, queue: ConsumeQueue, queue_offset: int, ids: str, properties: str) -> None:
+    def _remember(self, command: Command, queue_id: int, queue_offset: int, ids: str, properties: str) -> None:
         no_wait = "WAIT\x01false" in properties
-        (self._no_wait if no_wait else self._sent).append((command, queue.queue_id, queue_offset, ids))
+        (self._no_wait if no_wait else self._sent).append((command, queue_id, queue_offset, ids))
 
     def _topic_for(self, header: headers.SendHeader, peer: Peer) -> Topic:
         settings, name = self.settings, header.topic
@@ -242,28 +248,18 @@ class Sender:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"request queueId[{queue_id}] is illegal, {topic} Producer: {peer.address}")
         return queue_id if queue_id >= 0 else self.random.randrange(max(1, topic.write_queues))
 
-    def _stored_properties(self, text: str) -> str:
-        """What is stored of a message's properties. Refuses those that ask for what this version does not do."""
-        kept = []
+    def _properties(self, text: str) -> dict[str, str]:
+        """A message's properties as they are stored. Refuses those that ask for what this version does not do."""
+        kept: dict[str, str] = {}
         for item in text.split("\x02"):
             name, separator, value = item.partition("\x01")
             if not separator or not value or name == "WAIT":
                 continue
-            if name in SPECIAL and not (name == "TRAN_MSG" and value != "true") and not (name == "DELAY" and value in ("0", "")):
+            if name in self.refused and value not in NOTHING_ASKED:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"this broker does not yet serve messages with property {name}={value[:64]}")
-            kept.append(item)
-        kept.append(self.cluster_property)
-        return "\x02".join(kept)
-
-    def _check_properties(self, properties: str) -> None:
-        length = len(properties.encode())
-        if length > PROPERTIES_MAX:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message is illegal, maybe msg properties length {length} exceeds the limit of {PROPERTIES_MAX} bytes.",
-            )
-        if "\0" in properties:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, its properties contain a zero character")
+            kept[name] = value
+        kept["CLUSTER"] = self.settings.broker_cluster_name
+        return kept
 
     # The end of a batch of frames
 

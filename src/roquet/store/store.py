@@ -245,11 +245,14 @@ class Store:
         born_host: bytes,
         reconsumed: int = 0,
         prepared: int = 0,
+        store_host: bytes | None = None,
     ) -> tuple[int, int]:
         """Stage one message; returns (log offset, queue offset). It happens with the next `commit`."""
         tag = queue_tag(queue.topic, properties, self.now_ms)
         keys = index_keys(properties) if is_indexed(sys_flag) else ()
-        return self.put_derived(queue, body, properties.encode(), tag, keys, sys_flag, flag, born_ms, born_host, reconsumed, prepared)
+        return self.put_derived(
+            queue, body, properties.encode(), tag, keys, sys_flag, flag, born_ms, born_host, reconsumed, prepared, store_host
+        )
 
     def put_derived(
         self,
@@ -264,9 +267,11 @@ class Store:
         born_host: bytes,
         reconsumed: int = 0,
         prepared: int = 0,
+        store_host: bytes | None = None,
     ) -> tuple[int, int]:
         """The same, where the caller has the tag and the keys already, as `fanout` would find them: the send path does."""
-        store_host = self.store_host
+        if store_host is None:
+            store_host = self.store_host
         front, size = FRONT, 90 + len(body) + len(queue.topic_field) + len(properties)
         if len(born_host) != 8 or len(store_host) != 8:
             hosts = (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)

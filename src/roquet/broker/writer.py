@@ -1,0 +1,117 @@
+"""Writing a message that is not a plain send: the draft, and the features that divert it before it is stored.
+
+A delayed message goes into the schedule topic, a prepared one into the half topic, a timed one onto the timer. Each of
+these is a diversion: it looks at a draft, and changes where it goes and what its properties say. Retries, deliveries of
+the delayed and commits of transactions are drafts too. The plain send does not come here (`send.take`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from roquet.broker.topics import Topics
+from roquet.errors import Refused
+from roquet.store.store import Store
+from roquet.wire.codes import ResponseCode
+from roquet.wire.record import Record, decode_properties
+
+PROPERTIES_MAX = 32_767
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message on its way into the log."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: dict[str, str] = field(default_factory=dict)
+    sys_flag: int = 0
+    flag: int = 0
+    born_ms: int = 0
+    born_host: bytes = bytes(8)
+    reconsumed: int = 0
+    prepared: int = 0
+    store_host: bytes | None = None
+    """None: this broker's. What is put again for a record keeps that record's, as upstream does."""
+
+    @classmethod
+    def of(cls, record: Record) -> Draft:
+        """The message of a record, to be put again."""
+        return cls(
+            record.topic,
+            record.queue_id,
+            record.body,
+            decode_properties(record.properties),
+            record.sys_flag & ~0x3C,  # neither the transaction's state nor the width of the hosts is copied
+            record.flag,
+            record.born_timestamp,
+            record.born_host,
+            record.reconsume_times,
+            record.prepared_transaction_offset,
+            record.store_host,
+        )
+
+    def text(self) -> str:
+        return "\x02".join(f"{name}\x01{value}" for name, value in self.properties.items() if value and name != "WAIT")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a message was put."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+
+
+Diversion = Callable[[Draft], None]
+"""Changes the draft in place where it is concerned. Raises Refused; then nothing is stored."""
+
+
+class Writer:
+    """State: the diversions, in the order they look at a draft. Made complete by the core before the first message."""
+
+    def __init__(self, store: Store, topics: Topics) -> None:
+        self.store = store
+        self.topics = topics
+        self.diversions: list[Diversion] = []
+
+    def put(self, draft: Draft) -> Place:
+        """Stage it; it happens with the store's next commit. Raises Refused when it cannot be stored."""
+        for divert in self.diversions:
+            divert(draft)
+        return self.put_as_is(draft)
+
+    def put_as_is(self, draft: Draft) -> Place:
+        """The same without diversions: the message goes where the draft says."""
+        text = draft.text()
+        check_properties(text)
+        queue = self.store.queue(draft.topic, draft.queue_id)
+        offset, queue_offset = self.store.put(
+            queue,
+            draft.body,
+            text,
+            sys_flag=draft.sys_flag,
+            flag=draft.flag,
+            born_ms=draft.born_ms,
+            born_host=draft.born_host,
+            reconsumed=draft.reconsumed,
+            prepared=draft.prepared,
+            store_host=draft.store_host,
+        )
+        return Place(draft.topic, draft.queue_id, queue_offset, offset)
+
+
+def check_properties(text: str) -> None:
+    """What can be stored, and found again after a crash."""
+    length = len(text.encode())
+    if length > PROPERTIES_MAX:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message is illegal, maybe msg properties length {length} exceeds the limit of {PROPERTIES_MAX} bytes.",
+        )
+    if "\0" in text:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, its properties contain a zero character")
