@@ -1,0 +1,278 @@
+"""The load generator: a process of its own, cheap beside the server, the same for every server.
+
+    python bench/load.py send  --port P --topic T --count 200000 --inflight 64
+    python bench/load.py batch --port P --topic T --count 640000 --inflight 8 --batch 32
+    python bench/load.py pull  --port P --topic T --count 1000000 --queues 8
+
+It lays the round's frames out beforehand, prints `ready`, waits for a line on standard input, drives the server with a
+fixed number of requests in flight (an answer makes room for the next request), and prints one line of JSON. Answers are
+split by their length words; every code is looked at, and one answer in 64 is read in full. A pull's records are walked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from frames import FIRST_OPAQUE, Stream, frame
+
+CHUNK_BYTES = 128 << 20  # of frames laid out at a time
+READ = 1 << 16  # more, and every recv would map and unmap its buffer
+OK = b'{"code":0,'
+PULL_NOTHING_NEW = 19
+
+
+@dataclass
+class Outcome:
+    messages: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of this process
+    errors: int = 0
+    first_error: str = ""
+    reads: int = 0  # recv calls: how far answers came bundled
+    notes: list[str] = field(default_factory=list)
+
+    def refuse(self, header: dict[str, Any]) -> None:
+        self.errors += 1
+        if not self.first_error:
+            self.first_error = f"code {header.get('code')}: {header.get('remark')}"
+
+
+def parse_header(data: bytes, at: int) -> dict[str, Any]:
+    """The header of the frame that begins at `at`."""
+    size = int.from_bytes(data[at + 4 : at + 8], "big") & 0xFFFFFF
+    header = json.loads(data[at + 8 : at + 8 + size])
+    assert isinstance(header, dict)
+    return header
+
+
+class Sender:
+    """One connection that has its own run of equally long frames to send."""
+
+    def __init__(self, port: int, timeout_s: float) -> None:
+        self.socket = connect(port, timeout_s)
+        self.rest = b""
+        self.answered = 0
+
+    def load(self, frames: memoryview, size: int, window: int) -> None:
+        self.frames, self.size, self.window = frames, size, window
+        self.count = len(frames) // size
+        self.left = self.count  # answers still to come
+
+    def start(self) -> None:
+        self.sent = min(self.window, self.count)
+        self.socket.sendall(self.frames[: self.sent * self.size])
+
+    def step(self, outcome: Outcome) -> None:
+        """Take what arrived, count the answers, send as many requests more."""
+        data = self.socket.recv(READ)
+        if not data:
+            raise ConnectionError(f"the server closed the connection with {self.left} answers to come")
+        outcome.reads += 1
+        if self.rest:
+            data = self.rest + data
+        at, have, answers, number = 0, len(data), 0, int.from_bytes
+        while have - at >= 4:
+            stop = at + 4 + number(data[at : at + 4], "big")
+            if stop > have:
+                break
+            if not data.startswith(OK, at + 8) or not (self.answered + answers) & 63:
+                self.check(data, at, outcome)
+            at = stop
+            answers += 1
+        self.rest = data[at:]
+        self.answered += answers
+        self.left -= answers
+        until = min(self.sent + answers, self.count)
+        if until > self.sent:
+            self.socket.sendall(self.frames[self.sent * self.size : until * self.size])
+            self.sent = until
+
+    def check(self, data: bytes, at: int, outcome: Outcome) -> None:
+        header = parse_header(data, at)
+        if header["code"] != 0:
+            outcome.refuse(header)
+        elif not (header["flag"] & 1 and header["opaque"] >= FIRST_OPAQUE and int(header["extFields"]["queueOffset"]) >= 0):
+            outcome.refuse({"code": 0, "remark": f"an odd answer: {header}"})
+
+
+def connect(port: int, timeout_s: float) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def go() -> None:
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        sys.exit("standard input ended before the start signal")
+
+
+class Meter:
+    """Adds wall clock and own CPU time of its `with` blocks to an outcome."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+    def __enter__(self) -> None:
+        self.began, self.cpu = time.perf_counter(), time.process_time()
+
+    def __exit__(self, *_: object) -> None:
+        self.outcome.seconds += time.perf_counter() - self.began
+        self.outcome.cpu_seconds += time.process_time() - self.cpu
+
+
+# ---------------------------------------------------------------- send, batch
+
+
+def chunks(stream: Stream, requests: int, batch: int) -> Iterator[tuple[bytes, int]]:
+    """The round's frames, in buffers that fit in memory. `batch` 0: single sends."""
+    key = time.time_ns() // 1000 & 0xFFFFFFFFFFFF  # a key counts on from the microsecond it was made in: unique over rounds
+    _, size = stream.batches(1, batch, 0) if batch else stream.sends(1, 0)
+    opaque, at_once = FIRST_OPAQUE, max(1, CHUNK_BYTES // size)
+    for begin in range(0, requests, at_once):
+        count = min(at_once, requests - begin)
+        yield stream.batches(count, batch, key, opaque) if batch else stream.sends(count, key, opaque)
+        key += count * (batch or 1)
+        opaque += count
+
+
+def run_sends(options: argparse.Namespace) -> Outcome:
+    stream = Stream(options.topic, options.queues, options.broker_name, wait=not options.no_wait)
+    batch = options.batch if options.what == "batch" else 0
+    outcome = Outcome()
+    senders = [Sender(options.port, options.timeout) for _ in range(options.connections)]
+    window = max(1, options.inflight // len(senders))
+    waiting = True
+    for frames, size in chunks(stream, options.count // (batch or 1), batch):
+        whole = memoryview(frames)
+        count = len(frames) // size
+        share = -(-count // len(senders))
+        for i, sender in enumerate(senders):
+            sender.load(whole[i * share * size : min((i + 1) * share, count) * size], size, window)
+        if waiting:
+            go()
+            waiting = False
+        with Meter(outcome):
+            drive(senders, outcome, options.timeout)
+        outcome.messages += count * (batch or 1)
+    return outcome
+
+
+def drive(senders: list[Sender], outcome: Outcome, timeout_s: float) -> None:
+    for sender in senders:
+        sender.start()
+    if len(senders) == 1:
+        while senders[0].left:
+            senders[0].step(outcome)
+        return
+    by_descriptor = {sender.socket.fileno(): sender for sender in senders if sender.left}
+    with select.epoll() as poll:
+        for descriptor in by_descriptor:
+            poll.register(descriptor, select.EPOLLIN)
+        while by_descriptor:
+            ready = poll.poll(timeout_s)
+            if not ready:
+                raise TimeoutError("no answer on any connection")
+            for descriptor, _ in ready:
+                sender = by_descriptor[descriptor]
+                sender.step(outcome)
+                if not sender.left:
+                    poll.unregister(descriptor)
+                    del by_descriptor[descriptor]
+
+
+# ---------------------------------------------------------------- pull
+
+
+def run_pulls(options: argparse.Namespace) -> Outcome:
+    """One pull in flight per queue, each queue from its beginning, until `count` messages came or the queues end."""
+    template = Stream(options.topic, options.queues, options.broker_name).pull_template(options.most)
+    outcome, opaque, queue_of = Outcome(), FIRST_OPAQUE, {}
+    connection = connect(options.port, options.timeout)
+    first = []
+    for queue in range(options.queues):
+        queue_of[opaque] = queue
+        first.append(frame(template % (queue, 0, opaque)))
+        opaque += 1
+    rest, wanted, number = b"", options.count, int.from_bytes
+    go()
+    with Meter(outcome):
+        connection.sendall(b"".join(first))
+        while queue_of:
+            data = connection.recv(READ)
+            if not data:
+                raise ConnectionError(f"the server closed the connection with {len(queue_of)} answers to come")
+            outcome.reads += 1
+            if rest:
+                data = rest + data
+            at, have, more = 0, len(data), []
+            while have - at >= 4:
+                stop = at + 4 + number(data[at : at + 4], "big")
+                if stop > have:
+                    break
+                header = parse_header(data, at)
+                queue = queue_of.pop(header["opaque"])
+                if header["code"] == 0:
+                    outcome.messages += count_records(data, at, stop)
+                    if outcome.messages < wanted:
+                        queue_of[opaque] = queue
+                        more.append(frame(template % (queue, int(header["extFields"]["nextBeginOffset"]), opaque)))
+                        opaque += 1
+                elif header["code"] != PULL_NOTHING_NEW:
+                    outcome.refuse(header)
+                at = stop
+            rest = data[at:]
+            if more:
+                connection.sendall(b"".join(more))
+    if outcome.messages < wanted:
+        outcome.notes.append(f"the queues ended after {outcome.messages} messages")
+    return outcome
+
+
+def count_records(data: bytes, at: int, stop: int) -> int:
+    """Records in a pull answer's body: each begins with its size, and the last must end where the frame does."""
+    at += 8 + (int.from_bytes(data[at + 4 : at + 8], "big") & 0xFFFFFF)
+    records, number = 0, int.from_bytes
+    while at < stop:
+        at += number(data[at : at + 4], "big")
+        records += 1
+    if at != stop:
+        raise ValueError("a pull answer ends inside a record")
+    return records
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("send", "batch", "pull"))
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--queues", type=int, default=8, help="at most 10: a queue is one digit")
+    parser.add_argument("--broker-name", default="broker-a")
+    parser.add_argument("--count", type=int, required=True, help="messages")
+    parser.add_argument("--inflight", type=int, default=64, help="requests in flight over all connections")
+    parser.add_argument("--connections", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=32, help="messages in a batch")
+    parser.add_argument("--most", type=int, default=32, help="messages in a pull")
+    parser.add_argument("--no-wait", action="store_true", help="WAIT=false: do not ask for the message to be flushed")
+    parser.add_argument("--timeout", type=float, default=30.0, help="seconds without any answer after which to give up")
+    parser.add_argument("--core", type=int, help="run on this core only")
+    options = parser.parse_args()
+    if not 1 <= options.queues <= 10:
+        parser.error("--queues must be 1 to 10")
+    if options.core is not None:
+        os.sched_setaffinity(0, {options.core})
+    outcome = run_pulls(options) if options.what == "pull" else run_sends(options)
+    print(json.dumps(asdict(outcome)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

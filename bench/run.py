@@ -1,0 +1,441 @@
+"""Apache RocketMQ 4.9.7 and Roquet on this machine, in turns, under the same load: one table.
+
+    python bench/run.py [--quick] [--rows send64,send1,...] [--json FILE] [--only roquet|apache] [--pin]
+
+Both brokers run side by side and take rounds in turns, the other one idle, so that a machine that grows slower during the
+run does so for both. Figures are medians over rounds. "CPU" is user and system time of the broker's process tree per
+message. Every round's messages are counted again in the broker afterwards: what was acknowledged must be there.
+All traffic stays on 127.0.0.1. Files go to a temporary directory (some gigabytes; TMPDIR moves it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import java_clients
+import servers
+from servers import APACHE, HERE, ROQUET, Launcher, Running, apache
+from table import BY_KEY, ROWS, Report, Sample
+
+QUEUES = 8
+TOPIC, WARM_TOPIC = "Bench", "BenchWarm"
+JAVA_ROWS = ("producer", "batchproducer", "consumer")
+MAIN_ROWS = ("send64", "send1", "conn16", "batch", "pull", "memory", *JAVA_ROWS)
+QUICK_WITHOUT = ("conn16", *JAVA_ROWS)
+MEMORY_AFTER = 2_000_000
+SETTLE_S = 0.3  # a round's CPU is taken so much later: work that the server put off (queues, index, flush) is part of the price
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of everything: messages, unless the name says otherwise."""
+
+    limit_s: float  # no round is begun after this
+    rounds: int = 5
+    starts: int = 3
+    warm_apache: int = 1_000_000
+    warm_roquet: int = 600_000
+    send64: int = 200_000
+    send1: int = 20_000
+    batch: int = 960_000
+    pull: int = 600_000  # of the warm-up's messages: the same on both
+    sync_warm: int = 500_000
+    sync: int = 60_000
+    shard: int = 150_000
+    shard_rounds: int = 3
+    java_windows: int = 3
+    java_window_s: float = 4.0
+    java_warm_s: float = 6.0
+
+
+FULL = Plan(limit_s=660.0)
+QUICK = Plan(
+    limit_s=100.0, rounds=3, starts=1, warm_apache=400_000, warm_roquet=200_000, send64=100_000, send1=6_000, batch=320_000, pull=200_000,
+    sync_warm=100_000, sync=30_000, shard=80_000, shard_rounds=1, java_windows=2, java_window_s=2.0, java_warm_s=4.0,
+)  # fmt: skip
+
+
+class OutOfTime(Exception):
+    """The run's limit has passed."""
+
+
+class Bench:
+    def __init__(self, plan: Plan, rows: set[str], kinds: tuple[str, ...], launcher: Launcher, directory: Path, pin: bool) -> None:
+        self.plan, self.rows, self.kinds, self.launcher, self.directory = plan, rows, kinds, launcher, directory
+        self.generator_core = 1 if pin else None
+        self.report = Report()
+        self.began = time.monotonic()
+        self.messages: dict[int, int] = {}  # pid of a broker: messages it acknowledged
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self.began:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+    def on_time(self) -> None:
+        if time.monotonic() - self.began > self.plan.limit_s:
+            raise OutOfTime
+
+    # ---------------------------------------------------------------- the run
+
+    def run(self) -> Report:
+        phases: list[tuple[set[str], Callable[[], None]]] = [
+            (set(MAIN_ROWS) | {"start"}, self.main_phase),
+            ({"sync"}, self.sync_phase),
+            ({"shards"}, self.shard_phase),
+        ]
+        for rows, phase in phases:
+            if not rows & self.rows:
+                continue
+            try:
+                phase()
+            except OutOfTime:
+                self.report.note(f"the run's limit of {self.plan.limit_s:.0f} s passed: what is missing was not measured")
+                break
+        return self.report
+
+    def start_all(self, stack: contextlib.ExitStack, name: str, **settings: object) -> list[Running]:
+        """A pair of name server and broker of each kind; a kind that will not start is reported and left out."""
+        found = []
+        for kind in self.kinds:
+            self.say(f"starting {kind} ({name})")
+            try:
+                found.append(stack.enter_context(self.launcher.pair(kind, self.directory / name / kind, kill=True, **settings)))
+            except (OSError, RuntimeError) as error:
+                self.report.at("start", kind).problem = f"{name}: {error}"
+                self.say(f"{kind} did not start: {error}")
+        return found
+
+    def main_phase(self) -> None:
+        with contextlib.ExitStack() as stack:
+            pairs = self.start_all(stack, "main")
+            if "start" in self.rows:
+                self.start_row(pairs)
+            if not self.rows & set(MAIN_ROWS):
+                return
+            for running in pairs:
+                self.warm_up(running)
+            rounds: list[tuple[str, int, str, int, tuple[str, ...]]] = [  # row, warm rounds, what, messages, arguments
+                ("send64", 0, "send", self.plan.send64, ()),
+                ("send1", 0, "send", self.plan.send1, ("--inflight", "1")),
+                ("conn16", 1, "send", self.plan.send64, ("--connections", "16")),
+                ("batch", 2, "batch", self.plan.batch, ("--inflight", "8")),
+                ("pull", 2, "pull", self.plan.pull, ()),
+            ]
+            for row, warm, what, count, arguments in rounds:
+                if row in self.rows:
+                    topic = WARM_TOPIC if what == "pull" else TOPIC
+                    self.in_turns(row, pairs, warm, lambda r, t=topic, w=what, c=count, a=arguments: self.round(r, w, t, c, *a))  # type: ignore[misc]
+            if "memory" in self.rows:
+                self.memory_row(pairs)
+            self.java_rows(pairs)
+
+    def warm_up(self, running: Running) -> None:
+        count = self.plan.warm_apache if running.kind == APACHE else self.plan.warm_roquet
+        self.say(f"warming up {running.kind} with {count:,} messages")
+        try:
+            running.create_topic(WARM_TOPIC, QUEUES)
+            running.create_topic(TOPIC, QUEUES)
+            self.round(running, "send", WARM_TOPIC, count)
+        except (OSError, RuntimeError) as error:
+            self.report.note(f"{running.kind}, while warming up: {error}")
+
+    def in_turns(self, row: str, pairs: list[Running], warm_rounds: int, measure: Callable[[Running], Sample], rounds: int = 0) -> None:
+        """Rounds of a row, each server in turn; the first `warm_rounds` do not count. A server may fail once."""
+        failures: Counter[str] = Counter()
+        for number in range(-warm_rounds, rounds or self.plan.rounds):
+            for running in pairs:
+                if failures[running.kind] > 1:
+                    continue
+                self.on_time()
+                try:
+                    sample = measure(running)
+                except (OSError, RuntimeError, ValueError) as error:
+                    self.report.at(row, running.kind).problem = f"a round did not count: {error}"
+                    self.say(f"{row}, {running.kind}: {error}")
+                    failures[running.kind] += 1
+                    continue
+                if number >= 0:
+                    self.report.at(row, running.kind).samples.append(sample)
+                what = "warm-up" if number < 0 else f"round {number + 1}"
+                self.say(f"{row:8} {running.kind:6} {what}: {sample.rate:9,.0f} msg/s {sample.cpu_us:7.2f} us CPU")
+
+    # ---------------------------------------------------------------- one round
+
+    def generator(self, running: Running, what: str, topic: str, count: int, *arguments: str) -> subprocess.Popen[str]:
+        """A generator that waits for its start signal."""
+        command = [sys.executable, str(HERE / "load.py"), what, "--port", str(running.port), "--topic", topic, "--count", str(count)]
+        command += ["--queues", str(QUEUES), "--broker-name", running.broker_name, *arguments]
+        if self.generator_core is not None:
+            command += ["--core", str(self.generator_core)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            _, problem = process.communicate(timeout=10)
+            raise RuntimeError(f"the generator did not start: {_last_line(problem)}")
+        return process
+
+    def finish(self, process: subprocess.Popen[str], running: Running) -> tuple[int, float, float]:
+        """Messages, seconds and own CPU of a generator that was started."""
+        left = self.began + self.plan.limit_s - time.monotonic()
+        try:
+            out, problem = process.communicate(timeout=max(10.0, left + 10.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise RuntimeError("the generator did not end in time") from None
+        if process.returncode != 0:
+            raise RuntimeError(f"the generator failed: {_last_line(problem)}")
+        outcome = json.loads(out)
+        if outcome["errors"]:
+            raise RuntimeError(f"{outcome['errors']} of {outcome['messages']} were refused, the first with {outcome['first_error']}")
+        for note in outcome["notes"]:
+            self.report.note(f"{running.kind}: {note}")
+        return outcome["messages"], outcome["seconds"], outcome["cpu_seconds"]
+
+    def round(self, running: Running, what: str, topic: str, count: int, *arguments: str) -> Sample:
+        process = self.generator(running, what, topic, count, *arguments)
+        before, cpu = running.stored(topic, QUEUES), running.cpu()
+        _go(process)
+        messages, seconds, own = self.finish(process, running)
+        time.sleep(SETTLE_S)
+        cpu = running.cpu() - cpu
+        if what != "pull":
+            self.verify(running, topic, before, messages)
+        return Sample(messages, seconds, cpu, own)
+
+    def verify(self, running: Running, topic: str, before: int, messages: int) -> None:
+        """What was acknowledged must be in the queues (Java fills them a little later)."""
+        self.messages[running.pid] = self.messages.get(running.pid, 0) + messages
+        if running.stand_in:
+            return
+        deadline = time.monotonic() + 20.0
+        while (stored := running.stored(topic, QUEUES) - before) < messages and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if stored != messages:
+            raise RuntimeError(f"{messages:,} messages were acknowledged in {topic} and {stored:,} came into its queues")
+
+    # ---------------------------------------------------------------- rows of another kind
+
+    def start_row(self, pairs: list[Running]) -> None:
+        for running in pairs:
+            seconds = []
+            for number in range(self.plan.starts):
+                directory = self.directory / "start" / running.kind / str(number)
+                try:
+                    name = f"start-{number}"
+                    with self.launcher.broker(running.kind, running.namesrv, directory, kill=True, brokerName=name) as fresh:
+                        seconds.append(fresh.start_seconds)
+                except (OSError, RuntimeError) as error:
+                    self.report.at("start", running.kind).problem = str(error)
+            if seconds:
+                self.report.at("start", running.kind).value = statistics.median(seconds)
+                self.say(f"start    {running.kind}: {', '.join(f'{each:.2f}' for each in seconds)} s")
+
+    def memory_row(self, pairs: list[Running]) -> None:
+        for running in pairs:
+            try:
+                lacking = MEMORY_AFTER - self.messages.get(running.pid, 0)
+                if lacking > 0 and not running.stand_in:
+                    self.say(f"memory   {running.kind}: {lacking:,} messages more")
+                    self.round(running, "batch", TOPIC, -(-lacking // 32) * 32, "--inflight", "8")
+                value = servers.anonymous_mib(running.pid)
+            except (OSError, RuntimeError) as error:
+                self.report.at("memory", running.kind).problem = str(error)
+                continue
+            self.report.at("memory", running.kind).value = value
+            self.say(f"memory   {running.kind}: {value:,.0f} MiB after {self.messages.get(running.pid, 0):,} messages")
+
+    def java_rows(self, pairs: list[Running]) -> None:
+        plan = self.plan
+        for row in JAVA_ROWS:
+            if row not in self.rows and not (row == "batchproducer" and "consumer" in self.rows):  # the consumer needs its messages
+                continue
+            for running in pairs:
+                self.on_time()
+                directory = self.directory / "java" / running.kind
+                self.say(f"{row:8} {running.kind}: starting the Java client")
+                try:
+                    if row == "consumer":
+                        found = java_clients.consume(
+                            running, directory, warm_s=plan.java_warm_s / 3, window_s=plan.java_window_s / 2, windows=plan.java_windows
+                        )
+                    else:
+                        found = java_clients.produce(
+                            running, directory, batch=row == "batchproducer", warm_s=plan.java_warm_s, window_s=plan.java_window_s,
+                            windows=plan.java_windows,
+                        )  # fmt: skip
+                except (OSError, RuntimeError) as error:
+                    self.report.at(row, running.kind).problem = str(error)
+                    self.say(f"{row}, {running.kind}: {error}")
+                    continue
+                figures = self.report.at(row, running.kind)
+                figures.samples += [Sample(*window) for window in found]
+                self.say(f"{row:8} {running.kind}: {figures.rate or 0:,.0f} msg/s {figures.cpu_us or 0:.2f} us CPU")
+
+    def sync_phase(self) -> None:
+        with contextlib.ExitStack() as stack:
+            pairs = self.start_all(stack, "sync", flushDiskType="SYNC_FLUSH")
+            for running in pairs:
+                self.say(f"warming up {running.kind} (sync) with {self.plan.sync_warm:,} messages that do not ask for the flush")
+                try:
+                    running.create_topic(TOPIC, QUEUES)
+                    self.round(running, "send", TOPIC, self.plan.sync_warm, "--no-wait")
+                except (OSError, RuntimeError) as error:
+                    self.report.note(f"{running.kind}, while warming up (sync): {error}")
+            self.in_turns("sync", pairs, 1, lambda running: self.round(running, "send", TOPIC, self.plan.sync))
+
+    def shard_phase(self) -> None:
+        """One broker against two behind one name server, a generator for each."""
+        if ROQUET not in self.kinds or self.launcher.broker_command:
+            return
+        figures = self.report.at("shards", ROQUET)
+        try:
+            with contextlib.ExitStack() as stack:
+                self.say("starting two shards")
+                namesrv = stack.enter_context(self.launcher.namesrv(ROQUET, self.directory / "shards" / "namesrv"))
+                shards = [
+                    stack.enter_context(self.launcher.broker(ROQUET, namesrv, self.directory / "shards" / name, kill=True, brokerName=name))
+                    for name in ("shard-0", "shard-1")
+                ]
+                for shard in shards:
+                    shard.create_topic(TOPIC, QUEUES)
+                    self.round(shard, "send", TOPIC, self.plan.shard)
+                one, two = [], []
+                for _ in range(self.plan.shard_rounds):
+                    self.on_time()
+                    one.append(self.together(shards[:1]))
+                    two.append(self.together(shards))
+                    for name, sample in (("one", one[-1]), ("two", two[-1])):
+                        self.say(f"shards   {name}: {sample.rate:9,.0f} msg/s {sample.cpu_us:7.2f} us CPU")
+        except (OSError, RuntimeError) as error:
+            figures.problem = str(error)
+            return
+        figures.samples = two
+        self.judge_shards(one, two)
+
+    def together(self, shards: list[Running]) -> Sample:
+        """A round on several brokers at once."""
+        processes = [self.generator(shard, "send", TOPIC, self.plan.shard) for shard in shards]
+        before = [shard.stored(TOPIC, QUEUES) for shard in shards]
+        cpu = sum(shard.cpu() for shard in shards)
+        for process in processes:
+            _go(process)
+        outcomes = [self.finish(process, shard) for process, shard in zip(processes, shards, strict=True)]
+        time.sleep(SETTLE_S)
+        cpu = sum(shard.cpu() for shard in shards) - cpu
+        for shard, stored, (messages, _, _) in zip(shards, before, outcomes, strict=True):
+            self.verify(shard, TOPIC, stored, messages)
+        messages = sum(each[0] for each in outcomes)
+        return Sample(messages, max(each[1] for each in outcomes), cpu, sum(each[2] for each in outcomes))
+
+    def judge_shards(self, one: list[Sample], two: list[Sample]) -> None:
+        figures = self.report.at("shards", ROQUET)
+        cores = os.cpu_count() or 1
+        measured = statistics.median(sample.rate for sample in two) / statistics.median(sample.rate for sample in one)
+        cpu_one, cpu_two = (statistics.median(sample.cpu_us for sample in samples) for samples in (one, two))
+        # a broker is one thread: alone on a core it carries 1 / (CPU per message)
+        projected = 2 * cpu_one / cpu_two
+        figures.value = measured if cores >= 4 else projected
+        generator = figures.generator_us or 0.0
+        self.report.note(
+            f"shards: {measured:.2f} x measured on {cores} cores; server CPU {cpu_one:.2f} us a message with one, {cpu_two:.2f} us with two"
+        )
+        if cores < 4:
+            self.report.note(
+                f"two brokers and two generators ({generator:.2f} us a message) share {cores} cores: that figure is the machine's limit. "
+                f"The row shows a projection from CPU time, a core for each broker and none taken by the load: "
+                f"2 x {cpu_one:.2f} / {cpu_two:.2f} = {projected:.2f} x"
+            )
+
+
+def others_share(busy_before: float, own_before: float, seconds: float) -> float:
+    """The part of the machine's CPU time since then that went to processes which are not this run's."""
+    others = (busy_seconds() - busy_before) - (own_seconds() - own_before)
+    return max(0.0, others / (seconds * (os.cpu_count() or 1)))
+
+
+def busy_seconds() -> float:
+    """Time that all cores together have spent on anything but idling and waiting for a disk."""
+    user, nice, system, _idle, _wait, *rest = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(rest)) / servers.TICKS
+
+
+def own_seconds() -> float:
+    """CPU time of this process and of all its children that have ended."""
+    return sum(os.times()[:4])
+
+
+def _go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no message"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="under two minutes: fewer rounds, less warm-up, Java clients only by --rows")
+    parser.add_argument("--rows", help=f"some of {','.join(row.key for row in ROWS)}")
+    parser.add_argument("--json", metavar="FILE", help="write all figures, every round's, there")
+    parser.add_argument("--only", choices=(APACHE, ROQUET))
+    parser.add_argument("--pin", action="store_true", help="brokers on core 0, generators on core 1")
+    parser.add_argument("--serial-gc", action="store_true", help="run Apache's broker with the serial collector instead of its script's G1")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a target is missed or a row fails")
+    parser.add_argument("--broker-command", default="", help="start this instead of Roquet's broker; {port} and {conf} are put in")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave by the doors that stop the servers
+    rows = set(options.rows.split(",")) if options.rows else {row.key for row in ROWS} - (set(QUICK_WITHOUT) if options.quick else set())
+    if unknown := rows - set(BY_KEY):
+        parser.error(f"no such row: {', '.join(sorted(unknown))}")
+    if options.only != ROQUET and (missing := apache.missing_tools()):
+        parser.error(f"Apache's side needs {', '.join(missing)}; --only roquet does without")
+    kinds = (options.only,) if options.only else (APACHE, ROQUET)
+    launcher = Launcher(broker_command=options.broker_command, core=0 if options.pin else None, serial_gc=options.serial_gc)
+    if APACHE in kinds:  # a first run fetches jars: not on the run's clock
+        apache.classpath(f"rocketmq-broker:{apache.SERVER}")
+        apache.classpath(f"rocketmq-namesrv:{apache.SERVER}")
+    if rows & set(JAVA_ROWS):
+        apache.classpath(java_clients.EXAMPLES)
+    busy, own = busy_seconds(), own_seconds()
+    with tempfile.TemporaryDirectory(prefix="roquet-bench-") as directory:
+        if shutil.disk_usage(directory).free < 12 << 30:
+            print(f"less than 12 GiB free in {directory}: a broker may refuse messages (TMPDIR chooses another place)", file=sys.stderr)
+        bench = Bench(QUICK if options.quick else FULL, rows, kinds, launcher, Path(directory), options.pin)
+        report = bench.run()
+    took = time.monotonic() - bench.began
+    report.facts = {"cores": os.cpu_count(), "python": platform.python_version(), "quick": options.quick, "seconds": round(took, 1),
+                    "pinned": options.pin, "apache": apache.SERVER, "collector": "serial" if options.serial_gc else "G1"}  # fmt: skip
+    others = others_share(busy, own, took)
+    report.facts["others_cpu_share"] = round(others, 3)
+    if others > 0.05:
+        report.note(f"{others:.0%} of the machine's CPU time went to other programs meanwhile: messages a second suffer, CPU ratios less")
+    if options.quick and APACHE in kinds:
+        report.note(f"quick: Apache was warmed up with {QUICK.warm_apache:,} messages only and is not yet at its best")
+    print(report.table())
+    print(f"{os.cpu_count()} cores, {took:.0f} s. Medians of rounds. CPU: of the server, a message. generator: its own CPU, Apache/Roquet.")
+    if options.json:
+        Path(options.json).write_text(json.dumps(report.json(), indent=1) + "\n")
+    failed = any(figures.problem for figures in report.figures.values()) or any(report.judge(row)[1] is False for row in ROWS)
+    return 1 if options.strict and failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Starting and measuring the servers under test. Apache's are run as its own scripts run them, Roquet's as its users do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "interop"))  # last: it has a run.py of its own
+
+import apache  # noqa: E402  (interop/apache.py)
+from frames import Admin, Refused  # noqa: E402
+
+__all__ = ["APACHE", "HERE", "ROQUET", "Admin", "Launcher", "Running", "anonymous_mib", "apache", "cpu_seconds"]
+
+TICKS = os.sysconf("SC_CLK_TCK")
+APACHE, ROQUET = "apache", "roquet"
+
+# distribution/bin/runbroker.sh of 4.9.7, less AlwaysPreTouch (it would slow its start and fill its memory) and with half its heap
+BROKER_JAVA = ("-server", "-Xms4g", "-Xmx4g", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m", "-XX:G1ReservePercent=25",
+               "-XX:InitiatingHeapOccupancyPercent=30", "-XX:SoftRefLRUPolicyMSPerMB=0", "-XX:-OmitStackTraceInFastThrow",
+               "-XX:MaxDirectMemorySize=2g", "-XX:-UseLargePages")  # fmt: skip
+SERIAL_JAVA = ("-server", "-Xms4g", "-Xmx4g", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=2g")
+
+
+# ---------------------------------------------------------------- /proc
+
+
+def tree(pid: int) -> list[int]:
+    """The process and all that descend from it."""
+    found, at = [pid], 0
+    while at < len(found):
+        with contextlib.suppress(OSError):
+            found += [int(child) for child in Path(f"/proc/{found[at]}/task/{found[at]}/children").read_text().split()]
+        at += 1
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the third (state) on: the second may hold spaces."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of the process tree so far, children that have ended included."""
+    return sum(sum(map(int, _stat(each)[11:15])) for each in tree(pid)) / TICKS
+
+
+def started_at(pid: int) -> float:
+    """When the process was started, on the clock of CLOCK_BOOTTIME; exact to a hundredth."""
+    return int(_stat(pid)[19]) / TICKS
+
+
+def anonymous_mib(pid: int) -> float:
+    """RssAnon of the process tree: memory that is its own, not the page cache's."""
+    total = 0
+    for each in tree(pid):
+        for line in Path(f"/proc/{each}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                total += int(line.split()[1])
+    return total / 1024
+
+
+# ---------------------------------------------------------------- servers
+
+
+@dataclass
+class Running:
+    """A broker under test, with the name server it registered at."""
+
+    kind: str
+    broker: apache.Server
+    namesrv: str
+    start_seconds: float  # from the process's start to its first acknowledged send
+    broker_name: str = "broker-a"
+    stand_in: bool = False  # not a broker: answers sends and nothing else
+
+    @property
+    def pid(self) -> int:
+        return self.broker.pid
+
+    @property
+    def port(self) -> int:
+        return self.broker.port
+
+    @property
+    def address(self) -> str:
+        return self.broker.address
+
+    def cpu(self) -> float:
+        if self.broker.process.poll() is not None:
+            raise apache.InteropError(f"{self.kind}'s broker ended with {self.broker.process.returncode}:\n{self.broker.log()[-2000:]}")
+        return cpu_seconds(self.pid)
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        if not self.stand_in:
+            with Admin(self.address) as admin:
+                admin.create_topic(topic, queues)
+
+    def stored(self, topic: str, queues: int) -> int:
+        if self.stand_in:
+            return 0
+        with Admin(self.address) as admin:
+            return admin.stored(topic, queues)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How to start what is measured."""
+
+    python: str = sys.executable
+    broker_command: str = ""  # instead of Roquet's broker; {port} and {conf} are put in
+    wrapper: tuple[str, ...] = ()  # put before Roquet's broker command, as a profiler wants it
+    core: int | None = None  # run brokers on this core only
+    serial_gc: bool = False  # Apache's broker with the serial collector
+
+    @contextlib.contextmanager
+    def namesrv(self, kind: str, directory: Path) -> Iterator[str]:
+        directory.mkdir(parents=True, exist_ok=True)
+        port = apache.free_port()
+        if kind == APACHE:
+            with apache.NameServer(apache.SERVER, port, directory) as server:
+                yield server.address
+        elif self.broker_command:
+            yield f"127.0.0.1:{port}"
+        else:
+            conf = apache.write_settings(directory / "namesrv.conf", apache.namesrv_settings(port, directory, {}))
+            command = [self.python, "-m", "roquet", "namesrv", "-c", str(conf)]
+            with apache.Server(command, name="namesrv", port=port, directory=directory, env=self._environment()) as server:
+                server.wait_booted()
+                yield server.address
+
+    @contextlib.contextmanager
+    def broker(self, kind: str, namesrv: str, directory: Path, *, kill: bool = False, **settings: object) -> Iterator[Running]:
+        """A broker that has acknowledged a send; at the end it is stopped, or killed if it will not stop or `kill` says so."""
+        directory.mkdir(parents=True, exist_ok=True)
+        port = apache.free_port()
+        # a nearly full disk must not make either of them refuse
+        all_settings = apache.broker_settings(port, namesrv, directory, {"diskMaxUsedSpaceRatio": 95, **settings})
+        conf = apache.write_settings(directory / "broker.conf", all_settings)
+        command = self._apache_command(directory, conf) if kind == APACHE else self._roquet_command(port, conf)
+        if self.core is not None:
+            command = ["taskset", "-c", str(self.core), *command]  # replaces itself: the process id stays
+        server = apache.Server(command, name="broker", port=port, directory=directory, env=self._environment())
+        try:
+            seconds = _first_acknowledged_send(server)
+            name = str(all_settings["brokerName"])
+            yield Running(kind, server, namesrv, seconds, name, stand_in=kind == ROQUET and bool(self.broker_command))
+        finally:
+            if kill:
+                server.kill()
+            with contextlib.suppress(apache.InteropError):  # it did not stop in time and was killed
+                server.stop(timeout_s=20.0)
+
+    @contextlib.contextmanager
+    def pair(self, kind: str, directory: Path, *, kill: bool = False, **settings: object) -> Iterator[Running]:
+        """A name server and a broker that it knows."""
+        with (
+            self.namesrv(kind, directory / "namesrv") as namesrv,
+            self.broker(kind, namesrv, directory / "broker", kill=kill, **settings) as running,
+        ):
+            if not running.stand_in:
+                apache.wait_until(lambda: apache.is_registered(namesrv, running.address), "the registration", timeout_s=40.0)
+            yield running
+
+    def _apache_command(self, directory: Path, conf: Path) -> list[str]:
+        home = apache._home(directory)
+        properties = [f"-Drocketmq.home.dir={home}", f"-Duser.home={directory}"]
+        classes = apache.classpath(f"rocketmq-broker:{apache.SERVER}")
+        main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf)]
+        return ["java", *(SERIAL_JAVA if self.serial_gc else BROKER_JAVA), *apache.JAVA_17_OPTIONS, *properties, "-cp", classes, *main]
+
+    def _roquet_command(self, port: int, conf: Path) -> list[str]:
+        if self.broker_command:
+            return shlex.split(self.broker_command.format(port=port, conf=conf))
+        if self.wrapper:
+            return [*self.wrapper, "-m", "roquet", "broker", "-c", str(conf)]
+        return [self.python, "-m", "roquet", "broker", "-c", str(conf)]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
+
+
+def _first_acknowledged_send(server: apache.Server, timeout_s: float = 60.0) -> float:
+    """Knock until a send is acknowledged; the seconds since the process was started."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            raise apache.InteropError(f"{server.name} exited with {server.process.returncode} at start:\n{server.log()[-3000:]}")
+        try:
+            with Admin(server.address) as admin:
+                admin.send("BenchStart", b"the first")
+            return time.clock_gettime(time.CLOCK_BOOTTIME) - started_at(server.pid)
+        except (OSError, Refused):
+            time.sleep(0.002)
+    server.kill()
+    raise apache.InteropError(f"{server.name} acknowledged no send within {timeout_s:.0f} s:\n{server.log()[-3000:]}")

@@ -1,0 +1,183 @@
+"""What a row measures, what it must reach, and the table."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+CPU, RATE, START, MEMORY, SHARDS = "cpu", "rate", "start", "memory", "shards"
+
+
+@dataclass(frozen=True)
+class Row:
+    key: str
+    title: str
+    measure: str  # what is compared
+    limit: float | None = None  # of the ratio Roquet/Apache; of Roquet's own figure for START, MEMORY and SHARDS
+    at_least: bool = False
+
+    @property
+    def target(self) -> str:
+        if self.limit is None:
+            return "-"
+        sign = ">=" if self.at_least else "<="
+        what = {CPU: "CPU ratio", RATE: "msg/s ratio", START: "s", MEMORY: "MiB", SHARDS: "x of one"}[self.measure]
+        number = "1/3" if self.limit == 1 / 3 else f"{self.limit:g}"
+        return f"{what} {sign} {number}" if self.measure in (CPU, RATE) else f"{sign} {number} {what}"
+
+    def met(self, value: float | None) -> bool | None:
+        if self.limit is None or value is None:
+            return None
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+ROWS = (
+    Row("start", "start to first acknowledged send", START, 0.5),
+    Row("send64", "single send, 64 in flight", CPU, 0.5),
+    Row("send1", "single send, one in flight", CPU, 1 / 3),
+    Row("conn16", "64 in flight over 16 connections", CPU),
+    Row("batch", "batches of 32, 8 in flight", CPU, 0.5),
+    Row("pull", "pull, 32 a pull, 8 queues", CPU, 0.5),
+    Row("memory", "anonymous memory after >= 2 M messages", MEMORY, 100.0),
+    Row("sync", "SYNC_FLUSH, 64 in flight", RATE, 1.0, at_least=True),
+    Row("producer", "Apache's Producer, 64 threads", CPU),
+    Row("batchproducer", "Apache's BatchProducer, 32 a batch", CPU),
+    Row("consumer", "Apache's Consumer, catching up", CPU),
+    Row("shards", "two shards against one", SHARDS, 1.6, at_least=True),
+)
+BY_KEY = {row.key: row for row in ROWS}
+
+
+@dataclass
+class Sample:
+    """One round of one row."""
+
+    messages: int
+    seconds: float
+    server_cpu: float
+    generator_cpu: float | None = None  # unknown for the Java clients
+
+    @property
+    def rate(self) -> float:
+        return self.messages / self.seconds
+
+    @property
+    def cpu_us(self) -> float:
+        return self.server_cpu / self.messages * 1e6
+
+
+@dataclass
+class Figures:
+    """What one server did in one row."""
+
+    samples: list[Sample] = field(default_factory=list)
+    value: float | None = None  # START: seconds, MEMORY: MiB, SHARDS: times one shard
+    problem: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        return statistics.median(sample.rate for sample in self.samples) if self.samples else None
+
+    @property
+    def cpu_us(self) -> float | None:
+        return statistics.median(sample.cpu_us for sample in self.samples) if self.samples else None
+
+    @property
+    def generator_us(self) -> float | None:
+        known = [sample.generator_cpu / sample.messages * 1e6 for sample in self.samples if sample.generator_cpu is not None]
+        return statistics.median(known) if known else None
+
+    def of(self, measure: str) -> float | None:
+        return {CPU: self.cpu_us, RATE: self.rate}.get(measure, self.value)
+
+
+@dataclass
+class Report:
+    figures: dict[tuple[str, str], Figures] = field(default_factory=dict)  # (row, server)
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def at(self, row: str, kind: str) -> Figures:
+        return self.figures.setdefault((row, kind), Figures())
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def judge(self, row: Row) -> tuple[float | None, bool | None]:
+        """The ratio Roquet/Apache, and whether the target is met (None: there is none, or a figure is missing)."""
+        ours = self.figures.get((row.key, "roquet"), Figures()).of(row.measure)
+        theirs = self.figures.get((row.key, "apache"), Figures()).of(row.measure)
+        ratio = ours / theirs if ours is not None and theirs else None
+        return ratio, row.met(ratio if row.measure in (CPU, RATE) else ours)
+
+    def json(self) -> dict[str, Any]:
+        rows = []
+        for row in self._present():
+            ratio, met = self.judge(row)
+            entry: dict[str, Any] = {"row": row.key, "title": row.title, "target": row.target, "ratio": ratio, "met": met}
+            for kind in ("apache", "roquet"):
+                figures = self.figures.get((row.key, kind))
+                if figures is None:
+                    continue
+                entry[kind] = {
+                    "messages_per_second": figures.rate,
+                    "server_cpu_us_per_message": figures.cpu_us,
+                    "generator_cpu_us_per_message": figures.generator_us,
+                    "value": figures.value,
+                    "problem": figures.problem,
+                    "rounds": [vars(sample) for sample in figures.samples],
+                }
+            rows.append(entry)
+        return {"facts": self.facts, "rows": rows, "notes": self.notes}
+
+    def table(self) -> str:
+        head = ("", "Apache", "Roquet", "Apache CPU", "Roquet CPU", "generator", "ratio", "target", "")
+        lines = [head]
+        for row in self._present():
+            ratio, met = self.judge(row)
+            apache, roquet = (self.figures.get((row.key, kind), Figures()) for kind in ("apache", "roquet"))
+            verdict = "met" if met else "MISSED" if met is False else ""
+            if apache.problem or roquet.problem:
+                verdict = "FAILED" if not verdict else f"{verdict} (with errors)"
+            load = "/".join(_number(each.generator_us) or "-" for each in (apache, roquet)) if row.measure in (CPU, RATE) else ""
+            lines.append((
+                row.title, _main(row, apache), _main(row, roquet), _micro(apache.cpu_us), _micro(roquet.cpu_us),
+                "" if load == "-/-" else f"{load} us" if load else "", f"{ratio:.2f}" if ratio is not None else "", row.target, verdict,
+            ))  # fmt: skip
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        left = {0, 7, 8}
+
+        def fit(line: tuple[str, ...]) -> str:
+            cells = (
+                cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+            return "  ".join(cells).rstrip()
+
+        out = [fit(line) for line in lines]
+        out.insert(1, "-" * max(map(len, out)))
+        for (key, kind), figures in self.figures.items():
+            if figures.problem:
+                out.append(f"! {key}, {kind}: {figures.problem}")
+        out += [f"* {note}" for note in self.notes]
+        return "\n".join(out)
+
+    def _present(self) -> list[Row]:
+        return [row for row in ROWS if any(key == row.key for key, _ in self.figures)]
+
+
+def _main(row: Row, figures: Figures) -> str:
+    if row.measure in (CPU, RATE):
+        return f"{figures.rate:,.0f}/s" if figures.rate is not None else ""
+    if figures.value is None:
+        return ""
+    return {START: f"{figures.value:.2f} s", MEMORY: f"{figures.value:,.0f} MiB", SHARDS: f"{figures.value:.2f} x"}[row.measure]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def _micro(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f} us" if value >= 100 else f"{value:.1f} us" if value >= 10 else f"{value:.2f} us"
