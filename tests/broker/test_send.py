@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -119,7 +119,7 @@ class TestASend:
 
 
 class TestABatch:
-    PARTS = [(n, b"body %d" % n, f"KEYS\x01k{n}\x02WAIT\x01true".encode()) for n in range(3)]
+    PARTS: ClassVar = [(n, b"body %d" % n, f"KEYS\x01k{n}\x02WAIT\x01true".encode()) for n in range(3)]
 
     @pytest.mark.parametrize("code", [320, 310])
     def test_is_stored_message_by_message(self, whole: Whole, code: int) -> None:
@@ -262,7 +262,7 @@ class TestUnderSyncFlush:
 
 
 # One message, spelled plainly, goes through `take`; the same with long names goes through `accept`.
-texts = st.text(st.characters(blacklist_characters="\x00\x01\x02", blacklist_categories=("Cs",)), min_size=1, max_size=8)
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01\x02"), min_size=1, max_size=8)
 properties = st.dictionaries(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "中", "WAIT"]) | texts, texts, max_size=6)
 
 

@@ -1,0 +1,66 @@
+"""Starts `roquet` commands by forking a process that has imported everything already. A program, not a module of tests.
+
+A start costs a second of imports on a busy core; a test that starts a broker fifty times would spend its life on them. The
+child runs `roquet.cli.main.main` as `python -m roquet` does, with its output in a file, and is a process of its own.
+
+    in:   {"argv": [...], "output": path}      out:   {"pid": n}
+    in:   {"reap": pid}                        out:   {"status": n}      after the caller saw it end; negative: the signal
+    end of input                               what still runs is killed
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import roquet.cli.main
+import roquet.programs  # noqa: F401  so that no child imports it
+
+
+def start(argv: list[str], output: str) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        os.setsid()
+        # Line by line, so that a test may read along; the end of our input is not the child's.
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 1)
+        os.dup2(1, 2)
+        sys.stdin = open(0, closefd=False)
+        code = roquet.cli.main.main(argv)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    finally:
+        os._exit(code)
+
+
+def serve() -> None:
+    children: set[int] = set()
+    for line in sys.stdin:
+        wanted = json.loads(line)
+        if "reap" in wanted:
+            _, status = os.waitpid(wanted["reap"], 0)
+            children.discard(wanted["reap"])
+            answer = {"status": os.waitstatus_to_exitcode(status)}
+        else:
+            pid = start(wanted["argv"], wanted["output"])
+            children.add(pid)
+            answer = {"pid": pid}
+        print(json.dumps(answer), flush=True)
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    print("{}", flush=True)
+    serve()

@@ -1,0 +1,192 @@
+"""Live servers for tests: name servers and brokers as processes of their own, watched, measured and ended by their id."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from roquet.cli.servers import free_ports
+
+PATIENCE_S = 60.0
+"""Deadline of what must happen at all; the machine may be busy."""
+
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "6000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+}
+
+
+class Nursery:
+    """The parent of all servers of a test run: forks them without importing anything again."""
+
+    def __init__(self) -> None:
+        script = Path(__file__).with_name("nursery.py")
+        # Threads that numerical libraries start would not survive the fork.
+        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        self._answer()
+        self._numbers = itertools.count()
+
+    def start(self, argv: list[str], directory: Path) -> Program:
+        output = directory / f"output-{next(self._numbers)}.txt"
+        output.touch()
+        return Program(self, self._ask({"argv": argv, "output": str(output)})["pid"], output)
+
+    def broker(self, directory: Path, settings: Mapping[str, str] | None = None) -> Broker:
+        """A broker with its store in `directory`/store; it has booted when this returns. Started again, it keeps its port."""
+        port_file = directory / "port"
+        if not port_file.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            port_file.write_text(str(free_ports(1, "127.0.0.1")[0]))
+        port = int(port_file.read_text())
+        values = {
+            "listenPort": str(port),
+            "brokerIP1": "127.0.0.1",
+            "storePathRootDir": str(directory / "store"),
+            # Nobody is there: a broker must serve without a name server, and a test must not meet another's.
+            "namesrvAddr": "127.0.0.1:9",
+            "registerBrokerTimeoutMills": "100",
+            "vipChannelEnable": "false",
+        } | dict(settings or {})
+        config = directory / "broker.conf"
+        config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        program = self.start(["broker", "-c", str(config)], directory)
+        program.wait_for("boot success")
+        return Broker(program, ("127.0.0.1", port), directory / "store")
+
+    def name_server(self, directory: Path, settings: Mapping[str, str] | None = None) -> Server:
+        directory.mkdir(parents=True, exist_ok=True)
+        config = directory / "namesrv.conf"
+        config.write_text("".join(f"{key}={value}\n" for key, value in ({"listenPort": "0"} | dict(settings or {})).items()))
+        program = self.start(["namesrv", "-c", str(config), "--data", str(directory / "data")], directory)
+        line = program.wait_for("boot success")
+        host, _, port = line.rpartition(" ")[2].rpartition(":")
+        return Server(program, (host, int(port)))
+
+    def reap(self, pid: int) -> int:
+        return self._ask({"reap": pid})["status"]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(PATIENCE_S)
+        self._process.stdout.close()
+
+    def _ask(self, question: Mapping[str, object]) -> dict[str, int]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, int]:
+        assert self._process.stdout is not None
+        answer: dict[str, int] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+class Program:
+    """One running command."""
+
+    def __init__(self, nursery: Nursery, pid: int, output: Path) -> None:
+        self.nursery = nursery
+        self.pid = pid
+        self.output = output
+        self._ended = os.pidfd_open(pid)
+        self.status: int | None = None
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def is_alive(self) -> bool:
+        return self.status is None and not self._wait(0)
+
+    def wait_for(self, words: str, timeout_s: float = PATIENCE_S) -> str:
+        """The first line that holds these words."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            ended = self._wait(0.005)
+            for line in self.text.splitlines():
+                if words in line:
+                    return line
+            assert not ended, f"it ended ({self.end()}) and never said {words!r}:\n{self.text}"
+            assert time.monotonic() < deadline, f"no {words!r} within {timeout_s} s:\n{self.text}"
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.status is None:
+            os.kill(self.pid, number)
+
+    def end(self, number: signal.Signals | None = None, timeout_s: float = PATIENCE_S) -> int:
+        """Send it this signal, if any, and wait; its exit code, negative for a signal. Past the deadline it is killed."""
+        if self.status is None:
+            if number is not None:
+                os.kill(self.pid, number)
+            in_time = self._wait(timeout_s)
+            if not in_time:
+                os.kill(self.pid, signal.SIGKILL)
+                self._wait(PATIENCE_S)
+            self.status = self.nursery.reap(self.pid)
+            os.close(self._ended)
+            assert in_time, f"it did not end within {timeout_s} s:\n{self.text}"
+        return self.status
+
+    def _wait(self, timeout_s: float) -> bool:
+        if self.status is not None:
+            return True
+        waiter = select.poll()
+        waiter.register(self._ended, select.POLLIN)
+        return bool(waiter.poll(timeout_s * 1_000))
+
+
+class Server:
+    """A program that listens. `with` ends it."""
+
+    def __init__(self, program: Program, address: tuple[str, int]) -> None:
+        self.program = program
+        self.address = address
+
+    @property
+    def rss(self) -> int:
+        """Anonymous resident memory in bytes: pages of files that are read come and go as the system likes."""
+        for line in Path(f"/proc/{self.program.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1_024
+        raise AssertionError(f"process {self.program.pid} is gone:\n{self.program.text}")
+
+    def stop(self) -> int:
+        return self.program.end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        return self.program.end(signal.SIGKILL)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.stop()
+        else:
+            with contextlib.suppress(AssertionError):
+                self.kill()
+
+
+class Broker(Server):
+    def __init__(self, program: Program, address: tuple[str, int], store: Path) -> None:
+        super().__init__(program, address)
+        self.store = store
+
+    def __enter__(self) -> Broker:
+        return self

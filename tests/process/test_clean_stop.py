@@ -1,0 +1,79 @@
+"""SIGTERM under load, a second broker on one store, a port that is taken: each ends as it says."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+from random import Random
+from threading import Timer
+
+import pytest
+
+from tests.cli.servers import Roquet
+from tests.process.line import Line, create_topic
+from tests.process.programs import SMALL_FILES, Nursery
+from tests.process.test_sigkill import QUEUES, TOPIC, Load, check, open_store, read_on, stored
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_sigterm_under_load_ends_cleanly_and_loses_nothing(flush: str, nursery: Nursery, tmp_path: Path) -> None:
+    settings = {**SMALL_FILES, "flushDiskType": flush}
+    load, upto = Load(Random(5)), dict[int, int]()
+    for round_number in range(4):
+        broker = nursery.broker(tmp_path, settings)
+        with Line(broker.address) as line:
+            if round_number == 0:
+                assert line.ask(create_topic(TOPIC, QUEUES)).code == 0
+            read_on(line, load, upto)
+        began: list[float] = []
+
+        def stop(program: object = broker.program, began: list[float] = began) -> None:
+            began.append(time.monotonic())
+            broker.program.signal(signal.SIGTERM)
+
+        stopper = Timer(0.1 + 0.05 * round_number, stop)
+        stopper.start()
+        load.run(broker.address)
+        stopper.join()
+        assert broker.program.end(timeout_s=20) == 0, broker.program.text
+        assert time.monotonic() - began[0] < 15
+        assert "Traceback" not in broker.program.text
+        assert not (broker.store / "abort").exists()
+        store = open_store(broker)
+        assert store.recovered_records == 0, "a clean stop leaves nothing to recover"
+        found = dict(stored(store))
+        store.close()
+        for place, record in found.items():
+            check(record, place, load)
+        assert not load.acknowledged.keys() - found.keys()
+    assert load.acknowledged
+
+
+def test_a_second_broker_on_the_same_directory_is_refused_with_a_sentence(nursery: Nursery, tmp_path: Path) -> None:
+    with nursery.broker(tmp_path) as broker:
+        (tmp_path / "second.conf").write_text(f"listenPort=0\nstorePathRootDir={broker.store}\n")
+        with Roquet("broker", "-c", str(tmp_path / "second.conf")) as second:
+            assert second.wait() == 1
+        text = "\n".join(second.lines)
+        assert "in use by another broker" in text
+        assert str(broker.store) in text
+        assert "Traceback" not in text
+        with Line(broker.address) as line:
+            assert line.ask(create_topic("still_there")).code == 0
+
+
+def test_a_port_that_is_taken_is_an_error_with_a_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (tmp_path / "broker.conf").write_text(f"listenPort={port}\nstorePathRootDir={tmp_path / 'store'}\n")
+        (tmp_path / "namesrv.conf").write_text(f"listenPort={port}\n")
+        for kind in ("broker", "namesrv"):
+            with Roquet(kind, "-c", f"{kind}.conf", cwd=tmp_path) as program:
+                assert program.wait() == 1
+            text = "\n".join(program.lines)
+            assert str(port) in text
+            assert "listens there already" in text
+            assert "Traceback" not in text
+        assert not (tmp_path / "store" / "abort").exists(), "it never served, so nothing was aborted"

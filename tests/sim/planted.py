@@ -1,0 +1,62 @@
+"""Brokers with a bug on purpose. A checker that does not find them is no checker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roquet.broker.core import Broker
+from roquet.store.watermark import Wake, Watermark
+
+
+class Impatient(Watermark):
+    """Tells everybody at once that the flush is done."""
+
+    __slots__ = ()
+
+    def when_reached(self, target: int, deadline_ms: int, wake: Wake) -> None:
+        wake(True)
+
+
+def answers_before_the_flush(*parts: Any) -> Broker:
+    """SYNC_FLUSH in name only: sends are answered when they are written."""
+    broker = Broker(*parts)
+    broker.store.log.flushed = Impatient()
+    return broker
+
+
+def shows_before_the_flush(*parts: Any) -> Broker:
+    """Consumers see a message when it is written, as upstream does it."""
+    broker = Broker(*parts)
+    store = broker.store
+    commit = store.commit
+
+    def commit_and_show() -> None:
+        commit()
+        store.log.safe.advance(store.log.written)
+        shown = list(store._unsafe)
+        store._unsafe.clear()
+        store._show(shown)
+
+    store.commit = commit_and_show  # type: ignore[method-assign] # that is the plant
+    return broker
+
+
+def counts_a_failed_fsync(*parts: Any) -> Broker:
+    """Upstream's E1: an fsync that failed counts as done."""
+    broker = Broker(*parts)
+    store = broker.store
+    sure = store.log.syncer
+
+    def syncer() -> Any:
+        target, work = sure()
+
+        def hopeful() -> None:
+            try:
+                work()
+            except OSError:
+                pass
+
+        return target, hopeful
+
+    store.log.syncer = syncer  # type: ignore[method-assign] # that is the plant
+    return broker

@@ -1,0 +1,153 @@
+"""The cores reach the world through their parameters alone, and arrows between packages point one way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import roquet
+
+ROOT = Path(roquet.__file__).parent
+
+IMPURE = frozenset({"asyncio", "socket", "threading", "time", "random", "os", "selectors", "ssl", "subprocess", "multiprocessing", "concurrent"})
+PURE = ("wire", "routing", "broker", "nameserver", "client/core", "message.py", "errors.py", "ports.py", "settings.py")
+"""Of the store only disk.py touches the machine; the rest is held to the same rule."""
+
+BASE = frozenset({"errors", "message"})
+ALLOWED: dict[str, frozenset[str]] = {
+    "errors.py": frozenset(),
+    "message.py": frozenset({"errors", "wire"}),
+    "ports.py": frozenset({"errors", "wire"}),
+    "settings.py": frozenset({"errors"}),
+    "clock.py": frozenset(),
+    "wire": BASE | {"wire"},
+    "routing": BASE | {"wire", "routing"},
+    "store": BASE | {"wire", "ports", "settings", "store"},
+    "net": BASE | {"wire", "ports", "settings", "net"},
+    "broker": BASE | {"wire", "routing", "ports", "settings", "store", "broker"},
+    "nameserver": BASE | {"wire", "routing", "ports", "settings", "store", "nameserver"},
+    "client/core": BASE | {"wire", "routing", "ports", "client/core"},
+    "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock"},
+    "admin": BASE | {"wire", "routing", "client", "client/core", "admin", "net", "ports", "clock"},
+}
+"""Package -> what it may import of ours. Programs (cli, supervisor, embed, programs, testing) put everything together."""
+
+PROGRAMS_ONLY = frozenset({"cli", "supervisor", "programs", "embed", "testing"})
+
+
+def sources(part: str) -> list[Path]:
+    place = ROOT / part
+    found = [place] if place.suffix == ".py" else sorted(place.rglob("*.py"))
+    if part == "client":
+        found = [path for path in found if "core" not in path.relative_to(place).parts]
+    assert found, f"nothing is at {place}"
+    return found
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import, wherever it stands, except under `if TYPE_CHECKING`."""
+
+    def walk(node: ast.AST) -> Iterator[tuple[int, str]]:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from walk(other)
+            return
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            if node.module == "roquet":
+                for alias in node.names:
+                    yield node.lineno, f"roquet.{alias.name}"
+            else:
+                yield node.lineno, node.module or ""
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child)
+
+    yield from walk(ast.parse(path.read_text()))
+
+
+def package(module: str) -> str:
+    """ "roquet.client.core.routes" -> "client/core"."""
+    parts = module.split(".")[1:]
+    return "client/core" if parts[:2] == ["client", "core"] else parts[0] if parts else ""
+
+
+def where(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT.parent)}:{line}"
+
+
+@pytest.mark.parametrize("part", PURE)
+def test_a_core_imports_nothing_that_touches_the_world(part: str) -> None:
+    found = [
+        f"{where(path, line)} imports {module}"
+        for path in sources(part)
+        for line, module in imports(path)
+        if module.split(".")[0] in IMPURE
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_of_the_store_only_the_disk_touches_the_machine() -> None:
+    found = [
+        f"{where(path, line)} imports {module}"
+        for path in sources("store")
+        if path.name != "disk.py"
+        for line, module in imports(path)
+        if module.split(".")[0] in IMPURE
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_arrows_point_one_way(part: str) -> None:
+    found = [
+        f"{where(path, line)} imports {module}"
+        for path in sources(part)
+        for line, module in imports(path)
+        if module.split(".")[0] == "roquet" and package(module) not in ALLOWED[part]
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_command_line_reaches_brokers_through_admin_and_client() -> None:
+    """servers.py starts the programs, so it may know them; no other command knows more than the two."""
+    through = {"admin", "client", "client/core", "cli", "message", "errors", "wire", "settings", "programs", "supervisor", "routing", ""}
+    found = [
+        f"{where(path, line)} imports {module}"
+        for path in sources("cli")
+        for line, module in imports(path)
+        if module.split(".")[0] == "roquet" and package(module) not in through
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_nothing_but_programs_imports_the_test_kit() -> None:
+    found = [
+        f"{where(path, line)} imports {module}"
+        for path in sorted(ROOT.rglob("*.py"))
+        if "testing" not in path.parts
+        for line, module in imports(path)
+        if module.split(".")[:2] == ["roquet", "testing"]
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_every_package_is_listed_here() -> None:
+    """A new one decides what it may import before it imports."""
+    known = {part.split("/")[0] for part in ALLOWED} | PROGRAMS_ONLY
+    found = {path.name for path in ROOT.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    assert found <= known, f"add {sorted(found - known)} to ALLOWED"
+
+
+def test_a_type_checking_import_does_not_count_and_a_hidden_one_does(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random\nelse:\n    import ssl\n"
+        "def late():\n    import os.path\n    from roquet import net\n"
+    )
+    assert list(imports(path)) == [(1, "typing"), (5, "ssl"), (7, "os.path"), (8, "roquet.net")]
