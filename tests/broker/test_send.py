@@ -85,9 +85,14 @@ class TestASend:
 
     def test_in_one_read_with_others_makes_one_write(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
         create(whole, "T")
-        writes = []
+        writes: list[int] = []
         write = RealFile.write
-        monkeypatch.setattr(RealFile, "write", lambda self, offset, data: (writes.append(len(data)), write(self, offset, data))[1])
+
+        def counted(self: RealFile, offset: int, data: bytes) -> None:
+            writes.append(len(data))
+            write(self, offset, data)
+
+        monkeypatch.setattr(RealFile, "write", counted)
         whole.frames(*(Command(310, send_fields(), b"%d" % n, opaque=n) for n in range(64)))
         assert len(writes) == 1
         assert [answer.opaque for answer in whole.peer.take()] == list(range(64))

@@ -71,7 +71,7 @@ class Segments:
     def load(self, *, crashed: bool = False) -> None:
         """Find the files. A gap or a wrong size is somebody's mistake that guessing could make worse: it raises Damaged.
 
-        `crashed`: empty files are no mistake. Power was lost between creating and syncing them, so they hold nothing.
+        `crashed`: an empty file, or a short last one, is no mistake. Power was lost while it was made, or cut behind its end.
         """
         disk = self.files.disk
         names = [name for name in disk.list(self.directory) if len(name) == 20 and name.isdigit()]
@@ -79,8 +79,8 @@ class Segments:
         for index, base in enumerate(self.bases):
             path = self.path(base)
             size = disk.size(path)
-            if size == 0 and crashed:
-                log.warning("%s is empty: it was being made when the power failed", path)
+            if crashed and (size == 0 or (size < self.size and base == self.bases[-1])):
+                log.warning("%s has %d bytes of %d: the power failed while its length changed; the rest is empty", path, size, self.size)
                 disk.open(path, size=self.size).close()
                 size = self.size
             if size != self.size:

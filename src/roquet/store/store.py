@@ -152,6 +152,7 @@ class Store:
         began, it would count again."""
         segments = self.log.segments
         segments.drop_from(end)
+        self.disk.sync_dir(segments.directory)
         for base in segments.bases:
             file = segments.file(base)
             at, stop = max(start, base), min(end, base + segments.size)
@@ -163,7 +164,6 @@ class Store:
                 file.truncate(end - base)
                 file.truncate(segments.size)
             file.sync()
-        self.disk.sync_dir(segments.directory)
 
     def close(self) -> None:
         """A clean stop: everything on disk, the checkpoint last, the abort file gone."""

@@ -115,8 +115,8 @@ class Checker:
 
     # Looking
 
-    def started(self, broker: Broker, *, power_lost: bool, flushed: int) -> None:
-        """The broker is up again. `flushed`: how far it counted its log as safe before it went down."""
+    def started(self, broker: Broker, *, power_lost: bool, flushed: int, ends: dict[tuple[str, int], int]) -> None:
+        """The broker is up again. Before it went down it counted its log as safe up to `flushed`, and showed queues up to `ends`."""
         store = broker.store
         if store.log.end < flushed:
             raise Violation(f"the log ends at {store.log.end} and was flushed to {flushed}")
@@ -135,14 +135,15 @@ class Checker:
                     continue
                 there = f"holds {show_held(found)}" if found is not None else "is empty"
                 raise Violation(f"{show_held(held)} was {what} at {show(place)}, which {there}")
-        for (topic, queue_id), end in self.ends.items():
-            queue = store.find_queue(topic, queue_id)
+        for key, end in ends.items():
+            queue = store.find_queue(*key)
             visible = 0 if queue is None else queue.visible
-            if visible < end:
-                if not may_lose:
-                    raise Violation(f"{topic}/{queue_id} ends at {visible}, and a consumer was told {end}")
-                self.ends[topic, queue_id] = visible
-                self.taken[topic, queue_id] = max(self.taken.get((topic, queue_id), 0), end)
+            if visible < end and self._is_ours(key[0]):
+                if not may_lose and key in self.ends and visible < self.ends[key]:
+                    raise Violation(f"{key[0]}/{key[1]} ends at {visible}, and a consumer was told {self.ends[key]}")
+                if may_lose:
+                    self.ends.pop(key, None)
+                    self.taken[key] = max(self.taken.get(key, 0), end)
         self.look(broker, contents)
 
     def look(self, broker: Broker, contents: dict[Place, Held] | None = None) -> None:

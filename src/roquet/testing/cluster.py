@@ -306,6 +306,7 @@ class BrokerHost:
         self._caller: SimCaller | None = None
         self._power_lost = False
         self._flushed = 0
+        self._ends: dict[tuple[str, int], int] = {}
         self._starting = 0
 
     def start_later(self, *, soon: bool = False) -> None:
@@ -342,7 +343,7 @@ class BrokerHost:
         simulation.note(f"= broker starts, {core.store.recovered_records} records read, log to {core.store.log.end}")
         self.core = core
         core.listening(BROKER, BROKER_HOST)
-        cluster.checker.started(core, power_lost=self._power_lost, flushed=self._flushed)
+        cluster.checker.started(core, power_lost=self._power_lost, flushed=self._flushed, ends=self._ends)
         self._power_lost = False
         cluster.network.listen(BROKER, core)
 
@@ -383,6 +384,7 @@ class BrokerHost:
             self._caller.kill()
         if self.core is not None:
             self._flushed = self.core.store.log.flushed.value
+            self._ends = {key: queue.visible for key, queue in self.core.store.queues.items()}
             if self.cluster.network.core_at(BROKER) is self.core:
                 self.cluster.network.stop(BROKER, slowest_us=slowest_us)
             self.core = None
