@@ -137,7 +137,7 @@ class Puller:
 
     def _decode(self, peer: Peer, command: Command) -> tuple[Pull, int | None]:
         """Upstream's checks in upstream's order. Returns the pull, and the consumer offset that came along with it."""
-        header = headers.decode(headers.PullHeader, command.fields)
+        header = quick_header(command.fields) or headers.decode(headers.PullHeader, command.fields)
         settings = self.settings
         if not settings.broker_permission & Perm.READ:
             raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{settings.broker_ip1}] pulling message is forbidden")
@@ -191,6 +191,8 @@ class Puller:
         if header.sys_flag & PullFlag.SUBSCRIPTION:
             if not is_tag_type(header.expression_type):
                 raise unsupported(header.expression_type)
+            if header.subscription == "*":
+                return None
             try:
                 found = subscribe(header.topic, header.subscription)
             except BadExpression as error:
@@ -410,6 +412,25 @@ class Puller:
             fresh.deadline_ms = 0
             if not fresh.peer.closed:
                 self._again(fresh, None, 0)
+
+
+def quick_header(fields: dict[str, str]) -> headers.PullHeader | None:
+    """The header of a pull as clients send it, read by hand: a third of what the typed decoding costs. None: not sure."""
+    try:
+        get = fields.get
+        queue_offset, commit_offset = int(fields["queueOffset"]), int(fields["commitOffset"])
+        suspend_ms, sub_version = int(fields["suspendTimeoutMillis"]), int(fields["subVersion"])
+        queue_id, count, sys_flag = int(fields["queueId"]), int(fields["maxMsgNums"]), int(fields["sysFlag"])
+        size = int(get("maxMsgBytes") or 0)
+        group, topic = fields["consumerGroup"], fields["topic"]
+    except (KeyError, ValueError):
+        return None
+    if max(queue_offset, commit_offset, suspend_ms, sub_version) >> 63 or max(queue_id, count, sys_flag, size) >> 31:
+        return None
+    return headers.PullHeader(
+        group, topic, queue_id, queue_offset, count, sys_flag, commit_offset, suspend_ms, sub_version,
+        get("subscription"), get("expressionType"), None, size or None,
+    )  # fmt: skip
 
 
 def unsupported(kind: str | None) -> Refused:
