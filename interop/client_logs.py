@@ -1,0 +1,192 @@
+"""What a client may log while it works with a healthy broker: nothing from warnings up, but for the lines listed here.
+
+Each line that is passed over has its reason written next to it; all of them are logged against Apache's own servers as well.
+The one warning that the check programs provoke on purpose must be there, or else the log was not kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+WORKING, LEAVING, CLOSING = "working", "leaving", "closing"
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """Lines that match `pattern` (searched in the entry with its first stack line) say nothing of the broker, for this reason."""
+
+    pattern: str
+    reason: str
+
+
+# ---------------------------------------------------------------- Java
+
+PROVOKED_JAVA = r"get Topic \[\S+_AutoCreated\] RouteInfoFromNameServer is not exist value"
+
+JAVA_WORKING = (
+    PassedOver(PROVOKED_JAVA, "provoked: the check sends to a topic that does not exist yet"),
+    PassedOver(
+        r"updateTopicRouteInfoFromNameServer Exception.*No topic route info in name server for the topic: \S+_AutoCreated",
+        "provoked, the second line of it",
+    ),
+    PassedOver(
+        r"get Topic \[%RETRY%\S+\] RouteInfoFromNameServer is not exist value",
+        "a consumer asks for its retry topic before its first heartbeat, which creates it",
+    ),
+    PassedOver(
+        r"doRebalance, \S+, but the topic\[\S+\] not exist",
+        "a pull consumer that is told its queue subscribes to the topic without ever asking for the route",
+    ),
+    PassedOver(
+        r"doRebalance, \S+ \S+, get consumer id list failed",
+        "the client rebalances before its first heartbeat is through, so the group does not exist yet",
+    ),
+    PassedOver(
+        r"execute the pull request exception.*CODE: 25  DESC: the consumer's subscription not latest|the subscription is not latest",
+        "at every rebalance the client raises its subscription's version, and pulls before the heartbeat that says so",
+    ),
+    PassedOver(
+        r"pullKernelImpl exception.*does not upgrade to support for filter message by SQL92",
+        "the client learns the broker's version from the answer to its first heartbeat, and may pull before it",
+    ),
+    PassedOver(r"lock heartBeat, but failed", "two threads of one client wanted to send the same heartbeat"),
+    PassedOver(r"sending heartbeat, but no consumer and no producer", "a client without groups, such as an admin client"),
+    PassedOver(r"\[PullMsgThread-\S+_lite_assign\d+\].*Polling thread was interrupted", "seek() interrupts the client's own pull"),
+    PassedOver(
+        r"The Pull Task is cancelled after doPullTask, MessageQueue \[topic=\S+_lite_assign", "seek() interrupts the client's own pull"
+    ),
+    PassedOver(
+        r"receive response, .*not matched any request"
+        r"|RemotingCommand \[code=\d+, .*remark=(FOUND|OFFSET_OVERFLOW_ONE|NO_MESSAGE_IN_QUEUE)",
+        "the answer to the pull that seek() interrupted; an answer that nobody waits for would fail the check that waits in vain",
+    ),
+    PassedOver(r"consumerOffset is -1 in messageQueue", "a lite pull consumer commits by timer before it has polled anything"),
+    PassedOver(r"Cannot find conf file \S+tools.yml|Failed to parse configuration to enable ACL", "mqadmin looks for its own ACL settings"),
+)
+
+JAVA_LEAVING = (
+    PassedOver(
+        r"(examineConsumeStats|examineConsumerConnectionInfo) exception, .*CODE: (206|213) ",
+        "mqadmin asks for every group there is; those of other checks are offline by then, have consumed nothing or are broadcasting",
+    ),
+    PassedOver(
+        r"send heart beat to broker\[.*\] failed.*(connect to  failed|send request to </?\S+> failed)",
+        "5.x sends a heartbeat when its own connection is closed",
+    ),
+    PassedOver(
+        r"updateTopicRouteInfoFromNameServer [Ee]xception.*(send request to </?\S+> failed|connect to \S* ?failed)",
+        "the client's timer asks for routes while it closes its own connection",
+    ),
+    PassedOver(r"RocketmqRemoting - RemotingCommand \[code=", "the second line of an answer that the closed client no longer waits for"),
+    PassedOver(
+        r"getConsumerIdListByGroup exception.*CODE: 1  DESC: no consumer for this group",
+        "the last member rebalances once more after it has taken itself off the group",
+    ),
+    PassedOver(
+        r"execute the pull request exception.*CODE: 24  DESC: the consumer's group info not exist",
+        "the last member pulls once more after it has taken itself off the group",
+    ),
+    PassedOver(
+        r"(execute the pull request exception|An error occurred in pull message process|pullKernelImpl exception).*"
+        r"(send request failed to|send request to <\S+> failed|RejectedExecutionException|connect to )",
+        "a consumer that shuts down closes its connection under its own pulls",
+    ),
+    PassedOver(r"PullMessageServiceScheduledThread has shutdown", "the same, of a pull that it will not repeat"),
+    PassedOver(r"No matched consumer for the PullRequest", "the same, of a pull that was still queued"),
+    PassedOver(
+        r"(invokeSync|invokeAsync|invokeOneway): send request exception, so close the channel", "the same, as the transport tells it"
+    ),
+    PassedOver(r"execute callback in executor exception, maybe executor busy", "the same: the executor has been shut down"),
+    PassedOver(r"Polling thread was interrupted|The Pull Task is cancelled", "the same, of a lite pull consumer"),
+    PassedOver(r"didn't terminate!", "the client's own thread pools end a little later than it waits"),
+    PassedOver(
+        r"send a request command to channel <\S+>.* failed|createChannel: connect remote host\[\S+\] failed", "the client's own shutdown"
+    ),
+    PassedOver(r"unregister client \S+ from broker", "the client's own shutdown"),
+)
+
+# ---------------------------------------------------------------- Go
+
+PROVOKED_GO = r'msg="queryTopicRouteInfoFromServer return nil" topic=\S+_AutoCreated'
+
+GO_WORKING = (
+    PassedOver(PROVOKED_GO, "provoked: the check sends to a topic that does not exist yet"),
+    PassedOver(
+        r'msg="query topic route from server error" underlayError="topic not exist"',
+        "the line before queryTopicRouteInfoFromServer, which names the topic",
+    ),
+    PassedOver(
+        r'msg="queryTopicRouteInfoFromServer return nil" topic="%RETRY%',
+        "a consumer asks for its retry topic before its first heartbeat, which creates it",
+    ),
+    PassedOver(
+        r'msg="do balance in group failed, the topic does not exist" consumerGroup=\S+ topic="?(%RETRY%|\S+)',
+        "the same, and a pull consumer that is told its queue subscribes without asking for the route",
+    ),
+    PassedOver(
+        r'msg="executeLocalTransaction but state unexpected" localState=2',
+        "this client logs every rollback (state 2) as an error",
+    ),
+    PassedOver(r'msg="do balance in group failed, get consumer id list failed"', "it rebalances before its first heartbeat is through"),
+    PassedOver(
+        r'msg="get consumer list of group from broker error".*no consumer for this group',
+        "it rebalances before its first heartbeat is through",
+    ),
+    PassedOver(
+        r'msg="pull message from broker error".*subscription not latest',
+        "at every rebalance the client raises its subscription's version, and pulls before the heartbeat that says so",
+    ),
+)
+
+GO_LEAVING = (
+    PassedOver(
+        r'msg="(processQueue is dropped without process consume result|the message queue not be able to consume)',
+        "a member lost the queue in a rebalance while it was consuming from it",
+    ),
+    PassedOver(r'msg="pull message from broker error".*(closed|canceled)', "the member that leaves closes its own connection"),
+    PassedOver(r'msg="(conn error, close connection|close remoting conn error)"', "the member that leaves closes its own connection"),
+    PassedOver(r'msg="update offset to broker error".*(closed|canceled)', "the member that leaves closes its own connection"),
+)
+
+
+def java_entries(log: Path, phases: dict[str, str]) -> list[tuple[str, str]]:
+    """The entries of a Java client's log as (phase, text); `phases` says from which time on each phase counts.
+
+    An entry is its line and the lines of its exceptions, without the stack.
+    """
+    entries: list[tuple[str, str]] = []
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    for line in lines:
+        dated = re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", line)
+        if dated:
+            phase = WORKING
+            for name, begin in phases.items():
+                if dated.group() >= begin:
+                    phase = name
+            entries.append((phase, line))
+        elif entries and not re.match(r"\s+at |\s*\.\.\. \d+", line):
+            phase, text = entries[-1]
+            entries[-1] = (phase, f"{text} | {line}")
+    return entries
+
+
+def go_entries(directory: Path) -> list[tuple[str, str]]:
+    """The entries of a Go client's logs as (phase, text): there is a file a phase."""
+    entries = []
+    for phase in (WORKING, LEAVING, CLOSING):
+        log = directory / f"{phase}.log"
+        entries += [(phase, line) for line in (log.read_text(errors="replace").splitlines() if log.exists() else [])]
+    return entries
+
+
+def complaints(entries: Iterable[tuple[str, str]], working: tuple[PassedOver, ...], leaving: tuple[PassedOver, ...]) -> list[str]:
+    """What is left of the log. Nothing of the closing phase counts: all clients are shutting down then."""
+    left = []
+    for phase, text in entries:
+        passed_over = {WORKING: working, LEAVING: working + leaving}.get(phase)
+        if passed_over is not None and not any(re.search(each.pattern, text) for each in passed_over):
+            left.append(text)
+    return left

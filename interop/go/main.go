@@ -1,0 +1,118 @@
+// Command interop checks a cluster with the Go client of Apache RocketMQ.
+//
+//	interop NAMESRV BROKER PREFIX LOGDIR json|binary [WITHOUT]
+//
+// WITHOUT names checks that are not run, parted by semicolons.
+//
+// One line a check: "ok NAME" or "FAIL NAME: why"; "done" at the very end. A line "sent TOPIC KEY OFFSET_ID BODY" names a
+// message for others to look for, since this client has no call to query one. What the client itself logs from warnings up
+// goes to LOGDIR, to a file a phase: working.log, leaving.log, closing.log.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	_ "unsafe" // for go:linkname
+
+	"github.com/apache/rocketmq-client-go/v2/rlog"
+)
+
+// The client writes JSON headers unless this variable of its own says otherwise; it offers no option for it.
+//
+//go:linkname codecType github.com/apache/rocketmq-client-go/v2/internal/remote.codecType
+var codecType byte
+
+func main() {
+	if len(os.Args) < 6 {
+		fmt.Fprintln(os.Stderr, "usage: interop NAMESRV BROKER PREFIX LOGDIR json|binary [WITHOUT]")
+		os.Exit(2)
+	}
+	if os.Args[5] == "binary" {
+		codecType = 1
+	}
+	if len(os.Args) > 6 {
+		without = strings.Split(os.Args[6], ";")
+	}
+	rlog.SetLogLevel("warn")
+	logTo := func(phase string) {
+		if err := rlog.SetOutputPath(filepath.Join(os.Args[4], phase+".log")); err != nil {
+			panic(err)
+		}
+	}
+
+	logTo("working")
+	c, err := connect(os.Args[1], os.Args[2], os.Args[3])
+	if err != nil {
+		fmt.Println("FAIL connect:", err)
+		return
+	}
+	sideBySide(c.adminChecks, c.sendChecks, c.consumeChecks, c.slowChecks)
+	logTo("leaving")
+	sideBySide(c.joinAndLeave, c.restart)
+	logTo("closing")
+	c.close()
+	fmt.Println("done")
+}
+
+func sideBySide(suites ...func()) {
+	var all sync.WaitGroup
+	for _, suite := range suites {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			suite()
+		}()
+	}
+	all.Wait()
+}
+
+var (
+	output  sync.Mutex
+	without []string
+)
+
+// check runs one check and prints its line.
+func check(name string, body func() error) {
+	if slices.Contains(without, name) {
+		return
+	}
+	err := func() (err error) {
+		defer func() {
+			if problem := recover(); problem != nil {
+				err = fmt.Errorf("panic: %v", problem)
+			}
+		}()
+		return body()
+	}()
+	output.Lock()
+	defer output.Unlock()
+	if err != nil {
+		fmt.Printf("FAIL %s: %s\n", name, strings.Join(strings.Fields(err.Error()), " "))
+		return
+	}
+	fmt.Println("ok", name)
+}
+
+func same[T comparable](what string, expected, found T) error {
+	if expected != found {
+		return fmt.Errorf("%s: expected %v, found %v", what, expected, found)
+	}
+	return nil
+}
+
+// await returns as soon as the condition holds, or an error that names it after the limit.
+func await(limit time.Duration, what string, holds func() bool) error {
+	deadline := time.Now().Add(limit)
+	for !holds() {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("after %s still not: %s", limit, what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return nil
+}

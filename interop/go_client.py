@@ -1,0 +1,77 @@
+"""Apache's Go client: the program of go/."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import apache
+import client_logs
+from java_client import JavaClient
+from report import Section, run_program
+
+MODULE = Path(__file__).parent / "go"
+
+
+def build(directory: Path) -> Path:
+    program = directory / "go-interop"
+    output, built = run_program(["go", "build", "-o", str(program), "."], timeout_s=300, cwd=MODULE)
+    if not built:
+        raise apache.InteropError(f"go build: {output}")
+    return program
+
+
+def check(
+    section: Section,
+    program: Path,
+    namesrv: str,
+    broker: str,
+    header: str,
+    finder: JavaClient | None,
+    *,
+    without: dict[str, str],
+) -> None:
+    """Everything the Go client can do, but for the checks in `without`: name and why not.
+
+    It has no call to query a message, so `finder` looks for one that Go has sent.
+    """
+    logs = program.parent / f"go-{header}"
+    logs.mkdir()
+    # HOME: this client keeps the offsets of broadcasting consumers there
+    command = ["env", f"HOME={logs}", str(program), namesrv, broker, f"go{header[0]}", str(logs), header, ";".join(without)]
+    output, finished = run_program(command, timeout_s=240)
+    section.take(output, finished=finished)
+    _find(section, output, namesrv, finder, header)
+    entries = client_logs.go_entries(logs)
+    problem = None
+    left = client_logs.complaints(entries, client_logs.GO_WORKING, client_logs.GO_LEAVING)
+    if left:
+        problem = f"{len(left)} entries, the first: {left[0][:600]}"
+    elif not any(re.search(client_logs.PROVOKED_GO, text) for _, text in entries):
+        problem = f"the log was not kept: the provoked warning is not among its {len(entries)} entries"
+    section.judge("no warning or error in the client's log", problem)
+    for name, why in without.items():
+        section.skip(name, why)
+
+
+def _find(section: Section, output: str, namesrv: str, finder: JavaClient | None, header: str) -> None:
+    name = "query by key, offset id and unique id (by mqadmin)"
+    if finder is None:
+        section.skip(name, "java is missing")
+        return
+    sent = re.search(r"^sent (\S+) (\S+) (\S+) (\S+)$", output, re.MULTILINE)
+    if sent is None:
+        section.fail(name, "the program named no message to look for")
+        return
+    topic, key, offset_id, unique_id = sent.groups()
+    commands = [
+        ["queryMsgByKey", "-n", namesrv, "-t", topic, "-k", key],
+        ["queryMsgById", "-n", namesrv, "-i", offset_id],
+        ["queryMsgByUniqueKey", "-n", namesrv, "-t", topic, "-i", unique_id],
+    ]
+    command, _ = finder.command(f"find-go-{header}", "Mqadmin")
+    found, finished = run_program(command, timeout_s=60, stdin="".join("\t".join(each) + "\n" for each in commands))
+    answers = found.split("### end")[:3]
+    missing = [each[0] for each, answer in zip(commands, answers, strict=False) if unique_id.upper() not in answer.upper()]
+    problem = f"not found by {', '.join(missing)}: {found[:600]}" if missing or not finished or len(answers) < 3 else None
+    section.judge(name, problem)

@@ -1,0 +1,75 @@
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
+
+/** Prints one line a check, `ok NAME` or `FAIL NAME: why`, and holds what the checks themselves are written with. */
+final class Report {
+    private Report() {
+    }
+
+    interface Body {
+        void run() throws Exception;
+    }
+
+    interface Question {
+        boolean holds() throws Exception;
+    }
+
+    /** Names of checks that are not run. */
+    private static Set<String> without = Set.of();
+
+    static void without(Set<String> names) {
+        without = names;
+    }
+
+    static void check(String name, Body body) {
+        if (without.contains(name)) {
+            return;
+        }
+        String line;
+        try {
+            body.run();
+            line = "ok " + name;
+        } catch (Throwable failure) {
+            line = "FAIL " + name + ": " + reason(failure);
+        }
+        synchronized (System.out) {
+            System.out.println(line);
+        }
+    }
+
+    private static String reason(Throwable failure) {
+        StringBuilder text = new StringBuilder();
+        for (Throwable each = failure; each != null; each = each.getCause()) {
+            text.append(text.length() == 0 ? "" : " <- ");
+            text.append(each instanceof AssertionError ? each.getMessage() : each.toString());
+        }
+        StackTraceElement[] trace = failure.getStackTrace();
+        if (!(failure instanceof AssertionError) && trace.length > 0) {
+            text.append(" at ").append(trace[0]);
+        }
+        return text.toString().replaceAll("\\s+", " ");
+    }
+
+    static void require(boolean holds, String otherwise) {
+        if (!holds) {
+            throw new AssertionError(otherwise);
+        }
+    }
+
+    static void same(String what, Object expected, Object found) {
+        if (!java.util.Objects.equals(expected, found)) {
+            throw new AssertionError(what + ": expected " + expected + ", found " + found);
+        }
+    }
+
+    /** Returns as soon as the question holds; fails with `what` after `seconds`. */
+    static void await(int seconds, String what, Question question) throws Exception {
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(seconds);
+        while (!question.holds()) {
+            if (System.nanoTime() > deadline) {
+                throw new AssertionError("after " + seconds + " s still not: " + what);
+            }
+            Thread.sleep(20);
+        }
+    }
+}

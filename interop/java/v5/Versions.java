@@ -1,0 +1,25 @@
+import java.util.HashMap;
+import java.util.Set;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/** What the 5.x client spells in its own way. */
+final class Versions {
+    private Versions() {
+    }
+
+    static void broadcasting(DefaultMQPushConsumer consumer) {
+        consumer.setMessageModel(MessageModel.BROADCASTING);
+    }
+
+    static void createTopic(DefaultMQProducer producer, String topic, int queues) throws MQClientException {
+        producer.createTopic("TBW102", topic, queues, new HashMap<>());
+    }
+
+    static void deleteTopicInNameServer(DefaultMQAdminExt admin, String namesrv, String topic) throws Exception {
+        admin.deleteTopicInNameServer(Set.of(namesrv), "DefaultCluster", topic);
+    }
+}

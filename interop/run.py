@@ -1,0 +1,202 @@
+"""Real clients against a running cluster, and stores handed from one broker to another. One line a check.
+
+python interop/run.py [--against roquet|apache|apache-5.5.0] [--only java-4.9.8,java-5.5.0,go,mqadmin,store] [--everything] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import apache
+import go_client
+import java_client
+import mqadmin
+import report
+import store_exchange
+from client_logs import PassedOver
+from java_client import JavaClient
+from report import Reporter, Section
+from store_exchange import ApachePeer, Peer, RoquetPeer
+
+PARTS = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "store")
+PEERS: dict[str, Callable[[], Peer]] = {
+    "roquet": RoquetPeer,
+    "apache": lambda: ApachePeer(apache.SERVER),
+    "apache-5.5.0": lambda: ApachePeer(apache.SERVER_5),
+}
+Job = tuple[Section, Callable[[Section], None]]
+
+SETTINGS: dict[str, object] = {
+    "enablePropertyFilter": True,  # SQL filters
+    # Apache turns a request away that has waited 200 ms; with servers and clients on the same few processors that happens.
+    "waitTimeMillsInSendQueue": 10_000,
+    "waitTimeMillsInPullQueue": 10_000,
+}
+
+AT_ONCE = 3  # the clients mostly wait, so there can be more of them than processors
+
+# What a 5.5.0 client asks and a 4.9 server cannot answer (it answers code 3). Ours must.
+UNKNOWN_TO_4_9 = [
+    ("lite pull", "a 4.9 broker does not know request 361"),
+    ("describe a topic", "a 4.9 broker does not know request 351"),
+    ("topicStatus", "a 4.9 broker does not know request 351"),
+    ("consumerProgress", "a 4.9 broker does not know request 351"),
+]
+DROPPED_BY_5 = [("clusterList", "mqadmin 4.9 wants a runtime value, getTransferedTps, that 5.x renamed")]
+UNKNOWN_TO_4_9_LOG = (PassedOver(r"request type (351|361) not supported|CODE: 3  DESC", "the same, in the client's log"),)
+
+
+# What Roquet does not serve yet; delete a line when it does. With --everything these are checked all the same.
+LATER = "comes with a later version"
+NOT_YET_JAVA = {
+    "push consume, delayed": LATER,
+    "push consume, retried after a failure": LATER,
+    "push consume, filtered by SQL": LATER,
+    "send in a transaction, commit and rollback": LATER,
+}
+NOT_YET_GO = {name: why for name, why in NOT_YET_JAVA.items() if "SQL" not in name}
+
+
+class Run:
+    """One run of the parts that were asked for, against one cluster."""
+
+    def __init__(self, against: str, only: list[str], reporter: Reporter, directory: Path, *, everything: bool) -> None:
+        self.peer = PEERS[against]()
+        leave_out = against == "roquet" and not everything
+        self.without_java = NOT_YET_JAVA if leave_out else {}
+        self.without_go = NOT_YET_GO if leave_out else {}
+        self.old = against == "apache"
+        self.new = against == "apache-5.5.0"
+        self.only = only
+        self.reporter = reporter
+        self.directory = directory
+        self.java: dict[str, JavaClient] = {}
+        self.go: Path | None = None
+
+    def prepare(self) -> None:
+        """Compile what the parts need; a part whose tools are missing is skipped by name."""
+        missing = apache.missing_tools()
+        needed = {part.removeprefix("java-") for part in self.only if part.startswith("java-")}
+        if "mqadmin" in self.only:
+            needed |= set(java_client.VERSIONS)
+        if {"store", "go"} & set(self.only):
+            needed |= {java_client.VERSIONS[0]}
+        if not missing:
+            self.java = {version: JavaClient(version, self.directory) for version in sorted(needed)}
+        for part in self.only:
+            if missing and part != "go":
+                self._skip(part, f"{', '.join(missing)} missing")
+        if "go" in self.only:
+            if shutil.which("go") is None:
+                self._skip("go", "go missing")
+            else:
+                self.go = go_client.build(self.directory)
+
+    def _skip(self, part: str, why: str) -> None:
+        self.reporter.run(Section(part), lambda section: section.skip("all checks", why))
+
+    def against_cluster(self, namesrv: str, broker: str) -> list[Job]:
+        """What runs against the one cluster, as sections with their bodies."""
+        jobs: list[Job] = []
+        for version, client in self.java.items():
+            newer = self.old and version == "5.5.0"
+            older = self.new and version != "5.5.0"
+            expected = UNKNOWN_TO_4_9 if newer else DROPPED_BY_5 if older else []
+            extra = UNKNOWN_TO_4_9_LOG if newer else ()
+            if f"java-{version}" in self.only:
+                for header in java_client.HEADERS:
+                    body = partial(java_client.check, client=client, namesrv=namesrv, header=header, extra=extra)
+                    section = Section(f"java-{version}, {header} headers", expected=expected)
+                    jobs.append((section, partial(body, without=self.without_java)))
+            if "mqadmin" in self.only:
+                section = Section(f"mqadmin {version}", expected=expected)
+                jobs.append((section, partial(mqadmin.check, client=client, namesrv=namesrv, broker=broker, extra=extra)))
+        if self.go is not None:
+            go = partial(go_client.check, program=self.go, finder=self.java.get(java_client.VERSIONS[0]), without=self.without_go)
+            for header in java_client.HEADERS:
+                section = Section(f"go v2.1.2, {header} headers")
+                jobs.append((section, partial(go, namesrv=namesrv, broker=broker, header=header)))
+        return jobs
+
+    def of_stores(self) -> list[Job]:
+        """The stores, each with a cluster of its own. Apache to Apache proves the check itself."""
+        if "store" not in self.only or not self.java:
+            return []
+        other: Peer = ApachePeer(apache.SERVER)
+        ways = [(self.peer, self.peer)] if isinstance(self.peer, ApachePeer) else [(other, self.peer), (self.peer, other)]
+        client = self.java[java_client.VERSIONS[0]]
+        jobs: list[Job] = []
+        for writer, reader in ways:
+            for kill in (False, True):
+                title = f"store of {writer.name}, {'killed' if kill else 'stopped'}, opened by {reader.name}"
+                directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="store-"))
+                body = partial(store_exchange.check, client=client, writer=writer, reader=reader, kill=kill, directory=directory)
+                jobs.append((Section(title), body))
+        return jobs
+
+    def run(self) -> None:
+        self.prepare()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            stores = self.of_stores()
+            try:
+                if self.java.keys() | ({"go"} if self.go else set()) and set(self.only) != {"store"}:
+                    with (
+                        self.peer.name_server(apache.free_port(), self.directory / "namesrv") as namesrv,
+                        self.peer.broker(apache.free_port(), namesrv.address, self.directory / "broker", SETTINGS) as broker,
+                    ):
+                        jobs = self.against_cluster(namesrv.address, broker.address)
+                        for each in [pool.submit(self.reporter.run, *job) for job in jobs]:
+                            each.result()
+                for each in [pool.submit(self.reporter.run, *job) for job in stores]:
+                    each.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                report.kill_programs()
+                raise
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Real RocketMQ clients against a running cluster, one line a check.")
+    parser.add_argument("--against", choices=PEERS, default="roquet", help="whose servers to check (default: %(default)s)")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts to run, parted by commas (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
+    parser.add_argument("--everything", action="store_true", help="check also what Roquet does not serve yet")
+    parser.add_argument("--keep", action="store_true", help="keep the directory with stores and logs, and name it")
+    options = parser.parse_args()
+    only = options.only.split(",")
+    unknown = set(only) - set(PARTS)
+    if unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)  # an exception, so that servers are stopped on the way out
+
+    signal.signal(signal.SIGTERM, terminate)
+    reporter = Reporter(quiet=options.json)
+    directory = Path(tempfile.mkdtemp(prefix="roquet-interop-"))
+    try:
+        Run(options.against, only, reporter, directory, everything=options.everything).run()
+    except apache.InteropError as problem:
+        message = str(problem)  # kept apart: the name is gone when the lambda runs
+        reporter.run(Section("interop"), lambda section: section.fail("cluster", message))
+    finally:
+        if options.keep:
+            print(f"kept: {directory}", file=sys.stderr)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    print(json.dumps(reporter.document(), indent=2) if options.json else reporter.summary())
+    return 1 if reporter.count(report.FAIL) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
