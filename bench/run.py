@@ -29,6 +29,7 @@ from pathlib import Path
 
 import java_clients
 import servers
+import timers
 from servers import APACHE, HERE, ROQUET, Launcher, Running, apache
 from table import BY_KEY, ROWS, Report, Sample
 
@@ -36,7 +37,8 @@ QUEUES = 8
 TOPIC, WARM_TOPIC = "Bench", "BenchWarm"
 JAVA_ROWS = ("producer", "batchproducer", "consumer")
 MAIN_ROWS = ("send64", "send1", "conn16", "batch", "pull", "memory", *JAVA_ROWS)
-QUICK_WITHOUT = ("conn16", *JAVA_ROWS)
+TIMER_ROWS = ("timers-memory", "timers-lateness")
+QUICK_WITHOUT = ("conn16", *JAVA_ROWS, *TIMER_ROWS)
 MEMORY_AFTER = 2_000_000
 SETTLE_S = 0.3  # a round's CPU is taken so much later: work that the server put off (queues, index, flush) is part of the price
 
@@ -96,6 +98,7 @@ class Bench:
             (set(MAIN_ROWS) | {"start"}, self.main_phase),
             ({"sync"}, self.sync_phase),
             ({"shards"}, self.shard_phase),
+            (set(TIMER_ROWS), self.timer_phase),
         ]
         for rows, phase in phases:
             if not rows & self.rows:
@@ -341,6 +344,24 @@ class Bench:
             self.verify(shard, TOPIC, stored, messages)
         messages = sum(each[0] for each in outcomes)
         return Sample(messages, max(each[1] for each in outcomes), cpu, sum(each[2] for each in outcomes))
+
+    def timer_phase(self) -> None:
+        """Apache 4.9 has no timed messages: only Roquet is measured."""
+        if ROQUET not in self.kinds:
+            return
+        self.on_time()
+        memory, lateness = (self.report.at(row, ROQUET) for row in TIMER_ROWS)
+        try:
+            with self.launcher.pair(ROQUET, self.directory / "timers", kill=True, **timers.SETTINGS) as running:
+                result = timers.measure(running, self.say)
+        except (OSError, RuntimeError) as error:
+            memory.problem = lateness.problem = str(error)
+            return
+        memory.value, lateness.value = result.memory_mib, result.late(0.99)
+        self.report.note(
+            f"timers: half came within {result.late(0.5):.0f} ms, all within {result.lateness_ms[-1]:.0f} ms; server CPU "
+            f"{result.load_cpu_us:.1f} us a timed send, {result.due_cpu_us:.1f} us a delivery with its pull"
+        )
 
     def judge_shards(self, one: list[Sample], two: list[Sample]) -> None:
         figures = self.report.at("shards", ROQUET)

@@ -28,6 +28,7 @@ class Section:
     seconds: float = 0.0
     # (part of a check's name, why it cannot pass against these servers)
     expected: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # printed after the checks
 
     def ok(self, name: str) -> None:
         self.checks.append(Check(name, OK))
@@ -103,7 +104,12 @@ class Reporter:
         """The same results for a program."""
         return {
             "sections": [
-                {"title": section.title, "seconds": round(section.seconds, 1), "checks": [vars(check) for check in section.checks]}
+                {
+                    "title": section.title,
+                    "seconds": round(section.seconds, 1),
+                    "checks": [vars(check) for check in section.checks],
+                    "notes": section.notes,
+                }
                 for section in self.sections
             ],
             "passed": self.count(OK),
@@ -117,6 +123,7 @@ def render(section: Section) -> str:
     for check in section.checks:
         detail = f"  {check.detail}" if check.detail else ""
         lines.append(f"  {check.status:<4}  {check.name}{detail}" if not detail else f"  {check.status:<4}  {check.name:<52}{detail}")
+    lines += [f"  {note}" for note in section.notes]
     return "\n".join(lines) + "\n"
 
 

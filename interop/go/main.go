@@ -1,6 +1,9 @@
 // Command interop checks a cluster with the Go client of Apache RocketMQ.
 //
 //	interop NAMESRV BROKER PREFIX LOGDIR json|binary [WITHOUT]
+//	interop agent NAMESRV NAME LOGDIR json|binary
+//
+// The second form does what it is told on stdin (agent.go). Of the first:
 //
 // WITHOUT names checks that are not run, parted by semicolons.
 //
@@ -39,6 +42,13 @@ func main() {
 		without = strings.Split(os.Args[6], ";")
 	}
 	rlog.SetLogLevel("warn")
+	if os.Args[1] == "agent" {
+		if err := rlog.SetOutputPath(filepath.Join(os.Args[4], "leaving.log")); err != nil { // its clients come and go
+			panic(err)
+		}
+		runAgent(os.Args[2], os.Args[3])
+		return
+	}
 	logTo := func(phase string) {
 		if err := rlog.SetOutputPath(filepath.Join(os.Args[4], phase+".log")); err != nil {
 			panic(err)

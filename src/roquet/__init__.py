@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roquet.admin import Admin
-    from roquet.client import Producer, PullConsumer, PushConsumer
+    from roquet.client import LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer, TransactionState
     from roquet.embed import embedded
     from roquet.errors import RoquetError
     from roquet.message import Message, MessageQueue, ReceivedMessage
@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Admin",
+    "LitePullConsumer",
     "Message",
     "MessageQueue",
     "Producer",
@@ -26,12 +27,15 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "RoquetError",
+    "TransactionProducer",
+    "TransactionState",
     "__version__",
     "embedded",
 ]
 
 _HOMES = {
     "Admin": "roquet.admin",
+    "LitePullConsumer": "roquet.client",
     "Message": "roquet.message",
     "MessageQueue": "roquet.message",
     "Producer": "roquet.client",
@@ -39,6 +43,8 @@ _HOMES = {
     "PushConsumer": "roquet.client",
     "ReceivedMessage": "roquet.message",
     "RoquetError": "roquet.errors",
+    "TransactionProducer": "roquet.client",
+    "TransactionState": "roquet.client",
     "embedded": "roquet.embed",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from ipaddress import ip_address
 
 from roquet.errors import InvalidMessage
@@ -70,6 +71,27 @@ class Property:
     DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
 
+DELAY_LEVEL_MAX = 1_000
+DELIVER_AFTER_MAX_S = 10 * 365 * 86_400
+
+
+def deliver_ms(when: datetime | int) -> int:
+    """Milliseconds since 1970. Raises InvalidMessage for a time without a zone, or before 1970."""
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InvalidMessage(f"deliver_at={when} has no time zone; add one: datetime.now(UTC) + ..., or when.astimezone()")
+        return int(when.timestamp() * 1000)
+    if isinstance(when, bool) or not isinstance(when, int) or not 0 < when < 1 << 62:
+        raise InvalidMessage(f"deliver_at is {when!r}; expected a datetime, or milliseconds since 1970")
+    return when
+
+
+def delay_ms(seconds: float) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= DELIVER_AFTER_MAX_S:
+        raise InvalidMessage(f"deliver_after is {seconds!r}; expected more than 0 and at most {DELIVER_AFTER_MAX_S} seconds")
+    return max(1, round(seconds * 1000))
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
     """One queue of a topic on one broker. Sorts as rebalancing wants it: topic, broker name, number."""
@@ -83,6 +105,8 @@ class Message:
     """A message to send.
 
         Message("orders", b"...", tags="paid", keys=["order-17"], properties={"region": "eu"})
+        Message("reminders", b"...", deliver_after=90)       # seconds; or deliver_at=a datetime or ms since 1970
+        Message("reminders", b"...", delay_level=3)          # the broker's third level, 10 s by default
 
     Tags, keys and the delay are properties under upstream's names; the attributes read and write those.
     """
@@ -99,6 +123,8 @@ class Message:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         delay_level: int = 0,
+        deliver_at: datetime | int | None = None,
+        deliver_after: float | None = None,
         wait_store_ok: bool = True,
     ) -> None:
         if not isinstance(body, (bytes, bytearray, memoryview)):
@@ -114,8 +140,14 @@ class Message:
             self.tags = tags
         if keys:
             self.keys = keys
+        if (delay_level != 0) + (deliver_at is not None) + (deliver_after is not None) > 1:
+            raise InvalidMessage("delay_level, deliver_at and deliver_after exclude each other; give one of them")
         if delay_level:
             self.delay_level = delay_level
+        if deliver_at is not None:
+            self._put(Property.TIMER_DELIVER_MS, str(deliver_ms(deliver_at)))
+        if deliver_after is not None:
+            self._put(Property.TIMER_DELAY_MS, str(delay_ms(deliver_after)))
         if not wait_store_ok:
             self.wait_store_ok = False
 
@@ -150,6 +182,9 @@ class Message:
 
     @delay_level.setter
     def delay_level(self, level: int) -> None:
+        """Brokers take a level above their highest for their highest."""
+        if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= DELAY_LEVEL_MAX:
+            raise InvalidMessage(f"delay_level is {level!r}, allowed are 0 (no delay) to {DELAY_LEVEL_MAX}; brokers have 18 by default")
         self._put(Property.DELAY, str(level) if level else "")
 
     @property

@@ -84,6 +84,7 @@ async def run_broker(
         broker.listening(f"{ip}:{port}", host_bytes(address_of(ip), port), f"{settings.broker_ip2 or ip}:{port + 1}")
         if own_process:
             quiet_collector()
+        server.on_lateness = broker.flow.loop_came_round
         server.start_ticking()
         # Whoever reads "ready" may ask a name server at once. One that does not answer must not keep us from serving.
         registered = asyncio.Event()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
@@ -38,6 +38,8 @@ class Spec:
     high: int | None
     choices: tuple[str, ...]
     mutable: bool
+    check: Callable[[str], object] | None = None
+    """Of a text with a form of its own: raises BadSetting when it is not in it."""
 
     def parse(self, text: str) -> Value:
         text = text.strip()
@@ -55,6 +57,8 @@ class Spec:
             return number
         if self.choices and text not in self.choices:
             raise BadSetting(f"{self.key}={text!r}: expected one of {', '.join(self.choices)}")
+        if self.check is not None:
+            self.check(text)
         return text
 
 
@@ -67,8 +71,10 @@ def setting(
     high: int | None = None,
     choices: tuple[str, ...] = (),
     mutable: bool = False,
+    check: Callable[[str], object] | None = None,
 ) -> Any:
-    return field(default=default, metadata={"about": about, "key": key, "low": low, "high": high, "choices": choices, "mutable": mutable})
+    about_it = {"about": about, "key": key, "low": low, "high": high, "choices": choices, "mutable": mutable, "check": check}
+    return field(default=default, metadata=about_it)
 
 
 def camel(name: str) -> str:
@@ -84,7 +90,7 @@ def table(kind: type) -> dict[str, Spec]:
         key = about["key"] or camel(one.name)
         made[key] = Spec(
             one.name, key, type(one.default), cast(Value, one.default),
-            about["about"], about["low"], about["high"], about["choices"], about["mutable"],
+            about["about"], about["low"], about["high"], about["choices"], about["mutable"], about["check"],
         )  # fmt: skip
     return made
 
@@ -162,6 +168,25 @@ def parse_properties(text: str) -> dict[str, str]:
 GIB = 1 << 30
 MIB = 1 << 20
 
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+DELAY_LEVELS_MAX = 256
+DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DELAY_MS_MAX = 366 * DELAY_UNITS_MS["d"]
+
+
+def delay_levels_ms(text: str) -> tuple[int, ...]:
+    """messageDelayLevel as numbers: the delay of level 1, of level 2, and so on. Raises BadSetting."""
+    words = text.split()
+    if not 1 <= len(words) <= DELAY_LEVELS_MAX:
+        raise BadSetting(f"messageDelayLevel has {len(words)} levels: allowed are 1 to {DELAY_LEVELS_MAX}, as in {DELAY_LEVELS!r}")
+    delays = []
+    for word in words:
+        number, unit = word[:-1], DELAY_UNITS_MS.get(word[-1], 0)
+        if not unit or not number.isascii() or not number.isdigit() or len(number) > 9 or not 0 < int(number) * unit <= DELAY_MS_MAX:
+            raise BadSetting(f"messageDelayLevel: {word[:40]!r} is no delay; allowed are 1s to 366d, as a number and one of s, m, h, d")
+        delays.append(int(number) * unit)
+    return tuple(delays)
+
 
 @dataclass
 class NameServerSettings(Settings):
@@ -211,7 +236,12 @@ class BrokerSettings(Settings):
     trace_topic_enable: bool = setting(False, "create the trace topic at start")
     msg_trace_topic_name: str = setting("RMQ_SYS_TRACE_TOPIC", "topic of message traces")
     enable_property_filter: bool = setting(False, "allow SQL92 subscriptions", mutable=True)
+    filter_support_retry: bool = setting(False, "judge messages of a retry topic by the filter for their first topic", mutable=True)
+    filter_data_clean_time_span: int = setting(86_400_000, "ms the SQL filters of a group that left are kept", low=0, high=1 << 40)
+    expect_consumer_num_use_filter: int = setting(32, "groups with SQL filters that consumerFilter.json is sized for", low=1, high=10_000)
+    max_error_rate_of_bloom_filter: int = setting(20, "percent; sizes the bit maps in consumerFilter.json", low=1, high=99)
     reject_transaction_message: bool = setting(False, "refuse transactional messages", mutable=True)
+    store_reply_message_enable: bool = setting(True, "store the replies of request-reply besides passing them on", mutable=True)
     notify_consumer_ids_changed_enable: bool = setting(True, "tell members when their group changes", mutable=True)
     slave_read_enable: bool = setting(False, "suggest reading from a slave when far behind", mutable=True)
     accept_topics_max: int = setting(100_000, "topics this broker holds at most", low=1, high=10_000_000, mutable=True)
@@ -221,12 +251,35 @@ class BrokerSettings(Settings):
     long_polling_enable: bool = setting(True, "hold a pull that finds nothing until a message comes", mutable=True)
     short_polling_time_mills: int = setting(1_000, "ms a pull is held when long polling is off", low=1, high=60_000, mutable=True)
     flush_consumer_offset_interval: int = setting(5_000, "ms between writes of consumerOffset.json", low=100, high=600_000, mutable=True)
+    flush_delay_offset_interval: int = setting(10_000, "ms between writes of delayOffset.json", low=100, high=600_000, mutable=True)
+    message_delay_level: str = setting(DELAY_LEVELS, "delay of each level: a number and s, m, h or d", check=delay_levels_ms)
     register_name_server_period: int = setting(30_000, "ms between registrations", low=10_000, high=60_000, mutable=True)
     register_broker_timeout_mills: int = setting(6_000, "ms a registration may take", low=100, high=60_000, mutable=True)
     channel_expired_timeout_ms: int = setting(120_000, "a client silent for this long leaves its groups", low=1_000, high=3_600_000)
     rebalance_lock_max_live_time: int = setting(60_000, "ms a queue lock lives without renewal", low=1_000, high=3_600_000)
     force_register: bool = setting(True, "register even when nothing changed", mutable=True)
     compressed_register: bool = setting(False, "send the registration body compressed", mutable=True)
+
+    timer_max_delay_sec: int = setting(
+        3_456_000, "seconds ahead that a message may be timed: 40 days", low=1, high=3_456_000, mutable=True
+    )
+
+    # transactions
+    transaction_time_out: int = setting(6_000, "ms until a prepared message is asked about", low=0, high=86_400_000, mutable=True)
+    transaction_check_max: int = setting(15, "times it is asked about before it is given up", low=1, high=10_000, mutable=True)
+    transaction_check_interval: int = setting(60_000, "ms between looks at prepared messages", low=100, high=86_400_000, mutable=True)
+
+    # flow control
+    broker_fast_failure_enable: bool = setting(True, "turn sends away under pressure instead of letting them wait", mutable=True)
+    wait_time_mills_in_send_queue: int = setting(
+        200, "ms the event loop may be late before sends are turned away", low=10, high=600_000, mutable=True
+    )
+    os_page_cache_busy_time_out_mills: int = setting(
+        1_000, "ms a write or fsync of the log may take before sends are turned away", low=10, high=600_000, mutable=True
+    )
+    send_thread_pool_queue_capacity: int = setting(
+        10_000, "sends that may wait for their fsync before more are turned away", low=1, high=10_000_000, mutable=True
+    )
 
     # the store
     flush_disk_type: str = setting("ASYNC_FLUSH", "SYNC_FLUSH: answer after fsync", choices=("ASYNC_FLUSH", "SYNC_FLUSH"))
@@ -261,11 +314,11 @@ IGNORED = frozenset(
     putMessageFutureThreadPoolNums useReentrantLockWhenPutMessage transientStorePoolEnable transientStorePoolSize
     warmMapedFileEnable flushCommitLogTimed flushCommitLogLeastPages flushCommitLogThoroughInterval
     flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval commitIntervalCommitLog commitCommitLogLeastPages
-    commitCommitLogThoroughInterval osPageCacheBusyTimeOutMills destroyMapedFileIntervalForcibly redeleteHangedFileInterval
+    commitCommitLogThoroughInterval destroyMapedFileIntervalForcibly redeleteHangedFileInterval
     deleteCommitLogFilesInterval serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
     serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverSocketSndBufSize serverSocketRcvBufSize
     serverPooledByteBufAllocatorEnable useEpollNativeSelector transferMsgByHeap fetchNamesrvAddrByAddressServer haListenPort
-    storePathConsumeQueue storePathIndex storeCheckpoint abortFile messageDelayLevel enableConsumeQueueExt
+    storePathConsumeQueue storePathIndex storeCheckpoint abortFile enableConsumeQueueExt
     """.split()
 )
 """Keys of upstream's files that tune threads and maps which we do not have, or that belong to later parts: taken without a word."""

@@ -43,7 +43,7 @@ def test_the_configuration_is_read_as_there(kit: BrokerKit) -> None:
     # What the recorded broker had in its file, and what names this machine.
     assert different <= {
         "storePathRootDir", "storePathCommitLog", "namesrvAddr", "rocketmqHome", "brokerIP1", "brokerIP2", "listenPort", "traceTopicEnable",
-        "enablePropertyFilter",
+        "enablePropertyFilter", "transactionCheckInterval", "transactionTimeOut",
     }  # fmt: skip
 
 

@@ -132,7 +132,7 @@ class TestIsRefused:
         answer = whole.ask(11, pull_fields(topic="TBW102", sysFlag="0"))
         assert (answer.code, answer.remark) == (24, "the consumer's subscription not exist")
 
-    def test_an_sql_filter_for_now(self, whole: Whole) -> None:
+    def test_an_sql_filter_where_it_is_switched_off(self, whole: Whole) -> None:
         send(whole, b"x")
         assert whole.ask(11, pull_fields(expressionType="SQL92", subscription="a > 1")).code == ResponseCode.SYSTEM_ERROR
 

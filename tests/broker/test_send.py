@@ -193,7 +193,7 @@ class TestIsRefused:
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "null" in str(answer.remark)
 
-    @pytest.mark.parametrize("special", ["DELAY\x013", "TRAN_MSG\x01true", "TIMER_DELIVER_MS\x0199", "__STARTDELIVERTIME\x0199"])
+    @pytest.mark.parametrize("special", ["INNER_MULTI_DISPATCH\x01a,b"])
     def test_what_this_version_does_not_do(self, whole: Whole, special: str) -> None:
         """Delivering it at once, or twice, would be worse than saying no."""
         create(whole, "T")

@@ -62,9 +62,9 @@ class RecordingCaller:
 
 
 class Whole:
-    def __init__(self, root: Path, disk: Disk | None = None, **settings: Any) -> None:
+    def __init__(self, root: Path, disk: Disk | None = None, clock: ManualClock | None = None, **settings: Any) -> None:
         self.root = root
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.background = HeldBackground()
         self.caller = RecordingCaller()
         values: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from roquet.client.core import ClientCore
@@ -11,13 +12,23 @@ from roquet.errors import CallTimeout, ConnectFailed, RoquetError
 from roquet.message import MessageQueue
 from roquet.ports import Answered
 from roquet.wire.batch import split_batch
-from roquet.wire.bodies import BrokerData, ClusterInfo, ConsumerList, HeartbeatBody, QueueData, RouteInfo
+from roquet.wire.bodies import BrokerData, ClusterInfo, ConsumerList, HeartbeatBody, LockBody, LockResult, QueueData, RouteInfo
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
-from roquet.wire.headers import PullHeader, PullResponseHeader, SendHeader, SendResponseHeader, decode, encode
+from roquet.wire.headers import (
+    PullHeader,
+    PullResponseHeader,
+    PushReplyHeader,
+    SendBackHeader,
+    SendHeader,
+    SendResponseHeader,
+    decode,
+    encode,
+)
 from roquet.wire.ids import offset_message_id
-from roquet.wire.record import Record
+from roquet.wire.record import Record, decode_properties, encode_properties
 
+DELAYS_MS = [1000 * s for s in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)]
 START_MS = 1_700_000_000_000
 NAME_SERVER = "ns:9876"
 STORE_HOST = bytes([10, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -51,6 +62,10 @@ class FakeCluster:
         self.asked: list[tuple[str, Command]] = []
         self.heartbeats: list[tuple[str, HeartbeatBody]] = []
         self.cores: list[ClientCore] = []
+        self.locks: dict[tuple[str, MessageQueue], tuple[str, int]] = {}  # (group, queue) -> (client id, until)
+        self.delayed: list[tuple[int, MessageQueue, Record]] = []  # what is delivered at a time
+        self.half: list[Record] = []
+        self.push: Callable[[str, Command], object] = self.ask  # how a broker reaches a client of its own accord
         self._out: list[tuple[str, Command, int, Answered | None]] = []
         self._held: list[tuple[str, Command, int, int, Answered]] = []  # address, pull, hold until, times out at, done
         self._due: list[tuple[int, Answered]] = []  # calls to the silent
@@ -68,13 +83,22 @@ class FakeCluster:
         return [MessageQueue(topic, name, queue_id) for name in names for queue_id in range(queues)]
 
     def append(self, queue: MessageQueue, body: bytes, properties: str = "") -> Record:
-        offset = self.first[queue] + len(self.log[queue])
-        record = Record(
-            queue.topic, queue.queue_id, body, properties.encode(), queue_offset=offset, physical_offset=offset * 1000,
-            store_timestamp=self.clock.ms, store_host=STORE_HOST, born_host=STORE_HOST,
-        )  # fmt: skip
+        return self.store(queue, Record(queue.topic, queue.queue_id, body, properties.encode(), born_host=STORE_HOST))
+
+    def store(self, queue: MessageQueue, record: Record) -> Record:
+        record.topic, record.queue_id = queue.topic, queue.queue_id
+        record.queue_offset = self.first[queue] + len(self.log[queue])
+        record.physical_offset = 1000 * sum(len(log) for log in self.log.values())
+        record.store_timestamp, record.store_host = self.clock.ms, STORE_HOST
         self.log[queue].append(record)
         return record
+
+    def ask(self, name: str, command: Command) -> list[Command]:
+        """A broker's request to the client of this name; its answers."""
+        answers: list[Command] = []
+        core = next(core for core in self.cores if core.client_id == name)
+        core.receive(next(iter(self.masters.values())), command, answers.append)
+        return answers
 
     # -- time
 
@@ -90,6 +114,10 @@ class FakeCluster:
         self.run()
         while self.clock.ms < end:
             self.clock.ms += min(step_ms, end - self.clock.ms)
+            due = [(queue, record) for at_ms, queue, record in self.delayed if at_ms <= self.clock.ms]
+            self.delayed = [one for one in self.delayed if one[0] > self.clock.ms]
+            for queue, record in due:
+                self.store(queue, record)
             late = [done for due, done in self._due if due <= self.clock.ms]
             self._due = [(due, done) for due, done in self._due if due > self.clock.ms]
             for done in late:
@@ -172,6 +200,14 @@ class FakeCluster:
                 return command.reply(body=ConsumerList(list(self.members[fields["consumerGroup"]])).encode())
             case RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
                 return self._stored(address, command)
+            case RequestCode.SEND_REPLY_MESSAGE_V2:
+                return self._replied(command)
+            case RequestCode.CONSUMER_SEND_MSG_BACK:
+                return self._sent_back(command)
+            case RequestCode.LOCK_BATCH_MQ | RequestCode.UNLOCK_BATCH_MQ:
+                return self._lock(command)
+            case RequestCode.END_TRANSACTION:
+                return None
             case RequestCode.PULL_MESSAGE:
                 assert done is not None
                 if int(fields["sysFlag"]) & PullFlag.COMMIT_OFFSET:  # now, not when it is answered
@@ -207,10 +243,70 @@ class FakeCluster:
         if header.batch:
             records = [self.append(queue, body, properties.decode()) for _, body, properties in split_batch(command.body)]
         else:
-            records = [self.append(queue, command.body, header.properties or "")]
-            records[0].sys_flag = header.sys_flag
+            properties = decode_properties(header.properties or "")
+            if "CORRELATION_ID" in properties:
+                properties["CLUSTER"] = "c"  # a real broker adds it to all
+            record = Record(
+                queue.topic, queue.queue_id, command.body, encode_properties(properties).encode(), born_host=STORE_HOST,
+                sys_flag=header.sys_flag, flag=header.flag, reconsume_times=header.reconsume_times or 0,
+            )  # fmt: skip
+            records = [record]
+            level = int(properties.get("DELAY", "0"))
+            if properties.get("TRAN_MSG") == "true":
+                record.queue_offset, record.physical_offset = len(self.half), 7_000_000 + len(self.half)
+                self.half.append(record)
+            elif header.max_reconsume_times is not None and record.reconsume_times >= header.max_reconsume_times:
+                self.store(MessageQueue(queue.topic.replace("%RETRY%", "%DLQ%"), queue.broker_name, 0), record)
+            elif level:
+                self._later(queue, record, level)
+            else:
+                self.store(queue, record)
         ids = ",".join(offset_message_id(STORE_HOST, record.physical_offset) for record in records)
         return command.reply(fields=encode(SendResponseHeader(ids, queue.queue_id, records[0].queue_offset, msg_region="DefaultRegion")))
+
+    def _later(self, queue: MessageQueue, record: Record, level: int) -> None:
+        self.delayed.append((self.clock.ms + DELAYS_MS[level - 1], queue, record))
+
+    def _sent_back(self, command: Command) -> Command:
+        header = decode(SendBackHeader, command.fields)
+        found = next((record for log in self.log.values() for record in log if record.physical_offset == header.offset), None)
+        if found is None:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        properties = decode_properties(found.properties)
+        properties.setdefault("RETRY_TOPIC", found.topic)
+        properties.setdefault("ORIGIN_MESSAGE_ID", header.origin_msg_id or "")
+        copy = replace(found, properties=encode_properties(properties).encode(), reconsume_times=found.reconsume_times + 1)
+        assert header.broker_name is not None
+        if header.delay_level < 0 or found.reconsume_times >= (header.max_reconsume_times or 0):
+            self.store(MessageQueue(f"%DLQ%{header.group}", header.broker_name, 0), copy)
+        else:
+            queue = MessageQueue(f"%RETRY%{header.group}", header.broker_name, 0)
+            self._later(queue, copy, header.delay_level or 3 + found.reconsume_times)
+        return command.reply()
+
+    def _lock(self, command: Command) -> Command:
+        body = LockBody.decode(command.body)
+        locked: set[MessageQueue] = set()
+        for queue in body.mq_set:
+            owner, until = self.locks.get((body.consumer_group, queue), ("", 0))
+            if command.code == RequestCode.UNLOCK_BATCH_MQ:
+                if owner == body.client_id:
+                    del self.locks[body.consumer_group, queue]
+            elif owner in ("", body.client_id) or until <= self.clock.ms:
+                self.locks[body.consumer_group, queue] = (body.client_id, self.clock.ms + 60_000)
+                locked.add(queue)
+        return command.reply(body=LockResult(locked).encode() if command.code == RequestCode.LOCK_BATCH_MQ else b"")
+
+    def _replied(self, command: Command) -> Command:
+        header = decode(SendHeader, command.fields)
+        properties = decode_properties(header.properties or "")
+        pushed = PushReplyHeader(
+            header.producer_group, header.topic, header.default_topic, header.default_topic_queue_nums, header.queue_id,
+            header.sys_flag, header.born_timestamp, header.flag, "10.0.0.9:555", "10.0.0.1:10911", self.clock.ms, header.properties,
+        )  # fmt: skip
+        push = Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, encode(pushed), command.body)
+        self.push(properties["REPLY_TO_CLIENT"], push)
+        return command.reply(fields=encode(SendResponseHeader("0", header.queue_id, 0)))
 
     def _ready_pulls(self) -> bool:
         """Answer the held pulls that have something now, or whose time is over. True: some were."""

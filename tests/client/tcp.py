@@ -16,6 +16,12 @@ class FakeServer:
         self.cluster = FakeCluster()
         self.address = ""
         self.connections: list[Connection] = []
+        self.cluster.push = self.push
+
+    def push(self, name: str, command: Command) -> None:
+        """To every client: the tests have one."""
+        for connection in list(self.connections):
+            connection.transport.write(command.encode())
 
     def answer(self, connection: Connection, commands: list[Command]) -> None:
         for command in commands:

@@ -93,17 +93,24 @@ def test_a_batch_of_many_empty_messages_is_bounded_by_its_size(broker: Victim) -
 
 
 def heartbeat(**values: object) -> Command:
-    return Command(RequestCode.HEART_BEAT, {}, json.dumps({"clientID": "hostile@1", "producerDataSet": [], "consumerDataSet": []} | values).encode())
+    body = {"clientID": "hostile@1", "producerDataSet": [], "consumerDataSet": []} | values
+    return Command(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
 
 
 def test_heartbeats_with_enormous_sets_are_refused_with_the_limit(broker: Victim) -> None:
     subscription = {"topic": "served", "subString": "*"}
-    consumer = {"groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET"}
+    consumer = {
+        "groupName": "g",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+    }
+    long_expression = "||".join(map(str, range(200_000)))
     for command in (
         heartbeat(producerDataSet=[{"groupName": f"g{n}"} for n in range(100_000)]),
         heartbeat(consumerDataSet=[consumer | {"groupName": f"g{n}", "subscriptionDataSet": []} for n in range(10_000)]),
         heartbeat(consumerDataSet=[consumer | {"subscriptionDataSet": [subscription | {"topic": f"t{n}"} for n in range(50_000)]}]),
-        heartbeat(consumerDataSet=[consumer | {"subscriptionDataSet": [subscription | {"subString": "||".join(map(str, range(200_000)))}]}]),
+        heartbeat(consumerDataSet=[consumer | {"subscriptionDataSet": [subscription | {"subString": long_expression}]}]),
         heartbeat(clientID="c" * 1_000_000),
         heartbeat(clientID=""),
         Command(RequestCode.HEART_BEAT, {}, b"[" + b"1," * 4_000_000 + b"1]"),
@@ -115,7 +122,8 @@ def test_heartbeats_with_enormous_sets_are_refused_with_the_limit(broker: Victim
 
 
 def test_json_that_is_wrong_or_nests_without_end_is_answered_for_every_code(server: Victim) -> None:
-    bodies = (b"{", b"null", b"[]", b'{"a":' * 100_000, b"[" * 1_000_000, b'{"x":' + b"[" * 900 + b"]" * 900 + b"}", b"\xff\xfe\x00", b'"text"', b"1e999")
+    deep = b'{"x":' + b"[" * 900 + b"]" * 900 + b"}"
+    bodies = (b"{", b"null", b"[]", b'{"a":' * 100_000, b"[" * 1_000_000, deep, b"\xff\xfe\x00", b'"text"', b"1e999")
     with server.line() as line:
         for one in one_of_each_code():
             if one.request_code in (17, 215, 25):  # answered later, or about settings: they have their own tests

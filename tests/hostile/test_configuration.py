@@ -34,9 +34,9 @@ def refused(victim: Victim, text: str) -> None:
 FIXED = {
     "rocketmqHome": SHELL, "configStorePath": "/tmp/was-here", "storePathRootDir": "/tmp/was-here", "storePathCommitLog": "/tmp/was-here",
     "brokerName": "other", "brokerClusterName": "other", "brokerId": "7", "listenPort": "1", "namesrvAddr": "192.0.2.1:9876",
-    "brokerIP1": "192.0.2.1", "brokerRole": "SLAVE", "flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": "4096", "connectionsMax": "1",
-    "bindAddress": "0.0.0.0", "kvConfigPath": "/tmp/was-here", "filterServerNums": "1", "configStorePathName": "/tmp/was-here",
-    "noSuchSetting": "1", "__class__": "x", "settings.broker_name": "x", "broker_permission": "0",
+    "brokerIP1": "192.0.2.1", "brokerRole": "SLAVE", "flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": "4096",
+    "connectionsMax": "1", "bindAddress": "0.0.0.0", "kvConfigPath": "/tmp/was-here", "filterServerNums": "1",
+    "configStorePathName": "/tmp/was-here", "noSuchSetting": "1", "__class__": "x", "settings.broker_name": "x", "broker_permission": "0",
 }  # fmt: skip
 
 
@@ -58,18 +58,23 @@ def test_the_frames_of_both_exploits_change_nothing(server: Victim, tmp_path: Pa
 @pytest.mark.parametrize(
     "text",
     [
-        "maxMessageSize=0", "maxMessageSize=-1", "maxMessageSize=99999999999", "maxMessageSize=four", "maxMessageSize=", "maxMessageSize=1e3",
-        "autoCreateTopicEnable=yes", "autoCreateTopicEnable=1", "brokerPermission=8", "brokerPermission=-1", "brokerPermission=NaN",
-        "fileReservedTime=0",
-        *(
-            pytest.param(text, marks=pytest.mark.xfail(reason="deleteWhen is taken as any text and hours that are none are left out", strict=True))
-            for text in ("deleteWhen=../..", "deleteWhen=99", "deleteWhen=x;y", "deleteWhen=" + "9" * 5_000)
-        ),
+        "maxMessageSize=0", "maxMessageSize=-1", "maxMessageSize=99999999999", "maxMessageSize=four", "maxMessageSize=",
+        "maxMessageSize=1e3", "autoCreateTopicEnable=yes", "autoCreateTopicEnable=1", "brokerPermission=8", "brokerPermission=-1",
+        "brokerPermission=NaN", "fileReservedTime=0",
         "orderMessageEnable=maybe", "maxMessageSize=1048576\nbrokerPermission=9",
     ],
 )  # fmt: skip
 def test_values_that_do_not_fit_are_refused(broker: Victim, text: str) -> None:
     refused(broker, text)
+
+
+@pytest.mark.xfail(reason="deleteWhen takes any text; 5,000 digits make every look at retention fail", strict=True)
+def test_an_hour_that_is_none_is_refused(broker: Victim) -> None:
+    try:
+        for value in ("../..", "99", "x;y", "9" * 5_000):
+            refused(broker, f"deleteWhen={value}")
+    finally:
+        assert update(broker, "deleteWhen=04").code == 0
 
 
 def test_an_update_that_is_no_text_or_too_long_is_refused(server: Victim) -> None:
@@ -94,6 +99,7 @@ def test_what_may_change_changes_and_says_so(server: Victim) -> None:
 
 @pytest.mark.parametrize("kind", [BrokerSettings, NameServerSettings])
 def test_no_path_address_or_name_is_among_what_may_change(kind: type) -> None:
+    dangerous = ("path", "addr", "home", "dir", "port", "ip", "name")
     for key, spec in table(kind).items():
-        if spec.mutable:
-            assert not any(word in key.lower() for word in ("path", "addr", "home", "dir", "port", "ip", "name")) or spec.kind is not str, key
+        if spec.mutable and spec.kind is str:
+            assert not any(word in key.lower() for word in dangerous), key

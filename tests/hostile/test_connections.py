@@ -99,7 +99,8 @@ def test_connections_beyond_the_limit_are_refused_clearly_and_come_in_when_other
 
 
 def test_a_connection_that_stays_silent_is_closed_and_one_that_speaks_is_not(nursery: Nursery, tmp_path: Path) -> None:
-    with nursery.broker(tmp_path, {"serverChannelMaxIdleTimeSeconds": "1"}) as broker, Line(broker.address) as silent, Line(broker.address) as alive:
+    short = {"serverChannelMaxIdleTimeSeconds": "1"}
+    with nursery.broker(tmp_path, short) as broker, Line(broker.address) as silent, Line(broker.address) as alive:
         silent.socket.settimeout(0.2)
         deadline = time.monotonic() + 30
         while True:
@@ -179,6 +180,7 @@ def push(line: Line, data: bytes, worker: Line) -> bool:
     return False
 
 
+@pytest.mark.xfail(reason="answers of one read are gathered before the limit on what waits is looked at", strict=True)
 def test_a_reader_that_never_reads_is_bounded_and_others_are_served(quiet_broker: Broker) -> None:
     """Three thousand pulls of a megabyte each: 3 GB of answers asked for in a megabyte of requests, and none is taken."""
     fill(quiet_broker, 4, BIG)
@@ -201,7 +203,8 @@ def test_a_reader_that_reads_slowly_gets_everything_it_asked_for(quiet_broker: B
     with Line(quiet_broker.address, receive_buffer=4_096) as slow:
         for number in range(count):
             slow.send(numbered(pull("topic", 1, count=1), number))
-        framer, opaques = Framer(), []
+        framer = Framer()
+        opaques: list[int] = []
         while len(opaques) < count:
             data = slow.socket.recv(100_000)
             assert data
@@ -211,6 +214,7 @@ def test_a_reader_that_reads_slowly_gets_everything_it_asked_for(quiet_broker: B
         assert opaques == list(range(count))
 
 
+@pytest.mark.xfail(reason="answers of one wake-up are gathered before the limit on what waits is looked at", strict=True)
 def test_many_parked_pulls_and_one_large_message_do_not_multiply_without_bound(quiet_broker: Broker) -> None:
     """One connection parks 400 long polls and reads nothing; then a message of 2 MB comes: 800 MB of answers at once."""
     with Line(quiet_broker.address, receive_buffer=4_096) as greedy, Line(quiet_broker.address) as worker:
@@ -224,6 +228,23 @@ def test_many_parked_pulls_and_one_large_message_do_not_multiply_without_bound(q
         grown = peak(quiet_broker) - before
         print(f"the peak grew by {grown >> 20} MiB")
         assert grown < 192 << 20
+
+
+@pytest.mark.xfail(reason="64 MiB may wait for each connection, and nothing bounds the sum", strict=True)
+def test_many_readers_that_never_read_are_bounded_together(quiet_broker: Broker) -> None:
+    """Sixteen ask for 48 MB each, below what makes the broker close any one of them."""
+    fill(quiet_broker, 4, BIG)
+    requests = b"".join(numbered(pull("topic", 1, count=1), number) for number in range(48))
+    before = quiet_broker.rss
+    with ExitStack() as stack:
+        for _ in range(16):
+            greedy = stack.enter_context(Line(quiet_broker.address, receive_buffer=4_096))
+            greedy.send(requests)
+        worker = stack.enter_context(Line(quiet_broker.address))
+        serve(worker, "topic")
+        grown = quiet_broker.rss - before
+        print(f"grew by {grown >> 20} MiB")
+        assert grown < 256 << 20
 
 
 def numbered(command: Command, opaque: int) -> bytes:

@@ -121,8 +121,24 @@ def test_a_code_that_nobody_knows_is_answered_with_3_and_its_number(server: Vict
 
 def test_oneways_and_answers_that_nobody_waits_for_are_not_answered(server: Victim) -> None:
     data = Command(99_999, opaque=1, flag=ONEWAY).encode()
-    data += b"".join(Command(code, opaque=2, flag=RESPONSE, body=b"x" * 1_000).encode() for code in (0, 1, 310, 34))
+    data += b"".join(Command(code, opaque=2, flag=RESPONSE, body=b"x" * 1_000).encode() for code in (0, 1, 11, 34))
     assert [answer.opaque for answer in server.attack(data)] == [PROBE]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        10,
+        pytest.param(310, marks=pytest.mark.xfail(reason="the hot path takes extFields, opaque and flag for granted", strict=True)),
+        11,
+        34,
+    ],
+)
+def test_a_request_with_nothing_but_its_code_is_answered(broker: Victim, code: int) -> None:
+    (answer, probe) = broker.attack(encode_frame(JSON, b'{"code":%d}' % code))
+    assert answer.code != 0
+    assert answer.remark
+    assert probe.opaque == PROBE
 
 
 def test_damaged_copies_of_recorded_requests_leave_a_live_server_serving(server: Victim) -> None:

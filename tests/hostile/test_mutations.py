@@ -7,7 +7,6 @@ with its traceback), two answers, an answer that cannot be encoded, a store that
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from roquet.wire.frame import JSON, Frame, Framer
 from roquet.wire.record import Record
 from tests.broker.conftest import FakePeer, ManualClock
 from tests.hostile import mutations
+from tests.hostile.conftest import LastResort
 from tests.process.inside import InsideBroker
 from tests.process.line import create_topic, max_offset, pull, records, send_message
 
@@ -43,30 +43,6 @@ def corpora() -> Iterator[tuple[str, Corpus]]:
 
 
 CORPORA = {name: list(frames) for name, frames in corpora()}
-
-
-class LastResort(logging.Handler):
-    """Collects what was logged with a traceback."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.caught: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
-            self.caught.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
-
-
-@pytest.fixture
-def last_resort() -> Iterator[LastResort]:
-    handler = LastResort()
-    logger = logging.getLogger("roquet")
-    logger.addHandler(handler)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    yield handler
-    logger.removeHandler(handler)
-    logger.setLevel(level)
 
 
 def feed(core: NameServer | InsideBroker, frame: bytes, last_resort: LastResort, troubles: list[str]) -> None:
@@ -89,9 +65,8 @@ def feed(core: NameServer | InsideBroker, frame: bytes, last_resort: LastResort,
     answers = [answer for answer in peer.sent if answer.is_response]
     if len(answers) > 1:
         troubles.append(f"{len(answers)} answers for {shown}")
-    if answers and frames:
-        if answers[0].opaque != opaque_of(frames[0]):
-            troubles.append(f"{answers[0]} answers another request than {shown}")
+    if answers and answers[0].opaque != opaque_of(frames[0]):
+        troubles.append(f"{answers[0]} answers another request than {shown}")
     # A parked pull whose connection is gone must not be answered later.
     peer.closed = True
 

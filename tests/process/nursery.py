@@ -16,7 +16,7 @@ import signal
 import sys
 
 import roquet.cli.main
-import roquet.programs  # noqa: F401  so that no child imports it
+import roquet.programs  # so that no child imports it
 
 
 def start(argv: list[str], output: str) -> int:
@@ -30,7 +30,6 @@ def start(argv: list[str], output: str) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 1)
         os.dup2(1, 2)
-        sys.stdin = open(0, closefd=False)
         code = roquet.cli.main.main(argv)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -46,6 +46,12 @@ class Nursery:
 
     def broker(self, directory: Path, settings: Mapping[str, str] | None = None) -> Broker:
         """A broker with its store in `directory`/store; it has booted when this returns. Started again, it keeps its port."""
+        broker = self.begin_broker(directory, settings)
+        broker.program.wait_for("boot success")
+        return broker
+
+    def begin_broker(self, directory: Path, settings: Mapping[str, str] | None = None) -> Broker:
+        """The same, and it is only about to boot."""
         port_file = directory / "port"
         if not port_file.exists():
             directory.mkdir(parents=True, exist_ok=True)
@@ -63,7 +69,6 @@ class Nursery:
         config = directory / "broker.conf"
         config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         program = self.start(["broker", "-c", str(config)], directory)
-        program.wait_for("boot success")
         return Broker(program, ("127.0.0.1", port), directory / "store")
 
     def name_server(self, directory: Path, settings: Mapping[str, str] | None = None) -> Server:
@@ -125,14 +130,17 @@ class Program:
             assert not ended, f"it ended ({self.end()}) and never said {words!r}:\n{self.text}"
             assert time.monotonic() < deadline, f"no {words!r} within {timeout_s} s:\n{self.text}"
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         if self.status is None:
             os.kill(self.pid, number)
 
-    def end(self, number: signal.Signals | None = None, timeout_s: float = PATIENCE_S) -> int:
-        """Send it this signal, if any, and wait; its exit code, negative for a signal. Past the deadline it is killed."""
+    def end(self, number: signal.Signals | None = None, timeout_s: float = PATIENCE_S, after_s: float = 0) -> int:
+        """Send it this signal, if any, and wait; its exit code, negative for a signal. Past the deadline it is killed.
+
+        With `after_s` it may live so much longer before the signal comes.
+        """
         if self.status is None:
-            if number is not None:
+            if number is not None and not (after_s and self._wait(after_s)):
                 os.kill(self.pid, number)
             in_time = self._wait(timeout_s)
             if not in_time:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import time
 from pathlib import Path
 from random import Random
 from threading import Timer
@@ -27,21 +26,15 @@ def test_sigterm_under_load_ends_cleanly_and_loses_nothing(flush: str, nursery: 
             if round_number == 0:
                 assert line.ask(create_topic(TOPIC, QUEUES)).code == 0
             read_on(line, load, upto)
-        began: list[float] = []
-
-        def stop(program: object = broker.program, began: list[float] = began) -> None:
-            began.append(time.monotonic())
-            broker.program.signal(signal.SIGTERM)
-
-        stopper = Timer(0.1 + 0.05 * round_number, stop)
+        stopper = Timer(0.1 + 0.05 * round_number, broker.program.send_signal, (signal.SIGTERM,))
         stopper.start()
         load.run(broker.address)
         stopper.join()
-        assert broker.program.end(timeout_s=20) == 0, broker.program.text
-        assert time.monotonic() - began[0] < 15
+        # Its connections are closed by now, which is the last but one thing that a clean stop does.
+        assert broker.program.end(timeout_s=15) == 0, broker.program.text
         assert "Traceback" not in broker.program.text
         assert not (broker.store / "abort").exists()
-        store = open_store(broker)
+        store = open_store(broker, flush)
         assert store.recovered_records == 0, "a clean stop leaves nothing to recover"
         found = dict(stored(store))
         store.close()

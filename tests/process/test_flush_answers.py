@@ -13,6 +13,8 @@ from tests.broker.conftest import FakePeer
 from tests.process.inside import InsideBroker
 from tests.process.line import create_topic, send_message
 
+Make = Callable[[], Command]
+
 
 def plain() -> Command:
     return send_message("topic", b"plain")
@@ -26,7 +28,7 @@ def batch() -> Command:
 
 @pytest.mark.parametrize("first", [plain, batch])
 @pytest.mark.parametrize("second", [plain, batch])
-def test_two_connections_that_share_a_flush_get_their_own_answers(first: Callable[[], Command], second: Callable[[], Command], tmp_path: Path) -> None:
+def test_two_connections_that_share_a_flush_get_their_own_answers(first: Make, second: Make, tmp_path: Path) -> None:
     inside = InsideBroker(tmp_path, flush_disk_type="SYNC_FLUSH")
     assert inside.ask(create_topic("topic")).code == 0
     inside.background.open = False

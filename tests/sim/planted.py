@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from roquet.broker.core import Broker
@@ -51,10 +52,8 @@ def counts_a_failed_fsync(*parts: Any) -> Broker:
         target, work = sure()
 
         def hopeful() -> None:
-            try:
+            with contextlib.suppress(OSError):
                 work()
-            except OSError:
-                pass
 
         return target, hopeful
 

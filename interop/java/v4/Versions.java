@@ -2,6 +2,7 @@ import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
@@ -20,5 +21,9 @@ final class Versions {
 
     static void deleteTopicInNameServer(DefaultMQAdminExt admin, String namesrv, String topic) throws Exception {
         admin.deleteTopicInNameServer(Set.of(namesrv), topic, "DefaultCluster");
+    }
+
+    static void deliverAt(Message message, long at) {
+        throw new UnsupportedOperationException("4.x has no timed messages");
     }
 }

@@ -3,6 +3,7 @@ import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
@@ -21,5 +22,9 @@ final class Versions {
 
     static void deleteTopicInNameServer(DefaultMQAdminExt admin, String namesrv, String topic) throws Exception {
         admin.deleteTopicInNameServer(Set.of(namesrv), "DefaultCluster", topic);
+    }
+
+    static void deliverAt(Message message, long at) {
+        message.setDeliverTimeMs(at);
     }
 }

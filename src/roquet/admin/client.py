@@ -15,8 +15,9 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from roquet.client.core.failures import rejected
 from roquet.client.core.name_servers import NameServers, parse_name_servers
@@ -28,12 +29,14 @@ from roquet.wire import headers
 from roquet.wire.bodies import (
     ClusterInfo,
     ConsumerConnection,
+    ConsumerStatusBody,
     ConsumeStats,
     GroupConfig,
     GroupList,
     GroupTable,
     KvTable,
     ProducerConnection,
+    ResetOffsetBody,
     RouteInfo,
     TopicList,
     TopicStats,
@@ -104,6 +107,28 @@ class QueueProgress:
     @property
     def lag(self) -> int:
         return self.broker_offset - self.consumer_offset
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMove:
+    """Where a group goes on in one queue, and where it was; None: it had not read there."""
+
+    queue: MessageQueue
+    consumed: int | None
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReset:
+    group: str
+    topic: str
+    moves: list[QueueMove]
+    members: list[str]
+    """Client ids of the members that were told; empty: the offsets were committed."""
+
+
+ResetTo = Literal["first", "last"] | datetime | int
+"""The first or the end of what is there, a time, or a queue offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +403,106 @@ class Admin:
         header = headers.UpdateOffsetHeader(group, queue.topic, queue.queue_id, offset)
         await self.call(await self.master_of(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
+    async def reset_progress(
+        self, group: str, topic: str, to: ResetTo, *, queue_id: int | None = None, dry_run: bool = False
+    ) -> ProgressReset:
+        """Let a group read a topic again, or skip a part of it: from its first or last message, from a time, or from an offset.
+
+        Members that run are told by their broker and go there; they commit it within seconds. Without members the offsets
+        are committed here. Members cannot be told of one queue or of an offset: raises ClientError while any are running.
+        """
+        found = [one for one in await self.topic_status(topic) if queue_id is None or one.queue.queue_id == queue_id]
+        if not found:
+            raise ClientError(f"topic {topic!r} has no queue {queue_id}; see which it has: roquet topic status {topic}")
+        consumed = {one.queue: one.consumer_offset for one in await self.progress(group, topic)}
+        targets = await gather_bounded(found, lambda one: self._target(one, to))
+        members = (await self.members(group)).client_ids()
+        moves = [QueueMove(one.queue, consumed.get(one.queue), target) for one, target in targets.items()]
+        if not dry_run and members:
+            if queue_id is not None or not isinstance(to, str | datetime):
+                raise ClientError(
+                    f"group {group!r} has {len(members)} running members, and members can be told to move in all queues to a time only; "
+                    f"stop them first ({', '.join(members[:3])}), or leave out the queue and the offset"
+                )
+            moves = await self._reset_members(group, topic, to, moves)
+        elif not dry_run:
+            await gather_bounded(moves, lambda move: self.set_consumer_offset(group, move.queue, move.target))
+        return ProgressReset(group, topic, moves, members)
+
+    async def _target(self, status: QueueStatus, to: ResetTo) -> int:
+        if to == "first":
+            return status.min_offset
+        if to == "last":
+            return status.max_offset
+        if isinstance(to, datetime):
+            return await self.search_offset(status.queue, int(to.timestamp() * 1000))
+        if not isinstance(to, int) or not status.min_offset <= to <= status.max_offset:
+            queue = status.queue
+            raise ClientError(
+                f"{to!r} is no offset of {queue.topic} {queue.queue_id} on {queue.broker_name}, which holds "
+                f"{status.min_offset} to {status.max_offset}"
+            )
+        return to
+
+    async def _reset_members(self, group: str, topic: str, to: str | datetime, moves: list[QueueMove]) -> list[QueueMove]:
+        """222 to every broker; where the group has no member connected, its offsets are committed."""
+        timestamp_ms = int(to.timestamp() * 1000) if isinstance(to, datetime) else {"first": 0, "last": -1}[to]
+        header = headers.ResetOffsetHeader(topic, group, timestamp_ms, True)
+
+        async def one(address: str) -> dict[MessageQueue, int] | None:
+            accept = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
+            answer = await self.call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header, accept=accept)
+            return ResetOffsetBody.decode(answer.body).offset_table if answer.code == ResponseCode.SUCCESS else None
+
+        masters = masters_of(await self.route(topic))
+        answers = await self._from_all(masters, one)
+        told = {queue: offset for table in answers.values() if table is not None for queue, offset in table.items()}
+        alone = {masters[address] for address, table in answers.items() if table is None}
+        await gather_bounded(
+            [move for move in moves if move.queue.broker_name in alone],
+            lambda move: self.set_consumer_offset(group, move.queue, move.target),
+        )
+        return [QueueMove(move.queue, move.consumed, told.get(move.queue, move.target)) for move in moves]
+
+    async def clone_progress(self, source: str, target: str, topic: str | None = None, *, offline: bool = True) -> list[Broker]:
+        """Another group goes on from where this one is, in one topic or in all. Members of the target must not be running.
+
+        `offline`: copy also topics that the running members of the source do not subscribe to any more.
+        """
+        members = (await self.members(target)).client_ids()
+        if members:
+            raise ClientError(
+                f"group {target!r} has {len(members)} running members, which would write their own progress over the copy; "
+                f"stop them first: {', '.join(members[:3])}"
+            )
+        masters = await self.masters()
+        header = headers.CloneOffsetHeader(source, target, topic, offline)
+        await self._on_all(
+            masters, f"progress of {target!r}", lambda address: self.call(address, RequestCode.CLONE_GROUP_OFFSET, header)
+        )
+        return masters
+
+    async def member_positions(self, group: str, topic: str, client_id: str | None = None) -> dict[str, dict[MessageQueue, int]]:
+        """How far each running member says it is, by client id. Raises Rejected when a broker knows no member."""
+        header = headers.ConsumerStatusHeader(topic, group, client_id)
+
+        async def one(address: str) -> ConsumerStatusBody:
+            return ConsumerStatusBody.decode((await self.call(address, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)).body)
+
+        found: dict[str, dict[MessageQueue, int]] = {}
+        for status in (await self._from_all(masters_of(await self.route(topic)), one)).values():
+            for name, positions in status.consumer_table.items():
+                found.setdefault(name, {}).update(positions)
+        return found
+
+    async def resume_transaction(self, offset_message_id: str) -> None:
+        """A message in TRANS_CHECK_MAX_TIME_TOPIC is prepared again, and its producer is asked about it."""
+        try:
+            host, _ = parse_offset_message_id(offset_message_id)
+        except Refused as error:
+            raise ClientError(error.remark) from None
+        await self.call(host_text(host), RequestCode.RESUME_CHECK_HALF_MESSAGE, headers.ResumeCheckHeader(offset_message_id))
+
     async def min_offset(self, queue: MessageQueue) -> int:
         return await self._offset(queue, RequestCode.GET_MIN_OFFSET, headers.QueueHeader(queue.topic, queue.queue_id))
 
@@ -446,6 +571,24 @@ class Admin:
         # Within a millisecond the place in the log decides.
         every = [message for found in answers.values() for message in found]
         return sorted(every, key=lambda message: (message.store_timestamp, message.queue.broker_name, message.physical_offset))
+
+    async def cancel(self, message_id: str) -> list[Broker]:
+        """Cancel a pending timed message by its id (the producer's or the broker's) or its recall handle; the brokers that had it.
+
+        Raises Rejected when none has such a message pending, with what a broker says about it.
+        """
+        header = headers.RecallMessageHeader("roquet_admin", "", message_id)
+        masters = await self.masters()
+
+        async def one(address: str) -> Command:
+            return await self.call(address, RequestCode.RECALL_MESSAGE, header, accept=(0, ResponseCode.QUERY_NOT_FOUND))
+
+        answers = await self._from_all([broker.address for broker in masters], one)
+        found = [broker for broker in masters if answers[broker.address].code == 0]
+        if not found:
+            address, answer = max(answers.items(), key=lambda pair: "already" in (pair[1].remark or ""))
+            raise rejected(answer, address)
+        return found
 
     # -- brokers
 

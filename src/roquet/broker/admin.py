@@ -53,7 +53,6 @@ from roquet.wire.headers import (
     decode,
     encode,
 )
-from roquet.wire.names import SCHEDULE_TOPIC
 
 log = logging.getLogger("roquet.broker")
 
@@ -67,19 +66,8 @@ WARNINGS_MAX = 100
 """Notices in one answer of 28."""
 
 NOT_YET: Mapping[int, str] = {
-    RequestCode.CONSUMER_SEND_MSG_BACK: "delivering a message again after a failure comes with a later version of Roquet",
-    RequestCode.END_TRANSACTION: "transactional messages come with a later version of Roquet",
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: "transactional messages come with a later version of Roquet",
-    RequestCode.GET_ALL_DELAY_OFFSET: "delayed messages come with a later version of Roquet",
-    RequestCode.GET_TIMER_CHECK_POINT: "timed messages come with a later version of Roquet",
-    RequestCode.GET_TIMER_METRICS: "timed messages come with a later version of Roquet",
-    RequestCode.RECALL_MESSAGE: "timed messages come with a later version of Roquet",
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "resetting a group's offsets comes with a later version of Roquet",
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "asking consumers for their offsets comes with a later version of Roquet",
-    RequestCode.CLONE_GROUP_OFFSET: "copying a group's offsets comes with a later version of Roquet",
-    RequestCode.QUERY_CORRECTION_OFFSET: "correcting offsets comes with a later version of Roquet",
-    RequestCode.SEND_REPLY_MESSAGE: "request-reply comes with a later version of Roquet",
-    RequestCode.SEND_REPLY_MESSAGE_V2: "request-reply comes with a later version of Roquet",
+    RequestCode.GET_TIMER_CHECK_POINT: "timers are derived from the log; there is no file of theirs to copy",
+    RequestCode.GET_TIMER_METRICS: "pending timers are not counted by topic",
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: "access control comes with a later version of Roquet",
     RequestCode.DELETE_ACL_CONFIG: "access control comes with a later version of Roquet",
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: "access control comes with a later version of Roquet",
@@ -152,6 +140,8 @@ class Admin:
         self.clock = clock
         self.address = address
         self.changed = changed
+        self.runtime_rows: list[Callable[[], Mapping[str, object]]] = []
+        """What other parts add to the answer of 28."""
         self.config_version = DataVersion(clock.now_ms(), 0)
 
     def handlers(self) -> dict[int, Handler]:
@@ -265,6 +255,8 @@ class Admin:
             "commitLogMinOffset": log_.start,
             "commitLogMaxOffset": log_.safe.value,
         }
+        for more in self.runtime_rows:
+            rows.update(more())
         for number, notice in enumerate(self.notices.list()[:WARNINGS_MAX], 1):
             rows[f"roquetWarning_{number}"] = notice.text
         return {key: str(value) for key, value in rows.items()}
@@ -333,7 +325,7 @@ class Admin:
     def clean_topics(self, peer: Peer, command: Command) -> Command:
         """316: remove queues of topics that do not exist any more."""
         for name in dict.fromkeys(name for name, _ in self.store.queues):
-            if name != SCHEDULE_TOPIC and self.topics.get(name) is None:
+            if not self.topics.is_system(name) and self.topics.get(name) is None:
                 log.warning("removing the queues of %s, which is no topic any more (asked by %s)", name, peer.address)
                 self.store.delete_topic(name)
         return command.reply()

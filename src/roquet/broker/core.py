@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from roquet.broker.admin import NOT_YET, Admin
+from roquet.broker.delay import Delays
+from roquet.broker.filters import Filters
+from roquet.broker.flow import Flow
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler
 from roquet.broker.locks import QueueLocks
@@ -26,9 +29,15 @@ from roquet.broker.offsets import Offsets
 from roquet.broker.pull import Puller
 from roquet.broker.queries import Queries
 from roquet.broker.register import Registration
+from roquet.broker.replies import Replies
+from roquet.broker.resets import Resets
+from roquet.broker.retry import Retries
 from roquet.broker.send import Sender
 from roquet.broker.stats import Stats
+from roquet.broker.timers import ASKING as TIMER_PROPERTIES
+from roquet.broker.timers import Timers
 from roquet.broker.topics import Topics
+from roquet.broker.transactions import Transactions
 from roquet.broker.writer import Writer
 from roquet.errors import Broken, Refused, StoreUnavailable
 from roquet.ports import Background, Caller, Clock, Peer
@@ -76,20 +85,43 @@ class Broker:
         self.offsets = Offsets(self.store, settings, clock, disk, background, self.notices, memory_bytes)
         self.groups = Groups(self.offsets, settings, clock, disk, background, self.notices)
         self.members = Members(self.groups, self.topics, self.store, settings, clock, self.notices)
+        self.filters = Filters(settings, clock, disk, background, self.notices)
         self.locks = QueueLocks(settings, clock)
         self.queries = Queries(self.store, settings)
         self.writer = Writer(self.store, self.topics)
-        self.sender = Sender(self.store, self.topics, self.writer, settings, random)
+        self.flow = Flow(self.store, settings, clock, self.notices)
+        self.store.on_slow_write = self.flow.log_was_written
+        self.sender = Sender(self.store, self.topics, self.writer, self.flow, settings, random)
+        self.delays = Delays(self.store, self.writer, settings, clock, disk, background, self.notices, self._fetch)
+        self.retries = Retries(self.store, self.topics, self.groups, self.writer, self.sender, self.delays, self.stats, settings, random)
+        self.transactions = Transactions(
+            self.store, self.topics, self.writer, self.sender, self.members, self.offsets, settings, clock, self.notices, self._fetch
+        )
+        self.timers = Timers(
+            self.store, self.topics, self.writer, settings, disk, background, self._fetch, self.sender.answer_when_stored
+        )
+        self.replies = Replies(self.store, self.sender, self.members, settings, clock)
+        self.resets = Resets(self.store, self.topics, self.offsets, self.members, settings)
         self.puller = Puller(
-            self.store, self.topics, self.groups, self.members, self.offsets, self.stats, settings, self._fetch, memory_bytes
+            self.store, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats, settings, self._fetch, memory_bytes
         )
         self.registration = Registration(self.topics, settings, clock, caller)
         self.admin = Admin(
             self.store, self.topics, self.groups, self.offsets, self.members, self.stats, self.notices, settings, clock, "", self._changed
         )
+        self.sender.refused -= {"DELAY", "TRAN_MSG"} | TIMER_PROPERTIES
+        self.sender.recall_handle = self.timers.recall_handle
+        self.store.may_drop = self.timers.may_drop
+        self.sender.diversions.append(self.transactions.divert)
+        self.sender.on_retry_topic = self.retries.on_send
+        self.writer.diversions.append(self.timers.divert)
+        self.writer.diversions.append(self.delays.divert)  # the last one: transactions, timers, delay
+        self.admin.runtime_rows.append(self.delays.runtime_rows)
         self.topics.changed = self.registration.now
         self.store.on_counted = self.stats.put
-        self.topics.on_delete += [self.stats.forget_topic, self.offsets.remove_topic]
+        self.topics.on_delete += [self.stats.forget_topic, self.offsets.remove_topic, self.filters.forget_topic]
+        self.members.on_heard.append(self.filters.heard)
+        self.members.on_left.append(self.filters.left)
         self.table = self._table()
         self._fetches = 0
 
@@ -99,7 +131,22 @@ class Broker:
             RequestCode.PULL_MESSAGE: self.puller.handle,
             RequestCode.LITE_PULL_MESSAGE: self.puller.handle,
         }
-        for part in (self.topics, self.groups, self.members, self.offsets, self.locks, self.queries, self.stats, self.admin):
+        for part in (
+            self.topics,
+            self.groups,
+            self.members,
+            self.offsets,
+            self.locks,
+            self.queries,
+            self.stats,
+            self.admin,
+            self.delays,
+            self.retries,
+            self.transactions,
+            self.timers,
+            self.replies,
+            self.resets,
+        ):
             handlers: dict[int, Handler] = part.handlers()
             twice = table.keys() & handlers.keys()
             assert not twice, f"answered by two parts: {twice}"
@@ -114,6 +161,10 @@ class Broker:
         self.topics.open()
         self.groups.open()
         self.offsets.open()
+        self.filters.open()
+        self.delays.open()
+        self.transactions.open()
+        self.timers.open()
 
     def listening(self, address: str, store_host: bytes, ha_address: str = "") -> None:
         """The address that clients use is known: message ids and registrations carry it."""
@@ -125,17 +176,18 @@ class Broker:
     def close(self) -> None:
         """A clean stop: everything on disk. Connections are the shell's to close."""
         if self.store.is_open:
-            for save in (self.topics.save_now, self.groups.save_now, self.offsets.save_now):
+            for part in (self.topics, self.groups, self.offsets, self.filters, self.delays, self.timers):
                 try:
-                    save()
+                    part.save_now()
                 except OSError as error:  # a full disk must not keep the others from being saved, nor the store from closing
                     log.error("a table could not be saved: %s; its last generation is used at the next start", error)
             self.store.close()
 
     @property
     def saving(self) -> bool:
-        """Tables are being written in the background; a clean stop waits for that."""
-        return self.topics.document.busy or self.groups.document.busy or self.offsets.document.busy
+        """Something is being written in the background; a clean stop waits for that."""
+        parts = (self.topics, self.groups, self.offsets, self.delays, self.filters)
+        return self.store.busy or self.timers.busy or any(part.document.busy for part in parts)
 
     def _changed(self, values: Mapping[str, Value]) -> None:
         """Settings were changed at run time: what was made from them is made again."""
@@ -201,7 +253,7 @@ class Broker:
         if not peer.closed:
             self.store.begin(self.clock.now_ms())
             self.handle(peer, command, attempt)
-            self._commit()
+            self.sender.finish(peer)
 
     def _unknown(self, command: Command) -> Command:
         later = NOT_YET.get(command.code, "")
@@ -235,12 +287,17 @@ class Broker:
 
     def tick(self, now_ms: int) -> None:
         self.store.begin(now_ms)
+        self.timers.tick(now_ms)
+        self.delays.tick(now_ms)
+        self.transactions.tick(now_ms)
         self.puller.tick(now_ms)
         self.store.tick(now_ms)
+        self.flow.tick(now_ms)
         self.members.tick(now_ms)
         self.locks.tick(now_ms)
         self.groups.tick(now_ms)
         self.offsets.tick(now_ms)
+        self.filters.tick(now_ms)
         self.stats.tick(now_ms)
         self.registration.tick(now_ms)
         self._commit()

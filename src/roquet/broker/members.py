@@ -9,9 +9,10 @@ here it is accepted and a notice names the clients.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from roquet.broker.filters import check_filter
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler
 from roquet.broker.notices import Notices
@@ -36,7 +37,7 @@ from roquet.wire.bodies import (
     ProducerTable,
     SubscriptionData,
 )
-from roquet.wire.calls import PendingCalls
+from roquet.wire.calls import Done, PendingCalls
 from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.headers import (
@@ -126,8 +127,13 @@ class Members:
         self._consuming: dict[Peer, Names] = {}
         self._producing: dict[Peer, Names] = {}
         self._calls: dict[Peer, PendingCalls] = {}
+        self._producing_as: dict[str, Peer] = {}  # client id -> the connection its last heartbeat as a producer came from
         self._shared_ids: dict[str, set[str]] = {}  # group -> client ids that a notice is up for
         self._scan_due_ms = clock.now_ms() + SCAN_MS
+        self.on_heard: list[Callable[[str, list[SubscriptionData]], None]] = []
+        """Told of every heartbeat of a consumer: its group, and what it subscribes to."""
+        self.on_left: list[Callable[[str], None]] = []
+        """Told when a group lost its last member."""
 
     # Looking
 
@@ -145,6 +151,10 @@ class Members:
     def producers(self, group: str) -> list[Peer]:
         """Connections that produce in this group."""
         return list(self._producers.get(group, ()))
+
+    def producer_with_id(self, client_id: str) -> Peer | None:
+        """The connection of this client, if it produces in any group."""
+        return self._producing_as.get(client_id)
 
     @property
     def clients(self) -> int:
@@ -181,6 +191,7 @@ class Members:
                 peer, body.client_id, command.language, command.version, now_ms
             )
             self._producing.setdefault(peer, {})[producer.group_name] = None
+            self._producing_as[body.client_id] = peer
         return command.reply()
 
     def _check(self, peer: Peer, body: HeartbeatBody) -> None:
@@ -227,6 +238,8 @@ class Members:
             self._watch_differences(group, now_ms)
         if changed:
             self._notify(group)
+        for told in self.on_heard:
+            told(name, data.subscription_data_set)
 
     def _ensure_retry_topic(self, group: str, queues: int, unit_mode: bool, now_ms: int) -> None:
         topic = retry_topic(group)
@@ -277,8 +290,11 @@ class Members:
     def _drop_producer(self, peer: Peer, name: str) -> None:
         forget(self._producing, peer, name)
         members = self._producers.get(name)
-        if members is not None and members.pop(peer, None) is not None and not members:
+        member = None if members is None else members.pop(peer, None)
+        if member is not None and not members:
             del self._producers[name]
+        if member is not None and peer not in self._producing and self._producing_as.get(member.client_id) is peer:
+            del self._producing_as[member.client_id]
 
     def _drop_consumer(self, peer: Peer, name: str) -> None:
         forget(self._consuming, peer, name)
@@ -290,6 +306,8 @@ class Members:
         self._watch_differences(group, now_ms)
         if not group.members:
             del self._consumers[name]
+            for told in self.on_left:
+                told(name)
         else:
             self._notify(group)
 
@@ -402,13 +420,10 @@ class Members:
         return command.reply(body=ProducerTable(table).encode())
 
     def check_client(self, peer: Peer, command: Command) -> Command:
-        """46. SQL92 comes with a later part of Roquet; until then every broker answers like one that has it switched off."""
+        """46: would this filter work here? Asked at a consumer's start."""
         subscription = CheckClientBody.decode(command.body).subscription_data
         if not is_tag_type(subscription.expression_type):
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription.expression_type[:80]}",
-            )
+            check_filter(subscription.expression_type, subscription.sub_string, self.settings)
         return command.reply()
 
     # Calls to a client
@@ -441,10 +456,6 @@ class Members:
                 ResponseCode.SYSTEM_ERROR,
                 f"The Consumer <{client_id}> Version <{member.version}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT",
             )
-        calls = self._calls.setdefault(member.peer, PendingCalls())
-        if len(calls) >= CALLS_MAX:
-            raise Refused(ResponseCode.SYSTEM_BUSY, f"{len(calls)} calls to the consumer <{client_id}> wait for its answer: try later")
-
         def answered(result: Command | RoquetError) -> None:
             if asker.closed or command.is_oneway:
                 return
@@ -456,8 +467,15 @@ class Members:
                 reply = command.reply(ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}> Exception: {result}")
             asker.send(reply.encode())
 
-        opaque = calls.add(answered, self.clock.now_ms() + CALL_TIMEOUT_MS)
-        member.peer.send(Command(command.code, fields, body, opaque=opaque).encode())
+        self.call(member.peer, Command(command.code, fields, body), answered)
+
+    def call(self, peer: Peer, command: Command, done: Done, timeout_ms: int = CALL_TIMEOUT_MS) -> None:
+        """Ask a client. `done` is called exactly once, with its answer or the error. Raises Refused when too many wait already."""
+        calls = self._calls.setdefault(peer, PendingCalls())
+        if len(calls) >= CALLS_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"{len(calls)} calls to the client at {peer.address} wait for its answer: try later")
+        command.opaque = calls.add(done, self.clock.now_ms() + timeout_ms)
+        peer.send(command.encode())
 
     def answer(self, peer: Peer, command: Command) -> bool:
         """A response came from this peer. False: nobody waits for it."""

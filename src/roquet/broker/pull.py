@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from roquet.broker.filters import Filters, Judge, check_filter, properties_at
 from roquet.broker.groups import Groups
 from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
@@ -27,7 +28,6 @@ from roquet.store.disk import Cold
 from roquet.store.queue import ENTRY, ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import headers
-from roquet.wire.bodies import SubscriptionData
 from roquet.wire.codes import Perm, PullFlag, ResponseCode
 from roquet.wire.command import VERSION, Command
 from roquet.wire.names import OFFSET_MOVED_TOPIC
@@ -41,6 +41,10 @@ SCAN_MAX = 800
 GAP_MAX = 16 * 1024
 """Records of one answer that stand closer than this in the log are read together."""
 SPAN_MAX = 512 * 1024
+JUDGED_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of the log that one pull with an SQL filter reads, give or take one read."""
+WORK_MAX = 40_000
+"""Terms of an SQL filter times entries that one pull judges at most: an expensive filter sees fewer of them."""
 PARKED_MAX = 100_000
 BLANK_LENGTH = 0x7FFFFFFF
 """Of an entry that stands for a message that is gone."""
@@ -89,6 +93,8 @@ class Pull:
     size_max: int
     accepts: Callable[[int], bool] | None
     """Judges a tag hash; None takes all."""
+    judge: Judge | None
+    """Judges properties; None takes all."""
     deadline_ms: int
     """Not parked when in the past."""
     done: bool = False
@@ -103,6 +109,7 @@ class Puller:
         topics: Topics,
         groups: Groups,
         members: Members,
+        filters: Filters,
         offsets: Offsets,
         stats: Stats,
         settings: BrokerSettings,
@@ -113,6 +120,7 @@ class Puller:
         self.topics = topics
         self.groups = groups
         self.members = members
+        self.filters = filters
         self.offsets = offsets
         self.stats = stats
         self.settings = settings
@@ -129,9 +137,16 @@ class Puller:
     def handle(self, peer: Peer, command: Command) -> None:
         pull, commit_offset = self._decode(peer, command)
         if commit_offset is not None and self.topics.get(pull.topic) is not None:
-            self._answer_or_park(pull, lambda: self.offsets.commit(pull.group, pull.topic, pull.queue_id, commit_offset))
+            self._answer_or_park(pull, lambda: self._commit(pull, commit_offset))
         else:
             self._answer_or_park(pull)
+
+    def _commit(self, pull: Pull, offset: int) -> None:
+        """The group's progress that came along. Beyond the queue's end it is from before a power loss that took messages:
+        remembered, it would skip those that get their offsets again."""
+        queue = self.store.find_queue(pull.topic, pull.queue_id)
+        if queue is not None and offset <= queue.visible:
+            self.offsets.commit(pull.group, pull.topic, pull.queue_id, offset)
 
     # May it pull?
 
@@ -163,8 +178,7 @@ class Puller:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] topicConfig.readQueueNums:[{topic.read_queues}] "
                 f"consumer:[{peer.address}]",
             )
-        subscription = self._subscription(header, group.consume_broadcast_enable)
-        accepts = None if subscription is None else TagFilter.of(subscription).takes_hash
+        accepts, judge = self._filter(header, group.consume_broadcast_enable)
         suspend_ms = 0
         if header.sys_flag & PullFlag.SUSPEND:
             suspend_ms = min(max(header.suspend_timeout_millis, 0), SUSPEND_MS_MAX)
@@ -181,18 +195,19 @@ class Puller:
             header.max_msg_nums,
             header.max_msg_bytes if header.max_msg_bytes is not None and header.max_msg_bytes > 0 else 1 << 31,
             accepts,
+            judge,
             self.store.now_ms + suspend_ms if suspend_ms else 0,
         )
         commits = bool(header.sys_flag & PullFlag.COMMIT_OFFSET) and header.commit_offset >= 0
         return pull, header.commit_offset if commits else None
 
-    def _subscription(self, header: headers.PullHeader, broadcast_enable: bool) -> SubscriptionData | None:
-        """What the pull wants to see; None: everything."""
+    def _filter(self, header: headers.PullHeader, broadcast_enable: bool) -> tuple[Callable[[int], bool] | None, Judge | None]:
+        """What the pull wants to see: who judges tag hashes, and who properties."""
         if header.sys_flag & PullFlag.SUBSCRIPTION:
             if not is_tag_type(header.expression_type):
-                raise unsupported(header.expression_type)
+                return None, check_filter(header.expression_type, header.subscription, self.settings)
             if header.subscription == "*":
-                return None
+                return None, None
             try:
                 found = subscribe(header.topic, header.subscription)
             except BadExpression as error:
@@ -209,9 +224,9 @@ class Puller:
             if subscribed.sub_version < header.sub_version:
                 raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
             if not is_tag_type(subscribed.expression_type):
-                raise unsupported(subscribed.expression_type)
+                return None, self.filters.for_pull(header.topic, header.consumer_group, header.sub_version)
             found = subscribed
-        return None if found.sub_string in ("*", "", None) else found
+        return (None if found.sub_string in ("*", "", None) else TagFilter.of(found).takes_hash), None
 
     # What is there?
 
@@ -265,9 +280,11 @@ class Puller:
         return self._read(pull, queue, first, last)
 
     def _read(self, pull: Pull, queue: ConsumeQueue, first: int, last: int) -> Found:
-        settings, offset, accepts = self.settings, pull.offset, pull.accepts
+        settings, offset, accepts, judge = self.settings, pull.offset, pull.accepts, pull.judge
         count_max = min(settings.max_transfer_count_on_message_in_memory, pull.count_max)
-        scan = count_max if accepts is None else max(SCAN_MAX, count_max)
+        scan = count_max if accepts is None and judge is None else max(SCAN_MAX, count_max)
+        if judge is not None:
+            scan = min(scan, WORK_MAX // judge.cost)
         raw = queue.read(offset, min(scan, last - offset))
         if not raw:
             # Nothing where something should be: step over the file, as upstream does.
@@ -279,6 +296,9 @@ class Puller:
             # Far from the tail, answers are smaller: they come from the disk.
             count_max = min(count_max, settings.max_transfer_count_on_message_in_disk)
             size_max = min(size_max, settings.max_transfer_bytes_on_message_in_disk)
+        if judge is not None:
+            taken, judged = self._judge(raw, judge, count_max, size_max)
+            return Found(Status.FOUND if taken else Status.NO_MATCHED_MESSAGE, offset + judged, first, last, len(taken), taken)
         wanted, judged = self._choose(raw, accepts, count_max, size_max)
         if not wanted:
             status = Status.MESSAGE_WAS_REMOVING if accepts is None else Status.NO_MATCHED_MESSAGE
@@ -301,22 +321,67 @@ class Puller:
             judged += 1
         return wanted, judged
 
+    def _judge(self, raw: bytes, judge: Judge, count_max: int, size_max: int) -> tuple[list[bytes], int]:
+        """The records whose properties the judge takes, and how many entries were judged. The first is sent whatever its size.
+
+        Stops where the next ones must be read from disk, so that what was judged stays judged. Raises Cold at the first entry.
+        """
+        read, takes, log_start = self.store.log.read, judge.takes, self.store.log.start
+        entries = [(position, length) for position, length, _ in ENTRY.iter_unpack(raw)]
+        taken: list[bytes] = []
+        size = spent = at = 0
+        while at < len(entries) and spent < JUDGED_BYTES_MAX:
+            start, length = entries[at]
+            if start < log_start or length == BLANK_LENGTH:
+                at += 1
+                continue
+            stop, upto = self._span(entries, at)
+            try:
+                data = read(start, stop - start)
+            except Cold:
+                if at:
+                    break
+                raise
+            spent += stop - start
+            for position, length in entries[at:upto]:
+                begin = position - start
+                try:
+                    matches = takes(data, properties_at(data, begin), begin + length)
+                except IndexError:  # no record: damaged, so nobody's
+                    matches = False
+                if matches:
+                    size += length
+                    if taken and size > size_max:
+                        return taken, at
+                    taken.append(data[begin : begin + length])
+                at += 1
+                if taken and len(taken) >= count_max:
+                    return taken, at
+        return taken, at
+
+    def _span(self, entries: list[tuple[int, int]], at: int) -> tuple[int, int]:
+        """What to read together with entry `at`: where in the log it ends, and the first entry that is not in it."""
+        size = self.store.log.segments.size
+        start, length = entries[at]
+        stop = start + length
+        limit = start - start % size + size  # a read stays inside one file
+        upto, count = at + 1, len(entries)
+        while upto < count:
+            position, length = entries[upto]
+            if position - stop > GAP_MAX or position + length - start > SPAN_MAX or position >= limit:
+                break
+            stop = position + length
+            upto += 1
+        return stop, upto
+
     def _records(self, wanted: list[tuple[int, int]]) -> list[bytes]:
         """Records that stand near each other in the log come with one read."""
-        read, size = self.store.log.read, self.store.log.segments.size
+        read = self.store.log.read
         records: list[bytes] = []
         at, count = 0, len(wanted)
         while at < count:
             start = wanted[at][0]
-            stop = start + wanted[at][1]
-            limit = start - start % size + size  # a read stays inside one file
-            upto = at + 1
-            while upto < count:
-                position, length = wanted[upto]
-                if position - stop > GAP_MAX or position + length - start > SPAN_MAX or position >= limit:
-                    break
-                stop = position + length
-                upto += 1
+            stop, upto = self._span(wanted, at)
             data = read(start, stop - start)
             if upto - at == 1:
                 records.append(data)
@@ -389,7 +454,7 @@ class Puller:
         """A fresh one for the next round: the old one stays in the deadline heap, marked done."""
         return Pull(
             pull.peer, pull.command, pull.group, pull.topic, pull.queue_id, pull.offset, pull.asked,
-            pull.count_max, pull.size_max, pull.accepts, pull.deadline_ms,
+            pull.count_max, pull.size_max, pull.accepts, pull.judge, pull.deadline_ms,
         )  # fmt: skip
 
     def tick(self, now_ms: int) -> None:
@@ -431,10 +496,6 @@ def quick_header(fields: dict[str, str]) -> headers.PullHeader | None:
         group, topic, queue_id, queue_offset, count, sys_flag, commit_offset, suspend_ms, sub_version,
         get("subscription"), get("expressionType"), None, size or None,
     )  # fmt: skip
-
-
-def unsupported(kind: str | None) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}")
 
 
 def _code(status: Status, offset: int) -> ResponseCode:

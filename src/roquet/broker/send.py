@@ -9,14 +9,16 @@ What upstream adds and strips: CLUSTER is appended to the stored properties, WAI
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from roquet.broker.flow import Flow
 from roquet.broker.topics import Topic, Topics
-from roquet.broker.writer import PROPERTIES_MAX, Draft, Writer, check_properties
+from roquet.broker.writer import PROPERTIES_MAX, Diversion, Draft, Writer, check_properties
 from roquet.errors import Refused, StoreUnavailable
 from roquet.ports import Peer
 from roquet.settings import BrokerSettings
-from roquet.store.fanout import KEYS_MAX, index_keys, property_of, queue_tag, tag_hash
+from roquet.store.fanout import KEYS_MAX, index_keys, property_of, tag_hash
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Message as BatchedMessage
 from roquet.store.store import Store
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 SPECIAL = frozenset(
     (
         "DELAY", "TRAN_MSG", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
-        "INNER_MULTI_DISPATCH",
+        "TIMER_DEL_UNIQKEY", "INNER_MULTI_DISPATCH",
     )
 )  # fmt: skip
 """Properties that ask for more than storing."""
@@ -48,8 +50,11 @@ UNUSUAL = SPECIAL | {"WAIT"}
 Plain = tuple[int, int, int, bytes]
 """A send of the hot path, to be answered: (opaque, queue id, first queue offset, message ids)."""
 
-Sent = tuple[Command, int, int, str]
-"""Any other: (the request, queue id, first queue offset, message ids)."""
+Sent = tuple[Command, int, int, str, str | None]
+"""Any other: (the request, queue id, first queue offset, message ids, what cancels a timed one)."""
+
+PLAIN_ANSWERS = frozenset((RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE))
+"""Requests of other kinds that store a message, too; what is answered says nothing of it."""
 
 KNOWN_MAX = 10_000
 
@@ -65,11 +70,18 @@ PREFIXES = [prefix(size) for size in range(1_500)]
 class Sender:
     """State: `_plain` and `_sent` are what this batch of frames staged, `_no_wait` the part that does not wait for the flush."""
 
-    def __init__(self, store: Store, topics: Topics, writer: Writer, settings: BrokerSettings, random: Random) -> None:
+    def __init__(self, store: Store, topics: Topics, writer: Writer, flow: Flow, settings: BrokerSettings, random: Random) -> None:
         self.store = store
+        self.flow = flow
         self.writer = writer
         self.refused = set(SPECIAL)
         """Those that no part of this broker serves: refused, not silently ignored. A part that does takes its own out."""
+        self.diversions: list[Diversion] = []
+        """For what clients send, before the writer's own: a transactional message is one only while it is sent."""
+        self.recall_handle: Callable[[Draft], str | None] = lambda draft: None
+        """What a client may cancel this message with."""
+        self.on_retry_topic: Callable[[Draft, headers.SendHeader, int], None] = lambda draft, header, version: None
+        """Looks at what is sent to a retry topic, with the version of the client."""
         self.topics = topics
         self.settings = settings
         self.random = random
@@ -103,7 +115,8 @@ class Sender:
             sys_flag, born_ms = int(fields["f"]), int(fields["g"])
             if (
                 flag or fields["j"] != "0" or sys_flag & ~0x701 or not 0 <= born_ms < 1 << 63
-                or len(body) > self.settings.max_message_size or self.store.failed or self.store.full
+                or type(opaque) is not int or not -0x80000000 <= opaque <= 0x7FFFFFFF
+                or len(body) > self.settings.max_message_size or self.store.failed or self.store.full or self.flow.pressed
             ):  # fmt: skip
                 return False
             if fields["m"] != "false":
@@ -134,7 +147,9 @@ class Sender:
             if len(properties) > PROPERTIES_MAX:
                 return False
             user_flag = int(fields["h"])
-        except (KeyError, ValueError, AttributeError, TypeError):
+            if not -0x80000000 <= user_flag <= 0x7FFFFFFF:
+                return False
+        except (KeyError, ValueError, AttributeError, TypeError, Refused):
             return False
         offset, queue_offset = self.store.put_derived(queue, body, properties, tag, keys, sys_flag, user_flag, born_ms, born_host)
         self._plain.append((opaque, queue.queue_id, queue_offset, self._id % offset))
@@ -168,7 +183,7 @@ class Sender:
             if "\0" in text or len(raw) > limit:
                 check_properties(text + "\x02" + self.cluster_property)
             properties = raw + self._cluster_suffix if raw and raw[-1] != 2 else raw + self._cluster_suffix[1:]
-            tag = queue_tag("", text, 0) if tagged else 0
+            tag = tag_hash(property_of(text, "TAGS")) if tagged else 0
             messages.append((flag, one, properties, tag, index_keys(text) if keyed else (property_of(text, "UNIQ_KEY"),)))
         return messages
 
@@ -177,16 +192,21 @@ class Sender:
     def accept(self, peer: Peer, command: Command) -> None:
         """Check in upstream's order, stage, remember the answer. Raises Refused."""
         header = headers.decode(headers.SendHeader, command.fields)
-        topic = self._topic_for(header, peer)
-        queue_id = self._queue_for(header, topic, peer)
-        why = self.store.refuse_writes()
-        if why:
-            raise unavailable(why)
-        queue = self.store.queue(topic.name, queue_id)
+        queue = self.destination(header, peer)
         if header.batch:
             self._batch(peer, command, header, queue)
         else:
             self._single(peer, command, header, queue)
+
+    def destination(self, header: headers.SendHeader, peer: Peer) -> ConsumeQueue:
+        """The queue that this send names, made if its topic may be made. Raises Refused."""
+        topic = self._topic_for(header, peer)
+        queue_id = self._queue_for(header, topic, peer)
+        self.flow.check()
+        why = self.store.refuse_writes()
+        if why:
+            raise unavailable(why)
+        return self.store.queue(topic.name, queue_id)
 
     def _single(self, peer: Peer, command: Command, header: headers.SendHeader, queue: ConsumeQueue) -> None:
         if len(command.body) > self.settings.max_message_size:
@@ -202,8 +222,13 @@ class Sender:
             peer.host,
             header.reconsume_times or 0,
         )
+        if draft.topic.startswith(RETRY_PREFIX):
+            self.on_retry_topic(draft, header, command.version)
+        for divert in self.diversions:
+            divert(draft)
         place = self.writer.put(draft)
-        self._remember(command, queue.queue_id, place.queue_offset, f"{self._host_id}{place.log_offset:016X}", header.properties or "")
+        ids, handle = f"{self._host_id}{place.log_offset:016X}", self.recall_handle(draft)
+        self._remember(command, queue.queue_id, place.queue_offset, ids, header.properties or "", handle)
 
     def _batch(self, peer: Peer, command: Command, header: headers.SendHeader, queue: ConsumeQueue) -> None:
         if queue.topic.startswith(RETRY_PREFIX):
@@ -219,9 +244,15 @@ class Sender:
         ids = ",".join(f"{self._host_id}{offset:016X}" for offset in offsets)
         self._remember(command, queue.queue_id, first, ids, header.properties or "")
 
-    def _remember(self, command: Command, queue_id: int, queue_offset: int, ids: str, properties: str) -> None:
+    def answer_when_stored(self, command: Command, message_id: str = "") -> None:
+        """For requests of other kinds that staged a message: success when it is as safe as a send's, else why not."""
+        self._sent.append((command, 0, 0, message_id, None))
+
+    def _remember(
+        self, command: Command, queue_id: int, queue_offset: int, ids: str, properties: str, recall_handle: str | None = None
+    ) -> None:
         no_wait = "WAIT\x01false" in properties
-        (self._no_wait if no_wait else self._sent).append((command, queue_id, queue_offset, ids))
+        (self._no_wait if no_wait else self._sent).append((command, queue_id, queue_offset, ids, recall_handle))
 
     def _topic_for(self, header: headers.SendHeader, peer: Peer) -> Topic:
         settings, name = self.settings, header.topic
@@ -253,7 +284,7 @@ class Sender:
         kept: dict[str, str] = {}
         for item in text.split("\x02"):
             name, separator, value = item.partition("\x01")
-            if not separator or not value or name == "WAIT":
+            if not separator or not value:
                 continue
             if name in self.refused and value not in NOTHING_ASKED:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"this broker does not yet serve messages with property {name}={value[:64]}")
@@ -277,7 +308,11 @@ class Sender:
         if self.store.sync_flush and (plain or sent):
             deadline_ms = self.store.now_ms + self.settings.sync_flush_timeout
 
+            flow, count = self.flow, len(plain) + len(sent)
+            flow.waiting += count
+
             def flushed(reached: bool) -> None:
+                flow.waiting -= count
                 if reached:
                     self._answer(peer, plain, sent)
                 else:
@@ -294,7 +329,7 @@ class Sender:
         answers: list[bytes] = []
         if code:
             sent = sent + [
-                (Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), queue_id, queue_offset, ids.decode())
+                (Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), queue_id, queue_offset, ids.decode(), None)
                 for opaque, queue_id, queue_offset, ids in plain
             ]
         else:
@@ -309,12 +344,15 @@ class Sender:
             peer.send(b"".join(answers))
 
     def _reply(self, sent: Sent, code: int, remark: str | None) -> Command:
-        command, queue_id, queue_offset, ids = sent
+        command, queue_id, queue_offset, ids, recall_handle = sent
         if code not in (0, ResponseCode.FLUSH_DISK_TIMEOUT):
             return command.reply(code, remark)
+        if command.code in PLAIN_ANSWERS:
+            return command.reply(code, remark)
         header = headers.SendResponseHeader(
-            ids, queue_id, queue_offset, None, self.settings.region_id, "true" if self.settings.trace_on else "false"
-        )
+            ids, queue_id, queue_offset, None, self.settings.region_id, "true" if self.settings.trace_on else "false",
+            recall_handle=recall_handle,
+        )  # fmt: skip
         return command.reply(code, remark, headers.encode(header))
 
 

@@ -94,6 +94,7 @@ class Stats:
 
         self._puts: dict[str, Row] = {}
         self._gets: dict[str, Row] = {}
+        self._backs: dict[str, Row] = {}
         self._broker_puts = Row()
         self._broker_gets = Row()
         self._unlisted = Row()
@@ -134,6 +135,15 @@ class Stats:
         self.get_times += 1
         self.get_size += size
 
+    def sent_back(self, group: str, topic: str) -> None:
+        """A consumer of the group failed a message of the topic."""
+        key = f"{topic}@{group}"
+        row = self._backs.get(key)
+        if row is None:
+            row = self._row(self._backs, key)
+        row.count += 1
+        row.times += 1
+
     def _row(self, rows: dict[str, Row], key: str) -> Row:
         if len(rows) >= ROWS_MAX:
             return self._unlisted
@@ -153,7 +163,7 @@ class Stats:
         hour, day = now_ms >= self._due_hour, now_ms >= self._due_day
         self._broker_puts.count, self._broker_puts.times, self._broker_puts.size = self.put_count, self.put_times, self.put_size
         self._broker_gets.count, self._broker_gets.times, self._broker_gets.size = self.get_count, self.get_times, self.get_size
-        for rows in ((self._broker_puts, self._broker_gets), self._puts.values(), self._gets.values()):
+        for rows in ((self._broker_puts, self._broker_gets), self._puts.values(), self._gets.values(), self._backs.values()):
             for row in rows:
                 reading = row.reading()
                 row.minute.sample(now_ms, reading, 10 * SECOND)
@@ -173,7 +183,7 @@ class Stats:
 
     def _drop_idle(self) -> None:
         """Make room for others: rows that stood still for a day."""
-        for rows in (self._puts, self._gets):
+        for rows in (self._puts, self._gets, self._backs):
             if len(rows) >= ROWS_MAX // 2:
                 for key in [key for key, row in rows.items() if not row.day.samples and row.day.last == row.reading()]:
                     del rows[key]
@@ -181,8 +191,9 @@ class Stats:
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
         self._puts.pop(topic, None)
-        for key in [key for key in self._gets if key.startswith(topic + "@")]:
-            del self._gets[key]
+        for rows in (self._gets, self._backs):
+            for key in [key for key in rows if key.startswith(topic + "@")]:
+                del rows[key]
 
     # Asking
 
@@ -209,6 +220,8 @@ class Stats:
             row = self._puts.get(key)
         elif name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
             row = self._gets.get(key)
+        elif name == "SNDBCK_PUT_NUMS":
+            row = self._backs.get(key)
         elif name == "BROKER_PUT_NUMS" and key == self.cluster:
             row = self._broker_puts
         elif name == "BROKER_GET_NUMS" and key == self.cluster:

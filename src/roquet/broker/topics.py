@@ -34,6 +34,7 @@ from roquet.wire.names import (
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_TOPICS,
+    TIMER_TOPIC,
     check_topic,
 )
 
@@ -125,6 +126,8 @@ class Topics:
         self._seed(settings.broker_name, 1, inherit if settings.broker_topic_enable else Perm.INHERIT)
         self._seed(OFFSET_MOVED_TOPIC, 1)
         self._seed(SCHEDULE_TOPIC, DELAY_LEVELS)
+        schedule, levels = self._table[SCHEDULE_TOPIC], len(self.store.delays_ms)
+        schedule.read_queues, schedule.write_queues = max(schedule.read_queues, levels), max(schedule.write_queues, levels)
         if settings.trace_topic_enable:
             self._seed(settings.msg_trace_topic_name, 1)
         self._seed(settings.broker_cluster_name + REPLY_SUFFIX, 1)
@@ -167,7 +170,7 @@ class Topics:
         return sorted(SYSTEM_TOPICS | own)
 
     def is_system(self, name: str) -> bool:
-        return name in SYSTEM_TOPICS or name in self.system_topics()
+        return name in SYSTEM_TOPICS or name == TIMER_TOPIC or name in self.system_topics()
 
     # Changing
 

@@ -35,6 +35,8 @@ class Draft:
     prepared: int = 0
     store_host: bytes | None = None
     """None: this broker's. What is put again for a record keeps that record's, as upstream does."""
+    wait_kept: bool = False
+    """Store the property WAIT too: upstream leaves it out of plain messages only, to save bytes."""
 
     @classmethod
     def of(cls, record: Record) -> Draft:
@@ -54,7 +56,7 @@ class Draft:
         )
 
     def text(self) -> str:
-        return "\x02".join(f"{name}\x01{value}" for name, value in self.properties.items() if value and name != "WAIT")
+        return "\x02".join(f"{name}\x01{value}" for name, value in self.properties.items() if value and (name != "WAIT" or self.wait_kept))
 
 
 @dataclass(frozen=True, slots=True)

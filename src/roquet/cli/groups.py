@@ -1,10 +1,11 @@
-"""`roquet group`: list, create, delete, progress, members."""
+"""`roquet group`: list, create, delete, progress, members; moving a group's progress is in offsets.py."""
 
 from __future__ import annotations
 
 import argparse
 from collections import defaultdict
 
+from roquet.cli import offsets
 from roquet.cli.options import Commands, cluster_options, command, confirmed, noun, positive
 from roquet.cli.render import counted, emit, emit_json, moment, note, table
 from roquet.cli.topics import admin
@@ -19,6 +20,7 @@ def add_commands(commands: Commands) -> None:
         roquet group list
         roquet group progress billing
         roquet group members billing
+        roquet group reset billing pay --to 2024-05-01T10:00 --dry-run
         """,
     )
 
@@ -69,6 +71,8 @@ def add_commands(commands: Commands) -> None:
     members.add_argument("group", metavar="GROUP")
     cluster_options(members)
     members.set_defaults(run=show_members)
+
+    offsets.add_commands(nouns)
 
 
 async def list_groups(arguments: argparse.Namespace) -> int:

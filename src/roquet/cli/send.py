@@ -7,7 +7,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from roquet.cli.options import Commands, cluster_options, command, pair, positive, timeout_ms
+from roquet.cli.options import Commands, cluster_options, command, pair, positive, timeout_ms, timestamp_ms
 from roquet.cli.progress import Bar
 from roquet.cli.render import emit, emit_json, note
 from roquet.errors import InvalidMessage, RoquetError
@@ -28,6 +28,8 @@ def add_commands(commands: Commands) -> None:
         """
         roquet send greetings "hello"
         roquet send orders '{"id": 17}' --tags paid --keys order-17 --property region=eu
+        roquet send reminders "tea is ready" --after 240
+        roquet send reminders "happy new year" --at 2027-01-01T00:00:00
         cat body.bin | roquet send files -               the body from standard input
         roquet send load "message {n}" --count 100000    {n} is the number of each
         roquet send load --count 1000000 --size 128 --batch 32
@@ -40,12 +42,47 @@ def add_commands(commands: Commands) -> None:
     send.add_argument("--tags", default="", metavar="TAG", help="one word that consumers may choose by")
     send.add_argument("--keys", action="append", default=[], metavar="KEY", help="find it later by this (may be repeated)")
     send.add_argument("--property", action="append", default=[], type=pair, metavar="NAME=VALUE", help="travels with it (may be repeated)")
+    later = send.add_mutually_exclusive_group()
+    later.add_argument("--at", type=timestamp_ms, metavar="TIME", help="deliver it then: 2027-01-01T00:00 or ms; at most 40 days ahead")
+    later.add_argument("--after", type=seconds, metavar="SECONDS", help="deliver it so much later (roquet cancel ID takes it back)")
     send.add_argument("--count", type=positive, default=1, metavar="N", help="send so many (default: 1)")
     send.add_argument("--size", type=positive, metavar="BYTES", help="a body of so many bytes instead of BODY")
     send.add_argument("--in-flight", type=positive, default=64, metavar="N", help="sends under way at a time (default: 64)")
     send.add_argument("--batch", type=positive, default=1, metavar="N", help="messages of one request (default: 1)")
     cluster_options(send)
     send.set_defaults(run=run_send)
+
+    cancel = command(
+        commands,
+        "cancel",
+        "cancel a timed message before it is delivered",
+        "roquet cancel C0000202000A2A139F1E6D2BAE4F0000     the message id that its send was answered with",
+    )
+    cancel.add_argument("id", metavar="ID", help="message id (the producer's or the broker's), or a recall handle")
+    cluster_options(cancel)
+    cancel.set_defaults(run=run_cancel)
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+async def run_cancel(arguments: argparse.Namespace) -> int:
+    from roquet.cli.topics import admin
+
+    async with admin(arguments) as cluster:
+        brokers = await cluster.cancel(arguments.id)
+    if arguments.json:
+        emit_json({"messageId": arguments.id, "brokers": [broker.name for broker in brokers]})
+    else:
+        emit(f"cancelled {arguments.id} on {', '.join(broker.name for broker in brokers)}")
+    return 0
 
 
 async def run_send(arguments: argparse.Namespace) -> int:
@@ -77,7 +114,15 @@ def make_message(arguments: argparse.Namespace, body: bytes, number: int) -> Mes
 
     if arguments.count > 1:
         body = body.replace(b"{n}", str(number).encode())
-    return Message(arguments.topic, body, tags=arguments.tags, keys=arguments.keys, properties=dict(arguments.property))
+    return Message(
+        arguments.topic,
+        body,
+        tags=arguments.tags,
+        keys=arguments.keys,
+        properties=dict(arguments.property),
+        deliver_at=arguments.at,
+        deliver_after=arguments.after,
+    )
 
 
 async def send_one(producer: Producer, message: Message, arguments: argparse.Namespace) -> int:

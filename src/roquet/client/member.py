@@ -9,6 +9,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from roquet.client.core.instance import ClientCore, Finished
 from roquet.client.core.name_servers import parse_name_servers
+from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import NotStarted, RoquetError
@@ -31,8 +32,12 @@ C = TypeVar("C", bound=Core)
 class Member(Generic[C]):
     """Use as `async with`, or call start() and close(). Belongs to the loop it was started in."""
 
-    def __init__(self, group: str, namesrv: str | Sequence[str], *, instance_name: str | None, unit_name: str) -> None:
+    def __init__(
+        self, group: str, namesrv: str | Sequence[str], *, instance_name: str | None, unit_name: str, namespace: str = ""
+    ) -> None:
         self.group = group
+        self.namespace = Namespace(namespace)
+        """Names of topics and groups are taken, and shown, without it."""
         self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name)
         self._shared: SharedClient | None = None
         self._core: C | None = None
@@ -110,15 +115,23 @@ class Member(Generic[C]):
         self, topic: str, key: str, count_max: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> list[ReceivedMessage]:
         """Messages with this key, stored between the two times, oldest first."""
-        queries = Queries(self._client())
-        return await self._wait(lambda done: queries.query_message(topic, key, done, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms))
+        queries, topic = Queries(self._client()), self.namespace.wrap(topic)
+        found: list[ReceivedMessage] = await self._wait(
+            lambda done: queries.query_message(topic, key, done, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms)
+        )
+        return [self._shown(message) for message in found]
+
+    def _shown(self, message: ReceivedMessage) -> ReceivedMessage:
+        message.record.topic = self.namespace.unwrap(message.record.topic)
+        return message
 
     async def view_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
         """One message by the broker's id (offset_message_id), or by the producer's (message_id) when the topic is given too."""
         queries = Queries(self._client())
-        return await self._wait(lambda done: queries.view_message(message_id, done, topic=topic))
+        real = None if topic is None else self.namespace.wrap(topic)
+        return self._shown(await self._wait(lambda done: queries.view_message(message_id, done, topic=real)))
 
     async def create_topic(self, topic: str, queues: int = 4, *, cluster: str | None = None, perm: int = 6) -> list[str]:
         """Create the topic on every master (of the cluster), or change its queues there. The names of the brokers."""
-        queries = Queries(self._client())
+        queries, topic = Queries(self._client()), self.namespace.wrap(topic)
         return await self._wait(lambda done: queries.create_topic(topic, done, queues=queues, cluster=cluster, perm=perm))

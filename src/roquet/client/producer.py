@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, Selector
 from roquet.client.core.receipt import SendReceipt
+from roquet.client.core.replies import reply_message
 from roquet.client.member import Member
 from roquet.errors import RoquetError
-from roquet.message import Message, MessageQueue
+from roquet.message import Message, MessageQueue, ReceivedMessage
 
 Callback = Callable[[SendReceipt | RoquetError], None]
 
@@ -39,9 +40,10 @@ class Producer(Member[ProducerCore]):
         batch_size_max: int = ProducerSettings.batch_size_max,
         avoid_slow_brokers: bool = False,
         default_queues: int = 4,
+        namespace: str = "",
     ) -> None:
         """See ProducerSettings for what each means; the defaults are upstream's."""
-        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name)
+        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name, namespace=namespace)
         self.settings = ProducerSettings(
             send_timeout_ms=send_timeout_ms,
             retries=retries,
@@ -53,6 +55,7 @@ class Producer(Member[ProducerCore]):
             batch_size_max=batch_size_max,
             avoid_slow_brokers=avoid_slow_brokers,
             default_queues=default_queues,
+            namespace=self.namespace,
         )
 
     def _make(self, client: ClientCore) -> ProducerCore:
@@ -69,7 +72,8 @@ class Producer(Member[ProducerCore]):
     ) -> SendReceipt:
         """Send and wait until a broker has stored it.
 
-        `queue`, or `selector(queues, message, key)`, decides where it goes; such a send is not retried elsewhere.
+        `queue`, or `selector(queues, message, key)`, or the hash of `key` (messages with one key stay in order) decides
+        where it goes; such a send is not retried elsewhere.
         Raises InvalidMessage, NoRoute, Rejected, or SendFailed with every attempt (SendTimedOut, also a TimeoutError,
         when it may be stored nevertheless).
         """
@@ -120,7 +124,39 @@ class Producer(Member[ProducerCore]):
         listed = list(messages)
         return await self._wait(lambda done: core.send_batch(listed, done, queue=queue, timeout_ms=timeout_ms))
 
+    async def request(
+        self,
+        message: Message,
+        timeout_ms: int | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+    ) -> ReceivedMessage:
+        """Send a message and wait for the reply of whoever consumes it. Raises RequestTimedOut when there is none in time."""
+        core = self._part()
+        return await self._wait(lambda done: core.request(message, done, timeout_ms=timeout_ms, queue=queue, selector=selector, key=key))
+
+    async def reply(self, message: ReceivedMessage, body: bytes, *, properties: dict[str, str] | None = None) -> SendReceipt:
+        """Answer a message that was sent with request(). Raises InvalidMessage when it asks for no reply."""
+        return await self.send(reply_message(message, body, properties=properties))
+
+    async def cancel(self, receipt: SendReceipt) -> str:
+        """Take back a timed message (deliver_at, deliver_after) before it is delivered. Its message id.
+
+        Raises ClientError when the broker gave no handle for that, Rejected when it is too late.
+        """
+        core = self._part()
+        return await self._wait(lambda done: core.recall(receipt, done))
+
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues a message to this topic can go to."""
         core = self._part()
-        return await self._wait(lambda done: core.fetch_route(topic, done, lambda route: done(list(route.write_queues))))
+        namespace = core.namespace
+
+        def ask(done: Callable[[list[MessageQueue] | RoquetError], None]) -> None:
+            core.fetch_route(
+                namespace.wrap(topic), done, lambda route: done([namespace.unwrap_queue(queue) for queue in route.write_queues])
+            )
+
+        return await self._wait(ask)

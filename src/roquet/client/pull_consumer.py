@@ -20,12 +20,18 @@ class PullConsumer(Member[PullConsumerCore]):
     """Reads queues by hand. Takes no part in the group's rebalancing; `commit` and `fetch_offset` are the group's progress."""
 
     def __init__(
-        self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", *, instance_name: str | None = None, unit_name: str = ""
+        self,
+        group: str,
+        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        *,
+        namespace: str = "",
+        instance_name: str | None = None,
+        unit_name: str = "",
     ) -> None:
-        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name)
+        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name, namespace=namespace)
 
     def _make(self, client: ClientCore) -> PullConsumerCore:
-        return PullConsumerCore(client, self.group)
+        return PullConsumerCore(client, self.group, namespace=self.namespace)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         core = self._part()
@@ -55,18 +61,18 @@ class PullConsumer(Member[PullConsumerCore]):
 
     async def min_offset(self, queue: MessageQueue) -> int:
         core = self._part()
-        return await self._wait(lambda done: core.calls.min_offset(queue, done))
+        return await self._wait(lambda done: core.min_offset(queue, done))
 
     async def max_offset(self, queue: MessageQueue) -> int:
         core = self._part()
-        return await self._wait(lambda done: core.calls.max_offset(queue, done))
+        return await self._wait(lambda done: core.max_offset(queue, done))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of what was stored at about this time."""
         core = self._part()
-        return await self._wait(lambda done: core.calls.search_offset(queue, timestamp_ms, done))
+        return await self._wait(lambda done: core.search_offset(queue, timestamp_ms, done))
 
     async def earliest_time(self, queue: MessageQueue) -> int:
         """Store time in ms of the first message that still exists."""
         core = self._part()
-        return await self._wait(lambda done: core.calls.earliest_time(queue, done))
+        return await self._wait(lambda done: core.earliest_time(queue, done))

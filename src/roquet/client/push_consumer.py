@@ -7,22 +7,26 @@ async def bill(message: ReceivedMessage) -> None: ...
 
 async with consumer:
     await consumer.closed()          # until somebody calls close()
+
+Messages of a queue one after the other: PushConsumer(..., orderly=True), or @consumer.on_orderly(topic).
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from roquet.client.core.consuming import RETRY_LATER, Judged, Outcome
+from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.push_consumer import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP, PushConsumerCore, PushConsumerSettings
+from roquet.client.core.push_consumer import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP, PushConsumerCore, PushConsumerSettings, check_sql
+from roquet.client.core.receipt import SendReceipt
+from roquet.client.core.replies import reply_message
+from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
+from roquet.client.functions import Functions
 from roquet.client.member import Member
 from roquet.client.offset_file import DiskOffsetFile
 from roquet.errors import ClientError
@@ -36,6 +40,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 Function = Callable[[Any], Any]
 """Takes a ReceivedMessage, or a list of them when batch_size is more than 1. async, or plain (then it runs in a thread)."""
 
+OrderlyListener = Function
+"""The same for a consumer that is orderly. Returns None for success; RETRY_LATER or Suspend(ms) for the same messages again
+after a moment; COMMIT or ROLLBACK with auto_commit=False."""
+
 SETTLE_S = 5.0
 CONSUME_FROM = {"first": FROM_FIRST, "last": FROM_LAST, "timestamp": FROM_TIMESTAMP}
 
@@ -44,7 +52,12 @@ class PushConsumer(Member[PushConsumerCore]):
     """Shares a topic's queues with the other members of its group, and calls functions with the messages.
 
     A function that returns None or True is done with its messages; one that raises, or returns False or RETRY_LATER,
-    gets them again later. Messages can come twice (after a crash or a rebalance), so consume idempotently.
+    gets them again later: after 10 s, 30 s, 1 min... and after 16 failures they become dead letters. It may also return
+    RetryLater(delay_level=..., messages=the failed ones of a batch) or DEAD_LETTER. Messages can come twice (after a
+    crash or a rebalance), so consume idempotently.
+
+    Orderly, a function gets the messages of a queue one after the other; after a failure the same ones again (in
+    suspend_queue_ms, or as Suspend(ms) says), and no other member has the queue meanwhile.
     """
 
     def __init__(
@@ -55,7 +68,7 @@ class PushConsumer(Member[PushConsumerCore]):
         listener: Function | None = None,
         broadcasting: bool = False,
         consume_from: str = "last",
-        consume_timestamp_ms: int = 0,
+        consume_timestamp_ms: int | None = None,
         strategy: str | Strategy = "AVG",
         concurrency: int = 20,
         batch_size: int = 1,
@@ -64,6 +77,12 @@ class PushConsumer(Member[PushConsumerCore]):
         size_max: int = PushConsumerSettings.size_max,
         span_max: int = PushConsumerSettings.span_max,
         reconsume_times_max: int = PushConsumerSettings.reconsume_times_max,
+        consume_timeout_ms: int = PushConsumerSettings.consume_timeout_ms,
+        orderly: bool = False,
+        auto_commit: bool = True,
+        suspend_queue_ms: int = PushConsumerSettings.suspend_queue_ms,
+        continuous_ms: int = PushConsumerSettings.continuous_ms,
+        namespace: str = "",
         instance_name: str | None = None,
         unit_name: str = "",
         offsets_directory: str | os.PathLike[str] | None = None,
@@ -75,18 +94,14 @@ class PushConsumer(Member[PushConsumerCore]):
         """
         if broadcasting and instance_name is None:
             instance_name = "DEFAULT"  # as upstream: offsets are filed under the client id, which must survive a restart
-        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name)
+        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name, namespace=namespace)
         if consume_from not in CONSUME_FROM:
             raise ClientError(f"consume_from={consume_from!r}; known are {', '.join(CONSUME_FROM)}")
-        if isinstance(strategy, str):
-            if strategy not in STRATEGIES:
-                raise ClientError(f"strategy={strategy!r}; by name there are {', '.join(STRATEGIES)}, others from roquet.routing.assign")
-            strategy = STRATEGIES[strategy]
         self.settings = PushConsumerSettings(
             model=MessageModel.BROADCASTING if broadcasting else MessageModel.CLUSTERING,
             consume_from=CONSUME_FROM[consume_from],
             consume_timestamp_ms=consume_timestamp_ms,
-            strategy=strategy,
+            strategy=strategy_of(strategy),
             concurrency_max=concurrency,
             consume_batch_size=batch_size,
             pull_batch_size=pull_batch_size,
@@ -94,37 +109,56 @@ class PushConsumer(Member[PushConsumerCore]):
             size_max=size_max,
             span_max=span_max,
             reconsume_times_max=reconsume_times_max,
+            consume_timeout_ms=consume_timeout_ms,
+            orderly=orderly,
+            auto_commit=auto_commit,
+            suspend_queue_ms=suspend_queue_ms,
+            continuous_ms=continuous_ms,
+            namespace=self.namespace,
         )
         self.close_wait_ms = close_wait_ms
         self._offsets_directory = offsets_directory
         self._listener = listener
         self._functions: dict[str, Function] = {}
-        self._subscribed: dict[str, str] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._threads: ThreadPoolExecutor | None = None
+        self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
+        self._calls = Functions(group, concurrency)
         self._settled = asyncio.Event()
         self._closed = asyncio.Event()
 
     # -- subscribing
 
-    def subscribe(self, topic: str, tags: str = "*", function: Function | None = None) -> None:
-        """Take messages of this topic with these tags: "*", or "TagA || TagB". May be called while running."""
+    def subscribe(self, topic: str, tags: str = "*", function: Function | None = None, *, sql: str | None = None) -> None:
+        """Take messages of this topic with these tags: "*", or "TagA || TagB". May be called while running.
+
+        `sql`, in place of tags: by properties, "size > 5 AND colour IN ('red', 'blue')". Raises BadSql with the place of a mistake.
+        Brokers must have enablePropertyFilter on; start() raises Rejected when one has not.
+        """
+        if sql is not None:
+            check_sql(tags, sql)
         if function is None and self._listener is None and topic not in self._functions:
             raise ClientError(f"no function for topic {topic!r}; give one here, use @consumer.on, or pass listener= to PushConsumer")
         if function is not None:
             self._functions[topic] = function
-        self._subscribed[topic] = tags
+        self._subscribed[topic] = (tags, sql)
         if self._core is not None:
-            self._core.subscribe(topic, tags)
+            self._core.subscribe(topic, tags, sql=sql)
 
-    def on(self, topic: str, tags: str = "*") -> Callable[[F], F]:
+    def on(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Callable[[F], F]:
         """Decorator: this function gets the topic's messages."""
 
         def register(function: F) -> F:
-            self.subscribe(topic, tags, function)
+            self.subscribe(topic, tags, function, sql=sql)
             return function
 
         return register
+
+    def on_orderly(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Callable[[F], F]:
+        """Decorator like `on`, for a consumer that is orderly; it makes the consumer so. Before start()."""
+        if not self.settings.orderly:
+            if self._subscribed or self._core is not None:
+                raise ClientError("a consumer is orderly as a whole: use on_orderly for all its topics, or PushConsumer(orderly=True)")
+            self.settings = replace(self.settings, orderly=True)
+        return self.on(topic, tags, sql=sql)
 
     def unsubscribe(self, topic: str) -> None:
         self._subscribed.pop(topic, None)
@@ -139,8 +173,8 @@ class PushConsumer(Member[PushConsumerCore]):
             file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
         core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file)
         core.on_settled = self._settled.set
-        for topic, tags in self._subscribed.items():
-            core.subscribe(topic, tags)
+        for topic, (tags, sql) in self._subscribed.items():
+            core.subscribe(topic, tags, sql=sql)
         return core
 
     async def start(self) -> Self:
@@ -154,17 +188,17 @@ class PushConsumer(Member[PushConsumerCore]):
                     await self._settled.wait()
             except TimeoutError:
                 log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
+            if self._core is not None and self._core.refusal is not None:
+                refusal = self._core.refusal
+                await self.close()
+                raise refusal
         return self
 
     async def _closing(self, core: PushConsumerCore) -> None:
         done = asyncio.Event()
         core.close(done.set, wait_ms=self.close_wait_ms)
         await done.wait()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        self._calls.close()
 
     async def close(self) -> None:
         """Stop pulling, let running functions finish, write progress down, leave the group."""
@@ -185,7 +219,13 @@ class PushConsumer(Member[PushConsumerCore]):
     @property
     def queues(self) -> list[MessageQueue]:
         """This member's share now, retry queues included."""
-        return sorted(self._part().queues)
+        return sorted(self.namespace.unwrap_queue(queue) for queue in self._part().queues)
+
+    async def reply(self, message: ReceivedMessage, body: bytes, *, properties: dict[str, str] | None = None) -> SendReceipt:
+        """Answer a message that was sent with producer.request(). Raises InvalidMessage when it asks for no reply."""
+        producer = inner_producer(self._client())
+        answer = reply_message(message, body, properties=properties)
+        return await self._wait(lambda done: producer.send(answer, done))
 
     # -- consuming
 
@@ -195,32 +235,26 @@ class PushConsumer(Member[PushConsumerCore]):
             log.error("! group %s has no function for topic %s of message %s", self.group, messages[0].topic, messages[0].message_id)
             judge(Outcome.RETRY_LATER)
             return
-        task = asyncio.get_running_loop().create_task(self._call(function, messages, judge))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._calls.begin(self._call(function, messages, judge))
 
     async def _call(self, function: Function, messages: list[ReceivedMessage], judge: Judged) -> None:
         given: Any = messages if self.settings.consume_batch_size > 1 else messages[0]
-        outcome = Outcome.RETRY_LATER
+        verdict: Outcome | RetryLater | Suspend = Outcome.RETRY_LATER
         try:
-            if is_async(function):
-                result = await function(given)
-            else:
-                result = await asyncio.get_running_loop().run_in_executor(self._pool(), partial(function, given))
-                if isinstance(result, Awaitable):  # a lambda or partial around an async function
-                    result = await result
-            if result is not RETRY_LATER and result is not False:
-                outcome = Outcome.SUCCESS
+            result = await self._calls.call(function, given)
+            if isinstance(result, (Outcome, RetryLater, Suspend)):
+                verdict = result
+            elif result is not False:
+                verdict = Outcome.SUCCESS
         except Exception:
             log.exception("! group %s: consuming %s failed", self.group, ", ".join(message.message_id for message in messages))
         finally:
-            judge(outcome)
-
-    def _pool(self) -> ThreadPoolExecutor:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.settings.concurrency_max, thread_name_prefix=f"roquet-{self.group}")
-        return self._threads
+            judge(verdict)
 
 
-def is_async(function: Function) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+def strategy_of(strategy: str | Strategy) -> Strategy:
+    if not isinstance(strategy, str):
+        return strategy
+    if strategy not in STRATEGIES:
+        raise ClientError(f"strategy={strategy!r}; by name there are {', '.join(STRATEGIES)}, others from roquet.routing.assign")
+    return STRATEGIES[strategy]

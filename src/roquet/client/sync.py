@@ -18,11 +18,29 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from roquet.client import producer, pull_consumer, push_consumer
-from roquet.client.core.consuming import RETRY_LATER
+from roquet.client import lite_pull_consumer, producer, pull_consumer, push_consumer, transaction_producer
+from roquet.client.core.transactions import TransactionReceipt, TransactionState
+from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, RetryLater, Suspend
 from roquet.message import Message, MessageQueue, ReceivedMessage
 
-__all__ = ["RETRY_LATER", "Message", "MessageQueue", "Producer", "PullConsumer", "PushConsumer", "ReceivedMessage"]
+__all__ = [
+    "COMMIT",
+    "DEAD_LETTER",
+    "RETRY_LATER",
+    "ROLLBACK",
+    "LitePullConsumer",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "ReceivedMessage",
+    "RetryLater",
+    "Suspend",
+    "TransactionProducer",
+    "TransactionReceipt",
+    "TransactionState",
+]
 
 T = TypeVar("T")
 
@@ -121,3 +139,16 @@ class PullConsumer(_Blocking):
 class PushConsumer(_Blocking):
     __doc__ = push_consumer.PushConsumer.__doc__
     _kind = push_consumer.PushConsumer
+
+
+class LitePullConsumer(_Blocking):
+    __doc__ = lite_pull_consumer.LitePullConsumer.__doc__
+    _kind = lite_pull_consumer.LitePullConsumer
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        _background.run(self._inner.__aexit__(kind, error, trace))
+
+
+class TransactionProducer(_Blocking):
+    __doc__ = transaction_producer.TransactionProducer.__doc__
+    _kind = transaction_producer.TransactionProducer

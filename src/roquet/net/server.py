@@ -146,6 +146,9 @@ class Server:
         self._ticking: asyncio.TimerHandle | None = None
         self._idle_due = self.loop.time() + idle_s
         self._refused = 0
+        self._tick_due = self.loop.time()
+        self.on_lateness: Callable[[int], None] = lambda late_ms: None
+        """Told at every tick how late it came: how long what is read now may have waited."""
 
     async def listen(self, host: str, port: int) -> int:
         """Returns the port, chosen by the system when 0 was asked for."""
@@ -155,11 +158,15 @@ class Server:
         return bound
 
     def start_ticking(self) -> None:
+        self._tick_due = self.loop.time()
         self._tick()
 
     def _tick(self) -> None:
-        self._ticking = self.loop.call_later(TICK_S, self._tick)
+        late_s = self.loop.time() - self._tick_due
+        self._tick_due = self.loop.time() + TICK_S
+        self._ticking = self.loop.call_at(self._tick_due, self._tick)
         try:
+            self.on_lateness(max(0, int(late_s * 1_000)))
             self.core.tick(self.clock.now_ms())
         except Exception:
             log.exception("! tick failed")

@@ -6,15 +6,14 @@ under each word of KEYS; prepared and rolled-back transactional messages get no 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from roquet.wire.hashing import java_hash
-from roquet.wire.names import SCHEDULE_TOPIC
+from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 TRANSACTION_MASK = 0xC
 PREPARED = 0x4
 ROLLBACK = 0xC
-
-LEVEL_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200)
-"""Upstream's delay levels. Entries of the schedule topic carry their time of delivery in place of a tag hash."""
 
 KEYS_MAX = 64
 """Words of KEYS indexed per message; a bound for hostile senders, far above any real use."""
@@ -50,13 +49,32 @@ def property_of(properties: str, name: str) -> str:
     return properties[start:] if stop < 0 else properties[start:stop]
 
 
-def queue_tag(topic: str, properties: str, store_ms: int) -> int:
-    """The third number of a queue entry."""
+def delay_level(text: str, levels: int) -> int:
+    """The value of a DELAY property: 0 for none and for what is no number, the last level for one above it."""
+    if not text.isascii() or not text.isdigit():
+        return 0
+    digits = text.lstrip("0")
+    return min(int(digits or "0"), levels) if len(digits) < 10 else levels
+
+
+def queue_tag(topic: str, properties: str, store_ms: int, delays_ms: Sequence[int]) -> int:
+    """The third number of a queue entry. Of the schedule topic it is the time of delivery, in place of a tag hash, and so it
+    is of the timer topic."""
     if topic == SCHEDULE_TOPIC:
-        level = property_of(properties, "DELAY")
-        if level.isdigit() and int(level) > 0:
-            return store_ms + LEVEL_DELAYS_S[min(int(level), len(LEVEL_DELAYS_S)) - 1] * 1_000
+        level = delay_level(property_of(properties, "DELAY"), len(delays_ms))
+        if level > 0:
+            return store_ms + delays_ms[level - 1]
+    elif topic == TIMER_TOPIC:
+        return timer_tag(properties)
     return tag_hash(property_of(properties, "TAGS")) if "TAGS\x01" in properties else 0
+
+
+def timer_tag(properties: str) -> int:
+    """When a timed message is due; negative for a record that also takes an earlier one back (`broker/timers.py`)."""
+    due = property_of(properties, "TIMER_OUT_MS")
+    if not due.isascii() or not due.isdigit() or len(due) > 15:
+        return 0
+    return -int(due) if "TIMER_DEL_UNIQKEY\x01" in properties or "TIMER_ROLL_TIMES\x01" in properties else int(due)
 
 
 def index_keys(properties: str) -> list[str]:

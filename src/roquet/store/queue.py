@@ -11,6 +11,7 @@ derived from the log again (`store/recovery.py`), so nothing here needs to be sy
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 
@@ -40,7 +41,7 @@ class ConsumeQueue:
     """Offsets count entries:  first <= visible <= next.  `first` is the oldest whose message is still in the log, `visible`
     ends what consumers may see, `next` is the offset that the next message gets."""
 
-    __slots__ = ("dirty", "first", "next", "on_visible", "queue_id", "segments", "tail", "tail_start", "topic", "topic_field", "visible")
+    __slots__ = ("first", "next", "on_visible", "queue_id", "segments", "synced", "tail", "tail_start", "topic", "topic_field", "visible")
 
     def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
         self.topic = topic
@@ -52,7 +53,7 @@ class ConsumeQueue:
         self.first = self.visible = self.next = 0
         self.tail = bytearray()
         self.tail_start = 0
-        self.dirty = False  # written since the last sync
+        self.synced = 0  # entries before this one are in files that were synced since they were written
         self.on_visible: Callable[[ConsumeQueue], None] | None = None
         """Set while somebody waits for new messages; called when `visible` has risen."""
 
@@ -98,27 +99,32 @@ class ConsumeQueue:
             done += len(piece)
         self.tail_start += len(tail) // ENTRY_SIZE
         self.tail = bytearray()
-        self.dirty = True
 
     def syncer(self) -> Callable[[], None]:
-        """Work (may block) that makes the written entries safe. Only the last two files can be dirty between two syncs."""
-        files = [self.segments.file(base) for base in self.segments.bases[-2:]]
+        """Work (may block) that makes the written entries safe: every file that was written since the last time."""
+        position = self.synced * ENTRY_SIZE
+        files = [self.segments.file(base) for base in self.segments.bases if base + self.segments.size > position]
+        self.synced = self.tail_start
         disk, directory = self.segments.files.disk, self.segments.directory if self.segments.new_since_sync else None
         self.segments.new_since_sync = False
-        self.dirty = False
 
         def work() -> None:
             for file in files:
                 file.sync()
             if directory is not None:
-                disk.sync_dir(directory)
+                with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile: there is nothing left to keep
+                    disk.sync_dir(directory)
+                    # The directory may be new itself, and its topic's too: their names must be as safe.
+                    topic = directory.rpartition("/")[0]
+                    disk.sync_dir(topic)
+                    disk.sync_dir(topic.rpartition("/")[0])
 
         return work
 
     def start_at(self, offset: int) -> None:
         """An empty queue whose first entry will be this one."""
         self.segments.drop_all()
-        self.first = self.visible = self.next = self.tail_start = offset
+        self.first = self.visible = self.next = self.tail_start = self.synced = offset
         self.tail = bytearray()
 
     def truncate(self, offset: int) -> None:
@@ -136,6 +142,7 @@ class ConsumeQueue:
                 stop = min(self.next * ENTRY_SIZE, base + self.segments.size)
                 self.segments.file(base).write(position - base, bytes(stop - position))
             self.tail_start = offset
+            self.synced = min(self.synced, offset)
         self.next = offset
         self.visible = min(self.visible, offset)
         self.first = min(self.first, offset)

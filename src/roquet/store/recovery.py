@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -82,6 +82,7 @@ class Recovery:
         index: KeyIndex | None,
         checkpoint: Checkpoint,
         manifest: Manifest | None,
+        delays_ms: Sequence[int],
         *,
         crashed: bool,
         check_crc: bool,
@@ -92,6 +93,7 @@ class Recovery:
         self.make_queue = make_queue
         self.index = index
         self.checkpoint = checkpoint
+        self.delays_ms = delays_ms
         self.crashed = crashed
         self.check_crc = check_crc
         self.progress = progress
@@ -192,8 +194,9 @@ class Recovery:
         for key, count in self.manifest.queues.items():
             topic, _, queue_id = key.rpartition("@")
             queue = self.queues.get((topic, int(queue_id)))
-            if queue is None or queue.next < count:
-                log.warning("queue %s has %d entries, %d were on disk at the last checkpoint", key, queue.next if queue else 0, count)
+            found = queue.next if queue is not None else 0  # one that never had an entry has no file
+            if found < count:
+                log.warning("queue %s has %d entries, %d were on disk at the last checkpoint", key, found, count)
                 return False
         return True
 
@@ -253,6 +256,7 @@ class Recovery:
                 queue.start_at(0)
         for queue in self.queues.values():
             queue.truncate(first_at_or_after(queue, start))
+            queue.synced = queue.next  # whoever vouches for the start vouches for the entries before it
         if self.index is not None and start < self.index.covered:
             self.index.truncate_after(start)
         end, shown, total = start, start, self.segments.stop - start
@@ -292,7 +296,7 @@ class Recovery:
                 queue.truncate(queue_offset)
                 if queue_offset < queue.first:
                     queue.start_at(queue_offset)
-            queue.append(offset, size, queue_tag(topic, properties, store_ms))
+            queue.append(offset, size, queue_tag(topic, properties, store_ms, self.delays_ms))
         if self.index is not None and is_indexed(sys_flag):
             for key in index_keys(properties):
                 self.index.add(topic, key, offset, store_ms)

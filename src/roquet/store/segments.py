@@ -138,9 +138,9 @@ class Segments:
             self._drop(self.bases.pop())
 
     def drop_all(self) -> None:
-        for base in self.bases:
-            self.files.forget(self.directory, base)
-        self.bases.clear()
+        """Newest first: should a crash bring some back, then the oldest, and what is missing shows at the end."""
+        while self.bases:
+            self._drop(self.bases.pop())
         self.files.disk.remove_tree(self.directory)
 
     def _drop(self, base: int) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from roquet.errors import Damaged, StoreUnavailable
 from roquet.ports import Background, Clock
-from roquet.settings import BrokerSettings
+from roquet.settings import BrokerSettings, delay_levels_ms
 from roquet.store import retention
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.disk import Cold, Disk
@@ -40,6 +40,8 @@ log = logging.getLogger("roquet.store")
 
 SETTLE_AT = 1_024
 """Pending index keys that are hashed together."""
+
+SLOW_MS = 100
 
 QUERY_SIZE_MAX = 15 * 1024 * 1024
 """Bytes of one query's records: they must fit a frame."""
@@ -72,6 +74,7 @@ class Store:
         self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
         self.manifest = Document(disk, f"{root}/config/roquet.json")
         self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
+        self.delays_ms = delay_levels_ms(settings.message_delay_level)
         self.store_host = bytes(8)
         self.now_ms = clock.now_ms()
         self.failed = ""
@@ -83,6 +86,12 @@ class Store:
         self.recovered_records = 0
         self.on_counted: Callable[[str, int, int], None] = lambda topic, count, size: None
         """(topic, messages, bytes) appended since the last time, about once a second: statistics cost a send nothing."""
+        self.on_slow_write: Callable[[int], None] = lambda took_ms: None
+        """A tick from its begin to its write took this long, which is longer than SLOW_MS."""
+        self.flushing_since_ms = 0
+        """Since when an fsync of the log is under way; 0 when none is."""
+        self.may_drop: Callable[[int], bool] = lambda end: True
+        """Asked before a log file goes, with where it ends: is nothing below needed any more? If not, it is asked again later."""
         self._release: Callable[[], None] | None = None
         self._staged: list[Staged] = []
         self._unsafe: deque[Staged] = deque()
@@ -90,6 +99,7 @@ class Store:
         self._flushing = False
         self._flush_due_ms = self._tails_due_ms = self._derived_due_ms = self._retention_due_ms = 0
         self._syncing_derived = False
+        self._derived_at_work = False  # the part of it that runs in the background
         self._tails: set[ConsumeQueue] = set()  # queues with entries that are not in their file yet
         self._dirty: set[ConsumeQueue] = set()  # queues whose file was written since its last sync
         self._delete_now = 0
@@ -101,6 +111,11 @@ class Store:
     @property
     def is_open(self) -> bool:
         return self._release is not None
+
+    @property
+    def busy(self) -> bool:
+        """A sync is under way in the background. A clean stop waits for it, to hear if it failed."""
+        return self._flushing or self._derived_at_work
 
     def open(self, progress: Progress = lambda what, done, total: None) -> None:
         """Recover and get ready to append."""
@@ -130,6 +145,7 @@ class Store:
             self.index if self.settings.message_index_enable else None,
             self.checkpoint,
             self.manifest.load(Manifest.decode),
+            self.delays_ms,
             crashed=crashed,
             check_crc=self.settings.check_crc_on_recover,
             progress=progress,
@@ -181,12 +197,21 @@ class Store:
         self._release()
         self._release = None
 
-    def _close_cleanly(self) -> None:
-        """Each step only after the one before: whoever finds no abort file may trust everything else."""
+    def flush_now(self) -> None:
+        """Make everything written so far safe, and wait for it: for a clean stop. Raises OSError, and then the store has failed."""
         target, work = self.log.syncer()
-        work()
+        try:
+            work()
+        except OSError as error:
+            self.fail(f"fsync of the log failed: {error}")
+            raise
         self.log.flushed.advance(target)
         self._rise()
+
+    def _close_cleanly(self) -> None:
+        """Each step only after the one before: whoever finds no abort file may trust everything else."""
+        self.flush_now()
+        target = self.log.written
         self._write_tails()
         if self._tails:
             raise OSError(errno.ENOSPC, f"{len(self._tails)} queues have entries that are not in their files")
@@ -248,7 +273,7 @@ class Store:
         store_host: bytes | None = None,
     ) -> tuple[int, int]:
         """Stage one message; returns (log offset, queue offset). It happens with the next `commit`."""
-        tag = queue_tag(queue.topic, properties, self.now_ms)
+        tag = queue_tag(queue.topic, properties, self.now_ms, self.delays_ms)
         keys = index_keys(properties) if is_indexed(sys_flag) else ()
         return self.put_derived(
             queue, body, properties.encode(), tag, keys, sys_flag, flag, born_ms, born_host, reconsumed, prepared, store_host
@@ -359,6 +384,9 @@ class Store:
             else:
                 self.fail(f"writing the log failed: {error}")
             raise StoreUnavailable(self.refuse_writes()) from error
+        took_ms = self.clock.now_ms() - self.now_ms
+        if took_ms >= SLOW_MS:
+            self.on_slow_write(took_ms)
         self._last_store_ms = self.now_ms
         self._staged = []
         self._tails.update([queue for queue, _, _, _ in staged])
@@ -415,11 +443,13 @@ class Store:
         if self._flushing or self.failed or self.log.written <= self.log.flushed.value:
             return
         self._flushing = True
+        self.flushing_since_ms = self.clock.now_ms()
         last_ms = self._last_store_ms
         target, work = self.log.syncer()
 
         def done(result: object) -> None:
             self._flushing = False
+            self.flushing_since_ms = 0
             if isinstance(result, Exception):
                 self.fail(f"fsync of the log failed: {result}")
                 return
@@ -477,9 +507,11 @@ class Store:
                     one()
                 return index_work()
 
+            self._derived_at_work = True
             self.background.run(work, synced)
 
         def synced(result: int | Exception) -> None:
+            self._derived_at_work = False
             if isinstance(result, Exception):
                 self._syncing_derived = False
                 self.fail(f"fsync of queues or index failed: {result}")
@@ -494,10 +526,11 @@ class Store:
                 if all_written:
                     self.manifest.save(manifest.encode())
 
+            self._derived_at_work = True
             self.background.run(save, saved)
 
         def saved(result: Exception | None) -> None:
-            self._syncing_derived = False
+            self._syncing_derived = self._derived_at_work = False
             if isinstance(result, Exception):
                 log.warning("the checkpoint could not be written: %s", result)
             else:
@@ -556,12 +589,16 @@ class Store:
         elif self.full:
             log.warning("writes are taken again: there is room on the disk")
             self.full = ""
-        if not decision.delete:
-            return
+        start = segments.start
         for file in decision.delete:
+            if not self.may_drop(file.base + segments.size):
+                log.info("%s stays for now: pending timed messages are moved out of it first", segments.path(file.base))
+                break
             assert file.base == segments.bases[0] != segments.bases[-1], "only the oldest file may go, never the last"
             log.info("removing %s: %s", segments.path(file.base), decision.reason)
             segments.drop_first()
+        if segments.start == start:
+            return
         start = segments.start
         queues = list(self.queues.values())
 

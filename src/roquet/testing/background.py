@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from roquet.testing.simulation import Simulation
 
@@ -19,32 +19,22 @@ class SimBackground:
         self.slowest_us = slowest_us
         self.dead = False
         self._begun_us = 0
-        self._waiting: list[Callable[[], Any]] = []
 
     def run(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         simulation = self.simulation
         self._begun_us = max(self._begun_us, simulation.now_us + simulation.between(10, self.slowest_us))
-        self._waiting.append(work)
 
         def begin() -> None:
             if self.dead:
                 return
-            self._waiting.remove(work)
             result = attempt(work)
             simulation.after(simulation.between(10, self.slowest_us), lambda: None if self.dead else done(result))
 
         simulation.at(self._begun_us, begin)
 
-    def finish(self) -> None:
-        """A clean stop: what was begun is finished, and nobody is told."""
-        self.dead = True
-        for work in self._waiting:
-            attempt(work)
-        self._waiting.clear()
-
     def kill(self) -> None:
+        """The process is gone: what has not begun never will, and nobody is told of the rest."""
         self.dead = True
-        self._waiting.clear()
 
 
 def attempt(work: Callable[[], T]) -> T | Exception:

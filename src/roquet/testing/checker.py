@@ -57,6 +57,8 @@ class Checker:
         self.acked: dict[Place, Held] = {}
         self.shown: dict[Place, Held] = {}
         self.consumed: dict[str, set[bytes]] = {}
+        self.failed: set[bytes] = set()
+        """What a listener failed to consume at least once; the repetition is a record of its own."""
         self.ends: dict[tuple[str, int], int] = {}
         """Queue -> the largest end that a consumer was told."""
         self.taken: dict[tuple[str, int], int] = {}
@@ -87,6 +89,9 @@ class Checker:
         place = (message.queue.topic, message.queue_id, message.queue_offset)
         name = name_of(message.body)
         held = Held(name, message.physical_offset)
+        if not self._is_ours(place[0]):
+            self._repeated(message, place)
+            return
         self._unchanged(message, place)
         if self.lossy:
             # It may have been pulled before a power loss took it, and another one may have its place by now.
@@ -207,7 +212,18 @@ class Checker:
             raise Violation(f"{show(place)} holds {name!r} with properties {stored}, sent were {expected}")
         return Held(name, message.physical_offset, message.properties.get(Property.UNIQUE_KEY, ""))
 
+    def _repeated(self, message: ReceivedMessage, place: Place) -> None:
+        """Of a retry queue: the message that failed, with a few properties more."""
+        sent = self.sent.get(name_of(message.body))
+        if sent is None or message.body != sent.body or message.topic != sent.topic:
+            raise Violation(f"{show(place)} repeats a message that nobody sent: {message!r} {message.body[:60]!r}")
+        lacking = {key: value for key, value in sent.properties.items() if key != Property.WAIT and message.properties.get(key) != value}
+        if lacking:
+            raise Violation(f"{show(place)} repeats {name_of(message.body)!r} without its properties {lacking}")
+
     def _offsets(self, broker: Broker) -> None:
+        if self.lossy:
+            return  # a client may still commit progress from before the loss
         for group, topics in broker.offsets.topics_by_group().items():
             for topic in topics:
                 for queue_id, offset in broker.offsets.queues_of(group, topic).items():
@@ -229,7 +245,7 @@ class Checker:
         return [
             held.name
             for place, held in self.acked.items()
-            if held.name not in consumed and place[2] >= self.taken.get(place[:2], 0)
+            if held.name not in consumed and place[2] >= self.taken.get(place[:2], 0) and not (self.lossy and held.name in self.failed)
         ]
 
 

@@ -421,7 +421,8 @@ class SimDisk:
         if above is below:
             self.changing(lambda: above.change((name, None), (fresh, node)))
         else:
-            self.changing(lambda: (below.change((fresh, node)), above.change((name, None)))[0])
+            self.changing(partial(below.change, (fresh, node)))
+            self.changing(partial(above.change, (name, None)))
 
     def sync_dir(self, path: str) -> None:
         found = self._find(path)

@@ -1,7 +1,7 @@
 """Run a simulated cluster from a seed, to see what happened in it.
 
-    python -m roquet.testing.simulate --seed 17 --trace        one seed, every line of its trace
-    python -m roquet.testing.simulate --seeds 0:1000           many seeds, the failing ones named
+--seed 17 --trace    one seed, every line of its trace
+--seeds 0:1000       many seeds, the failing ones named
 """
 
 from __future__ import annotations

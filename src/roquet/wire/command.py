@@ -80,6 +80,9 @@ class Command:
         }
         if self.remark is None:
             del header["remark"]
+        if not self.fields:
+            # As upstream: an empty one makes 5.x clients look for the fields that the answer's type must have.
+            del header["extFields"]
         return encode_frame(JSON, orjson.dumps(header), self.body)
 
     def __eq__(self, other: object) -> bool:

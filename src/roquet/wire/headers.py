@@ -358,6 +358,17 @@ class GroupHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class RecallMessageHeader:
+    """370."""
+
+    producer_group: str = wire("producerGroup")
+    topic: str = wire("topic")
+    recall_handle: str = wire("recallHandle")
+    """5.x's, out of the answer to a send; Roquet also takes a message id."""
+    broker_name: str | None = optional("bname")
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerGroupHeader:
     """204."""
 

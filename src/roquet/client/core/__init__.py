@@ -1,8 +1,20 @@
 """The client's brain: pure, callback style, driven by tick() and by a Caller. The simulation runs it without asyncio."""
 
 from roquet.client.core.instance import ClientCore
+from roquet.client.core.lite_pull import LitePullCore, LitePullSettings
 from roquet.client.core.producer import ProducerCore, ProducerSettings
 from roquet.client.core.pull_consumer import PullConsumerCore
 from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings
+from roquet.client.core.transactions import TransactionCore
 
-__all__ = ["ClientCore", "ProducerCore", "ProducerSettings", "PullConsumerCore", "PushConsumerCore", "PushConsumerSettings"]
+__all__ = [
+    "ClientCore",
+    "LitePullCore",
+    "LitePullSettings",
+    "ProducerCore",
+    "ProducerSettings",
+    "PullConsumerCore",
+    "PushConsumerCore",
+    "PushConsumerSettings",
+    "TransactionCore",
+]

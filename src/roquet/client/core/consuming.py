@@ -1,9 +1,11 @@
 """Consuming: hands pulled messages to the user's function, a bounded number at a time, and deals with what comes of it.
 
-success   the messages are finished, progress moves
-failure   each message is sent back to its broker (CONSUMER_SEND_MSG_BACK), which delivers it again later;
-          one that the broker does not take back is consumed again here after five seconds, and holds progress until then
-          broadcasting: logged and given up, as upstream does
+success     the messages are finished, progress moves
+failure     each message is given back to its broker, which delivers it again later; one that no broker takes is consumed
+            again here after five seconds, and holds progress until then
+            broadcasting: logged and given up, as upstream does
+too long    what a function has not finished after 15 minutes is given back as if it had failed: it holds progress no
+            longer, and whatever the function says afterwards comes too late
 """
 
 from __future__ import annotations
@@ -11,38 +13,56 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
+from functools import partial
+from typing import Protocol
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.offsets import Offsets
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
-from roquet.client.core.queue_calls import locate
+from roquet.client.core.send_back import FIRST_DELAY_LEVEL, SendingBack, restore_topic
+from roquet.client.core.verdicts import RETRY_LATER, Judged, Listener, Outcome, RetryLater, Verdict
 from roquet.errors import RoquetError
-from roquet.message import Property, ReceivedMessage
-from roquet.wire.codes import RequestCode
-from roquet.wire.command import Command
-from roquet.wire.headers import SendBackHeader, encode
-from roquet.wire.names import is_retry_topic
+from roquet.message import ReceivedMessage
+
+__all__ = ["RETRY_LATER", "Consuming", "Consumption", "Judged", "Listener", "Outcome", "RetryLater", "Verdict", "restore_topic"]
 
 log = logging.getLogger(__name__)
 
 AGAIN_MS = 5_000
-SEND_BACK_TIMEOUT_MS = 5_000
 RECONSUME_TIMES_MAX = 16
+TIMEOUT_MS = 15 * 60_000
+WATCH_MS = 60_000
+"""How often running calls are looked at; less when the timeout is less."""
 
 
-class Outcome(Enum):
-    """What a listener says of its messages."""
+class Consumption(Protocol):
+    """What a push consumer does with what it pulled: Consuming, or OrderedConsuming."""
 
-    SUCCESS = "SUCCESS"
-    RETRY_LATER = "RETRY_LATER"
+    listener: Listener
+    running: int
+    """Calls of the listener under way."""
+    failures: dict[str, int]
+    """Failed messages by topic."""
+    on_idle: Callable[[], None] | None
+
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None: ...
+
+    def stop(self) -> None:
+        """Start nothing more. What runs may finish; `on_idle` says when."""
+        ...
 
 
-RETRY_LATER = Outcome.RETRY_LATER
+class _Call:
+    """One call of the listener."""
 
-Judged = Callable[[Outcome], None]
-Listener = Callable[[list[ReceivedMessage], Judged], None]
-"""(messages of one queue and one topic, say what became of them). Must call the second exactly once, at any time."""
+    __slots__ = ("given_up", "messages", "process_queue", "started_ms")
+
+    def __init__(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], started_ms: int) -> None:
+        self.process_queue = process_queue
+        self.messages = messages
+        self.started_ms = started_ms
+        self.given_up = False
+        """Took too long: its messages are being given back."""
 
 
 class Consuming:
@@ -52,24 +72,28 @@ class Consuming:
         group: str,
         offsets: Offsets,
         listener: Listener,
+        sending_back: SendingBack,
         *,
         concurrency_max: int,
         batch_size: int,
         broadcasting: bool,
-        reconsume_times_max: int = RECONSUME_TIMES_MAX,
+        timeout_ms: int = TIMEOUT_MS,
     ) -> None:
         self.client = client
         self.group = group
         self.offsets = offsets
         self.listener = listener
+        self.sending_back = sending_back
         self.concurrency_max = concurrency_max
         self.batch_size = batch_size
         self.broadcasting = broadcasting
-        self.reconsume_times_max = reconsume_times_max
+        self.timeout_ms = timeout_ms
         self.running = 0
-        self.failures: dict[str, int] = {}  # by topic
+        self.failures: dict[str, int] = {}
         self.on_idle: Callable[[], None] | None = None
         self._waiting: deque[tuple[ProcessQueue, list[ReceivedMessage]]] = deque()
+        self._calls: dict[_Call, None] = {}  # a set that keeps its order
+        self._watching = False
         self._starting = False
         self._stopped = False
 
@@ -86,7 +110,6 @@ class Consuming:
         self._start()
 
     def stop(self) -> None:
-        """Start nothing more. What runs may finish; `on_idle` says when."""
         self._stopped = True
         self._waiting.clear()
         self._idle()
@@ -105,21 +128,28 @@ class Consuming:
 
     def _run(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         self.running += 1
-        process_queue.last_consume_ms = self.client.clock.now_ms()
-        judged = False
+        now = process_queue.last_consume_ms = self.client.clock.now_ms()
+        call = _Call(process_queue, messages, now)
+        self._calls[call] = None
+        self._watch()
 
-        def judge(outcome: Outcome) -> None:
-            nonlocal judged
-            if judged:
-                return
-            judged = True
-            if process_queue.dropped:  # somebody else consumes them too
+        def judge(verdict: Verdict) -> None:
+            if call not in self._calls:
+                return  # it said so before
+            del self._calls[call]
+            if process_queue.dropped or call.given_up:  # somebody else consumes them too
                 over()
-            elif outcome is Outcome.SUCCESS:
+            elif verdict is Outcome.SUCCESS or verdict is Outcome.COMMIT:
                 self._finish(process_queue, messages)
                 over()
             else:
-                self._failed(process_queue, messages, over)
+                level, failed = 0, messages
+                if isinstance(verdict, RetryLater):
+                    level = verdict.delay_level
+                    if verdict.messages is not None:
+                        failed = [message for message in messages if message in verdict.messages]
+                        self._finish(process_queue, [message for message in messages if message not in failed])
+                self._failed(process_queue, failed, level, over)
 
         def over() -> None:
             self.running -= 1  # only now: closing must not overtake what is being sent back
@@ -138,11 +168,16 @@ class Consuming:
             told()
 
     def _finish(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        if not messages:
+            return
         progress = process_queue.remove(messages)
         if progress != NOTHING:
             self.offsets.update(process_queue.queue, progress)
 
-    def _failed(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], over: Callable[[], None]) -> None:
+    def _failed(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], level: int, over: Callable[[], None]) -> None:
+        if not messages:
+            over()
+            return
         topic = messages[0].topic
         self.failures[topic] = self.failures.get(topic, 0) + len(messages)
         if self.broadcasting:
@@ -151,14 +186,17 @@ class Consuming:
             self._finish(process_queue, messages)
             over()
             return
+        self._give_back(process_queue, messages, level, over)
+
+    def _give_back(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], level: int, over: Callable[[], None]) -> None:
         left = len(messages)
         kept: list[ReceivedMessage] = []
 
-        def sent_back(message: ReceivedMessage, refusal: RoquetError | None) -> None:
+        def given(message: ReceivedMessage, error: RoquetError | None) -> None:
             nonlocal left
             left -= 1
-            if refusal is not None:
-                log.info("! %s is not taken back, it is consumed again here: %s", message.message_id, refusal)
+            if error is not None:
+                log.warning("! no broker takes %s back, it is consumed again here: %s", message.message_id, error)
                 kept.append(message)
             if left:
                 return
@@ -169,7 +207,7 @@ class Consuming:
             over()
 
         for message in messages:
-            self._send_back(message, sent_back)
+            self.sending_back.send_back(message, level, partial(given, message))
 
     def _again(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         messages.sort(key=lambda message: message.queue_offset)
@@ -182,29 +220,29 @@ class Consuming:
 
         self.client.after(AGAIN_MS, later)
 
-    def _send_back(self, message: ReceivedMessage, done: Callable[[ReceivedMessage, RoquetError | None], None]) -> None:
-        header = SendBackHeader(
-            offset=message.physical_offset,
-            group=self.group,
-            delay_level=0,  # the broker counts it from the number of attempts
-            origin_msg_id=message.message_id,
-            origin_topic=message.topic,
-            unit_mode=False,
-            max_reconsume_times=self.reconsume_times_max,
-            broker_name=message.queue.broker_name,
-        )
+    # -- what takes too long
 
-        def answered(result: Command | RoquetError) -> None:
-            done(message, result if isinstance(result, RoquetError) else None)
+    def _watch(self) -> None:
+        if self._watching or self.broadcasting:
+            return
+        self._watching = True
 
-        def go(address: str, _: int) -> None:
-            self.client.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, encode(header), answered, timeout_ms=SEND_BACK_TIMEOUT_MS)
+        def look() -> None:
+            self._watching = False
+            now = self.client.clock.now_ms()
+            for call in [call for call in self._calls if now - call.started_ms >= self.timeout_ms and not call.given_up]:
+                self._give_up(call)
+            if self._calls:
+                self._watch()
 
-        locate(self.client, message.queue, lambda error: done(message, error), go)
+        self.client.after(min(WATCH_MS, self.timeout_ms), look)
 
-
-def restore_topic(message: ReceivedMessage) -> None:
-    """A retried message shows the topic it was sent to; its queue stays the retry queue."""
-    real = message.properties.get(Property.RETRY_TOPIC)
-    if real and is_retry_topic(message.record.topic):
-        message.record.topic = real
+    def _give_up(self, call: _Call) -> None:
+        if call.process_queue.dropped:
+            return
+        call.given_up = True
+        log.warning(
+            "! group %s: consuming %s takes longer than %d s; it is given back",
+            self.group, ", ".join(message.message_id for message in call.messages), self.timeout_ms // 1000,
+        )  # fmt: skip
+        self._give_back(call.process_queue, call.messages, FIRST_DELAY_LEVEL, lambda: None)

@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from roquet.client.core.failures import GroupTaken, rejected
 from roquet.client.core.name_servers import NameServers
+from roquet.client.core.replies import Replies
 from roquet.client.core.routes import Routes, TopicRoute
 from roquet.client.core.timers import Timer, Timers
 from roquet.errors import RoquetError
+from roquet.message import Property, ReceivedMessage
 from roquet.ports import Caller, Clock
 from roquet.wire.bodies import ConsumerData, HeartbeatBody, ProducerData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.ids import UniqueIds
+from roquet.wire.record import Record
 
 if TYPE_CHECKING:
     from random import Random
@@ -50,6 +53,10 @@ class ProducerPart(Protocol):
     group: str
 
     def topics(self) -> Iterable[str]: ...
+
+    def check_transaction(self, address: str, message: ReceivedMessage, command: Command) -> None:
+        """A broker asks how the transaction of this half message ended."""
+        ...
 
 
 class ConsumerPart(Protocol):
@@ -97,6 +104,7 @@ class ClientCore:
         self.ids = UniqueIds(ip, pid, random.getrandbits(32))
         self.producers: dict[str, ProducerPart] = {}
         self.consumers: dict[str, ConsumerPart] = {}
+        self.replies = Replies(self)
         self.broker_versions: dict[str, int] = {}
         self.started_ms = clock.now_ms()
         self.closed = False
@@ -311,6 +319,12 @@ class ClientCore:
             if consumer is not None:
                 consumer.rebalance()
             return
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self._check_transaction(address, command)
+            return
+        if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            reply(self.replies.received(command))
+            return
         if command.code in TO_CONSUMER:
             group = command.fields.get("consumerGroup") or command.fields.get("group") or ""
             consumer = self.consumers.get(group)
@@ -325,6 +339,20 @@ class ClientCore:
                 reply(self.answer(command, ResponseCode.SYSTEM_ERROR, str(error)))
             return
         reply(self.answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"))
+
+    def _check_transaction(self, address: str, command: Command) -> None:
+        """Oneway: nobody waits for an answer, so one that cannot be given is only logged; the broker asks again."""
+        try:
+            message = ReceivedMessage(Record.decode(command.body), self.routes.broker_at(address))
+        except RoquetError as error:
+            log.warning("! %s asks for a transaction with a message that cannot be read: %s", address, error)
+            return
+        group = message.properties.get(Property.PRODUCER_GROUP, "")
+        producer = self.producers.get(group)
+        if producer is None:
+            log.info("! %s asks for a transaction of producer group %s, which is not here", address, group)
+        else:
+            producer.check_transaction(address, message, command)
 
     def answer(self, command: Command, code: int, remark: str | None = None, body: bytes = b"") -> Command:
         answer = command.reply(int(code), remark, None, body)

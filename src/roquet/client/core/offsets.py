@@ -37,6 +37,14 @@ class Offsets(Protocol):
         """The queue is no longer ours: write its progress down and let go of it."""
         ...
 
+    def release_surely(self, queue: MessageQueue, done: Callable[[], None]) -> None:
+        """The same, and wait until it is written (or cannot be)."""
+        ...
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue is somebody else's already: write nothing."""
+        ...
+
 
 def advance(table: dict[MessageQueue, int], queue: MessageQueue, offset: int, increase_only: bool) -> None:
     if not increase_only or offset > table.get(queue, NO_OFFSET):
@@ -89,6 +97,28 @@ class RemoteOffsets:
     def release(self, queue: MessageQueue) -> None:
         if queue in self.table and self.table[queue] != self._sent.get(queue):
             self._send(queue)
+        self.forget(queue)
+
+    def release_surely(self, queue: MessageQueue, done: Callable[[], None]) -> None:
+        offset = self.table.get(queue)
+        changed = offset is not None and offset != self._sent.get(queue)
+        self.forget(queue)
+        if offset is None or not changed:
+            done()
+            return
+
+        def answered(result: int | RoquetError) -> None:
+            if isinstance(result, RoquetError):
+                log.warning("! progress of group %s in %s is not written: %s; some messages will come again", self.group, queue, result)
+            done()
+
+        self._calls.update_offset(self.group, queue, offset, answered)
+
+    def written(self, queue: MessageQueue, offset: int) -> None:
+        """The broker has it from somebody else of this consumer."""
+        self.table[queue] = self._sent[queue] = offset
+
+    def forget(self, queue: MessageQueue) -> None:
         self.table.pop(queue, None)
         self._sent.pop(queue, None)
 
@@ -150,3 +180,10 @@ class LocalOffsets:
 
     def release(self, queue: MessageQueue) -> None:
         self.persist()  # and keep it: the queue may come back
+
+    def release_surely(self, queue: MessageQueue, done: Callable[[], None]) -> None:
+        self.persist()
+        done()
+
+    def forget(self, queue: MessageQueue) -> None:
+        pass

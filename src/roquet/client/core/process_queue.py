@@ -24,7 +24,7 @@ class ProcessQueue:
     """Invariant: offsets in `messages` rise in insertion order, so the first key is the smallest."""
 
     __slots__ = (
-        "dropped", "largest", "last_consume_ms", "last_pull_ms", "messages", "next_offset", "queue", "size",
+        "dropped", "largest", "last_consume_ms", "last_pull_ms", "leaving", "messages", "next_offset", "queue", "size",
     )  # fmt: skip
 
     def __init__(self, queue: MessageQueue, next_offset: int, now_ms: int) -> None:
@@ -36,6 +36,8 @@ class ProcessQueue:
         self.largest = NOTHING  # offset ever held
         self.dropped = False
         """True: no longer ours. Nothing more is pulled, and results of what still runs are ignored."""
+        self.leaving = False
+        """True: to be dropped when the call that runs has ended. Nothing more is pulled, and no other call begins."""
         self.last_pull_ms = now_ms
         self.last_consume_ms = now_ms
 

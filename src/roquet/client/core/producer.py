@@ -2,10 +2,13 @@
 
 A send has one deadline for all its attempts. An attempt that gets no answer has used it up, so what is retried in
 practice is a refused connection and an error answer, on a broker other than the one that failed.
+
+A request is a send that waits for a reply: see replies.py.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,16 +16,22 @@ from functools import partial
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
 from roquet.client.core.failures import RETRIED, BadAnswer, BatchFailed, SendTimedOut, rejected
 from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.receipt import STATUSES, SendReceipt, SendStatus
+from roquet.client.core.replies import REPLY, GotReply
 from roquet.client.core.routes import TopicRoute
 from roquet.client.core.send_command import SendCommand, SendTemplate
 from roquet.errors import CallTimeout, ClientError, InvalidMessage, NoRoute, NotStarted, Refused, RoquetError, SendFailed
-from roquet.message import Message, MessageQueue, Property, encode_properties
+from roquet.message import Message, MessageQueue, Property, ReceivedMessage, encode_properties
 from roquet.routing.choose import Faults, QueueChoice
 from roquet.wire.batch import join_batch
+from roquet.wire.codes import RequestCode, SysFlag
 from roquet.wire.command import Command
 from roquet.wire.compression import KINDS, compress
-from roquet.wire.names import DEFAULT_TOPIC, check_group, check_send_topic
+from roquet.wire.hashing import java_hash
+from roquet.wire.names import DEFAULT_TOPIC, check_group, check_send_topic, is_retry_topic
+
+log = logging.getLogger(__name__)
 
 PROPERTIES_MAX = 32_767
 QUEUE_SELECTED_RETRIES = 0
@@ -51,6 +60,7 @@ class ProducerSettings:
     avoid_slow_brokers: bool = False
     default_queues: int = 4
     """Queues on each broker for a topic that is created by sending to it."""
+    namespace: Namespace = NO_NAMESPACE
 
     def __post_init__(self) -> None:
         if self.compression not in KINDS:
@@ -68,18 +78,20 @@ class _Topic:
     def __init__(self, choice: QueueChoice) -> None:
         self.choice = choice
         self.route: TopicRoute | None = None
-        self.templates: dict[tuple[str, bool], SendTemplate] = {}
+        self.templates: dict[tuple[str, int], SendTemplate] = {}
 
 
 class ProducerCore:
     def __init__(self, client: ClientCore, group: str, settings: ProducerSettings | None = None) -> None:
+        self.settings = settings or ProducerSettings()
+        self.namespace = self.settings.namespace
         valid(check_group, group)
         self.client = client
-        self.group = group
-        self.settings = settings or ProducerSettings()
+        self.group = self.namespace.wrap(group)
         self.faults = Faults() if self.settings.avoid_slow_brokers else None
         self.started = False
         self._topics: dict[str, _Topic] = {}
+        self._requested: set[str] = set()  # topics whose brokers know that replies come here
 
     # -- being part of a client
 
@@ -106,18 +118,23 @@ class ProducerCore:
         key: object = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Send one message. `done` gets the receipt, or the error. Raises at once for what can never be sent."""
+        """Send one message. `done` gets the receipt, or the error. Raises at once for what can never be sent.
+
+        `queue`, or `selector`, or the hash of `key` decides where it goes; a key's messages share a queue.
+        """
         self._check_started()
+        if self.namespace:
+            message, queue = self._inside(message, queue)
         if queue is not None and queue.topic != message.topic:
             raise InvalidMessage(f"{message!r} cannot go to a queue of topic {queue.topic!r}")
         attempt = _Send(self, self._seal(message), done, queue, timeout_ms)
-        if selector is None:
+        if queue is not None or (selector is None and key is None):
             attempt.start()
             return
 
         def go(route: TopicRoute) -> None:
             try:
-                chosen = select(selector, route, message, key)
+                chosen = self._select(selector or by_hash, route, message, key)
             except RoquetError as error:
                 attempt.fail(error)
                 return
@@ -136,11 +153,14 @@ class ProducerCore:
     ) -> None:
         """Send and forget: no answer, no retry. `done` gets the address it went to, as soon as it was handed over."""
         self._check_started()
+        if self.namespace:
+            message, queue = self._inside(message, queue)
         letter = self._seal(message)
+        chooser = by_hash if selector is None and key is not None else selector
 
         def go(route: TopicRoute) -> None:
             try:
-                chosen = queue or (select(selector, route, message, key) if selector else self._next(letter.topic, route, None))
+                chosen = queue or (self._select(chooser, route, message, key) if chooser else self._next(letter.topic, route, None))
                 address = self._address(chosen)
                 self.client.caller.oneway(address, letter.command(self._template(letter, chosen.broker_name), chosen.queue_id))
             except RoquetError as error:
@@ -161,6 +181,9 @@ class ProducerCore:
         if not messages:
             done([])
             return
+        if self.namespace:
+            messages = [self._inside(message, None)[0] for message in messages]
+            queue = queue and self.namespace.wrap_queue(queue)
         for message in messages:
             self._check(message)
             if len(messages) > 1:
@@ -188,7 +211,100 @@ class ProducerCore:
             letter = self._seal(part[0]) if len(part) == 1 else self._seal_batch(part)
             _Send(self, letter, partial(part_done, places, letter), queue, timeout_ms).start()
 
+    def request(
+        self,
+        message: Message,
+        done: GotReply,
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+    ) -> None:
+        """Send a message and wait until whoever consumes it replies. `done` gets the reply, or the error."""
+        self._check_started()
+        timeout_ms = timeout_ms or self.settings.send_timeout_ms
+        topic = self.namespace.wrap(message.topic)
+        correlation_id = self.client.ids.next(self.client.clock.now_ms())
+        asked = with_properties(message, {
+            Property.CORRELATION_ID: correlation_id, Property.REPLY_TO_CLIENT: self.client.client_id, Property.TTL: str(timeout_ms),
+        })  # fmt: skip
+        self._check(asked)
+        replies = self.client.replies
+        replies.expect(correlation_id, message.topic, timeout_ms, done)
+
+        def fail(error: RoquetError) -> None:
+            replies.fail(correlation_id, error)
+
+        def sent(result: SendReceipt | RoquetError) -> None:
+            if isinstance(result, RoquetError):
+                fail(result)
+
+        def greeted() -> None:
+            self._requested.add(topic)
+            if not replies.expects(correlation_id):
+                return  # out of time already
+            try:
+                self.send(asked, sent, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
+            except RoquetError as error:
+                fail(error)
+
+        def go(_: TopicRoute) -> None:
+            # A reply is pushed over the connection that this producer's heartbeat came from, so that must be there first.
+            if topic in self._requested:
+                greeted()
+            else:
+                self.client.heartbeat_all(greeted)
+
+        self._with_route(topic, fail, go)
+
+    def recall(self, receipt: SendReceipt, done: Callable[[str | RoquetError], None]) -> None:
+        """Cancel a timed message that was not delivered yet. `done` gets its message id."""
+        self._check_started()
+        handle = receipt.recall_handle
+        if not handle:
+            raise ClientError(
+                f"message {receipt.message_id} has no recall handle: it is not timed (deliver_at, deliver_after),"
+                " or its broker cannot recall messages"
+            )
+        queue = self.namespace.wrap_queue(receipt.queue)
+        fields = {"producerGroup": self.group, "topic": queue.topic, "recallHandle": handle, "bname": queue.broker_name}
+
+        def answered(result: Command | RoquetError) -> None:
+            done(result if isinstance(result, RoquetError) else result.fields.get("msgId") or receipt.message_id)
+
+        def go(_: TopicRoute) -> None:
+            try:
+                address = self._address(queue)
+            except RoquetError as error:
+                done(error)
+                return
+            self.client.call(address, RequestCode.RECALL_MESSAGE, fields, answered, timeout_ms=self.settings.send_timeout_ms)
+
+        self._with_route(queue.topic, done, go)
+
+    def check_transaction(self, address: str, message: ReceivedMessage, command: Command) -> None:
+        """A broker asks how a transaction ended; only a TransactionCore knows any."""
+        log.warning("! %s asks for the transaction of %s, but producer %s has none", address, message.message_id, self.group)
+
     # -- before it goes out
+
+    def _inside(self, message: Message, queue: MessageQueue | None) -> tuple[Message, MessageQueue | None]:
+        """The same in this producer's namespace. Replies go to a topic of the cluster, which has none."""
+        if message.properties.get(Property.MESSAGE_TYPE) == REPLY:
+            return message, queue
+        inside = with_properties(message, {Property.INSTANCE_ID: self.namespace.name})
+        inside.topic = self.namespace.wrap(message.topic)
+        return inside, None if queue is None else self.namespace.wrap_queue(queue)
+
+    def _select(self, selector: Selector, route: TopicRoute, message: Message, key: object) -> MessageQueue:
+        """Ask the user's function, in the user's names; whatever it does wrong becomes a ClientError."""
+        namespace = self.namespace
+        if not namespace:
+            return select(selector, route.write_queues, message, key)
+        shown = with_properties(message, {})
+        shown.topic = namespace.unwrap(message.topic)
+        return namespace.wrap_queue(select(selector, [namespace.unwrap_queue(queue) for queue in route.write_queues], shown, key))
 
     def _check_started(self) -> None:
         if not self.started:
@@ -229,7 +345,17 @@ class ProducerCore:
             smaller = compress(body, settings.compression, settings.compression_level)
             if len(smaller) < len(body):  # what does not shrink goes as it is
                 body, sys_flag = smaller, KINDS[settings.compression]
-        return Letter(message.topic, body, self._properties(message, unique_id), sys_flag, message.flag, now, (unique_id,), False)
+        code, extra = int(RequestCode.SEND_MESSAGE_V2), None
+        properties = message.properties
+        if Property.TRANSACTION_PREPARED in properties and properties[Property.TRANSACTION_PREPARED].lower() == "true":
+            sys_flag |= SysFlag.TRANSACTION_PREPARED
+        if Property.MESSAGE_TYPE in properties and properties[Property.MESSAGE_TYPE] == REPLY:
+            code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+        if is_retry_topic(message.topic):
+            message, extra = counted(message)
+        return Letter(
+            message.topic, body, self._properties(message, unique_id), sys_flag, message.flag, now, (unique_id,), False, code, extra
+        )
 
     def _seal_batch(self, messages: Sequence[Message]) -> Letter:
         now = self.client.clock.now_ms()
@@ -239,7 +365,9 @@ class ProducerCore:
             for message, unique_id in zip(messages, unique_ids, strict=True)
         ]
         waits = messages[0].wait_store_ok
-        return Letter(messages[0].topic, join_batch(parts), "" if waits else "WAIT\x01false", 0, 0, now, unique_ids, True)
+        properties = "" if waits else "WAIT\x01false"
+        code = int(RequestCode.SEND_BATCH_MESSAGE)
+        return Letter(messages[0].topic, join_batch(parts), properties, 0, 0, now, unique_ids, True, code, None)
 
     # -- where it goes
 
@@ -281,11 +409,11 @@ class ProducerCore:
 
     def _template(self, letter: Letter, broker_name: str) -> SendTemplate:
         templates = self._topic(letter.topic).templates
-        template = templates.get((broker_name, letter.batch))
+        template = templates.get((broker_name, letter.code))
         if template is None:
-            template = templates[broker_name, letter.batch] = SendTemplate(
+            template = templates[broker_name, letter.code] = SendTemplate(
                 self.group, letter.topic, broker_name,
-                default_topic=DEFAULT_TOPIC, default_queues=self.settings.default_queues, batch=letter.batch,
+                default_topic=DEFAULT_TOPIC, default_queues=self.settings.default_queues, batch=letter.batch, code=letter.code,
             )  # fmt: skip
         return template
 
@@ -293,10 +421,20 @@ class ProducerCore:
 class Letter:
     """A message, or a batch, as it goes out: everything but the queue is decided."""
 
-    __slots__ = ("batch", "body", "born_ms", "flag", "message_ids", "properties", "sys_flag", "topic")
+    __slots__ = ("batch", "body", "born_ms", "code", "extra", "flag", "message_ids", "properties", "sys_flag", "topic")
 
     def __init__(
-        self, topic: str, body: bytes, properties: str, sys_flag: int, flag: int, born_ms: int, message_ids: tuple[str, ...], batch: bool
+        self,
+        topic: str,
+        body: bytes,
+        properties: str,
+        sys_flag: int,
+        flag: int,
+        born_ms: int,
+        message_ids: tuple[str, ...],
+        batch: bool,
+        code: int,
+        extra: dict[str, str] | None,
     ) -> None:
         self.topic = topic
         self.body = body
@@ -306,9 +444,15 @@ class Letter:
         self.born_ms = born_ms
         self.message_ids = message_ids
         self.batch = batch
+        self.code = code
+        self.extra = extra
+        """Fields of the header that an ordinary send does not have."""
 
     def command(self, template: SendTemplate, queue_id: int) -> SendCommand:
-        return SendCommand(template, queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body)
+        command = SendCommand(template, queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body)
+        if self.extra is not None:
+            command.fields = {**command.fields, **self.extra}
+        return command
 
 
 class _Send:
@@ -417,10 +561,12 @@ class _Send:
             queue_id = int(fields["queueId"])
             if queue_id != queue.queue_id:
                 queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+            if self.producer.namespace:
+                queue = self.producer.namespace.unwrap_queue(queue)
             ids = self.letter.message_ids
             receipt = SendReceipt(
                 status, ids[0] if len(ids) == 1 else ",".join(ids), fields["msgId"], queue, int(fields["queueOffset"]),
-                fields.get("transactionId"), fields.get("MSG_REGION"),
+                fields.get("transactionId"), fields.get("MSG_REGION"), fields.get("recallHandle"),
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             self.fail(BadAnswer(f"{self.address} confirmed a send without a usable {error}; the message is stored"))
@@ -428,10 +574,43 @@ class _Send:
         self.done(receipt)
 
 
-def select(selector: Selector, route: TopicRoute, message: Message, key: object) -> MessageQueue:
+def by_hash(queues: Sequence[MessageQueue], message: Message, key: object) -> MessageQueue:
+    """The same key, the same queue, as long as the topic keeps its queues; the one that Java's SelectMessageQueueByHash gives."""
+    return queues[java_remainder(java_object_hash(key), len(queues))]
+
+
+def java_object_hash(key: object) -> int:
+    """Object.hashCode of a String, an Integer or (beyond 32 bits) a Long; of anything else, that of its text."""
+    if isinstance(key, int) and not isinstance(key, bool) and -(1 << 63) <= key < 1 << 63:
+        if -(1 << 31) <= key < 1 << 31:
+            return key
+        folded = (key ^ (key & 0xFFFFFFFFFFFFFFFF) >> 32) & 0xFFFFFFFF
+        return folded - (1 << 32) if folded >= 1 << 31 else folded
+    return java_hash(key if isinstance(key, str) else str(key))
+
+
+def java_remainder(value: int, count: int) -> int:
+    """|value % count| with the sign of Java's %, which is that of the value."""
+    return abs(value) % count
+
+
+def with_properties(message: Message, properties: dict[str, str]) -> Message:
+    """A copy with these set: what we add does not show in the user's message."""
+    return Message(message.topic, message.body, properties={**message.properties, **properties}, flag=message.flag)
+
+
+def counted(message: Message) -> tuple[Message, dict[str, str] | None]:
+    """A message to a retry topic tells how often it failed in the header, not in its properties: the broker counts with it."""
+    rest = dict(message.properties)
+    times, times_max = rest.pop(Property.RECONSUME_TIME, None), rest.pop(Property.MAX_RECONSUME_TIMES, None)
+    extra = {name: value for name, value in (("j", times), ("l", times_max)) if value is not None}
+    return Message(message.topic, message.body, properties=rest, flag=message.flag), extra or None
+
+
+def select(selector: Selector, queues: Sequence[MessageQueue], message: Message, key: object) -> MessageQueue:
     """Ask the user's function; whatever it does wrong becomes a ClientError."""
     try:
-        chosen = selector(route.write_queues, message, key)
+        chosen = selector(queues, message, key)
     except Exception as error:
         raise ClientError(f"the queue selector failed for {message!r} with key {key!r}: {error!r}") from error
     if not isinstance(chosen, MessageQueue) or chosen.topic != message.topic:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.producer import valid
 from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, Pulled, Puller, PullResult
 from roquet.client.core.queue_calls import GotNumber, QueueCalls
@@ -25,10 +26,11 @@ GotQueues = Callable[[list[MessageQueue] | RoquetError], None]
 
 
 class PullConsumerCore:
-    def __init__(self, client: ClientCore, group: str) -> None:
+    def __init__(self, client: ClientCore, group: str, *, namespace: Namespace = NO_NAMESPACE) -> None:
         valid(check_group, group)
         self.client = client
-        self.group = group
+        self.namespace = namespace
+        self.group = group = namespace.wrap(group)
         self.started = False
         self.calls = QueueCalls(client)
         self._puller = Puller(client, group)
@@ -45,9 +47,9 @@ class PullConsumerCore:
         self._check_started()
 
         def fetched(result: TopicRoute | RoquetError) -> None:
-            done(result if isinstance(result, RoquetError) else list(result.read_queues))
+            done(result if isinstance(result, RoquetError) else [self.namespace.unwrap_queue(queue) for queue in result.read_queues])
 
-        self.client.routes.fetch(topic, fetched)
+        self.client.routes.fetch(self.namespace.wrap(topic), fetched)
 
     def pull(
         self,
@@ -61,12 +63,16 @@ class PullConsumerCore:
     ) -> None:
         """Up to `count_max` messages from `offset` on. `block_ms`: wait that long at the broker when there is nothing yet."""
         self._check_started()
+        queue = self.namespace.wrap_queue(queue)
         tag_filter = TagFilter.of(subscribe(queue.topic, tags))
 
         def pulled(result: PullResult | RoquetError) -> None:
             if isinstance(result, PullResult) and result.messages:
                 # The broker compares hashes of tags only.
                 wanted = [message for message in result.messages if tag_filter.takes_tag(message.tags)]
+                if self.namespace:
+                    for message in wanted:
+                        message.record.topic = self.namespace.unwrap(message.record.topic)
                 result = result._replace(messages=wanted)
             done(result)
 
@@ -74,10 +80,22 @@ class PullConsumerCore:
         self._puller.pull(queue, offset, count_max, pulled, subscription=tags, suspend_ms=block_ms, timeout_ms=timeout)
 
     def fetch_offset(self, queue: MessageQueue, done: GotNumber) -> None:
-        self.calls.fetch_offset(self.group, queue, done)
+        self.calls.fetch_offset(self.group, self.namespace.wrap_queue(queue), done)
 
     def commit(self, queue: MessageQueue, offset: int, done: GotNumber) -> None:
-        self.calls.update_offset(self.group, queue, offset, done)
+        self.calls.update_offset(self.group, self.namespace.wrap_queue(queue), offset, done)
+
+    def min_offset(self, queue: MessageQueue, done: GotNumber) -> None:
+        self.calls.min_offset(self.namespace.wrap_queue(queue), done)
+
+    def max_offset(self, queue: MessageQueue, done: GotNumber) -> None:
+        self.calls.max_offset(self.namespace.wrap_queue(queue), done)
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int, done: GotNumber) -> None:
+        self.calls.search_offset(self.namespace.wrap_queue(queue), timestamp_ms, done)
+
+    def earliest_time(self, queue: MessageQueue, done: GotNumber) -> None:
+        self.calls.earliest_time(self.namespace.wrap_queue(queue), done)
 
     def _check_started(self) -> None:
         if not self.started:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
@@ -9,16 +10,36 @@ from typing import NamedTuple
 from roquet.client.core.failures import BadAnswer
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.queue_calls import locate, read_header
-from roquet.errors import RoquetError
+from roquet.errors import ConnectFailed, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.headers import PullHeader, PullResponseHeader, encode
 from roquet.wire.record import decode_records
 
+log = logging.getLogger(__name__)
+
 PULL_TIMEOUT_MS = 10_000
 SUSPEND_MS = 15_000
 SUSPENDED_TIMEOUT_MS = 30_000
+
+BUSY_MS = 20
+"""Wait after the broker's own flow control."""
+LOST_MS = 1_000
+"""Wait after a lost connection."""
+TROUBLE_MS = 3_000
+"""Wait after any other failure."""
+HASTY_MS = 100
+"""An empty answer that came sooner, and without progress, did not wait at the broker; so we do, to not spin."""
+
+BUSY_CODES = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
+UNKNOWN_TO_BROKER = (
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    ResponseCode.FILTER_DATA_NOT_EXIST,
+    ResponseCode.FILTER_DATA_NOT_LATEST,
+)
 
 
 class PullStatus(Enum):
@@ -68,12 +89,13 @@ class Puller:
         commit_offset: int | None = None,
         suspend_ms: int = 0,
         timeout_ms: int = PULL_TIMEOUT_MS,
+        lite: bool = False,
     ) -> None:
         """`subscription`: the tag expression to filter by; None: what the group's heartbeat said. `suspend_ms`: how long
         the broker may hold the request when there is nothing. `commit_offset`: the group's progress, sent along."""
 
         def go(address: str, broker_id: int) -> None:
-            flags = 0
+            flags = int(PullFlag.LITE_PULL) if lite else 0
             if suspend_ms:
                 flags |= PullFlag.SUSPEND
             if subscription is not None:
@@ -120,3 +142,17 @@ class Puller:
             except RoquetError as error:
                 raise BadAnswer(f"{address} sent records of {queue} that cannot be read: {error}; they may be damaged in its log") from None
         return PullResult(status, header.next_begin_offset, header.min_offset, header.max_offset, messages)
+
+
+def wait_after(client: ClientCore, queue: MessageQueue, error: RoquetError) -> int:
+    """A pull of this queue failed: do what may help, and say how long to wait before the next."""
+    if isinstance(error, Rejected) and error.code in BUSY_CODES:
+        return BUSY_MS
+    log.info("! pull of %s: %s", queue, error)
+    if isinstance(error, Rejected) and error.code in UNKNOWN_TO_BROKER:
+        client.heartbeat_soon()  # it restarted, or has not heard of our subscription yet
+        return LOST_MS
+    if isinstance(error, ConnectFailed):
+        client.refresh(queue.topic)
+        return LOST_MS
+    return TROUBLE_MS

@@ -1,32 +1,40 @@
 """PushConsumerCore: takes its share of the queues, keeps a pull waiting at each, and feeds Consuming.
 
-rebalance ── takes a queue ──> where did the group stop? ──> pull ──> Consuming ──> progress
-                                                              ^  │
-                                                              └──┘  again at once; later when full, paused or in trouble
+Share ── takes a queue ──> (lock it) ──> where did the group stop? ──> pull ──> Consuming or OrderedConsuming ──> progress
+                                                                        ^  │
+                                                                        └──┘  again at once; later when full, paused or in trouble
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
-from roquet.client.core.assignment import RETRY_MS, Assignment, diff
-from roquet.client.core.consuming import RECONSUME_TIMES_MAX, Consuming, Listener, Outcome, restore_topic
+from roquet.client.core.assignment import RETRY_MS
+from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP, HALF_AN_HOUR_MS, where_to_begin
+from roquet.client.core.consuming import RECONSUME_TIMES_MAX, TIMEOUT_MS, Consuming, Consumption
+from roquet.client.core.filter_check import check_filters
 from roquet.client.core.instance import ClientCore, Finished, Reply
+from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.offsets import LocalOffsets, OffsetFile, Offsets, RemoteOffsets
+from roquet.client.core.ordered import CONTINUOUS_MS, NO_LIMIT, OrderedConsuming
+from roquet.client.core.ordered import SUSPEND_MS as SUSPEND_QUEUE_MS
 from roquet.client.core.process_queue import COUNT_MAX, SIZE_MAX, SPAN_MAX, ProcessQueue
 from roquet.client.core.producer import valid
-from roquet.client.core.pulling import SUSPEND_MS, SUSPENDED_TIMEOUT_MS, Puller, PullResult, PullStatus
-from roquet.client.core.queue_calls import NO_OFFSET, GotNumber, QueueCalls
+from roquet.client.core.pulling import HASTY_MS, SUSPEND_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, Puller, PullResult, PullStatus, wait_after
+from roquet.client.core.queue_calls import GotNumber, QueueCalls
+from roquet.client.core.queue_locks import QueueLocks
 from roquet.client.core.routes import TopicRoute
 from roquet.client.core.running_info import running_info
-from roquet.errors import ClientError, ConnectFailed, NotStarted, Rejected, RoquetError
+from roquet.client.core.send_back import SendingBack, restore_topic
+from roquet.client.core.share import NotYet, Share
+from roquet.client.core.verdicts import Listener, Outcome, Verdict
+from roquet.errors import ClientError, NotStarted, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
+from roquet.routing import sql92
 from roquet.routing.assign import AVERAGE, Strategy
-from roquet.routing.subscription import TagFilter, subscribe
+from roquet.routing.subscription import TagFilter, sql_subscription, subscribe
 from roquet.wire.bodies import (
     ConsumeDirectlyResult,
     ConsumeFromWhere,
@@ -40,40 +48,17 @@ from roquet.wire.bodies import (
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.headers import ConsumerStatusHeader, ResetOffsetHeader, decode
-from roquet.wire.names import check_group, check_topic, is_retry_topic, retry_topic
+from roquet.wire.names import check_group, check_topic, retry_topic
 from roquet.wire.record import Record
 
-if TYPE_CHECKING:
-    from roquet.client.core.timers import Timer
+__all__ = ["FROM_FIRST", "FROM_LAST", "FROM_TIMESTAMP", "PushConsumerCore", "PushConsumerSettings"]
 
 log = logging.getLogger(__name__)
 
 FULL_MS = 50
 """Wait before looking again at a queue whose limits are reached."""
-BUSY_MS = 20
-"""Wait after the broker's own flow control."""
 PAUSED_MS = 1_000
-LOST_MS = 1_000
-"""Wait after a lost connection."""
-TROUBLE_MS = 3_000
-"""Wait after any other failure."""
-HASTY_MS = 100
-"""An empty answer that came sooner, and without progress, did not wait at the broker; so we do, to not spin."""
-UNKNOWN_ROUTE_MS = 5_000
 CLOSE_WAIT_MS = 30_000
-
-BUSY_CODES = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
-UNKNOWN_TO_BROKER = (
-    ResponseCode.SUBSCRIPTION_NOT_EXIST,
-    ResponseCode.SUBSCRIPTION_NOT_LATEST,
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-    ResponseCode.FILTER_DATA_NOT_EXIST,
-    ResponseCode.FILTER_DATA_NOT_LATEST,
-)
-
-FROM_FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-FROM_LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-FROM_TIMESTAMP = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
 
 
 @dataclass
@@ -83,7 +68,8 @@ class PushConsumerSettings:
     model: MessageModel = MessageModel.CLUSTERING
     consume_from: ConsumeFromWhere = FROM_LAST
     """Where a group that has no progress in a queue begins."""
-    consume_timestamp_ms: int = 0
+    consume_timestamp_ms: int | None = None
+    """For FROM_TIMESTAMP. None: half an hour before the consumer was started."""
     strategy: Strategy = AVERAGE
     concurrency_max: int = 20
     consume_batch_size: int = 1
@@ -91,17 +77,35 @@ class PushConsumerSettings:
     count_max: int = COUNT_MAX
     size_max: int = SIZE_MAX
     span_max: int = SPAN_MAX
-    reconsume_times_max: int = RECONSUME_TIMES_MAX
+    reconsume_times_max: int = -1
+    """After so many failures a message becomes a dead letter. -1: 16 times; orderly, never."""
+    consume_timeout_ms: int = TIMEOUT_MS
+    """What takes longer is given back to the broker. Not when orderly."""
+    orderly: bool = False
+    auto_commit: bool = True
+    """Orderly: success commits. False: only COMMIT does."""
+    suspend_queue_ms: int = SUSPEND_QUEUE_MS
+    """Orderly: how long a queue waits after a failure."""
+    continuous_ms: int = CONTINUOUS_MS
+    """Orderly: after so long a queue lets others go first, when there are more than may run at once."""
+    namespace: Namespace = NO_NAMESPACE
     suspend_ms: int = SUSPEND_MS
     pull_timeout_ms: int = SUSPENDED_TIMEOUT_MS
 
     def __post_init__(self) -> None:
         for name, low, high in (
             ("concurrency_max", 1, 10_000), ("consume_batch_size", 1, 1_024), ("pull_batch_size", 1, 1_024),
-            ("count_max", 1, 65_535), ("span_max", 1, 65_535),
+            ("count_max", 1, 65_535), ("span_max", 1, 65_535), ("reconsume_times_max", -1, NO_LIMIT),
+            ("consume_timeout_ms", 1, 1 << 40), ("suspend_queue_ms", 10, 30_000), ("continuous_ms", 1, 1 << 40),
         ):  # fmt: skip
             if not low <= getattr(self, name) <= high:
                 raise ClientError(f"{name}={getattr(self, name)}; allowed are {low} to {high}")
+
+    @property
+    def times_max(self) -> int:
+        if self.reconsume_times_max >= 0:
+            return self.reconsume_times_max
+        return NO_LIMIT if self.orderly else RECONSUME_TIMES_MAX
 
 
 class PushConsumerCore:
@@ -115,10 +119,11 @@ class PushConsumerCore:
         offset_file: OffsetFile | None = None,
     ) -> None:
         """`offset_file` is needed for broadcasting only."""
+        self.settings = settings or PushConsumerSettings()
+        self.namespace = self.settings.namespace
         valid(check_group, group)
         self.client = client
-        self.group = group
-        self.settings = settings or PushConsumerSettings()
+        self.group = group = self.namespace.wrap(group)
         self.broadcasting = self.settings.model is MessageModel.BROADCASTING
         self.calls = QueueCalls(client)
         if self.broadcasting:
@@ -127,48 +132,62 @@ class PushConsumerCore:
             self.offsets: Offsets = LocalOffsets(offset_file)
         else:
             self.offsets = RemoteOffsets(group, self.calls)
-        self.consuming = Consuming(
-            client, group, self.offsets, listener,
-            concurrency_max=self.settings.concurrency_max, batch_size=self.settings.consume_batch_size,
-            broadcasting=self.broadcasting, reconsume_times_max=self.settings.reconsume_times_max,
-        )  # fmt: skip
-        self.assignment = Assignment(client, group, strategy=self.settings.strategy, broadcasting=self.broadcasting)
+        sending_back = SendingBack(client, group, times_max=self.settings.times_max, namespace=self.namespace)
+        self.locks: QueueLocks | None = None
+        self.consuming: Consumption
+        if self.settings.orderly:
+            if not self.broadcasting:
+                self.locks = QueueLocks(client, group)
+                self.locks.on_lost = self._lost
+            self.consuming = OrderedConsuming(
+                client, group, self.offsets, listener, sending_back, self.locks,
+                concurrency_max=self.settings.concurrency_max, batch_size=self.settings.consume_batch_size,
+                auto_commit=self.settings.auto_commit, suspend_ms=self.settings.suspend_queue_ms,
+                continuous_ms=self.settings.continuous_ms,
+            )  # fmt: skip
+        else:
+            self.consuming = Consuming(
+                client, group, self.offsets, listener, sending_back,
+                concurrency_max=self.settings.concurrency_max, batch_size=self.settings.consume_batch_size,
+                broadcasting=self.broadcasting, timeout_ms=self.settings.consume_timeout_ms,
+            )  # fmt: skip
+        self.share = Share(client, group, self, strategy=self.settings.strategy, broadcasting=self.broadcasting)
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self.paused = False
         self.on_settled: Finished | None = None
+        self.refusal: Rejected | None = None
+        """What a broker said against an SQL filter at the start. Nothing is pulled then."""
         self.started_ms = 0
         self.state = "new"  # new -> running -> closing
         self._filters: dict[str, TagFilter] = {}
         self._puller = Puller(client, group)
-        self._taking: dict[MessageQueue, int] = {}  # queue -> number of the plan that wants it
-        self._plan = 0
-        self._planning: dict[str, list[Finished]] = {}  # topic -> who waits for the plan under way
-        self._plan_again: set[str] = set()
-        self._routes_timer: Timer | None = None
-        self._retry_timers: dict[str, Timer] = {}
+        self._leaving: dict[MessageQueue, ProcessQueue] = {}  # let go, but a call for it still runs
+        self._on_left: Finished | None = None  # told when that is empty
 
     # -- subscriptions
 
-    def subscribe(self, topic: str, tags: str = "*") -> None:
-        """Before or after start. Subscribing again replaces the tags."""
+    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+        """Before or after start. Subscribing again replaces the filter. Raises BadExpression; for `sql` it is BadSql, with the place."""
+        topic = self.namespace.wrap(topic)
         valid(check_topic, topic)
-        self._subscribe(subscribe(topic, tags, self.client.clock.now_ms()))
+        now_ms = self.client.clock.now_ms()
+        if sql is None:
+            self._subscribe(subscribe(topic, tags, now_ms))
+        else:
+            check_sql(tags, sql)
+            self._subscribe(sql_subscription(topic, sql, now_ms))
 
     def _subscribe(self, subscription: SubscriptionData) -> None:
         self.subscriptions[subscription.topic] = subscription
         self._filters[subscription.topic] = TagFilter.of(subscription)
-        if self.state == "running":
-            self.client.heartbeat_all(partial(self._rebalance_topic, subscription.topic))
-            self._fetch_unknown_routes()
+        self.share.topic_added(subscription.topic)
 
     def unsubscribe(self, topic: str) -> None:
+        topic = self.namespace.wrap(topic)
         if self.subscriptions.pop(topic, None) is None:
             return
-        for queue in [queue for queue in self.queues if queue.topic == topic]:
-            self._drop(queue)
-        if self.state == "running":
-            self.client.heartbeat_all()
+        self.share.topic_removed(topic)
 
     # -- being part of a client
 
@@ -179,44 +198,25 @@ class PushConsumerCore:
         self.started_ms = self.client.clock.now_ms()
         self.client.add_consumer(self)
         self.state = "running"
-        topics = list(self.subscriptions)
-        left = len(topics)
-        if not left:
+        if self.locks is not None:
+            self.locks.start()
+        check_filters(self.client, self.group, list(self.subscriptions.values()), self._checked)
+
+    def _checked(self, refusal: Rejected | None) -> None:
+        if refusal is not None:
+            log.error("! group %s does not start, a broker refuses its filter: %s", self.group, refusal)
+            self.refusal = refusal
             self._settled()
-
-        def known(topic: str, result: TopicRoute | RoquetError) -> None:
-            nonlocal left
-            if isinstance(result, RoquetError) and not is_retry_topic(topic):
-                log.warning("! group %s waits for topic %s: %s", self.group, topic, result)
-            left -= 1
-            if left == 0:
-                self.client.heartbeat_all(lambda: self._rebalance(self._settled))
-                self._fetch_unknown_routes()
-
-        for topic in topics:
-            self.client.routes.fetch(topic, partial(known, topic))
+        elif self.state == "running":
+            self.share.start(self._settled)
 
     def _settled(self) -> None:
         told, self.on_settled = self.on_settled, None
         if told is not None:
             told()
 
-    def _fetch_unknown_routes(self) -> None:
-        """A topic nobody has yet is asked for every few seconds; the retry topic appears with the first heartbeat."""
-
-        def look() -> None:
-            self._routes_timer = None
-            unknown = [topic for topic in self.subscriptions if self.client.routes.get(topic) is None]
-            for topic in unknown:
-                self.client.routes.fetch(topic, _ignore)  # what is learned comes back as route_changed
-            if unknown and self.state == "running":
-                self._routes_timer = self.client.after(UNKNOWN_ROUTE_MS, look)
-
-        if self._routes_timer is None:
-            self._routes_timer = self.client.after(RETRY_MS, look)
-
-    def topics(self) -> list[str]:
-        return list(self.subscriptions)
+    def topics(self) -> Collection[str]:
+        return self.subscriptions.keys()
 
     def heartbeat(self) -> ConsumerData:
         return ConsumerData(
@@ -237,6 +237,7 @@ class PushConsumerCore:
             done()
             return
         self.state = "closing"
+        self.share.stop()
         ended = False
 
         def idle() -> None:
@@ -246,7 +247,20 @@ class PushConsumerCore:
             ended = True
             for process_queue in self.queues.values():
                 process_queue.dropped = True
-            self.offsets.persist_surely(lambda: self.client.remove_consumer(self, done))
+            self.offsets.persist_surely(written)
+
+        def written() -> None:
+            if self._leaving:
+                self._on_left = left  # a queue that was let go has its progress on the way to the broker
+            else:
+                left()
+
+        def left() -> None:
+            if self.locks is None:
+                self.client.remove_consumer(self, done)
+                return
+            self.locks.stop()
+            self.locks.unlock(list(self.locks.confirmed), lambda: self.client.remove_consumer(self, done))
 
         def late() -> None:
             if not ended:
@@ -263,131 +277,90 @@ class PushConsumerCore:
     # -- taking and letting go
 
     def route_changed(self, route: TopicRoute) -> None:
-        if self.state == "running" and route.topic in self.subscriptions:
-            # The brokers of a new route have just had their heartbeat; ask them for the members after that.
-            self._rebalance_soon(route.topic, RETRY_MS // 4)
+        self.share.route_changed(route)
 
     def rebalance(self) -> None:
-        self._rebalance(None)
+        self.share.rebalance()
 
-    def _rebalance(self, finished: Finished | None) -> None:
-        topics = list(self.subscriptions)
-        left = len(topics)
+    def held(self) -> Collection[MessageQueue]:
+        return self.queues.keys()
 
-        def one_finished() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and finished is not None:
-                finished()
-
-        for topic in topics:
-            self._rebalance_topic(topic, one_finished)
-
-    def _rebalance_topic(self, topic: str, finished: Finished | None = None) -> None:
-        if self.state != "running" or topic not in self.subscriptions:
-            if finished is not None:
-                finished()
+    def prepare(self, queue: MessageQueue, done: GotNumber) -> None:
+        locks = self.locks
+        if locks is None:
+            self._where_to_begin(queue, done)
             return
-        if topic in self._planning:
-            self._plan_again.add(topic)
-            if finished is not None:
-                self._planning[topic].append(finished)
+        if queue in self._leaving:
+            done(NotYet(f"a call for {queue} still runs"))
             return
-        self._planning[topic] = [] if finished is None else [finished]
 
-        def unlisted() -> None:
-            self.client.heartbeat_soon()
-            self._rebalance_soon(topic, RETRY_MS)
-
-        def unreachable() -> None:
-            self.client.refresh(topic)
-            self._rebalance_soon(topic, TROUBLE_MS)
-
-        def planned(wanted: set[MessageQueue] | None) -> None:
-            if wanted is None or self.state != "running":
-                over()
+        def locked(result: bool | RoquetError) -> None:
+            if isinstance(result, RoquetError):
+                done(result)
+            elif not result:
+                done(NotYet(f"another member holds {queue}"))
             else:
-                self._apply(topic, wanted, over)
+                self._where_to_begin(queue, found)  # only now: who held it before has written its progress
 
-        def over() -> None:
-            waiting = self._planning.pop(topic, [])
-            for one in waiting:
-                one()
-            if topic in self._plan_again:
-                self._plan_again.discard(topic)
-                self._rebalance_topic(topic)
+        def found(result: int | RoquetError) -> None:
+            if isinstance(result, RoquetError):
+                locks.unlock([queue])
+            done(result)
 
-        self.assignment.plan(topic, planned, unlisted=unlisted, unreachable=unreachable)
+        locks.lock(queue, locked)
 
-    def _rebalance_soon(self, topic: str, delay_ms: int) -> None:
-        timer = self._retry_timers.get(topic)
-        if timer is None or timer.work is None:
-            self._retry_timers[topic] = self.client.after(delay_ms, lambda: self._rebalance_topic(topic))
-
-    def _apply(self, topic: str, wanted: set[MessageQueue], finished: Finished) -> None:
-        held = [queue for queue in self.queues if queue.topic == topic]
-        gone, new = diff(held, wanted)
-        self._plan += 1
-        number = self._plan
-        for queue in [queue for queue in self._taking if queue.topic == topic and queue not in wanted]:
-            del self._taking[queue]
-        for queue in gone:
-            self._drop(queue)
-        if gone or new:
-            log.info("= group %s %s: %d queues, %d taken, %d let go", self.group, topic, len(wanted), len(new), len(gone))
-        left = len(new)
-        if not left:
-            finished()
-            return
-
-        def found(queue: MessageQueue, result: int | RoquetError) -> None:
-            nonlocal left
-            if self._taking.get(queue) == number:
-                del self._taking[queue]
-                if isinstance(result, RoquetError):
-                    log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, result)
-                    self._rebalance_soon(topic, TROUBLE_MS)
-                elif self.state == "running" and queue not in self.queues:
-                    self._begin(queue, result)
-            left -= 1
-            if left == 0:
-                finished()
-
-        for queue in new:
-            self._taking[queue] = number
-            self._where_to_begin(queue, partial(found, queue))
-
-    def _drop(self, queue: MessageQueue) -> None:
-        process_queue = self.queues.pop(queue, None)
-        if process_queue is not None:
-            process_queue.dropped = True
-            self.offsets.release(queue)
-
-    def _begin(self, queue: MessageQueue, offset: int) -> None:
-        """(Re)start a queue at an offset; what was held of it before is forgotten."""
-        old = self.queues.get(queue)
-        if old is not None:
-            old.dropped = True
+    def begin(self, queue: MessageQueue, offset: int) -> None:
         process_queue = self.queues[queue] = ProcessQueue(queue, offset, self.client.clock.now_ms())
         self._pull(process_queue)
 
+    def abandon(self, queue: MessageQueue) -> None:
+        if self.locks is not None:
+            self.locks.unlock([queue])
+
+    def drop(self, queue: MessageQueue) -> None:
+        process_queue = self.queues.pop(queue, None)
+        if process_queue is None:
+            return
+        if self.locks is None or not isinstance(self.consuming, OrderedConsuming):
+            process_queue.dropped = True
+            self.offsets.release(queue)
+            return
+        locks = self.locks
+        process_queue.leaving = True
+        self._leaving[queue] = process_queue
+
+        def free() -> None:
+            process_queue.dropped = True
+            if self._leaving.get(queue) is process_queue:
+                self.offsets.release_surely(queue, written)
+
+        def written() -> None:
+            if self._leaving.get(queue) is process_queue:
+                del self._leaving[queue]
+                locks.unlock([queue])
+                told, self._on_left = self._on_left, None
+                if told is not None and not self._leaving:
+                    told()
+                else:
+                    self._on_left = told
+
+        self.consuming.when_free(queue, free)
+
+    def _lost(self, queue: MessageQueue) -> None:
+        """The lock was somebody else's for a time: forget what is held here, and begin anew when it is ours again."""
+        leaving = self._leaving.pop(queue, None)
+        process_queue = self.queues.pop(queue, None)
+        for one in (leaving, process_queue):
+            if one is not None:
+                one.dropped = True
+        self.offsets.forget(queue)
+        if process_queue is not None:
+            self.share.rebalance_soon(queue.topic, RETRY_MS)
+
     def _where_to_begin(self, queue: MessageQueue, done: GotNumber) -> None:
-        retry = is_retry_topic(queue.topic)
-        consume_from = self.settings.consume_from
-
-        def loaded(result: int | RoquetError) -> None:
-            if isinstance(result, RoquetError) or result != NO_OFFSET:
-                done(result)
-            elif consume_from is FROM_TIMESTAMP and not retry:
-                self.calls.search_offset(queue, self.settings.consume_timestamp_ms, done)
-            elif consume_from is FROM_TIMESTAMP or (consume_from is not FROM_FIRST and not retry):
-                self.calls.max_offset(queue, done)
-            elif retry:
-                done(0)
-            else:
-                self.calls.min_offset(queue, lambda first: done(max(first, 0) if isinstance(first, int) else first))
-
-        self.offsets.load(queue, loaded)
+        settings = self.settings
+        timestamp = self.started_ms - HALF_AN_HOUR_MS if settings.consume_timestamp_ms is None else settings.consume_timestamp_ms
+        where_to_begin(self.calls, self.offsets, queue, settings.consume_from, timestamp, done)
 
     # -- pulling
 
@@ -397,7 +370,7 @@ class PushConsumerCore:
     def _pull(self, process_queue: ProcessQueue) -> None:
         settings = self.settings
         queue = process_queue.queue
-        if process_queue.dropped or self.state != "running":
+        if process_queue.dropped or process_queue.leaving or self.state != "running":
             return
         subscription = self.subscriptions.get(queue.topic)
         if subscription is None:
@@ -422,11 +395,11 @@ class PushConsumerCore:
         )
 
     def _pulled(self, process_queue: ProcessQueue, asked_ms: int, result: PullResult | RoquetError) -> None:
-        if process_queue.dropped or self.state != "running":
+        if process_queue.dropped or process_queue.leaving or self.state != "running":
             return
         queue = process_queue.queue
         if isinstance(result, RoquetError):
-            self._pull_later(process_queue, self._trouble(queue, result))
+            self._pull_later(process_queue, wait_after(self.client, queue, result))
             return
         before = process_queue.next_offset
         if result.status is PullStatus.OFFSET_ILLEGAL:
@@ -437,7 +410,7 @@ class PushConsumerCore:
             tag_filter = self._filters[queue.topic]
             wanted = [message for message in result.messages if tag_filter.takes_tag(message.tags)]
             for message in wanted:
-                restore_topic(message)
+                restore_topic(message, self.namespace)
             new = process_queue.put(wanted)
         else:
             new = []
@@ -450,19 +423,6 @@ class PushConsumerCore:
             self._pull_later(process_queue, HASTY_MS)
         else:
             self._pull(process_queue)
-
-    def _trouble(self, queue: MessageQueue, error: RoquetError) -> int:
-        """How long to wait before the next pull."""
-        if isinstance(error, Rejected) and error.code in BUSY_CODES:
-            return BUSY_MS
-        log.info("! pull of %s: %s", queue, error)
-        if isinstance(error, Rejected) and error.code in UNKNOWN_TO_BROKER:
-            self.client.heartbeat_soon()  # it restarted, or has not heard of our subscription yet
-            return LOST_MS
-        if isinstance(error, ConnectFailed):
-            self.client.refresh(queue.topic)
-            return LOST_MS
-        return TROUBLE_MS
 
     def _moved(self, process_queue: ProcessQueue, result: PullResult) -> None:
         """There is no such offset: deleted by age, or the broker lost its end. Go on where the broker says."""
@@ -515,13 +475,19 @@ class PushConsumerCore:
 
     def _consume_directly(self, command: Command, reply: Reply) -> None:
         message = ReceivedMessage(Record.decode(command.body), command.fields.get("brokerName", ""))
-        restore_topic(message)
+        restore_topic(message, self.namespace)
         begun = self.client.clock.now_ms()
 
-        def judged(outcome: Outcome) -> None:
-            result = ConsumeDirectlyResult.SUCCESS if outcome is Outcome.SUCCESS else ConsumeDirectlyResult.LATER
+        def judged(verdict: Verdict) -> None:
+            result = ConsumeDirectlyResult.LATER
+            if isinstance(verdict, Outcome):
+                result = DIRECT_RESULTS.get(verdict, result)
             spent = self.client.clock.now_ms() - begun
-            answer(ConsumeDirectlyResult(consume_result=result, spent_time_mills=spent))
+            answer(
+                ConsumeDirectlyResult(
+                    consume_result=result, order=self.settings.orderly, auto_commit=self.settings.auto_commit, spent_time_mills=spent
+                )
+            )
 
         def answer(result: ConsumeDirectlyResult) -> None:
             reply(self.client.answer(command, ResponseCode.SUCCESS, body=result.encode()))
@@ -532,13 +498,18 @@ class PushConsumerCore:
             answer(ConsumeDirectlyResult(consume_result=ConsumeDirectlyResult.THROW_EXCEPTION, remark=repr(error)))
 
 
+DIRECT_RESULTS = {Outcome.SUCCESS: ConsumeDirectlyResult.SUCCESS, Outcome.COMMIT: "CR_COMMIT", Outcome.ROLLBACK: "CR_ROLLBACK"}
+
+def check_sql(tags: str, sql: str) -> None:
+    """Raises BadSql here and now: the brokers would only say so at the start."""
+    if tags != "*":
+        raise ClientError(f"both tags={tags!r} and sql={sql[:80]!r}; filter by one, the tag is the property TAGS in SQL: TAGS = 'a'")
+    sql92.compiled(sql)
+
+
 ANSWERS: Mapping[int, Callable[[PushConsumerCore, Command, Reply], None]] = {
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: PushConsumerCore._reset_offsets,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: PushConsumerCore._status,
     RequestCode.GET_CONSUMER_RUNNING_INFO: PushConsumerCore._running_info,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: PushConsumerCore._consume_directly,
 }
-
-
-def _ignore(_: object) -> None:
-    pass

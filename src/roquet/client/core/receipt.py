@@ -33,6 +33,8 @@ class SendReceipt(NamedTuple):
     queue_offset: int
     transaction_id: str | None = None
     region: str | None = None
+    recall_handle: str | None = None
+    """Of a timed message that can still be cancelled: producer.cancel(receipt) takes it."""
 
     @property
     def ok(self) -> bool:

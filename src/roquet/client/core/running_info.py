@@ -18,7 +18,7 @@ def running_info(consumer: PushConsumerCore) -> ConsumerRunningInfo:
         "PROP_NAMESERVER_ADDR": ";".join(consumer.client.name_servers.addresses) + ";",
         "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
         "PROP_CLIENT_VERSION": "V4_9_8",
-        "PROP_CONSUMEORDERLY": "false",
+        "PROP_CONSUMEORDERLY": "true" if settings.orderly else "false",
         "PROP_CONSUMER_START_TIMESTAMP": str(consumer.started_ms),
         "PROP_THREADPOOL_CORE_SIZE": str(settings.concurrency_max),
         "consumerGroup": consumer.group,
@@ -38,7 +38,8 @@ def running_info(consumer: PushConsumerCore) -> ConsumerRunningInfo:
         subscription_set=sorted(consumer.subscriptions.values(), key=lambda one: one.topic),
         mq_table={queue: queue_info(held, offsets.get(queue, -1)) for queue, held in sorted(consumer.queues.items())},
         status_table={
-            topic: ConsumeStatus(consume_failed_msgs=consumer.consuming.failures.get(topic, 0)) for topic in sorted(consumer.subscriptions)
+            topic: ConsumeStatus(consume_failed_msgs=consumer.consuming.failures.get(consumer.namespace.unwrap(topic), 0))
+            for topic in sorted(consumer.subscriptions)
         },
     )
 

@@ -20,14 +20,24 @@ class SendTemplate:
 
     __slots__ = ("batch", "broker_name", "code", "default_queues", "default_topic", "front", "group", "tail", "topic")
 
-    def __init__(self, group: str, topic: str, broker_name: str, *, default_topic: str, default_queues: int, batch: bool = False) -> None:
+    def __init__(
+        self,
+        group: str,
+        topic: str,
+        broker_name: str,
+        *,
+        default_topic: str,
+        default_queues: int,
+        batch: bool = False,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+    ) -> None:
         self.group = group
         self.topic = topic
         self.broker_name = broker_name
         self.default_topic = default_topic
         self.default_queues = default_queues
         self.batch = batch
-        self.code = int(RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2)
+        self.code = int(RequestCode.SEND_BATCH_MESSAGE if batch else code)
         text = orjson.dumps
         self.front = b'{"code":%d,"extFields":{"a":%b,"b":%b,"c":%b,"d":"%d","e":"' % (
             self.code, text(group), text(topic), text(default_topic), default_queues,

@@ -1,0 +1,444 @@
+"""Delayed messages: 18 levels (messageDelayLevel), each a queue of SCHEDULE_TOPIC_XXXX.
+
+A message with DELAY=<level> is stored in queue level - 1 of the schedule topic; REAL_TOPIC and REAL_QID remember where it
+was meant to go. All messages of a level wait equally long, so a queue is in the order of delivery and one number a level,
+its cursor, says what was delivered. The queue entry carries the time of delivery in place of a tag hash.
+
+A delivery is a second record with the same properties in the real queue. config/delayOffset.json keeps the cursors:
+
+    {"offsetTable":{1:8,3:2},"logOffset":60361}
+
+as upstream writes them, plus the log's end at that moment, which upstream ignores. It is saved only once the log is
+flushed that far: a cursor must never be safer than the deliveries it vouches for. What a crash leaves:
+
+- Nothing is lost, and nothing is early.
+- Deliveries since the last save are looked for in the log behind `logOffset` and not made again. So a message comes twice
+  only if the log lost its delivery (a power failure under ASYNC_FLUSH takes what was not flushed), or if an Apache broker
+  saved the cursors last and was killed: it writes no `logOffset`, and up to 10 s of its deliveries come again, as upstream.
+
+Time is the store's: it never goes back. When the machine's clock is set back, messages wait until it has caught up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
+from zlib import crc32
+
+from roquet.broker.handler import Handler
+from roquet.broker.notices import Notices
+from roquet.broker.writer import Draft, Writer
+from roquet.errors import Damaged, Refused, StoreUnavailable
+from roquet.ports import Background, Clock, Peer
+from roquet.settings import BrokerSettings
+from roquet.store.disk import Cold, Disk
+from roquet.store.documents import Document
+from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, delay_level, queue_tag
+from roquet.store.queue import ENTRY, ConsumeQueue
+from roquet.store.recovery import first_at_or_after
+from roquet.store.store import Store
+from roquet.wire import fastjson
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.names import HALF_TOPIC, NOT_ALLOWED_SEND_TOPICS, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX, check_topic
+from roquet.wire.record import BadRecord, Record
+
+log = logging.getLogger("roquet.broker")
+
+T = TypeVar("T")
+
+DELIVERED_MAX = 1_000
+"""Messages delivered in one tick, over all levels; the rest waits for the next."""
+BYTES_MAX = 8 * 1024 * 1024
+"""The same in bytes."""
+READ_MAX = 256
+"""Queue entries read at a time."""
+QUEUE_ID_MAX = 65_535
+HOSTS = 0x30
+"""Bits of the system flag that say how wide the hosts are; the store sets them itself."""
+BLANK_LENGTH = 0x7FFFFFFF
+
+
+class Delays:
+    """State: `offsets` is the cursor of each level, the next queue offset to deliver; `_due` when that one is due, 0 when not known.
+    `_saving` is a set of cursors that waits for the log to be flushed as far as it vouches for."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        settings: BrokerSettings,
+        clock: Clock,
+        disk: Disk,
+        background: Background,
+        notices: Notices,
+        fetch: Callable[[Cold, Callable[[], None]], None],
+    ) -> None:
+        self.store = store
+        self.writer = writer
+        self.settings = settings
+        self.clock = clock
+        self.background = background
+        self.notices = notices
+        self.fetch = fetch
+        self.document = Document(disk, f"{settings.store_path_root_dir}/config/delayOffset.json")
+        self.delays_ms = store.delays_ms
+        self.offsets: dict[int, int] = {}
+        self.delivered = 0
+        """Since the start."""
+        self._due: dict[int, int] = {}
+        self._fetching: set[int] = set()  # levels that wait for a read from disk
+        self._turn = 0
+        self._unsaved = False
+        self._due_ms = 0
+        self._saving: tuple[bytes, int] | None = None
+
+    # Opening
+
+    def open(self) -> None:
+        """Load the cursors. Raises Damaged when there is a file that nobody can read: from 0 on, everything would come again."""
+        loaded = self.document.load(parse_offsets)
+        if self.document.warning:
+            if loaded is None:
+                raise Damaged(self.document.warning)
+            self.notices.warn("delayOffset.json", self.document.warning, self.clock.now_ms())
+        # Without a file: nothing was delivered when the log was empty, as long as the log still begins there.
+        saved, log_offset = loaded or ({}, 0 if self.store.log.start == 0 else None)
+        queues = {queue.queue_id + 1: queue for queue in self.store.queues_of(SCHEDULE_TOPIC)}
+        for level in sorted(saved.keys() | queues.keys()):
+            at, queue = saved.get(level, 0), queues.get(level)
+            first, end = (0, 0) if queue is None else (queue.first, queue.next)
+            if at > end:
+                # Under ASYNC_FLUSH a power loss took entries that were delivered; the next ones get their offsets.
+                log.warning("delay level %d: delivered up to %d, but its queue ends at %d; going on from there", level, at, end)
+            self.offsets[level] = max(first, min(at, end))
+        if self.store.crashed and log_offset is not None:
+            self._step_over_delivered(log_offset)
+        if self.store.crashed or log_offset is None:
+            try:
+                self.document.save(self.encode())  # what was read back is flushed, so from here on every delivery can be found
+            except OSError as error:
+                self._saved(error)
+
+    def _step_over_delivered(self, log_offset: int) -> None:
+        """The saved cursors were true when the log ended at this offset. Every delivery since stands behind it, in its level's
+        order: what is found there is not made again. Waits for the disk, as opening may."""
+        behind = Delivered(self.store, log_offset)
+        for queue in self.store.queues_of(SCHEDULE_TOPIC):
+            level = queue.queue_id + 1
+            start = self.offsets[level]
+            while self.offsets[level] < queue.visible:
+                entry = waiting_for_disk(partial(queue.entry, self.offsets[level]))
+                record = None if entry is None else self._record(entry[0], entry[1], wait=True)
+                draft = None if record is None else self._draft(record, level)
+                if draft is not None and not behind.take(draft):
+                    break
+                self.offsets[level] += 1
+            if self.offsets[level] > start:
+                log.info("delay level %d: %d deliveries before the crash are in the log", level, self.offsets[level] - start)
+
+    # On the way in
+
+    def divert(self, draft: Draft) -> None:
+        """A draft that asks for a delay goes into the schedule topic. Raises Refused for a level that is no number."""
+        asked = draft.properties.get("DELAY")
+        if asked is None or draft.topic in NOT_ALLOWED_SEND_TOPICS or draft.topic.startswith(SYSTEM_TOPIC_PREFIX):
+            return
+        if draft.sys_flag & TRANSACTION_MASK in (PREPARED, ROLLBACK):
+            return
+        digits = asked.removeprefix("-")
+        if not digits.isascii() or not digits.isdigit():
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"DELAY={asked[:64]!r} is no delay level; allowed are 1 to {len(self.delays_ms)}")
+        level = delay_level(asked, len(self.delays_ms))
+        if level == 0:
+            return
+        draft.properties["DELAY"] = str(level)
+        draft.properties["REAL_TOPIC"] = draft.topic
+        draft.properties["REAL_QID"] = str(draft.queue_id)
+        draft.topic, draft.queue_id = SCHEDULE_TOPIC, level - 1
+        draft.wait_kept = True
+
+    # On the way out
+
+    def tick(self, now_ms: int) -> None:
+        """Deliver what is due, and save the cursors now and then."""
+        if not self.store.refuse_writes():
+            self._deliver()
+        self._save_when_due(now_ms)
+
+    def _deliver(self) -> None:
+        now_ms = self.store.now_ms  # never goes back, and the times of delivery were made from it
+        waiting: list[tuple[int, ConsumeQueue]] = []
+        for queue_id in range(self._queue_count()):
+            level, queue = queue_id + 1, self.store.find_queue(SCHEDULE_TOPIC, queue_id)
+            if queue is None or self.offsets.get(level, 0) >= queue.visible or self._due.get(level, 0) > now_ms:
+                continue
+            if level not in self._fetching:
+                waiting.append((level, queue))
+        if not waiting:
+            return
+        # Another level begins each time, so that none starves while there is more than one tick can deliver.
+        self._turn += 1
+        turn = self._turn % len(waiting)
+        budget = Budget(DELIVERED_MAX, BYTES_MAX)
+        reached: dict[int, int] = {}
+        for level, queue in waiting[turn:] + waiting[:turn]:
+            reached[level] = self._deliver_level(level, queue, now_ms, budget)
+            if budget.spent:
+                break
+        try:
+            self.store.commit()
+        except StoreUnavailable as error:
+            self._due.clear()
+            log.warning("delayed messages could not be delivered, they are tried again: %s", error)
+            return
+        self.delivered += budget.delivered
+        for level, offset in reached.items():
+            if offset != self.offsets.get(level, 0):
+                self._unsaved = True
+            self.offsets[level] = offset
+
+    def _queue_count(self) -> int:
+        """Also those of levels that messageDelayLevel once had and has no longer: their messages are delivered too."""
+        topic = self.writer.topics.get(SCHEDULE_TOPIC)
+        return max(len(self.delays_ms), 0 if topic is None else topic.write_queues)
+
+    def _deliver_level(self, level: int, queue: ConsumeQueue, now_ms: int, budget: Budget) -> int:
+        """Stage what is due of one level; returns the offset reached."""
+        at = self.offsets.get(level, 0)
+        if at < queue.first:
+            log.warning("delay level %d: messages %d to %d left with old log files before they were delivered", level, at, queue.first - 1)
+            at = queue.first
+        try:
+            while at < queue.visible and not budget.spent:
+                raw = queue.read(at, min(READ_MAX, queue.visible - at))
+                if not raw:
+                    break
+                for position, size, due_ms in ENTRY.iter_unpack(raw):
+                    if due_ms <= 0:  # no time but the address of one (upstream's enableConsumeQueueExt): made again from the record
+                        due_ms = self._due_by_record(level, position, size)
+                    if due_ms > now_ms:
+                        self._due[level] = due_ms
+                        return at
+                    record = self._record(position, size)
+                    draft = None if record is None else self._draft(record, level)
+                    budget.take(size if draft is not None and self._put(draft, level, at) else 0)
+                    at += 1
+                    if budget.spent:
+                        break
+        except Cold as cold:
+            self._fetch(cold, level)
+        self._due[level] = 0
+        return at
+
+    def _fetch(self, cold: Cold, level: int) -> None:
+        self._fetching.add(level)
+        try:
+            self.fetch(cold, lambda: self._fetching.discard(level))
+        except Refused:  # too many reads under way: the next tick tries again
+            self._fetching.discard(level)
+
+    def _record(self, position: int, size: int, *, wait: bool = False) -> Record | None:
+        """None when it is gone. Raises Cold unless it may wait."""
+        if size == BLANK_LENGTH or position < self.store.log.start:
+            log.error("a delayed message left with an old log file before it was delivered: log offset %d", position)
+            return None
+        read = partial(self.store.log.read, position, size)
+        try:
+            record = Record.decode(waiting_for_disk(read) if wait else read())
+            if record.physical_offset != position:
+                raise BadRecord(f"the record there says that it stands at {record.physical_offset}")
+        except (LookupError, BadRecord) as error:
+            log.error("the delayed message at log offset %d cannot be read, it is left out: %s", position, error)
+            return None
+        return record
+
+    def _draft(self, record: Record, level: int) -> Draft | None:
+        """The delivery of a record. None for one that cannot be delivered: it must not hold up the others.
+
+        Properties stay as they are, DELAY too, as Apache RocketMQ 4.9.7 stores them.
+        """
+        draft = Draft.of(record)
+        draft.sys_flag = record.sys_flag & ~HOSTS
+        draft.prepared = 0
+        draft.wait_kept = True
+        draft.topic = draft.properties.get("REAL_TOPIC", "")
+        queue_id = draft.properties.get("REAL_QID", "")
+        try:
+            check_topic(draft.topic)
+            if draft.topic in (HALF_TOPIC, SCHEDULE_TOPIC):
+                raise ValueError(f"its real topic would be {draft.topic}")
+            draft.queue_id = int(queue_id)
+            if not 0 <= draft.queue_id <= QUEUE_ID_MAX:
+                raise ValueError(f"its real queue would be {queue_id}")
+        except (Refused, ValueError) as error:
+            log.error("the message in delay level %d at log offset %d is left out: %s", level, record.physical_offset, error)
+            return None
+        return draft
+
+    def _put(self, draft: Draft, level: int, at: int) -> bool:
+        try:
+            self.writer.put_as_is(draft)
+        except (Refused, ValueError) as error:  # a name or a size that the log has no room for
+            log.error("message %d of delay level %d is left out: %s", at, level, error)
+            return False
+        return True
+
+    def _due_by_record(self, level: int, position: int, size: int) -> int:
+        stored_ms = self.store.store_time_at(position) if size != BLANK_LENGTH else -1
+        return queue_tag(SCHEDULE_TOPIC, f"DELAY\x01{level}", max(stored_ms, 0), self.delays_ms)
+
+    # The file
+
+    def _save_when_due(self, now_ms: int) -> None:
+        if now_ms >= self._due_ms:
+            self._due_ms = now_ms + self.settings.flush_delay_offset_interval
+            if self._unsaved and self._saving is None and not self.store.failed:
+                self._unsaved = False
+                self._saving = self.encode(), self.store.log.written
+        if self._saving is not None and self.store.log.flushed.value >= self._saving[1] and not self.document.busy:
+            data, self._saving = self._saving[0], None
+            self.document.save_later(data, self.background, self._saved)
+
+    def _saved(self, error: Exception | None) -> None:
+        if error is not None:
+            self._unsaved = True
+            self.notices.warn("save delays", f"{self.document.path} could not be written: {error}", self.clock.now_ms())
+        else:
+            self.notices.clear("save delays")
+
+    def save_now(self) -> None:
+        """At a stop, when no save is under way any more. Blocks until the deliveries are flushed, then saves."""
+        if self.store.failed or not (self._unsaved or self._saving):
+            return
+        self.store.flush_now()
+        self.document.save(self.encode())
+        self._unsaved, self._saving = False, None
+
+    def encode(self) -> bytes:
+        """The file: the cursors, and the log's end that they belong to."""
+        return fastjson.dumps_pretty({"offsetTable": self._begun(), "logOffset": self.store.log.written})
+
+    def _begun(self) -> dict[int, int]:
+        """Levels that delivered something: upstream lists no others."""
+        return {level: offset for level, offset in sorted(self.offsets.items()) if offset > 0}
+
+    # Requests
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.GET_ALL_DELAY_OFFSET: self.get_all}
+
+    def get_all(self, peer: Peer, command: Command) -> Command:
+        """45."""
+        return command.reply(body=fastjson.dumps({"offsetTable": self._begun()}))
+
+    def runtime_rows(self) -> Mapping[str, object]:
+        """For 28: how far each level is, and how far it could be."""
+        rows = {}
+        for level, offset in sorted(self.offsets.items()):
+            queue = self.store.find_queue(SCHEDULE_TOPIC, level - 1)
+            rows[f"scheduleMessageOffset_{level}"] = f"{offset},{0 if queue is None else queue.visible}"
+        return rows
+
+    def __repr__(self) -> str:
+        return f"<Delays {len(self.delays_ms)} levels, {self.delivered} delivered, cursors {self.offsets}>"
+
+
+class Budget:
+    """What one tick may still do, and what it delivered."""
+
+    __slots__ = ("count", "delivered", "size")
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count = count
+        self.size = size
+        self.delivered = 0
+
+    def take(self, size: int) -> None:
+        """One message of so many bytes; 0 for one that was left out, which costs time too."""
+        self.count -= 1
+        self.size -= size
+        self.delivered += size > 0
+
+    @property
+    def spent(self) -> bool:
+        return self.count <= 0 or self.size <= 0
+
+
+class Delivered:
+    """Deliveries that stand in the log behind an offset, to be crossed out one by one.
+
+    Of a queue only those records are read that have the size which the delivery would have.
+    """
+
+    def __init__(self, store: Store, log_offset: int) -> None:
+        self.store = store
+        self.log_offset = log_offset
+        self._places: dict[tuple[str, int], dict[int, list[int]]] = {}
+        self._found: dict[tuple[str, int, int], Counter[object]] = {}
+
+    def take(self, draft: Draft) -> bool:
+        """Whether there is one like this that was not taken yet."""
+        queue_key, size = (draft.topic, draft.queue_id), size_of(draft)
+        places = self._places.get(queue_key)
+        if places is None:
+            places = self._places[queue_key] = self._places_of(*queue_key)
+        found = self._found.get((*queue_key, size))
+        if found is None:
+            records = [Record.decode(waiting_for_disk(partial(self.store.record_at, at)), check_crc=False) for at in places.get(size, [])]
+            found = self._found[*queue_key, size] = Counter([identity_of(Draft.of(record)) for record in records])
+        identity = identity_of(draft)
+        if found[identity] == 0:
+            return False
+        found[identity] -= 1
+        return True
+
+    def _places_of(self, topic: str, queue_id: int) -> dict[int, list[int]]:
+        """Size -> log offsets."""
+        places: dict[int, list[int]] = {}
+        queue = self.store.find_queue(topic, queue_id)
+        at = 0 if queue is None else first_at_or_after(queue, self.log_offset)
+        while queue is not None and at < queue.visible:
+            raw = waiting_for_disk(partial(queue.read, at, min(READ_MAX, queue.visible - at)))
+            if not raw:
+                break
+            for position, size, _ in ENTRY.iter_unpack(raw):
+                places.setdefault(size, []).append(position)
+                at += 1
+        return places
+
+
+def identity_of(draft: Draft) -> object:
+    """All that a delivery has in common with the record it came from."""
+    properties = frozenset(draft.properties.items())
+    return properties, len(draft.body), crc32(draft.body), draft.flag, draft.born_ms, draft.born_host, draft.reconsumed
+
+
+def size_of(draft: Draft) -> int:
+    """Bytes of its record."""
+    hosts = len(draft.born_host) + len(draft.store_host or bytes(8))
+    return 75 + hosts + len(draft.topic) + len(draft.body) + len(draft.text().encode())
+
+
+def waiting_for_disk(read: Callable[[], T]) -> T:
+    while True:
+        try:
+            return read()
+        except Cold as cold:
+            cold.fetch()
+
+
+def parse_offsets(data: bytes) -> tuple[dict[int, int], int | None]:
+    """The file, of 4.9 or 5.x. Raises ValueError when it is not what it should be."""
+    value = fastjson.loads(data)
+    offsets = value.get("offsetTable") if isinstance(value, dict) else None
+    if not isinstance(offsets, dict):
+        raise ValueError("it holds no offsetTable")
+    table = {int(level): int(offset) for level, offset in offsets.items()}
+    if any(level < 1 or offset < 0 for level, offset in table.items()):
+        raise ValueError(f"levels count from 1 and offsets from 0: {table}")
+    mark = value.get("logOffset")
+    return table, mark if isinstance(mark, int) and mark >= 0 else None

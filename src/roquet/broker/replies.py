@@ -1,0 +1,113 @@
+"""Request-reply: a reply (324, 325) is passed on to the client that waits for it (326), and stored.
+
+The requester gave its client id along (REPLY_TO_CLIENT); its heartbeat as a producer says on which connection it is. The
+reply is stored whether or not it could be passed on, exactly as it came, and the answer to the replier tells how the
+requester took it. Whether it could be stored is not told, as upstream has it: a reply that reached its requester has done
+its work.
+"""
+
+from __future__ import annotations
+
+from roquet.broker.handler import Handler
+from roquet.broker.members import Members
+from roquet.broker.send import Sender, too_large
+from roquet.broker.writer import check_properties
+from roquet.errors import Refused, RoquetError
+from roquet.message import Property, host_text
+from roquet.ports import Clock, Peer
+from roquet.settings import BrokerSettings
+from roquet.store.store import Store
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.headers import PushReplyHeader, SendHeader, SendResponseHeader, decode, encode
+from roquet.wire.ids import offset_message_id
+from roquet.wire.record import decode_properties, encode_properties
+
+NOT_STORED = "0"
+"""The message id of a reply that was only passed on: clients cannot do without one."""
+
+
+class Replies:
+    """Holds no state: who waits for whom is in the clients and in `Members`."""
+
+    def __init__(self, store: Store, sender: Sender, members: Members, settings: BrokerSettings, clock: Clock) -> None:
+        self.store = store
+        self.sender = sender
+        self.members = members
+        self.settings = settings
+        self.clock = clock
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.SEND_REPLY_MESSAGE: self.reply, RequestCode.SEND_REPLY_MESSAGE_V2: self.reply}
+
+    def reply(self, peer: Peer, command: Command) -> None:
+        """324, 325. Answered when the requester has taken the reply, or has not for ten seconds."""
+        header = decode(SendHeader, command.fields)
+        text = header.properties or ""
+        if len(command.body) > self.settings.max_message_size:
+            raise too_large(len(command.body), self.settings.max_message_size)
+        check_properties(text)
+        queue = self.sender.destination(header, peer)
+        message_id, queue_offset = NOT_STORED, 0
+        if self.settings.store_reply_message_enable:
+            log_offset, queue_offset = self.store.put(
+                queue,
+                command.body,
+                text,
+                sys_flag=header.sys_flag & 0x701,
+                flag=header.flag,
+                born_ms=header.born_timestamp,
+                born_host=peer.host,
+                reconsumed=header.reconsume_times or 0,
+            )
+            message_id = offset_message_id(self.store.store_host, log_offset)
+        fields = encode(
+            SendResponseHeader(
+                message_id, queue.queue_id, queue_offset, None, self.settings.region_id, "true" if self.settings.trace_on else "false"
+            )
+        )
+
+        def answer(remark: str | None) -> None:
+            if not command.is_oneway and not peer.closed:
+                code = ResponseCode.SUCCESS if remark is None else ResponseCode.SYSTEM_ERROR
+                peer.send(command.reply(code, remark, fields).encode())
+
+        properties = decode_properties(text)
+        requester = properties.get(Property.REPLY_TO_CLIENT)
+        if requester is None:
+            answer(f"reply message properties[{Property.REPLY_TO_CLIENT}] is null")
+            return
+        to = self.members.producer_with_id(requester)
+        if to is None or to.closed:
+            answer(f"push reply message fail, channel of <{requester[:255]}> not found.")
+            return
+
+        def taken(result: Command | RoquetError) -> None:
+            ok = isinstance(result, Command) and result.code == ResponseCode.SUCCESS
+            answer(None if ok else f"push reply message to {requester[:255]}fail.")
+
+        try:
+            self.members.call(to, self._push(header, properties, queue.queue_id, peer, command.body), taken)
+        except Refused as refused:
+            answer(f"push reply message to {requester[:255]}fail. {refused.remark}")
+
+    def _push(self, header: SendHeader, properties: dict[str, str], queue_id: int, peer: Peer, body: bytes) -> Command:
+        """326; JSON always: whoever it goes to may not read the other form."""
+        now_ms = self.clock.now_ms()
+        push = PushReplyHeader(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            born_host=host_text(peer.host),
+            store_host=host_text(self.store.store_host),
+            store_timestamp=now_ms,
+            properties=encode_properties({Property.PUSH_REPLY_TIME: str(now_ms)} | properties),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
+        )
+        return Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, encode(push), body)

@@ -1,0 +1,207 @@
+"""Moving a group's progress: back or forward to a time (222), from another group (314); and looking at it (223, 308).
+
+Members keep their position themselves and write it to the broker every few seconds, so a reset goes to them (220), and
+they commit it. Without a member there is nobody to tell and upstream refuses (206); the offsets can then be committed
+directly (15), which `roquet group reset` does.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from roquet.broker.handler import Handler
+from roquet.broker.members import ConsumerGroup, Member, Members
+from roquet.broker.offsets import Offsets
+from roquet.broker.topics import Topic, Topics
+from roquet.errors import Refused, RoquetError
+from roquet.message import MessageQueue
+from roquet.ports import Peer
+from roquet.settings import BrokerSettings
+from roquet.store.store import Store
+from roquet.wire.bodies import ConsumerStatusBody, CorrectionOffsets, ResetOffsetBody
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import ONEWAY, Command
+from roquet.wire.headers import CloneOffsetHeader, ConsumerStatusHeader, CorrectionOffsetHeader, ResetOffsetHeader, decode, encode
+from roquet.wire.names import check_group
+
+log = logging.getLogger("roquet.broker")
+
+TO_THE_END = -1
+"""A reset's time that means: skip everything."""
+V3_0_7 = 28
+"""Clients before it (V3_0_7_SNAPSHOT) do not know a reset."""
+STATUS_TIMEOUT_MS = 5_000
+MEMBERS_ASKED_MAX = 1_000
+"""Members of one group that are asked for their offsets at once."""
+NO_CORRECTION = (1 << 63) - 1
+
+
+class Resets:
+    """Holds no state."""
+
+    def __init__(self, store: Store, topics: Topics, offsets: Offsets, members: Members, settings: BrokerSettings) -> None:
+        self.store = store
+        self.topics = topics
+        self.offsets = offsets
+        self.members = members
+        self.settings = settings
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
+        }
+
+    # Reset
+
+    def reset(self, peer: Peer, command: Command) -> Command:
+        """222. Every queue that is written to goes to the time, or only back to it unless forced; the members are told.
+
+        With 5.x's queueId and offset only that queue moves, to that offset if one is given.
+        """
+        header = decode(ResetOffsetHeader, command.fields)
+        topic = self.topics.get(header.topic)
+        if topic is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic[:255]}"
+            )
+        table = self._table(header, topic)
+        online = self.members.group(header.group)
+        if online is None or not online.members:
+            raise Refused(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"Consumer not online, so can not reset offset, Group: {header.group[:255]} Topic: {topic.name} "
+                f"Timestamp: {header.timestamp}",
+            )
+        for member in online.members.values():
+            check_version(member)
+        self._tell(online, header, table, command.language == "CPP")
+        log.warning("%s reset group %s in %s to %d: %s", peer.address, header.group, topic.name, header.timestamp, list(table.values()))
+        # Upstream leaves the remark of an answer that nobody filled in.
+        return command.reply(ResponseCode.SUCCESS, "not set any response code", body=ResetOffsetBody(table).encode())
+
+    def _table(self, header: ResetOffsetHeader, topic: Topic) -> dict[MessageQueue, int]:
+        chosen = header.queue_id if header.queue_id is not None and header.queue_id >= 0 else None
+        if chosen is not None and chosen >= topic.write_queues:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"queueId {chosen} of {topic.name}, which has {topic.write_queues} queues")
+        table: dict[MessageQueue, int] = {}
+        for queue_id in range(topic.write_queues) if chosen is None else (chosen,):
+            consumed = self.offsets.find(header.group, topic.name, queue_id)
+            if consumed < 0:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group[:255]}> not exist")
+            target = self._target(header, topic.name, queue_id)
+            if not header.is_force and target >= consumed:
+                target = consumed
+            table[MessageQueue(topic.name, self.settings.broker_name, queue_id)] = target
+        return table
+
+    def _target(self, header: ResetOffsetHeader, topic: str, queue_id: int) -> int:
+        queue = self.store.find_queue(topic, queue_id)
+        if queue is None:
+            return 0
+        if header.offset is not None and header.offset >= 0:
+            if not queue.first <= header.offset <= queue.visible:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR, f"offset {header.offset} of {topic}/{queue_id}, which holds {queue.first} to {queue.visible}"
+                )
+            return header.offset
+        return queue.visible if header.timestamp == TO_THE_END else max(self.store.offset_by_time(queue, header.timestamp), 0)
+
+    def _tell(self, group: ConsumerGroup, header: ResetOffsetHeader, table: dict[MessageQueue, int], all_cpp: bool) -> None:
+        """220 to every member. C++ reads another form; upstream sends it to all when the asker says it is C++."""
+        fields = encode(ResetOffsetHeader(header.topic, header.group, header.timestamp, False))
+        body = ResetOffsetBody(table)
+        plain = Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body.encode(), flag=ONEWAY).encode()
+        cpp = Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body.encode_for_cpp(), flag=ONEWAY).encode()
+        for member in group.members.values():
+            if not member.peer.closed:
+                member.peer.send(cpp if all_cpp or member.language == "CPP" else plain)
+
+    # Looking
+
+    def status(self, peer: Peer, command: Command) -> None:
+        """223: every member, or one, tells how far it is in the topic (221). Who does not answer is left out."""
+        header = decode(ConsumerStatusHeader, command.fields)
+        online = self.members.group(header.group)
+        members = [] if online is None else list(online.members.values())
+        if not members:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group[:255]}]")
+        for member in members:
+            check_version(member)
+        if header.client_addr:
+            members = [member for member in members if member.client_id == header.client_addr][:1]
+        members = [member for member in members if not member.peer.closed][:MEMBERS_ASKED_MAX]
+        table: dict[str, dict[MessageQueue, int]] = {}
+        waiting = len(members) + 1
+
+        def one_more() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting and not command.is_oneway and not peer.closed:
+                peer.send(command.reply(body=ConsumerStatusBody(consumer_table=table).encode()).encode())
+
+        def ask(member: Member) -> None:
+            def answered(result: Command | RoquetError) -> None:
+                if isinstance(result, Command) and result.code == ResponseCode.SUCCESS and result.body:
+                    try:
+                        table[member.client_id] = ConsumerStatusBody.decode(result.body).message_queue_table
+                    except Refused as refused:
+                        log.warning("member %s answered with offsets that cannot be read: %s", member, refused.remark)
+                one_more()
+
+            fields = encode(ConsumerStatusHeader(header.topic, header.group))
+            try:
+                self.members.call(member.peer, Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields), answered, STATUS_TIMEOUT_MS)
+            except Refused as refused:
+                log.warning("member %s is not asked for its offsets: %s", member, refused.remark)
+                one_more()
+
+        for member in members:
+            ask(member)
+        one_more()
+
+    def correction(self, peer: Peer, command: Command) -> Command:
+        """308: per queue the smallest progress of all groups but the named ones; where the compared group is behind even that,
+        the largest number. Upstream forgets the progress of the groups that are left out; nothing is changed here."""
+        header = decode(CorrectionOffsetHeader, command.fields)
+        left_out = set((header.filter_groups or "").split(","))
+        smallest: dict[int, int] = {}
+        for group in self.offsets.groups_of(header.topic):
+            if group in left_out:
+                continue
+            for queue_id, offset in self.offsets.queues_of(group, header.topic).items():
+                queue = self.store.find_queue(header.topic, queue_id)
+                if offset >= (0 if queue is None else queue.first):
+                    smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
+        for queue_id, offset in self.offsets.queues_of(header.compare_group, header.topic).items():
+            if smallest.get(queue_id, -1) > offset:
+                smallest[queue_id] = NO_CORRECTION
+        return command.reply(body=CorrectionOffsets(dict(sorted(smallest.items()))).encode())
+
+    # Clone
+
+    def clone(self, peer: Peer, command: Command) -> Command:
+        """314: another group goes on from where this one is, in one topic or in all."""
+        header = decode(CloneOffsetHeader, command.fields)
+        source, target = header.src_group, header.dest_group
+        check_group(target)
+        online = self.members.group(source)
+        for name in [header.topic] if header.topic else self.offsets.topics_of(source):
+            if self.topics.get(name) is None:
+                log.warning("offsets of group %s in %s are not copied: there is no such topic", source, name)
+            elif not header.offline and online is not None and online.subscriptions and name not in online.subscriptions:
+                log.warning("offsets of group %s in %s are not copied: its members do not subscribe to that", source, name)
+            else:
+                for queue_id, offset in self.offsets.queues_of(source, name).items():
+                    self.offsets.commit(target, name, queue_id, offset)
+        return command.reply()
+
+
+def check_version(member: Member) -> None:
+    if member.version < V3_0_7:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the client does not support this feature. version={member.version} of {member}, needed is {V3_0_7} (V3_0_7_SNAPSHOT)",
+        )

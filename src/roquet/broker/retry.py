@@ -1,0 +1,145 @@
+"""Messages that could not be consumed: send-back (36), and the way to the dead letters.
+
+A consumer that fails a message names its log offset. The message is stored once more for %RETRY%<group>, to which the
+group's members subscribe, through the delay levels: level 3 after the first failure (10 s), 4 after the second, up to 2 h.
+After 16 failures, or as many as the group or the consumer says, it goes to %DLQ%<group>, which nobody reads by itself
+(`roquet dead-letters`). RETRY_TOPIC keeps the topic it was sent to, ORIGIN_MESSAGE_ID the id of its first record.
+
+The answer waits for the flush under SYNC_FLUSH, although upstream's does not: the consumer counts the message as done
+after it, so the copy must be as safe as the message was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roquet.broker.delay import HOSTS, Delays
+from roquet.broker.groups import Groups
+from roquet.broker.handler import Handler
+from roquet.broker.send import Sender, unavailable
+from roquet.broker.stats import Stats
+from roquet.broker.topics import Topic, Topics
+from roquet.broker.writer import Draft, Writer
+from roquet.errors import Refused
+from roquet.ports import Peer
+from roquet.settings import BrokerSettings
+from roquet.store.store import Store
+from roquet.wire import headers
+from roquet.wire.bodies import GroupConfig
+from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
+from roquet.wire.command import Command
+from roquet.wire.ids import offset_message_id
+from roquet.wire.names import RETRY_PREFIX, check_topic, dead_letter_topic, retry_topic
+from roquet.wire.record import BadRecord, Record
+
+if TYPE_CHECKING:
+    from random import Random
+
+FIRST_LEVEL = 3
+"""Delay level after the first failure; each further one is a level up."""
+SAYS_MAX_SINCE = 121
+"""Clients of this version (3.4.9) and later say themselves how often a message is tried."""
+DEAD_LETTER_QUEUES = 1
+FAQ = "See http://rocketmq.apache.org/docs/faq/ for further details."
+
+
+class Retries:
+    """No state of its own: everything is in the log."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        writer: Writer,
+        sender: Sender,
+        delays: Delays,
+        stats: Stats,
+        settings: BrokerSettings,
+        random: Random,
+    ) -> None:
+        self.store = store
+        self.topics = topics
+        self.groups = groups
+        self.writer = writer
+        self.sender = sender
+        self.delays = delays
+        self.stats = stats
+        self.settings = settings
+        self.random = random
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, peer: Peer, command: Command) -> Command | None:
+        """36: upstream's checks in upstream's order."""
+        header = headers.decode(headers.SendBackHeader, command.fields)
+        group = self._group(header.group)
+        if not self.settings.broker_permission & Perm.WRITE:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self.settings.broker_ip1}] sending message is forbidden")
+        if group.retry_queue_nums <= 0:
+            return command.reply()  # this group wants no retries: the message is done with
+        topic = self._topic(retry_topic(group.group_name), group.retry_queue_nums, unit_mode=bool(header.unit_mode))
+        if not topic.perm & Perm.WRITE:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
+        record = self._record(header.offset)
+        why = self.store.refuse_writes()
+        if why:
+            raise unavailable(why)
+
+        draft = Draft.of(record)
+        draft.sys_flag = record.sys_flag & ~HOSTS
+        draft.prepared = 0
+        draft.wait_kept = True
+        properties = draft.properties
+        properties.setdefault("RETRY_TOPIC", record.topic)
+        properties.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(record.store_host, record.physical_offset))
+        properties["WAIT"] = "false"
+        said = header.max_reconsume_times if command.version >= SAYS_MAX_SINCE else None
+        if header.delay_level < 0 or record.reconsume_times >= (group.retry_max_times if said is None else said):
+            self._bury(draft, group.group_name)
+            properties["DELAY"] = "0"
+        else:
+            properties["DELAY"] = str(header.delay_level or FIRST_LEVEL + record.reconsume_times)
+            # The group may have been given more queues than its retry topic has: nobody would read those.
+            draft.topic = topic.name
+            draft.queue_id = self.random.randrange(max(1, min(group.retry_queue_nums, topic.read_queues)))
+            # By hand and not through all diversions: what was a transaction or a timed message once is an ordinary one by now.
+            self.delays.divert(draft)
+        draft.reconsumed = min(record.reconsume_times + 1, 0x7FFFFFFF)
+        self.writer.put_as_is(draft)
+        self.stats.sent_back(group.group_name, properties["RETRY_TOPIC"])
+        self.sender.answer_when_stored(command)
+        return None
+
+    def on_send(self, draft: Draft, header: headers.SendHeader, version: int) -> None:
+        """A send to a retry topic, as clients do when their send-back fails: after the last attempt it is a dead letter too.
+
+        The delay it asks for still comes before that, as with Apache RocketMQ 4.9.7.
+        """
+        group = self._group(draft.topic.removeprefix(RETRY_PREFIX))
+        said = header.max_reconsume_times if version >= SAYS_MAX_SINCE else None
+        if draft.reconsumed >= (group.retry_max_times if said is None else said):
+            self._bury(draft, group.group_name)
+
+    def _bury(self, draft: Draft, group: str) -> None:
+        draft.topic = self._topic(dead_letter_topic(group), DEAD_LETTER_QUEUES).name
+        draft.queue_id = self.random.randrange(DEAD_LETTER_QUEUES)
+
+    def _group(self, name: str) -> GroupConfig:
+        found = self.groups.find(name)
+        if found is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name[:255]} {FAQ}")
+        return found
+
+    def _topic(self, name: str, queues: int, *, unit_mode: bool = False) -> Topic:
+        check_topic(name)
+        queues = min(queues, 65_535)
+        return self.topics.ensure(name, read_queues=queues, write_queues=queues, sys_flag=int(TopicFlag.UNIT_SUB) if unit_mode else 0)
+
+    def _record(self, offset: int) -> Record:
+        """Raises Cold when it is not in memory: nothing was changed so far that would hurt twice."""
+        try:
+            return Record.decode(self.store.record_at(offset))
+        except (LookupError, BadRecord):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}") from None

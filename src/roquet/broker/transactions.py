@@ -1,0 +1,628 @@
+"""Transactional messages: prepared (half) first, then committed or rolled back by their producer, who is asked when it is silent.
+
+Everything is in the log, in upstream's topics and forms, so either broker can open the other's directory:
+
+    half topic    the prepared messages; REAL_TOPIC and REAL_QID say where each belongs
+    op topic      one record per half message that is done with; its body is that message's queue offset as decimal text
+    the offsets   of group CID_RMQ_SYS_TRANS in both: every half message before it is done with, every op record before it
+                  names only such messages
+
+A half message is pending as long as no op record names it; this and nothing else is the state. In memory it is a byte
+for every half message since the oldest pending one and eight for every op record since then (`_done`, `_ops`), plus one
+entry for each pending message whose producer was asked. No message is kept. The oldest pending one does not stay behind
+for long: when its producer is asked it is put again at the end, with the count of the checks, and the old one is done.
+
+What a broker killed at any moment leaves, and why it is enough (under SYNC_FLUSH "written" reads "flushed"):
+
+    half message not written          the send was not acknowledged; the producer did not begin its transaction
+    written, no end came              pending; found again at the start, and its producer is asked
+    end came, nothing written         as before: the end is oneway, asking the producer replaces it
+    committed message written,        these two are staged together, the message first, so it is the last record of the log:
+    its op record not                 the start sees a committed message there and writes the missing op record
+    both written                      done; op records count only when they are safe, and the message before them is then too
+    offsets not yet saved             the op records since the saved offset are read again
+    asked: new copy written,          both are pending and name the same original (TRAN_PREPARED_QUEUE_OFFSET): the newest counts
+    the old one's op record not
+    given up: written to the topic    pending again, and given up again: it stands twice in TRANS_CHECK_MAX_TIME_TOPIC
+    of those, its op record not
+
+So nothing acknowledged is lost, what was rolled back is never shown, and a message is committed once. Apache's broker
+commits as often as it is told, and keeps no record of putting a message again: what it left half done in a directory can be
+asked about, and so committed, a second time. An end that comes late, for a message that was put again meanwhile, ends the
+newest copy. A second end of the same message changes nothing; the same holds for an end that comes after a message was
+given up: code 323 puts it back for asking.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from roquet.broker.handler import Handler
+from roquet.broker.members import Members
+from roquet.broker.notices import Notices
+from roquet.broker.offsets import Offsets
+from roquet.broker.send import Sender, unavailable
+from roquet.broker.topics import Topics
+from roquet.broker.writer import PROPERTIES_MAX, Draft, Place, Writer
+from roquet.errors import Refused
+from roquet.message import Property
+from roquet.ports import Clock, Peer
+from roquet.settings import BrokerSettings
+from roquet.store.disk import Cold
+from roquet.store.queue import ConsumeQueue
+from roquet.store.store import Store
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import ONEWAY, Command
+from roquet.wire.headers import CheckTransactionHeader, EndTransactionHeader, ResumeCheckHeader, decode, encode
+from roquet.wire.ids import offset_message_id, parse_offset_message_id
+from roquet.wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, check_topic
+from roquet.wire.record import Record, decode_properties, encode_properties
+
+log = logging.getLogger("roquet.broker")
+
+UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
+"""Values of commitOrRollback; the last two are also the bits of a record's sys flag."""
+KINDS = 0xC
+
+LOOKS_MAX = 1_000
+"""Half messages looked at, and op records read, in one tick."""
+STAGED_MAX = 4 * 1024 * 1024
+"""Bytes of half messages put again in one tick."""
+MARKS_MAX = 128
+"""Bytes of properties that are kept free in a half message for what asking adds."""
+QUEUE_ID_MAX = 65_535
+NO_DELAY = ("", "0")
+
+DELAYS = (Property.DELAY, Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, "__STARTDELIVERTIME")
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+Fetch = Callable[[Cold, Callable[[], None]], None]
+
+
+@dataclass(slots=True)
+class Ending:
+    """An op record that was staged and is not safe yet, and what follows when it is."""
+
+    half: int
+    copy: Place | None = None
+    """Where the half message was put again."""
+    original: int = -1
+    check: Record | None = None
+    """The message to ask about, as it was before."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One look at all that is pending. What was stored after its start is left for the next."""
+
+    start_ms: int
+    at: int
+
+
+class Transactions:
+    """State: `_base` is the oldest pending half message, `_done[n]` whether message `_base + n` is done with; `_ops[n]` is the
+    largest half offset that op record `_op_base + n` names. `_copies` leads from an original to its newest copy while that
+    is pending, `_originals` back. `_written` are the op records that are not safe yet, by their offset."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        writer: Writer,
+        sender: Sender,
+        members: Members,
+        offsets: Offsets,
+        settings: BrokerSettings,
+        clock: Clock,
+        notices: Notices,
+        fetch: Fetch,
+    ) -> None:
+        self.store = store
+        self.topics = topics
+        self.writer = writer
+        self.sender = sender
+        self.members = members
+        self.offsets = offsets
+        self.settings = settings
+        self.clock = clock
+        self.notices = notices
+        self.fetch = fetch
+        self.given_up = 0
+        self._base = self._op_base = 0
+        self._done = bytearray()
+        self._ops = array("q")
+        self._copies: dict[int, int] = {}
+        self._originals: dict[int, int] = {}
+        self._written: dict[int, Ending] = {}
+        self._ending: dict[int, int] = {}
+        self._round: Round | None = None
+        self._rested_ms = clock.now_ms()
+        self._turn = 0
+        self._fetching = False
+
+    # Opening
+
+    def open(self) -> None:
+        """Find what is pending. Blocks; reads the op records since the saved offset and every pending message."""
+        self._rested_ms = self.clock.now_ms()
+        halves, ops = self.store.find_queue(HALF_TOPIC, 0), self.store.find_queue(OP_HALF_TOPIC, 0)
+        if halves is None:
+            return
+        self._base = max(self.offsets.find(TRANSACTION_GROUP, HALF_TOPIC, 0), halves.first)
+        early: set[int] = set()
+        if ops is not None:
+            self._op_base = max(self.offsets.find(TRANSACTION_GROUP, OP_HALF_TOPIC, 0), ops.first)
+            while self._op_base + len(self._ops) < ops.visible:
+                named = op_body(patiently(lambda at: self._read(ops, at), self._op_base + len(self._ops)))
+                early.update(half for half in named if half < self._base)
+                self._take(named)
+        at = self._next_pending(self._base)
+        while at < halves.visible:
+            record = patiently(lambda at: self._read(halves, at), at)
+            if record is None:
+                self._mark(at)
+            else:
+                original = original_of(record)
+                if original != at:
+                    # Upstream names the original in copies that are not asked about yet, and its end then names that one.
+                    self._mark(self._copies.get(original, original))
+                    self._copied(original, at)
+                    if original in early:
+                        self._mark(at)
+            at = self._next_pending(at + 1)
+        if self.store.crashed:
+            self._finish_commit()
+        self._advance(halves)
+        if self.pending:
+            log.info("%d prepared messages wait for the end of their transaction", self.pending)
+
+    def _finish_commit(self) -> None:
+        """The last record of the log may be a committed message whose op record was lost with the crash: write it."""
+        last = -1
+        for queue in self.store.queues.values():
+            if queue.next > queue.first:
+                entry = patiently(queue.entry, queue.next - 1)
+                last = max(last, -1 if entry is None else entry[0])
+        if last < 0:
+            return
+        message = Record.decode(patiently(self.store.record_at, last), check_crc=False)
+        if message.sys_flag & KINDS != COMMIT:
+            return
+        try:
+            half = Record.decode(patiently(self.store.record_at, message.prepared_transaction_offset), check_crc=False)
+        except LookupError:
+            return
+        if half.topic != HALF_TOPIC:
+            return
+        at = self._newest(half)
+        if not self._is_done(at):
+            log.info("the commit of half message %d was cut off by the crash after its message was written: it is completed", at)
+            self.store.begin(self.clock.now_ms())
+            self._write_op(Ending(at))
+            self.store.commit()
+
+    @property
+    def pending(self) -> int:
+        """Prepared messages whose transaction has not ended."""
+        halves = self.store.find_queue(HALF_TOPIC, 0)
+        return 0 if halves is None else max(0, halves.visible - self._base - self._done.count(1))
+
+    # Preparing
+
+    def divert(self, draft: Draft) -> None:
+        """Send a transactional message to the half topic. Raises Refused."""
+        properties = draft.properties
+        if properties.get(Property.TRANSACTION_PREPARED, "").lower() != "true":
+            return
+        delays = [name for name in DELAYS if properties.get(name, "") not in NO_DELAY]
+        if draft.reconsumed > 0 and Property.DELAY in delays:
+            return  # a consumer before 4.6.1 sends a message again that once was transactional
+        if self.settings.reject_transaction_message:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self.settings.broker_ip1}] sending transaction message is forbidden")
+        if delays:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a transactional message cannot be delayed or timed, but it has {delays[0]}={properties[delays[0]][:64]}: remove that",
+            )
+        if len(draft.text().encode()) + len(draft.topic) + MARKS_MAX > PROPERTIES_MAX:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal, maybe msg properties exceed the limit of {PROPERTIES_MAX} bytes, of which {MARKS_MAX} and the "
+                "topic's name are kept for the transaction",
+            )
+        self.topics.ensure(HALF_TOPIC, read_queues=1, write_queues=1)
+        properties[Property.REAL_TOPIC] = draft.topic
+        properties[Property.REAL_QUEUE_ID] = str(draft.queue_id)
+        properties.pop(Property.TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # ours; a client's would end another message
+        draft.topic, draft.queue_id = HALF_TOPIC, 0
+        draft.wait_kept = True
+
+    # Ending
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.END_TRANSACTION: self.end, RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume}
+
+    def end(self, peer: Peer, command: Command) -> Command | None:
+        """37. Oneway from every known client; whoever wants an answer gets it when the decision is safe."""
+        header = decode(EndTransactionHeader, command.fields)
+        if self.settings.broker_role == "SLAVE":
+            raise Refused(ResponseCode.SLAVE_NOT_AVAILABLE, "a transaction is ended at the master, this is a slave")
+        kind = header.commit_or_rollback
+        if kind == UNKNOWN:
+            return command.reply()  # its producer is asked when the time comes
+        if kind not in (COMMIT, ROLLBACK):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"commitOrRollback field wrong: {kind}, expected {UNKNOWN}, {COMMIT} or {ROLLBACK}")
+        why = self.store.refuse_writes()
+        if why:
+            raise unavailable(why)
+        record = self._prepared(header)
+        at = self._newest(record)
+        if self._is_done(at) or self._is_ending(at):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the transaction of {header.msg_id[:100]} has ended already, or was given up; nothing is changed by this end",
+            )
+        if kind == COMMIT:
+            self.writer.put_as_is(committed(record))
+        self._write_op(Ending(at))
+        self.sender.answer_when_stored(command)
+        return None
+
+    def _prepared(self, header: EndTransactionHeader) -> Record:
+        """The half message that an end means. Raises Refused when it is none, or another one."""
+        try:
+            record = Record.decode(self.store.record_at(header.commit_log_offset), check_crc=False)
+        except LookupError:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed") from None
+        if record.topic != HALF_TOPIC:  # upstream would commit any message of the group
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"Find prepared transaction message failed: none begins at {header.commit_log_offset}")
+        if decode_properties(record.properties).get(Property.PRODUCER_GROUP) != header.producer_group:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if record.queue_offset != header.tran_state_table_offset:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        return record
+
+    def resume(self, peer: Peer, command: Command) -> None:
+        """323: a message that was given up is asked about again, from the first time on."""
+        failed = f"Put message back to {HALF_TOPIC} failed."
+        message_id = decode(ResumeCheckHeader, command.fields).msg_id or ""
+        _, offset = parse_offset_message_id(message_id)
+        try:
+            record = Record.decode(self.store.record_at(offset), check_crc=False)
+        except LookupError:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{failed} There is no message {message_id[:100]}") from None
+        if record.topic != CHECK_MAX_TIME_TOPIC:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{failed} {message_id} is a message of {record.topic}, not of {CHECK_MAX_TIME_TOPIC}")
+        why = self.store.refuse_writes()
+        if why:
+            raise unavailable(why)
+        self.topics.ensure(HALF_TOPIC, read_queues=1, write_queues=1)
+        draft = Draft.of(record)
+        draft.topic, draft.queue_id, draft.wait_kept = HALF_TOPIC, 0, True
+        draft.properties[Property.TRANSACTION_CHECK_TIMES] = "0"
+        draft.properties.pop(Property.TRANSACTION_PREPARED_QUEUE_OFFSET, None)
+        self.writer.put_as_is(draft)
+        self.sender.answer_when_stored(command)
+
+    def _write_op(self, ending: Ending) -> None:
+        """Stage the record that says: this half message is done with. What follows happens when it is safe (`_settle`)."""
+        properties = {Property.WAIT: "true", Property.TAGS: "d"}
+        host = self.store.store_host
+        draft = Draft(OP_HALF_TOPIC, 0, b"%d" % ending.half, properties, born_ms=self.store.now_ms, born_host=host, wait_kept=True)
+        at = self.writer.put_as_is(draft).queue_offset
+        lost = self._written.get(at)
+        if lost is not None:
+            self._ending.pop(lost.half, None)  # its write failed, so its place is free again
+        self._written[at] = ending
+        self._ending[ending.half] = at
+
+    # Time
+
+    def tick(self, now_ms: int) -> None:
+        halves, ops = self.store.find_queue(HALF_TOPIC, 0), self.store.find_queue(OP_HALF_TOPIC, 0)
+        if halves is None or self.settings.broker_role == "SLAVE":
+            return
+        if ops is not None:
+            self._settle(ops)
+        self._advance(halves)
+        if self._round is None and now_ms - self._rested_ms >= self.settings.transaction_check_interval:
+            self._round = Round(now_ms, self._base)
+        if self._round is not None and not self._fetching:
+            finished = False
+            try:
+                finished = self._look(halves, self._round, now_ms)
+            except Cold as cold:
+                self._wait_for(cold)
+            except Refused as refused:
+                log.warning("prepared messages could not be looked through: %s", refused.remark)
+                finished = True
+            else:
+                finished = finished or bool(self.store.refuse_writes())
+            if not self._fetching and finished:
+                self._round = None
+                self._rested_ms = now_ms
+
+    def _wait_for(self, cold: Cold) -> None:
+        def then() -> None:
+            self._fetching = False
+
+        self._fetching = True
+        try:
+            self.fetch(cold, then)
+        except Refused:  # the disk is busy: the next tick tries again
+            self._fetching = False
+
+    def _settle(self, ops: ConsumeQueue) -> None:
+        """Take in the op records that became safe; what follows from ours happens now."""
+        for _ in range(LOOKS_MAX):
+            at = self._op_base + len(self._ops)
+            if at >= ops.visible:
+                break
+            ending = self._written.pop(at, None)
+            if ending is None:
+                try:
+                    named = op_body(self._read(ops, at))
+                except Cold as cold:
+                    if not self._fetching:
+                        self._wait_for(cold)
+                    break
+                self._take(named)
+                continue
+            self._take([ending.half])
+            if self._ending.get(ending.half) == at:
+                del self._ending[ending.half]
+            if ending.copy is not None:
+                self._copied(ending.original, ending.copy.queue_offset)
+                if ending.check is not None:
+                    self._ask(ending.check, ending.copy)
+        for at in [at for at in self._written if at >= ops.next]:  # the write was undone: pending as before
+            self._ending.pop(self._written.pop(at).half, None)
+
+    # What is pending
+
+    def _take(self, named: list[int]) -> None:
+        for half in named:
+            self._mark(half)
+        self._ops.append(max(named, default=-1))
+
+    def _mark(self, half: int) -> None:
+        """This half message is done with."""
+        original = self._originals.pop(half, None)
+        if original is not None and self._copies.get(original) == half:
+            del self._copies[original]
+        place = half - self._base
+        halves = self.store.find_queue(HALF_TOPIC, 0)
+        if place < 0 or halves is None or half >= halves.next:
+            return
+        if place >= len(self._done):
+            self._done += bytes(place + 1 - len(self._done))
+        self._done[place] = 1
+
+    def _is_done(self, half: int) -> bool:
+        place = half - self._base
+        return place < 0 or (place < len(self._done) and self._done[place] == 1)
+
+    def _is_ending(self, half: int) -> bool:
+        at, ops = self._ending.get(half), self.store.find_queue(OP_HALF_TOPIC, 0)
+        return at is not None and ops is not None and at < ops.next
+
+    def _next_pending(self, half: int) -> int:
+        """The first one from here on that is not done with; it may be behind the end."""
+        place = max(half - self._base, 0)
+        if place >= len(self._done):
+            return self._base + place
+        found = self._done.find(0, place)
+        return self._base + (found if found >= 0 else len(self._done))
+
+    def _copied(self, original: int, copy: int) -> None:
+        self._originals.pop(self._copies.get(original, -1), None)
+        if not self._is_done(copy):
+            self._copies[original] = copy
+            self._originals[copy] = original
+
+    def _newest(self, record: Record) -> int:
+        """The half message that stands for this one now: itself, or the copy that was made when its producer was asked."""
+        return self._copies.get(original_of(record), record.queue_offset)
+
+    def _advance(self, halves: ConsumeQueue) -> None:
+        """Forget what is done with, up to the oldest pending; note the progress."""
+        base, op_base = self._base, self._op_base
+        count = self._done.find(0)
+        count = max(len(self._done) if count < 0 else count, halves.first - base)  # retention took what is older
+        if count > 0:
+            del self._done[:count]
+            self._base += count
+        done = 0
+        while done < len(self._ops) and self._ops[done] < self._base:
+            done += 1
+        if done:
+            del self._ops[:done]
+            self._op_base += done
+        if self._base != base or self._op_base != op_base:
+            self.offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, self._base)
+            self.offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, self._op_base)
+
+    # Asking
+
+    def _look(self, halves: ConsumeQueue, current: Round, now_ms: int) -> bool:
+        """Go on with a round; whether it is finished. Raises Cold when a message is not in memory."""
+        staged = 0
+        for _ in range(LOOKS_MAX):
+            if staged >= STAGED_MAX or self.store.refuse_writes():
+                return False
+            at = self._next_pending(current.at)
+            if at >= halves.visible:
+                return True
+            current.at = at
+            if not self._is_ending(at):
+                record = self._read(halves, at)
+                if record is None:
+                    log.error("half message %d cannot be read any more: its transaction is forgotten", at)
+                    self._mark(at)
+                elif not self._decide(record, current, now_ms):
+                    return True
+                else:
+                    staged += len(record.body) + len(record.properties)
+            current.at = at + 1
+        return False
+
+    def _decide(self, record: Record, current: Round, now_ms: int) -> bool:
+        """Ask about it, leave it for later, or give it up. False: it is too young, and so is everything behind it."""
+        settings, properties = self.settings, decode_properties(record.properties)
+        times, age_ms = number(properties.get(Property.TRANSACTION_CHECK_TIMES), 0), now_ms - record.born_timestamp
+        if record.store_timestamp >= current.start_ms:
+            return False  # among these are the copies of this round: whoever was asked has until the next to answer
+        if times >= settings.transaction_check_max or age_ms > settings.file_reserved_time * 3_600_000:
+            self._give_up(record, properties, times)
+            return True
+        immunity_s = properties.get(Property.CHECK_IMMUNITY_SECONDS)
+        wanted = number(immunity_s, -1)
+        immunity_ms = settings.transaction_time_out if wanted < 0 else wanted * 1_000
+        if 0 <= age_ms < immunity_ms:
+            if immunity_s is None:
+                return False
+            # It asked for patience. It is put again without asking, so that it does not hold up those behind it.
+            self._put_again(record, properties)
+            return True
+        properties[Property.TRANSACTION_CHECK_TIMES] = str(times + 1)
+        self._put_again(record, properties, ask=True)
+        return True
+
+    def _put_again(self, record: Record, properties: dict[str, str], *, ask: bool = False) -> None:
+        original = original_of(record)
+        properties[Property.TRANSACTION_PREPARED_QUEUE_OFFSET] = str(original)
+        draft = Draft.of(record)
+        draft.properties, draft.wait_kept = properties, True
+        try:
+            place = self.writer.put_as_is(draft)
+        except Refused as refused:  # only a message of Apache's with properties up to the limit
+            log.error("half message %d cannot be put again: %s", record.queue_offset, refused.remark)
+            self._give_up(record, decode_properties(record.properties), 0)
+            return
+        asked = replace(record, properties=encode_properties(properties).encode()) if ask else None
+        self._write_op(Ending(record.queue_offset, place, original, asked))
+
+    def _give_up(self, record: Record, properties: dict[str, str], times: int) -> None:
+        self.topics.ensure(CHECK_MAX_TIME_TOPIC, read_queues=1, write_queues=1)
+        draft = Draft.of(record)
+        draft.topic, draft.queue_id, draft.properties, draft.wait_kept = CHECK_MAX_TIME_TOPIC, 0, without_marks(properties), True
+        self.writer.put_as_is(draft)
+        self._write_op(Ending(record.queue_offset))
+        self.given_up += 1
+        self.notices.warn(
+            "transactions given up",
+            f"{self.given_up} prepared messages were given up since the start and stand in {CHECK_MAX_TIME_TOPIC}. The last is "
+            f"{properties.get(Property.UNIQUE_KEY, 'without an id')} for topic {properties.get(Property.REAL_TOPIC)}, of producer group "
+            f"{properties.get(Property.PRODUCER_GROUP)}, which was asked {times} times and did not say commit or roll back. "
+            "See that its producers run and know their transactions; request code 323 asks about a message again.",
+            self.clock.now_ms(),
+        )
+
+    def _ask(self, record: Record, copy: Place) -> None:
+        """39 to one producer of the group; any of them can answer, each in its turn."""
+        properties = without_marks(decode_properties(record.properties))
+        group = properties.get(Property.PRODUCER_GROUP, "")
+        producers = [peer for peer in self.members.producers(group) if not peer.closed]
+        key = f"transactions of {group}"
+        if not producers:
+            self.notices.warn(
+                key,
+                f"producer group {group} has prepared messages whose transactions have not ended, and no producer that could be asked is "
+                f"connected. After {self.settings.transaction_check_max} times they are given up. Start a producer of this group.",
+                self.clock.now_ms(),
+            )
+            return
+        self.notices.clear(key)
+        unique = properties.get(Property.UNIQUE_KEY)
+        header = CheckTransactionHeader(
+            copy.queue_offset, copy.log_offset, unique, unique, offset_message_id(record.store_host, copy.log_offset)
+        )
+        properties[Property.WAIT] = "false"
+        try:
+            topic, queue_id = destination(properties)
+        except Refused as refused:
+            log.error("half message %d cannot be asked about: %s", copy.queue_offset, refused.remark)
+            return
+        body = replace(
+            record, topic=topic, queue_id=queue_id, queue_offset=copy.queue_offset, physical_offset=copy.log_offset,
+            properties=encode_properties(properties).encode(),
+        )  # fmt: skip
+        self._turn += 1
+        peer = producers[self._turn % len(producers)]
+        peer.send(Command(RequestCode.CHECK_TRANSACTION_STATE, encode(header), body.encode(), flag=ONEWAY).encode())
+
+    # Reading
+
+    def _read(self, queue: ConsumeQueue, offset: int) -> Record | None:
+        """None when it is gone. Raises Cold."""
+        entry = queue.entry(offset)
+        if entry is None:
+            return None
+        try:
+            return Record.decode(self.store.record_at(entry[0]), check_crc=False)
+        except LookupError:
+            return None
+
+    def __repr__(self) -> str:
+        return f"<Transactions from {self._base}, {self.pending} pending, {len(self._ops)} op records from {self._op_base}>"
+
+
+def committed(record: Record) -> Draft:
+    """The message that consumers get for a half message. Upstream keeps all its properties, and so do we."""
+    draft = Draft.of(record)
+    draft.topic, draft.queue_id = destination(draft.properties)
+    draft.properties = without_marks(draft.properties)
+    draft.sys_flag |= COMMIT
+    draft.prepared = record.physical_offset
+    draft.wait_kept = True
+    return draft
+
+
+def destination(properties: dict[str, str]) -> tuple[str, int]:
+    """Where a half message belongs. Raises Refused: the directory may be from anywhere."""
+    topic, queue_id = properties.get(Property.REAL_TOPIC, ""), number(properties.get(Property.REAL_QUEUE_ID), -1)
+    check_topic(topic)
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} of a prepared message, allowed are 0 to {QUEUE_ID_MAX}")
+    return topic, queue_id
+
+
+def without_marks(properties: dict[str, str]) -> dict[str, str]:
+    """Without the name of the original, which upstream writes only into messages that asked for patience."""
+    if Property.CHECK_IMMUNITY_SECONDS in properties:
+        return properties
+    return {name: value for name, value in properties.items() if name != Property.TRANSACTION_PREPARED_QUEUE_OFFSET}
+
+
+def original_of(record: Record) -> int:
+    """The queue offset that the producer knows a half message by."""
+    named = number(decode_properties(record.properties).get(Property.TRANSACTION_PREPARED_QUEUE_OFFSET), -1)
+    return named if 0 <= named < record.queue_offset else record.queue_offset
+
+
+def op_body(record: Record | None) -> list[int]:
+    """The half messages that an op record names: one in 4.x, "1,2,3," in 5.x."""
+    if record is None:
+        return []
+    return [int(word) for word in record.body.split(b",") if word.isdigit() and len(word) < 19]
+
+
+def number(text: str | None, otherwise: int) -> int:
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
+        return otherwise
+    return int(text)
+
+
+def patiently(read: Callable[[A], T], argument: A) -> T:
+    """Read while nobody waits: what is not in memory is fetched right here."""
+    while True:
+        try:
+            return read(argument)
+        except Cold as cold:
+            cold.fetch()

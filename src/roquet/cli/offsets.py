@@ -1,0 +1,165 @@
+"""`roquet group reset`, `skip` and `clone`: moving how far a group has read."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from typing import TYPE_CHECKING
+
+from roquet.cli.options import Commands, cluster_options, command, confirmed, timestamp_ms
+from roquet.cli.render import counted, emit, emit_json, note, table
+from roquet.cli.topics import admin
+
+if TYPE_CHECKING:
+    from roquet.admin.client import ProgressReset, ResetTo
+
+OFFSET_MAX = 100_000_000_000
+"""Smaller numbers are offsets, larger ones milliseconds since 1970: that is March 1973."""
+
+
+def add_commands(nouns: Commands) -> None:
+    reset = command(
+        nouns,
+        "reset",
+        "let a group read a topic again from a time, or from its beginning",
+        """
+        roquet group reset billing pay --to 2024-05-01T10:00 --dry-run     what would happen
+        roquet group reset billing pay --to first
+        roquet group reset billing pay --to 4711 --queue 2                 while no member runs
+        """,
+    )
+    reset.add_argument("group", metavar="GROUP")
+    reset.add_argument("topic", metavar="TOPIC")
+    reset.add_argument("--to", type=position, required=True, metavar="TIME|first|last|OFFSET", help="where to go on")
+    reset.add_argument("--queue", type=queue_id, metavar="N", help="only this queue of every broker; while no member runs")
+    reset.add_argument("--dry-run", action="store_true", help="say what would happen, and do nothing")
+    reset.add_argument("--yes", action="store_true", help="do not ask")
+    cluster_options(reset)
+    reset.set_defaults(run=reset_group)
+
+    skip = command(
+        nouns, "skip", "let a group skip its backlog in a topic", "roquet group skip billing pay --dry-run\nroquet group skip billing pay"
+    )
+    skip.add_argument("group", metavar="GROUP")
+    skip.add_argument("topic", metavar="TOPIC")
+    skip.add_argument("--dry-run", action="store_true", help="say what would happen, and do nothing")
+    skip.add_argument("--yes", action="store_true", help="do not ask")
+    cluster_options(skip)
+    skip.set_defaults(run=reset_group, to="last", queue=None)
+
+    clone = command(
+        nouns,
+        "clone",
+        "let a group go on from where another one is",
+        "roquet group clone billing billing-new\nroquet group clone billing audit --topic pay",
+    )
+    clone.add_argument("group", metavar="FROM")
+    clone.add_argument("target", metavar="TO", help="a group without running members")
+    clone.add_argument("--topic", metavar="TOPIC", help="only in this topic (default: in all)")
+    clone.add_argument("--yes", action="store_true", help="do not ask")
+    cluster_options(clone)
+    clone.set_defaults(run=clone_group)
+
+
+def position(text: str) -> ResetTo:
+    if text == "first":
+        return "first"
+    if text == "last":
+        return "last"
+    if text.isascii() and text.isdigit() and int(text) < OFFSET_MAX:
+        return int(text)
+    try:
+        return datetime.datetime.fromtimestamp(timestamp_ms(text) / 1000)
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(f"{text!r} is too far away for a time") from None
+
+
+def queue_id(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no queue; allowed are 0 to 65535")
+    return int(text)
+
+
+async def reset_group(arguments: argparse.Namespace) -> int:
+    group, topic, to = arguments.group, arguments.topic, arguments.to
+    async with admin(arguments) as cluster:
+        plan = await cluster.reset_progress(group, topic, to, queue_id=arguments.queue, dry_run=True)
+        if arguments.dry_run:
+            return report(plan, arguments, done=False)
+        if not plan.members and group not in await cluster.groups():
+            note(f"roquet: no broker knows a group {group!r}; see which there are: roquet group list")
+            return 1
+        if not arguments.json:
+            emit(moves_table(plan))
+        if not confirmed(arguments, f"Let group {group} go on there in {topic}?"):
+            return 1
+        result = await cluster.reset_progress(group, topic, to, queue_id=arguments.queue)
+    return report(result, arguments, done=True)
+
+
+def report(reset: ProgressReset, arguments: argparse.Namespace, *, done: bool) -> int:
+    if arguments.json:
+        emit_json(
+            {
+                "group": reset.group,
+                "topic": reset.topic,
+                "done": done,
+                "members": reset.members,
+                "queues": [
+                    {
+                        "broker": move.queue.broker_name,
+                        "queueId": move.queue.queue_id,
+                        "consumed": move.consumed,
+                        "target": move.target,
+                    }
+                    for move in reset.moves
+                ],
+            }
+        )
+        return 0
+    if not done:
+        emit(moves_table(reset))
+    again, skipped = both_ways(reset)
+    verb = "reads" if done else "would read"
+    emit(f"group {reset.group} {verb} {counted(again, 'message')} of {reset.topic} again and skips {counted(skipped, 'message')}")
+    if done and reset.members:
+        emit(f"{counted(len(reset.members), 'running member')} told; see them move: roquet group progress {reset.group}")
+    elif done:
+        emit("its progress is set; no member runs now")
+    return 0
+
+
+def moves_table(reset: ProgressReset) -> str:
+    return table(
+        ["BROKER", "QUEUE", "CONSUMED", "GOES ON AT", "CHANGE"],
+        [
+            [move.queue.broker_name, move.queue.queue_id, move.consumed, move.target, f"{move.target - (move.consumed or 0):+,}"]
+            for move in reset.moves
+        ],
+    )
+
+
+def both_ways(reset: ProgressReset) -> tuple[int, int]:
+    """(messages read again, messages skipped)."""
+    changes = [move.target - (move.consumed or 0) for move in reset.moves]
+    return -sum(min(change, 0) for change in changes), sum(max(change, 0) for change in changes)
+
+
+async def clone_group(arguments: argparse.Namespace) -> int:
+    source, target, topic = arguments.group, arguments.target, arguments.topic
+    async with admin(arguments) as cluster:
+        have = await cluster.progress(source, topic)
+        if not have:
+            note(f"roquet: group {source!r} has no progress{f' in {topic!r}' if topic else ''} that could be copied")
+            return 1
+        if not confirmed(arguments, f"Let group {target} go on where {source} is?"):
+            return 1
+        await cluster.clone_progress(source, target, topic)
+        copied = await cluster.progress(target, topic)
+    topics = sorted({one.queue.topic for one in copied})
+    if arguments.json:
+        emit_json({"from": source, "to": target, "topics": topics, "lag": sum(one.lag for one in copied)})
+    else:
+        lag = counted(sum(one.lag for one in copied), "message")
+        emit(f"group {target} goes on where {source} is, in {', '.join(topics) or 'no topic'}; lag: {lag}")
+    return 0

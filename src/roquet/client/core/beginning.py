@@ -1,0 +1,41 @@
+"""Where a group begins in a queue: where it stopped, and if it never was there, at one of three places.
+
+                  ordinary topic                    retry topic
+    first         the first that still exists       0
+    last          the end                           0
+    timestamp     what was stored at that time      the end
+"""
+
+from __future__ import annotations
+
+from roquet.client.core.offsets import Offsets
+from roquet.client.core.queue_calls import NO_OFFSET, GotNumber, QueueCalls
+from roquet.errors import RoquetError
+from roquet.message import MessageQueue
+from roquet.wire.bodies import ConsumeFromWhere
+from roquet.wire.names import is_retry_topic
+
+FROM_FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+FROM_LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+FROM_TIMESTAMP = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+HALF_AN_HOUR_MS = 30 * 60_000
+
+
+def where_to_begin(
+    calls: QueueCalls, offsets: Offsets, queue: MessageQueue, consume_from: ConsumeFromWhere, timestamp_ms: int, done: GotNumber
+) -> None:
+    retry = is_retry_topic(queue.topic)
+
+    def loaded(result: int | RoquetError) -> None:
+        if isinstance(result, RoquetError) or result != NO_OFFSET:
+            done(result)
+        elif consume_from is FROM_TIMESTAMP and not retry:
+            calls.search_offset(queue, timestamp_ms, done)
+        elif consume_from is FROM_TIMESTAMP or (consume_from is not FROM_FIRST and not retry):
+            calls.max_offset(queue, done)
+        elif retry:
+            done(0)
+        else:
+            calls.min_offset(queue, lambda first: done(max(first, 0) if isinstance(first, int) else first))
+
+    offsets.load(queue, loaded)

@@ -1,0 +1,505 @@
+"""LitePullCore: a group member that asks for its messages. Queues are read ahead; poll hands out what is there.
+
+    subscribe(topics)   queues are shared out in the group, as for a push consumer
+    assign(queues)      these queues, whatever others do; no part in the group's rebalancing
+
+Three numbers per queue:
+
+    offset      where the next pull begins                         moves when messages arrive here
+    position    the next message that poll will return             moves when poll returns
+    finished    what counts as done, and is committed              moves to position when poll is called again
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from roquet.client.core.beginning import FROM_LAST, HALF_AN_HOUR_MS, where_to_begin
+from roquet.client.core.instance import ClientCore, Finished, Reply
+from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
+from roquet.client.core.offsets import RemoteOffsets
+from roquet.client.core.process_queue import COUNT_MAX, SIZE_MAX
+from roquet.client.core.producer import valid
+from roquet.client.core.pulling import HASTY_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, Puller, PullResult, PullStatus, wait_after
+from roquet.client.core.queue_calls import GotNumber, QueueCalls
+from roquet.client.core.routes import TopicRoute
+from roquet.client.core.send_back import restore_topic
+from roquet.client.core.share import Share
+from roquet.client.core.timers import Timer
+from roquet.errors import ClientError, NotStarted, RoquetError
+from roquet.message import MessageQueue, ReceivedMessage
+from roquet.routing.assign import AVERAGE, Strategy
+from roquet.routing.subscription import TagFilter, subscribe
+from roquet.wire.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, ResetOffsetBody, SubscriptionData
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.headers import ResetOffsetHeader, decode
+from roquet.wire.names import check_group, check_topic
+
+log = logging.getLogger(__name__)
+
+BLOCK_MS = 20_000
+POLL_MS = 5_000
+
+Polled = Callable[[list[ReceivedMessage] | RoquetError], None]
+Committed = Callable[[RoquetError | None], None]
+
+
+@dataclass
+class LitePullSettings:
+    """Upstream's defaults."""
+
+    auto_commit: bool = True
+    auto_commit_ms: int = 5_000
+    pull_batch_size: int = 10
+    """Messages per pull, and so the most that one poll returns."""
+    count_max: int = COUNT_MAX
+    size_max: int = SIZE_MAX
+    count_all_max: int = 10_000
+    """Messages read ahead: per queue, their bytes, and in all."""
+    consume_from: ConsumeFromWhere = FROM_LAST
+    consume_timestamp_ms: int | None = None
+    strategy: Strategy = AVERAGE
+    block_ms: int = BLOCK_MS
+    namespace: Namespace = NO_NAMESPACE
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("pull_batch_size", 1, 1_024), ("count_max", 1, 65_535), ("count_all_max", 1, 10_000_000), ("auto_commit_ms", 1_000, 1 << 40),
+        ):  # fmt: skip
+            if not low <= getattr(self, name) <= high:
+                raise ClientError(f"{name}={getattr(self, name)}; allowed are {low} to {high}")
+
+
+class _Reading:
+    """One queue being read. A seek makes a new one; what still arrives for the old one is ignored."""
+
+    __slots__ = ("count", "finished", "full", "gone", "offset", "paused", "position", "queue", "size", "waits")
+
+    def __init__(self, queue: MessageQueue, offset: int) -> None:
+        self.queue = queue
+        self.offset = self.position = self.finished = offset
+        self.count = 0  # messages read ahead
+        self.size = 0
+        self.full = False  # pulling waits until poll takes some
+        self.waits = False  # pulling waits because of the pause
+        self.paused = False
+        self.gone = False
+
+
+class _Poll:
+    """Somebody waits for messages."""
+
+    __slots__ = ("done", "timer")
+
+    def __init__(self, done: Polled) -> None:
+        self.done: Polled | None = done
+        self.timer: Timer | None = None
+
+    def cancel(self) -> None:
+        self.done = None
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class LitePullCore:
+    def __init__(self, client: ClientCore, group: str, settings: LitePullSettings | None = None) -> None:
+        self.settings = settings or LitePullSettings()
+        self.namespace = self.settings.namespace
+        valid(check_group, group)
+        self.client = client
+        self.group = group = self.namespace.wrap(group)
+        self.calls = QueueCalls(client)
+        self.offsets = RemoteOffsets(group, self.calls)
+        self.share = Share(client, group, self, strategy=self.settings.strategy, broadcasting=False)
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.readings: dict[MessageQueue, _Reading] = {}
+        self.on_settled: Finished | None = None
+        self.started = False
+        self.started_ms = 0
+        self._filters: dict[str, TagFilter] = {}
+        self._assigned: set[MessageQueue] | None = None  # None: not by hand
+        self._joined = False
+        self._puller = Puller(client, group)
+        self._ready: deque[tuple[_Reading, list[ReceivedMessage], int]] = deque()  # (queue, messages, position after them)
+        self._count = 0
+        self._polls: deque[_Poll] = deque()
+        self._commit_due_ms = 0
+
+    # -- which queues
+
+    def subscribe(self, topic: str, tags: str = "*") -> None:
+        if self._assigned is not None:
+            raise ClientError("this consumer was given queues with assign(); subscribe and assign exclude each other, make another one")
+        topic = self.namespace.wrap(topic)
+        valid(check_topic, topic)
+        self.subscriptions[topic] = subscribe(topic, tags, self.client.clock.now_ms())
+        self._filters[topic] = TagFilter.of(self.subscriptions[topic])
+        if self.started:
+            self._join()
+            self.share.topic_added(topic)
+
+    def unsubscribe(self, topic: str) -> None:
+        if self.subscriptions.pop(self.namespace.wrap(topic), None) is not None:
+            self.share.topic_removed(self.namespace.wrap(topic))
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read exactly these from now on."""
+        if self.subscriptions:
+            raise ClientError("this consumer subscribes to topics; subscribe and assign exclude each other, make another one")
+        self._assigned = {self.namespace.wrap_queue(queue) for queue in queues}
+        for queue in [queue for queue in self.readings if queue not in self._assigned]:
+            self.drop(queue)
+        if self.started:
+            self._take_assigned()
+
+    def _take_assigned(self) -> None:
+        for queue in sorted((self._assigned or set()) - self.readings.keys()):
+            self.prepare(queue, partial(self._prepared, queue))
+
+    def _prepared(self, queue: MessageQueue, result: int | RoquetError) -> None:
+        if not self.started or queue not in (self._assigned or ()) or queue in self.readings:
+            return
+        if isinstance(result, RoquetError):
+            log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, result)
+            self.client.after(TROUBLE_MS, self._take_assigned)
+        else:
+            self.begin(queue, result)
+
+    # -- being part of a client
+
+    def start(self) -> None:
+        self.started = True
+        self.started_ms = self.client.clock.now_ms()
+        self._commit_due_ms = self.started_ms + self.settings.auto_commit_ms
+        if self.subscriptions:
+            self._join()
+            return
+        self._take_assigned()
+        self._settled()
+
+    def _join(self) -> None:
+        if not self._joined:
+            self.client.add_consumer(self)
+            self._joined = True
+            self.share.start(self._settled)
+
+    def _settled(self) -> None:
+        told, self.on_settled = self.on_settled, None
+        if told is not None:
+            told()
+
+    def close(self, done: Finished, *, finish: bool = True) -> None:
+        """`finish`: what the last poll returned counts as done. Only with auto commit anything is committed here."""
+        if not self.started:
+            done()
+            return
+        if self.settings.auto_commit:
+            self._note(finish)
+        self.started = False
+        self.share.stop()
+        for reading in self.readings.values():
+            reading.gone = True
+        for poll in self._polls:
+            self._answer(poll, NotStarted(f"consumer {self.group!r} was closed"))
+        self._polls.clear()
+        self.offsets.persist_surely(lambda: self.client.remove_consumer(self, done))
+
+    def topics(self) -> Collection[str]:
+        return self.subscriptions.keys()
+
+    def heartbeat(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=ConsumeType.CONSUME_ACTIVELY,
+            message_model=MessageModel.CLUSTERING,
+            consume_from_where=self.settings.consume_from,
+            subscription_data_set=list(self.subscriptions.values()),
+        )
+
+    def persist(self) -> None:
+        self.offsets.persist()
+
+    def rebalance(self) -> None:
+        self.share.rebalance()
+
+    def route_changed(self, route: TopicRoute) -> None:
+        self.share.route_changed(route)
+
+    def asked(self, address: str, command: Command, reply: Reply) -> None:
+        if command.code != RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            reply(self.client.answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "a lite pull consumer does not serve this"))
+            return
+        header = decode(ResetOffsetHeader, command.fields)
+        for queue, offset in ResetOffsetBody.decode(command.body).offset_table.items():
+            if queue.topic == header.topic and queue in self.readings and offset >= 0:
+                self._restart(self.readings[queue], offset)
+        reply(self.client.answer(command, ResponseCode.SUCCESS))
+
+    # -- Share's reader
+
+    def held(self) -> Collection[MessageQueue]:
+        return self.readings.keys()
+
+    def prepare(self, queue: MessageQueue, done: GotNumber) -> None:
+        settings = self.settings
+        timestamp = self.started_ms - HALF_AN_HOUR_MS if settings.consume_timestamp_ms is None else settings.consume_timestamp_ms
+        where_to_begin(self.calls, self.offsets, queue, settings.consume_from, timestamp, done)
+
+    def begin(self, queue: MessageQueue, offset: int) -> None:
+        reading = self.readings[queue] = _Reading(queue, offset)
+        self._pull(reading)
+
+    def abandon(self, queue: MessageQueue) -> None:
+        pass
+
+    def drop(self, queue: MessageQueue) -> None:
+        reading = self.readings.pop(queue)
+        self._discard(reading)
+        if self.settings.auto_commit and reading.finished != self.offsets.table.get(queue):
+            self.offsets.update(queue, reading.finished, increase_only=False)
+        self.offsets.release(queue)
+
+    # -- reading ahead
+
+    def _pull(self, reading: _Reading) -> None:
+        if reading.gone or not self.started:
+            return
+        settings = self.settings
+        if reading.paused:
+            reading.waits = True
+            return
+        if reading.count >= settings.count_max or reading.size >= settings.size_max or self._count >= settings.count_all_max:
+            reading.full = True
+            return
+        now = self.client.clock.now_ms()
+        subscription = self.subscriptions.get(reading.queue.topic)
+        self._puller.pull(
+            reading.queue,
+            reading.offset,
+            settings.pull_batch_size,
+            lambda result: self._pulled(reading, now, result),
+            subscription="*" if subscription is None else subscription.sub_string,
+            suspend_ms=settings.block_ms,
+            timeout_ms=max(SUSPENDED_TIMEOUT_MS, settings.block_ms + 10_000),
+            lite=True,
+        )
+
+    def _pull_later(self, reading: _Reading, delay_ms: int) -> None:
+        self.client.after(delay_ms, lambda: self._pull(reading))
+
+    def _pulled(self, reading: _Reading, asked_ms: int, result: PullResult | RoquetError) -> None:
+        if reading.gone or not self.started:
+            return
+        if isinstance(result, RoquetError):
+            self._pull_later(reading, wait_after(self.client, reading.queue, result))
+            return
+        before, reading.offset = reading.offset, result.next_offset
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            log.warning("! group %s: no offset %d in %s, going on from %d", self.group, before, reading.queue, result.next_offset)
+        messages = result.messages
+        tag_filter = self._filters.get(reading.queue.topic)
+        if messages and tag_filter is not None:
+            messages = [message for message in messages if tag_filter.takes_tag(message.tags)]
+        for message in messages:
+            restore_topic(message, self.namespace)
+        if messages or result.next_offset != before:
+            self._ready.append((reading, messages, result.next_offset))
+            reading.count += len(messages)
+            reading.size += sum(len(message.record.body) for message in messages)
+            self._count += len(messages)
+        if messages:
+            self._serve()
+        if result.next_offset == before and self.client.clock.now_ms() - asked_ms < HASTY_MS:
+            self._pull_later(reading, HASTY_MS)
+        else:
+            self._pull(reading)
+
+    def _discard(self, reading: _Reading) -> None:
+        reading.gone = True
+        self._count -= reading.count
+        self._ready = deque(one for one in self._ready if one[0] is not reading)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Some were taken: queues that waited for room pull again."""
+        for reading in [reading for reading in self.readings.values() if reading.full]:
+            reading.full = False
+            self._pull(reading)
+
+    # -- handing out
+
+    def poll(self, timeout_ms: int, done: Polled) -> _Poll:
+        """Messages of one queue, as soon as there are some; none after `timeout_ms`. What the polls before returned is
+        finished now: auto commit counts it."""
+        self._check_started()
+        self._finish()
+        poll = _Poll(done)
+        self._polls.append(poll)
+        self._serve()
+        if poll.done is not None:
+            poll.timer = self.client.after(timeout_ms, lambda: self._answer(poll, []))
+        return poll
+
+    def _finish(self) -> None:
+        for reading in self.readings.values():
+            reading.finished = reading.position
+        now = self.client.clock.now_ms()
+        if self.settings.auto_commit and now >= self._commit_due_ms:
+            self._commit_due_ms = now + self.settings.auto_commit_ms
+            self._note(False)
+            self.offsets.persist()
+
+    def _serve(self) -> None:
+        while self._polls and self._polls[0].done is None:
+            self._polls.popleft()
+        while self._polls:
+            messages = self._take()
+            if not messages:
+                return
+            self._answer(self._polls.popleft(), messages)
+            while self._polls and self._polls[0].done is None:
+                self._polls.popleft()
+
+    def _take(self) -> list[ReceivedMessage]:
+        passed: list[tuple[_Reading, list[ReceivedMessage], int]] = []
+        found: list[ReceivedMessage] = []
+        while self._ready and not found:
+            reading, messages, position = self._ready.popleft()
+            if reading.paused:
+                passed.append((reading, messages, position))
+                continue
+            reading.position = position
+            reading.count -= len(messages)
+            reading.size -= sum(len(message.record.body) for message in messages)
+            self._count -= len(messages)
+            found = messages
+        self._ready.extendleft(reversed(passed))
+        if found:
+            self._go_on()
+        return found
+
+    def _answer(self, poll: _Poll, result: list[ReceivedMessage] | RoquetError) -> None:
+        done = poll.done
+        poll.cancel()
+        if done is not None:
+            done(result)
+
+    def unread(self, messages: list[ReceivedMessage]) -> None:
+        """These were handed out to nobody (the waiter was cancelled meanwhile): hand them out again."""
+        if messages and messages[0].queue in self.readings:
+            self._restart(self.readings[messages[0].queue], messages[0].queue_offset)
+
+    # -- progress
+
+    def _note(self, finish: bool) -> None:
+        for reading in self.readings.values():
+            offset = reading.position if finish else reading.finished
+            if offset != self.offsets.table.get(reading.queue):
+                self.offsets.update(reading.queue, offset, increase_only=False)
+
+    def commit(self, done: Committed, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Remember the positions of all queues (everything that poll returned is finished), or these offsets."""
+        self._check_started()
+        if offsets is None:
+            wanted = {queue: reading.position for queue, reading in self.readings.items()}
+        else:
+            wanted = {self.namespace.wrap_queue(queue): offset for queue, offset in offsets.items()}
+        left = len(wanted)
+        failures: list[RoquetError] = []
+        if not left:
+            done(None)
+            return
+
+        def answered(queue: MessageQueue, result: int | RoquetError) -> None:
+            nonlocal left
+            if isinstance(result, RoquetError):
+                failures.append(result)
+            elif queue in self.readings:
+                self.offsets.written(queue, result)
+            left -= 1
+            if left == 0:
+                done(failures[0] if failures else None)
+
+        for queue, offset in sorted(wanted.items()):
+            self.calls.update_offset(self.group, queue, offset, partial(answered, queue))
+
+    def committed(self, queue: MessageQueue, done: GotNumber) -> None:
+        """How far the group has come, as its broker knows it; -1 when it never was there."""
+        self.calls.fetch_offset(self.group, self.namespace.wrap_queue(queue), done)
+
+    # -- moving
+
+    def seek(self, queue: MessageQueue, offset: int, done: GotNumber) -> None:
+        """Go on from this offset. `done` gets it, or the error when the queue does not reach there."""
+        queue = self._mine(queue).queue
+
+        def got_min(low: int | RoquetError) -> None:
+            if isinstance(low, RoquetError):
+                done(low)
+            else:
+                self.calls.max_offset(queue, partial(got_both, low))
+
+        def got_both(low: int, high: int | RoquetError) -> None:
+            if isinstance(high, RoquetError):
+                done(high)
+            elif not low <= offset <= high:
+                done(ClientError(f"seek to {offset} in {queue}, which reaches from {low} to {high}; choose an offset between"))
+            else:
+                self._move(queue, offset, done)
+
+        self.calls.min_offset(queue, got_min)
+
+    def seek_to_begin(self, queue: MessageQueue, done: GotNumber) -> None:
+        queue = self._mine(queue).queue
+        self.calls.min_offset(queue, lambda found: done(found) if isinstance(found, RoquetError) else self._move(queue, found, done))
+
+    def seek_to_end(self, queue: MessageQueue, done: GotNumber) -> None:
+        queue = self._mine(queue).queue
+        self.calls.max_offset(queue, lambda found: done(found) if isinstance(found, RoquetError) else self._move(queue, found, done))
+
+    def _move(self, queue: MessageQueue, offset: int, done: GotNumber) -> None:
+        reading = self.readings.get(queue)
+        if reading is None:
+            done(ClientError(f"{queue} was given to another member meanwhile"))
+            return
+        self._restart(reading, offset)
+        done(offset)
+
+    def _restart(self, reading: _Reading, offset: int) -> None:
+        fresh = self.readings[reading.queue] = _Reading(reading.queue, offset)
+        fresh.paused = reading.paused
+        self._discard(reading)
+        self._pull(fresh)
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the next message that poll returns from this queue."""
+        return self._mine(queue).position
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Poll returns nothing of these until resume."""
+        for queue in queues:
+            self._mine(queue).paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        for reading in [self._mine(queue) for queue in queues]:
+            reading.paused = False
+            if reading.waits:
+                reading.waits = False
+                self._pull(reading)
+        self._serve()
+
+    def _mine(self, queue: MessageQueue) -> _Reading:
+        self._check_started()
+        reading = self.readings.get(self.namespace.wrap_queue(queue))
+        if reading is None:
+            raise ClientError(f"{queue} is not read by this consumer now; `assignment` lists those that are")
+        return reading
+
+    def _check_started(self) -> None:
+        if not self.started:
+            raise NotStarted(f"consumer {self.group!r} is not started or was closed; use it inside `async with`, or call start()")

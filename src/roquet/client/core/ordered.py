@@ -1,0 +1,290 @@
+"""OrderedConsuming: the messages of a queue one after the other, and no queue at two members at once.
+
+    success    the next messages of the queue
+    failure    the same messages again after a moment (1 s); nothing of the queue overtakes them
+    too often  (max_reconsume_times, by default never) the message becomes a dead letter and the queue goes on
+
+A queue is consumed only while its lock is fresh. A queue that is let go is given back after the call that runs has
+ended and its progress is stored, so that the next member begins exactly there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.offsets import Offsets
+from roquet.client.core.process_queue import NOTHING, ProcessQueue
+from roquet.client.core.queue_locks import QueueLocks
+from roquet.client.core.send_back import SendingBack
+from roquet.client.core.verdicts import Listener, Outcome, Suspend, Verdict
+from roquet.errors import RoquetError
+from roquet.message import MessageQueue, ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+SUSPEND_MS = 1_000
+SUSPEND_MIN_MS, SUSPEND_MAX_MS = 10, 30_000
+CONTINUOUS_MS = 60_000
+LOCK_AGAIN_MS = 3_000
+NO_LIMIT = 0x7FFFFFFF
+NOT_YET = -1
+
+
+class _Lane:
+    """One queue. It outlives the ProcessQueues of it, so that two never run at once."""
+
+    __slots__ = ("busy", "on_free", "pending", "process_queue", "ready", "resting", "since_ms", "uncommitted")
+
+    def __init__(self, process_queue: ProcessQueue) -> None:
+        self.process_queue = process_queue
+        self.pending: deque[ReceivedMessage] = deque()
+        self.uncommitted: list[ReceivedMessage] = []  # consumed, but the user has not said COMMIT
+        self.busy = False  # the listener runs
+        self.ready = False  # stands in line
+        self.resting: object | None = None  # suspended, or waits for its lock
+        self.since_ms = NOT_YET  # consumed without a pause since then
+        self.on_free: list[Finished] = []
+
+    def restart(self, process_queue: ProcessQueue) -> None:
+        self.process_queue = process_queue
+        self.pending.clear()
+        self.uncommitted = []
+        self.resting = None
+
+
+class OrderedConsuming:
+    def __init__(
+        self,
+        client: ClientCore,
+        group: str,
+        offsets: Offsets,
+        listener: Listener,
+        sending_back: SendingBack,
+        locks: QueueLocks | None,
+        *,
+        concurrency_max: int,
+        batch_size: int,
+        auto_commit: bool = True,
+        suspend_ms: int = SUSPEND_MS,
+        continuous_ms: int = CONTINUOUS_MS,
+    ) -> None:
+        """`locks` is None for broadcasting: every member consumes every queue, each in order."""
+        self.client = client
+        self.group = group
+        self.offsets = offsets
+        self.listener = listener
+        self.sending_back = sending_back
+        self.locks = locks
+        self.concurrency_max = concurrency_max
+        self.batch_size = batch_size
+        self.auto_commit = auto_commit
+        self.suspend_ms = suspend_ms
+        self.continuous_ms = continuous_ms
+        self.running = 0
+        self.failures: dict[str, int] = {}
+        self.on_idle: Callable[[], None] | None = None
+        self._lanes: dict[MessageQueue, _Lane] = {}
+        self._ready: deque[_Lane] = deque()
+        self._starting = False
+        self._stopped = False
+
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        lane = self._lanes.get(process_queue.queue)
+        if lane is None:
+            lane = self._lanes[process_queue.queue] = _Lane(process_queue)
+        elif lane.process_queue is not process_queue:
+            lane.restart(process_queue)
+        lane.pending.extend(messages)
+        self._line_up(lane)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._ready.clear()
+        self._idle()
+
+    def when_free(self, queue: MessageQueue, done: Finished) -> None:
+        """`done` when no call for this queue is under way: at once, or after the one that is. Nothing more of it begins."""
+        lane = self._lanes.get(queue)
+        if lane is None or not lane.busy:
+            self._lanes.pop(queue, None)
+            done()
+        else:
+            lane.pending.clear()
+            lane.on_free.append(done)
+
+    # -- whose turn it is
+
+    def _line_up(self, lane: _Lane, *, first: bool = False) -> None:
+        if lane.busy or lane.ready or lane.resting is not None or not lane.pending or self._stopped:
+            return
+        lane.ready = True
+        if first:
+            self._ready.appendleft(lane)
+        else:
+            lane.since_ms = NOT_YET
+            self._ready.append(lane)
+        self._start()
+
+    def _start(self) -> None:
+        if self._starting:  # a listener that answers at once brought us back here
+            return
+        self._starting = True
+        try:
+            while self._ready and self.running < self.concurrency_max and not self._stopped:
+                lane = self._ready.popleft()
+                lane.ready = False
+                self._turn(lane)
+        finally:
+            self._starting = False
+
+    def _rest(self, lane: _Lane, delay_ms: int) -> None:
+        token = lane.resting = object()
+
+        def wake() -> None:
+            if lane.resting is token:
+                lane.resting = None
+                self._line_up(lane)
+
+        self.client.after(delay_ms, wake)
+
+    def _turn(self, lane: _Lane) -> None:
+        process_queue = lane.process_queue
+        if process_queue.dropped or process_queue.leaving or not lane.pending:
+            return
+        if self.locks is not None and not self.locks.holds(process_queue.queue):
+            self._confirm_lock(lane, self.locks)
+            return
+        if lane.since_ms == NOT_YET:
+            lane.since_ms = self.client.clock.now_ms()
+        batch = [lane.pending.popleft()]
+        while lane.pending and len(batch) < self.batch_size and lane.pending[0].topic == batch[0].topic:
+            batch.append(lane.pending.popleft())
+        self._run(lane, batch)
+
+    def _confirm_lock(self, lane: _Lane, locks: QueueLocks) -> None:
+        token = lane.resting = object()
+
+        def confirmed(result: bool | RoquetError) -> None:
+            if lane.resting is not token:
+                return
+            lane.resting = None
+            if result is True:
+                self._line_up(lane)
+            elif not lane.process_queue.dropped:
+                self._rest(lane, LOCK_AGAIN_MS)
+
+        locks.confirm(lane.process_queue.queue, confirmed)
+
+    def _run(self, lane: _Lane, messages: list[ReceivedMessage]) -> None:
+        process_queue = lane.process_queue
+        self.running += 1
+        lane.busy = True
+        process_queue.last_consume_ms = self.client.clock.now_ms()
+        judged = False
+
+        def judge(verdict: Verdict) -> None:
+            nonlocal judged
+            if not judged:
+                judged = True
+                self._judged(lane, process_queue, messages, verdict)
+
+        try:
+            self.listener(messages, judge)
+        except Exception:
+            log.exception("! the listener of group %s failed", self.group)
+            judge(Outcome.RETRY_LATER)
+
+    # -- what came of it
+
+    def _judged(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
+        if process_queue.dropped:  # put elsewhere by an operator, or lost: what this call did counts for nothing
+            self._over(lane)
+        elif verdict is Outcome.COMMIT or (verdict is Outcome.SUCCESS and self.auto_commit):
+            self._commit(lane, process_queue, messages)
+            self._over(lane)
+        elif verdict is Outcome.SUCCESS:
+            lane.uncommitted.extend(messages)
+            self._over(lane)
+        elif verdict is Outcome.ROLLBACK:
+            again = [*lane.uncommitted, *messages]
+            lane.uncommitted = []
+            self._once_more(lane, process_queue, again, None)
+        else:
+            topic = messages[0].topic
+            self.failures[topic] = self.failures.get(topic, 0) + len(messages)
+            wait = verdict.ms if isinstance(verdict, Suspend) else None
+            self._bury(lane, process_queue, messages, wait)
+
+    def _commit(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        progress = process_queue.remove([*lane.uncommitted, *messages])
+        lane.uncommitted = []
+        if progress != NOTHING:
+            self.offsets.update(process_queue.queue, progress, increase_only=False)
+
+    def _bury(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait: int | None) -> None:
+        """Those that failed too often become dead letters; the rest comes again."""
+        times_max = self.sending_back.times_max
+        worn = [message for message in messages if message.reconsume_times >= times_max] if self.locks is not None else []
+        again = [message for message in messages if message not in worn]
+        left = len(worn)
+        if not left:
+            self._once_more(lane, process_queue, again, wait)
+            return
+        buried: list[ReceivedMessage] = []
+
+        def sent(message: ReceivedMessage, error: RoquetError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is None:
+                buried.append(message)
+            else:
+                log.warning("! %s failed %d times but cannot become a dead letter: %s", message.message_id, message.reconsume_times, error)
+                again.append(message)
+            if left:
+                return
+            if process_queue.dropped:
+                self._over(lane)
+                return
+            if not again:
+                self._commit(lane, process_queue, buried)
+                self._over(lane)
+                return
+            process_queue.remove(buried)
+            again.sort(key=lambda one: one.queue_offset)
+            self._once_more(lane, process_queue, again, wait)
+
+        for message in worn:
+            self.sending_back.send_anew(message, message.reconsume_times, partial(sent, message))
+
+    def _once_more(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait: int | None) -> None:
+        for message in messages:
+            message.record.reconsume_times += 1
+        if lane.process_queue is process_queue and not process_queue.leaving:
+            lane.pending.extendleft(reversed(messages))
+            wait = self.suspend_ms if wait is None else wait
+            self._rest(lane, min(max(wait, SUSPEND_MIN_MS), SUSPEND_MAX_MS))
+        self._over(lane)
+
+    def _over(self, lane: _Lane) -> None:
+        self.running -= 1
+        lane.busy = False
+        if lane.on_free:
+            told, lane.on_free = lane.on_free, []
+            if self._lanes.get(lane.process_queue.queue) is lane:
+                del self._lanes[lane.process_queue.queue]
+            for one in told:
+                one()
+        else:
+            keep_on = self.client.clock.now_ms() - lane.since_ms < self.continuous_ms
+            self._line_up(lane, first=keep_on)
+        self._start()
+        self._idle()
+
+    def _idle(self) -> None:
+        if self._stopped and self.running == 0 and self.on_idle is not None:
+            told, self.on_idle = self.on_idle, None
+            told()

@@ -1,0 +1,95 @@
+"""Giving a message that failed back to the brokers: CONSUMER_SEND_MSG_BACK, and what to do when that fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from roquet.client.core.inner_producer import inner_producer
+from roquet.client.core.instance import ClientCore
+from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
+from roquet.client.core.queue_calls import locate
+from roquet.client.core.receipt import SendReceipt
+from roquet.errors import RoquetError
+from roquet.message import Message, Property, ReceivedMessage
+from roquet.wire.codes import RequestCode
+from roquet.wire.command import Command
+from roquet.wire.headers import SendBackHeader, encode
+from roquet.wire.names import is_retry_topic, retry_topic
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_MS = 5_000
+FIRST_DELAY_LEVEL = 3
+"""10 s: the delay of the first retry; each further one waits a level more."""
+
+SentBack = Callable[[RoquetError | None], None]
+
+
+class SendingBack:
+    def __init__(self, client: ClientCore, group: str, *, times_max: int, namespace: Namespace = NO_NAMESPACE) -> None:
+        self.client = client
+        self.group = group
+        self.times_max = times_max
+        self.namespace = namespace
+
+    def send_back(self, message: ReceivedMessage, delay_level: int, done: SentBack) -> None:
+        """Ask its broker to deliver it again later (or, after the last time, to make it a dead letter). A broker that
+        does not is passed by: the message is sent to the retry topic as a new one. `done` gets the error when both failed."""
+        header = SendBackHeader(
+            offset=message.physical_offset,
+            group=self.group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=self.namespace.wrap(message.topic),
+            unit_mode=False,
+            max_reconsume_times=self.times_max,
+            broker_name=message.queue.broker_name,
+        )
+
+        def answered(result: Command | RoquetError) -> None:
+            if isinstance(result, RoquetError):
+                refused(result)
+            else:
+                done(None)
+
+        def refused(error: RoquetError) -> None:
+            log.info("! %s is not taken back, it is sent anew: %s", message.message_id, error)
+            self.send_anew(message, message.reconsume_times + 1, done)
+
+        def go(address: str, _: int) -> None:
+            self.client.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, encode(header), answered, timeout_ms=TIMEOUT_MS)
+
+        locate(self.client, message.queue, refused, go)
+
+    def send_anew(self, message: ReceivedMessage, times: int, done: SentBack) -> None:
+        """Send a copy to the group's retry topic that has failed `times` times; the broker makes it a dead letter when
+        those are enough."""
+
+        def sent(result: SendReceipt | RoquetError) -> None:
+            done(result if isinstance(result, RoquetError) else None)
+
+        try:
+            inner_producer(self.client).send(self._copy(message, times), sent)
+        except RoquetError as error:  # the body cannot be read, or grew too large
+            done(error)
+
+    def _copy(self, message: ReceivedMessage, times: int) -> Message:
+        properties = dict(message.properties)
+        properties.pop(Property.TRANSACTION_PREPARED, None)
+        if not properties.get(Property.ORIGIN_MESSAGE_ID):
+            properties[Property.ORIGIN_MESSAGE_ID] = message.message_id
+        properties[Property.RETRY_TOPIC] = self.namespace.wrap(message.topic)
+        properties[Property.RECONSUME_TIME] = str(times)
+        properties[Property.MAX_RECONSUME_TIMES] = str(self.times_max)
+        properties[Property.DELAY] = str(FIRST_DELAY_LEVEL + message.reconsume_times)
+        return Message(retry_topic(self.group), message.body, properties=properties, flag=message.flag)
+
+
+def restore_topic(message: ReceivedMessage, namespace: Namespace = NO_NAMESPACE) -> None:
+    """A retried message shows the topic it was sent to, in the user's words; its queue stays the one it came from."""
+    real = message.properties.get(Property.RETRY_TOPIC)
+    if real and is_retry_topic(message.record.topic):
+        message.record.topic = real
+    if namespace:
+        message.record.topic = namespace.unwrap(message.record.topic)

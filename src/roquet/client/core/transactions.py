@@ -1,0 +1,180 @@
+"""TransactionCore: a message that appears when, and only when, a local transaction commits.
+
+    half message stored ──> execute() ──> COMMIT or ROLLBACK told to the broker, oneway
+                                └──> UNKNOWN, or that word got lost: the broker asks (CHECK_TRANSACTION_STATE) ──> check()
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from functools import partial
+from typing import NamedTuple
+
+from roquet.client.core.failures import BadAnswer
+from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.producer import ProducerCore, ProducerSettings, with_properties
+from roquet.client.core.receipt import SendReceipt
+from roquet.errors import InvalidMessage, Refused, RoquetError
+from roquet.message import Message, Property, ReceivedMessage
+from roquet.wire.codes import RequestCode
+from roquet.wire.command import Command
+from roquet.wire.headers import CheckTransactionHeader, EndTransactionHeader, decode, encode
+from roquet.wire.ids import parse_offset_message_id
+
+log = logging.getLogger(__name__)
+
+CHECKS_AT_ONCE = 4
+CHECKS_HELD_MAX = 2_000
+REMARK_MAX = 1_000
+
+DELAYS = (Property.DELAY, Property.TIMER_DELAY_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELIVER_MS)
+
+
+class TransactionState(IntEnum):
+    """What became of a local transaction. Numbers are those of END_TRANSACTION."""
+
+    UNKNOWN = 0
+    """Not decided, or not known here: the broker asks again later, 15 times at most."""
+    COMMIT = 8
+    ROLLBACK = 12
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class TransactionReceipt(NamedTuple):
+    receipt: SendReceipt
+    """Of the half message."""
+    state: TransactionState
+    """What the broker was told. The word is sent oneway: when it is lost, the broker asks check()."""
+    error: str = ""
+    """What execute() raised; the state is UNKNOWN then."""
+
+
+Decided = Callable[[TransactionState, str], None]
+"""(state, what went wrong or "")."""
+Execute = Callable[[Message, SendReceipt, Decided], None]
+Check = Callable[[ReceivedMessage, Decided], None]
+Transacted = Callable[[TransactionReceipt | RoquetError], None]
+
+
+class TransactionCore(ProducerCore):
+    def __init__(
+        self,
+        client: ClientCore,
+        group: str,
+        check: Check,
+        settings: ProducerSettings | None = None,
+        *,
+        checks_at_once: int = CHECKS_AT_ONCE,
+    ) -> None:
+        super().__init__(client, group, settings)
+        self.check = check
+        self.checks_at_once = checks_at_once
+        self.checking = 0
+        self._held: deque[tuple[str, ReceivedMessage, CheckTransactionHeader]] = deque()
+
+    def close(self, done: Finished) -> None:
+        self._held.clear()
+        super().close(done)
+
+    def send_in_transaction(self, message: Message, execute: Execute, done: Transacted, *, timeout_ms: int | None = None) -> None:
+        """Store the half message, then `execute(message, receipt, decided)`, then tell the broker what it decided.
+
+        `done` gets an error only when the half message was not stored; execute was not called then.
+        """
+        for name in DELAYS:
+            if message.properties.get(name, "0") != "0":
+                raise InvalidMessage(f"{message!r} is delayed ({name}), which a transactional message cannot be; take the delay out")
+        half = with_properties(message, {Property.TRANSACTION_PREPARED: "true", Property.PRODUCER_GROUP: self.group})
+
+        def sent(result: SendReceipt | RoquetError) -> None:
+            if isinstance(result, RoquetError):
+                done(result)
+                return
+            if not result.ok:
+                # As safe as asked or not at all: nothing was executed, so nothing may appear.
+                finish(result, TransactionState.ROLLBACK, f"the half message is stored with {result.status}")
+                return
+            execute(message, result, partial(finish, result))
+
+        def finish(receipt: SendReceipt, state: TransactionState, error: str) -> None:
+            try:
+                self._end(receipt, state, error)
+            except RoquetError as failure:  # it is decided all the same; the broker will ask
+                log.warning("! the broker is not told that the transaction of %s ended with %s: %s", receipt.message_id, state, failure)
+            done(TransactionReceipt(receipt, state, error))
+
+        self.send(half, sent, timeout_ms=timeout_ms)
+
+    def _end(self, receipt: SendReceipt, state: TransactionState, error: str) -> None:
+        try:
+            _, offset = parse_offset_message_id(receipt.offset_message_id)
+        except Refused as refusal:
+            raise BadAnswer(f"the broker stored a half message as {receipt.offset_message_id!r}: {refusal.remark}") from None
+        queue = self.namespace.wrap_queue(receipt.queue)
+        address = self._address(queue)
+        header = EndTransactionHeader(
+            producer_group=self.group,
+            tran_state_table_offset=receipt.queue_offset,
+            commit_log_offset=offset,
+            commit_or_rollback=int(state),
+            msg_id=receipt.message_id,
+            from_transaction_check=False,
+            transaction_id=receipt.transaction_id,
+            topic=queue.topic,
+            broker_name=queue.broker_name,
+        )
+        self._tell(address, header, error)
+
+    def _tell(self, address: str, header: EndTransactionHeader, error: str) -> None:
+        command = self.client.command(RequestCode.END_TRANSACTION, encode(header))
+        if error:
+            command.remark = error[:REMARK_MAX]
+        self.client.caller.oneway(address, command)
+
+    # -- when the broker asks
+
+    def check_transaction(self, address: str, message: ReceivedMessage, command: Command) -> None:
+        try:
+            header = decode(CheckTransactionHeader, command.fields)
+        except Refused as refusal:
+            log.warning("! %s asks for a transaction without saying which: %s", address, refusal.remark)
+            return
+        if not self.started:
+            return
+        if len(self._held) >= CHECKS_HELD_MAX:
+            log.warning("! producer %s leaves a transaction check of %s: %d wait already", self.group, address, len(self._held))
+            return  # the broker asks again
+        if self.namespace:
+            message.record.topic = self.namespace.unwrap(message.record.topic)
+        self._held.append((address, message, header))
+        self._next_check()
+
+    def _next_check(self) -> None:
+        while self._held and self.checking < self.checks_at_once and self.started:
+            self.checking += 1
+            address, message, header = self._held.popleft()
+            self.check(message, partial(self._checked, address, message, header))
+
+    def _checked(
+        self, address: str, message: ReceivedMessage, asked: CheckTransactionHeader, state: TransactionState, error: str
+    ) -> None:
+        self.checking -= 1
+        header = EndTransactionHeader(
+            producer_group=self.group,
+            tran_state_table_offset=asked.tran_state_table_offset,
+            commit_log_offset=asked.commit_log_offset,
+            commit_or_rollback=int(state),
+            msg_id=message.properties.get(Property.UNIQUE_KEY) or asked.msg_id or "",
+            from_transaction_check=True,
+            transaction_id=asked.transaction_id,
+            topic=self.namespace.wrap(message.topic),
+            broker_name=message.queue.broker_name or None,
+        )
+        if self.started:
+            self._tell(address, header, error)
+        self._next_check()

@@ -1,0 +1,206 @@
+"""LitePullConsumer: the asyncio face of LitePullCore.
+
+consumer = LitePullConsumer("reports", "127.0.0.1:9876")
+consumer.subscribe("orders", "paid")
+
+async with consumer:
+    while True:
+        for message in await consumer.poll():        # what the poll before returned is finished now
+            ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from roquet.client.core.instance import ClientCore
+from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
+from roquet.client.core.routes import TopicRoute
+from roquet.client.member import Member
+from roquet.client.push_consumer import CONSUME_FROM, SETTLE_S, strategy_of
+from roquet.errors import ClientError, RoquetError
+from roquet.message import MessageQueue, ReceivedMessage
+from roquet.routing.assign import Strategy
+
+log = logging.getLogger(__name__)
+
+
+class LitePullConsumer(Member[LitePullCore]):
+    """A member of a group that asks for its messages: `subscribe` to topics (queues are shared out), or `assign` queues.
+
+    With auto_commit the messages of a poll count as finished when poll is called again, or at the end of `async with`;
+    without, when commit() is called. Either way a crash repeats messages and loses none.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        *,
+        auto_commit: bool = True,
+        auto_commit_ms: int = LitePullSettings.auto_commit_ms,
+        pull_batch_size: int = LitePullSettings.pull_batch_size,
+        count_max: int = LitePullSettings.count_max,
+        size_max: int = LitePullSettings.size_max,
+        count_all_max: int = LitePullSettings.count_all_max,
+        consume_from: str = "last",
+        consume_timestamp_ms: int | None = None,
+        strategy: str | Strategy = "AVG",
+        namespace: str = "",
+        instance_name: str | None = None,
+        unit_name: str = "",
+    ) -> None:
+        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name, namespace=namespace)
+        if consume_from not in CONSUME_FROM:
+            raise ClientError(f"consume_from={consume_from!r}; known are {', '.join(CONSUME_FROM)}")
+        self.settings = LitePullSettings(
+            auto_commit=auto_commit,
+            auto_commit_ms=auto_commit_ms,
+            pull_batch_size=pull_batch_size,
+            count_max=count_max,
+            size_max=size_max,
+            count_all_max=count_all_max,
+            consume_from=CONSUME_FROM[consume_from],
+            consume_timestamp_ms=consume_timestamp_ms,
+            strategy=strategy_of(strategy),
+            namespace=self.namespace,
+        )
+        self._subscribed: dict[str, str] = {}
+        self._assigned: list[MessageQueue] | None = None
+        self._settled = asyncio.Event()
+
+    # -- which queues
+
+    def subscribe(self, topic: str, tags: str = "*") -> None:
+        """Take part in sharing out this topic's queues. May be called while running."""
+        if self._assigned is not None:
+            raise ClientError("this consumer was given queues with assign(); subscribe and assign exclude each other, make another one")
+        if self._core is not None:
+            self._core.subscribe(topic, tags)
+        self._subscribed[topic] = tags
+
+    def unsubscribe(self, topic: str) -> None:
+        self._subscribed.pop(topic, None)
+        if self._core is not None:
+            self._core.unsubscribe(topic)
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read exactly these queues from now on, whoever else reads them."""
+        if self._subscribed:
+            raise ClientError("this consumer subscribes to topics; subscribe and assign exclude each other, make another one")
+        self._assigned = list(queues)
+        if self._core is not None:
+            self._core.assign(self._assigned)
+
+    async def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """Every queue of the topic that can be read: what assign takes."""
+        client, namespace = self._client(), self.namespace
+        route: TopicRoute = await self._wait(lambda done: client.routes.fetch(namespace.wrap(topic), done))
+        return [namespace.unwrap_queue(queue) for queue in route.read_queues]
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read now."""
+        return sorted(self.namespace.unwrap_queue(queue) for queue in self._part().readings)
+
+    # -- running
+
+    def _make(self, client: ClientCore) -> LitePullCore:
+        core = LitePullCore(client, self.group, self.settings)
+        core.on_settled = self._settled.set
+        for topic, tags in self._subscribed.items():
+            core.subscribe(topic, tags)
+        if self._assigned is not None:
+            core.assign(self._assigned)
+        return core
+
+    async def start(self) -> Self:
+        """Returns when the first share of queues is being read, or after five seconds."""
+        if self._core is None:
+            self._settled.clear()
+            await super().start()
+            try:
+                async with asyncio.timeout(SETTLE_S):
+                    await self._settled.wait()
+            except TimeoutError:
+                log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """After an error what the last poll returned is not finished: it comes again."""
+        if error is not None and self._core is not None:
+            gone = asyncio.Event()
+            self._core.close(gone.set, finish=False)
+            await gone.wait()
+        await self.close()
+
+    # -- messages
+
+    async def poll(self, timeout_ms: int = POLL_MS) -> list[ReceivedMessage]:
+        """Messages of one queue in order, as soon as there are some; an empty list after `timeout_ms`."""
+        core = self._part()
+        answer: asyncio.Future[list[ReceivedMessage]] = asyncio.get_running_loop().create_future()
+
+        def done(result: list[ReceivedMessage] | RoquetError) -> None:
+            if answer.done():
+                if isinstance(result, list):
+                    core.unread(result)
+            elif isinstance(result, RoquetError):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+        poll = core.poll(timeout_ms, done)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            poll.cancel()
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                core.unread(answer.result())  # they arrived as we were cancelled
+            raise
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """poll returns nothing of these until resume()."""
+        self._part().pause(queues)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        self._part().resume(queues)
+
+    # -- progress
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Everything that poll returned is finished; or, of these queues, everything before these offsets."""
+        core = self._part()
+        _: bool = await self._wait(lambda done: core.commit(lambda error: done(True if error is None else error), offsets))
+
+    async def committed(self, queue: MessageQueue) -> int:
+        """How far the group has come, as the broker knows it; -1 when it never was there."""
+        core = self._part()
+        return await self._wait(lambda done: core.committed(queue, done))
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the next message that poll returns from this queue."""
+        return self._part().position(queue)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> int:
+        """poll goes on from this offset, which is returned. Raises ClientError for one outside the queue."""
+        core = self._part()
+        return await self._wait(lambda done: core.seek(queue, offset, done))
+
+    async def seek_to_begin(self, queue: MessageQueue) -> int:
+        core = self._part()
+        return await self._wait(lambda done: core.seek_to_begin(queue, done))
+
+    async def seek_to_end(self, queue: MessageQueue) -> int:
+        core = self._part()
+        return await self._wait(lambda done: core.seek_to_end(queue, done))
+
+    async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of what was stored at about this time: for seek."""
+        core = self._part()
+        real = self.namespace.wrap_queue(queue)
+        return await self._wait(lambda done: core.calls.search_offset(real, timestamp_ms, done))

@@ -1,0 +1,101 @@
+"""TransactionProducer: the asyncio face of TransactionCore.
+
+async def pay(message: Message, order: Order) -> TransactionState:      # runs when the message is stored, but hidden
+    async with database.transaction():
+        ...
+    return COMMIT
+
+async def was_paid(message: ReceivedMessage) -> TransactionState:       # a broker asks when it heard nothing
+    return COMMIT if await database.is_paid(message.keys[0]) else ROLLBACK
+
+async with TransactionProducer("payments", "127.0.0.1:9876", execute=pay, check=was_paid) as producer:
+    result = await producer.send_in_transaction(Message("paid", b"...", keys=["order-17"]), order)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from roquet.client.core.instance import ClientCore
+from roquet.client.core.producer import ProducerCore
+from roquet.client.core.receipt import SendReceipt
+from roquet.client.core.transactions import CHECKS_AT_ONCE, Decided, TransactionCore, TransactionReceipt, TransactionState
+from roquet.client.functions import Functions
+from roquet.client.producer import Producer
+from roquet.errors import ClientError
+from roquet.message import Message, ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+COMMIT = TransactionState.COMMIT
+ROLLBACK = TransactionState.ROLLBACK
+UNKNOWN = TransactionState.UNKNOWN
+
+Execute = Callable[[Message, Any], Any]
+"""(the message, the argument given to send_in_transaction) -> TransactionState; None is UNKNOWN. async, or plain (then in a thread)."""
+Check = Callable[[ReceivedMessage], Any]
+"""(the half message) -> TransactionState; None is UNKNOWN. async, or plain."""
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages can depend on a local transaction. `send` and the rest send ordinary messages."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        *,
+        execute: Execute,
+        check: Check,
+        checks_at_once: int = CHECKS_AT_ONCE,
+        **settings: Any,
+    ) -> None:
+        """`checks_at_once`: calls of `check` at the same time; brokers may ask for many. The rest are Producer's settings."""
+        super().__init__(group, namesrv, **settings)
+        if not 1 <= checks_at_once <= 1_000:
+            raise ClientError(f"checks_at_once={checks_at_once}; allowed are 1 to 1000")
+        self._execute = execute
+        self._check = check
+        self._checks_at_once = checks_at_once
+        self._functions = Functions(group, 20 + checks_at_once)
+
+    def _make(self, client: ClientCore) -> ProducerCore:
+        return TransactionCore(client, self.group, self._ask_check, self.settings, checks_at_once=self._checks_at_once)
+
+    async def _closing(self, core: ProducerCore) -> None:
+        self._functions.close()
+
+    async def send_in_transaction(self, message: Message, argument: Any = None, *, timeout_ms: int | None = None) -> TransactionReceipt:
+        """Store the message hidden, call execute(message, argument), and show the message or drop it as that says.
+
+        Raises what send raises when the message was not stored; execute was not called then. What execute raises is
+        logged and in the receipt's `error`, and the state is UNKNOWN: a broker will call check.
+        """
+        core = self._part()
+        assert isinstance(core, TransactionCore)
+
+        def execute(given: Message, _: SendReceipt, decided: Decided) -> None:
+            self._functions.begin(self._decide(decided, self._execute, given, argument))
+
+        return await self._wait(lambda done: core.send_in_transaction(message, execute, done, timeout_ms=timeout_ms))
+
+    def _ask_check(self, message: ReceivedMessage, decided: Decided) -> None:
+        self._functions.begin(self._decide(decided, self._check, message))
+
+    async def _decide(self, decided: Decided, function: Callable[..., Any], *args: Any) -> None:
+        state, error = UNKNOWN, "the producer was closed"
+        try:
+            answer = await self._functions.call(function, *args)
+            error = ""
+            if isinstance(answer, TransactionState):
+                state = answer
+            elif answer is not None:
+                error = f"{function!r} returned {answer!r}, which is no TransactionState"
+                log.error("! producer %s: %s; it counts as UNKNOWN", self.group, error)
+        except Exception as failure:
+            error = repr(failure)
+            log.exception("! producer %s: the transaction of %r is not decided", self.group, args[0])
+        finally:
+            decided(state, error)

@@ -1,0 +1,94 @@
+"""Push consumers for tests, whose listener does what it is told."""
+
+from __future__ import annotations
+
+from roquet.client.core import PushConsumerCore, PushConsumerSettings
+from roquet.client.core.push_consumer import FROM_FIRST
+from roquet.client.core.verdicts import Judged, Outcome, Verdict
+from roquet.message import MessageQueue, ReceivedMessage
+from roquet.wire.command import Command
+from tests.client.fakes import FakeCluster
+
+GROUP = "g"
+
+
+class Member:
+    """A consumer whose listener does what `decide` says, or holds the message when that is None."""
+
+    def __init__(
+        self,
+        cluster: FakeCluster,
+        name: str = "c1",
+        tags: str = "*",
+        decide: Verdict | None = Outcome.SUCCESS,
+        topic: str = "t",
+        file: MemoryFile | None = None,
+        **changes: object,
+    ) -> None:
+        self.cluster = cluster
+        self.decide = decide
+        self.seen: list[ReceivedMessage] = []
+        self.calls: list[int] = []
+        self.held: list[tuple[list[ReceivedMessage], Judged]] = []
+        made = PushConsumerSettings(**{"consume_from": FROM_FIRST, **changes})  # type: ignore[arg-type] # the tests pass what it takes
+        self.core = PushConsumerCore(cluster.client(name, seed=len(cluster.cores)), GROUP, self.listen, made, offset_file=file)
+        self.core.subscribe(topic, tags)
+
+    def start(self) -> Member:
+        settled: list[bool] = []
+        self.core.on_settled = lambda: settled.append(True)
+        self.core.start()
+        self.cluster.run()
+        assert settled == [True]
+        return self
+
+    def listen(self, messages: list[ReceivedMessage], judge: Judged) -> None:
+        self.seen.extend(messages)
+        self.calls.append(len(messages))
+        if self.decide is None:
+            self.held.append((messages, judge))
+        else:
+            judge(self.decide)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.seen]
+
+    @property
+    def share(self) -> set[MessageQueue]:
+        return {queue for queue in self.core.queues if queue.topic == "t"}
+
+    def close(self) -> None:
+        done: list[bool] = []
+        self.core.close(lambda: done.append(True))
+        self.cluster.run()
+        assert done == [True]
+
+
+class MemoryFile:
+    def __init__(self, *data: bytes) -> None:
+        self.data = list(data)
+
+    def read(self) -> list[bytes]:
+        return self.data
+
+    def replace(self, data: bytes) -> None:
+        self.data = [data]
+
+
+def cluster_with(queues: int = 4) -> tuple[FakeCluster, list[MessageQueue]]:
+    cluster = FakeCluster("a")
+    cluster.create_topic(f"%RETRY%{GROUP}", 1)
+    return cluster, cluster.create_topic("t", queues)
+
+
+def ask(cluster: FakeCluster, member: Member, command: Command) -> Command:
+    replies: list[Command] = []
+    member.core.client.receive("a:10911", command, replies.append)
+    cluster.run()
+    [reply] = replies
+    return reply
+
+
+def stored(cluster: FakeCluster, queue: MessageQueue) -> int | None:
+    return cluster.offsets.get((GROUP, queue))

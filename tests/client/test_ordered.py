@@ -1,0 +1,406 @@
+"""Orderly consuming: one call per queue at a time, nothing overtakes a failure, and one member per queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from roquet.client.core.ordered import OrderedConsuming
+from roquet.client.core.verdicts import Outcome, Suspend
+from roquet.message import MessageQueue
+from roquet.wire.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, LockBody, ResetOffsetBody
+from roquet.wire.codes import ResponseCode
+from roquet.wire.command import Command
+from tests.client.fakes import FakeCluster
+from tests.client.members import GROUP, Member, ask, cluster_with, stored
+
+
+def ordered(cluster: FakeCluster, name: str = "c1", **changes: object) -> Member:
+    return Member(cluster, name, **{"orderly": True, **changes})  # type: ignore[arg-type] # settings, which Member passes on
+
+
+def owner(cluster: FakeCluster, queue: MessageQueue) -> str:
+    return cluster.locks.get((GROUP, queue), ("", 0))[0]
+
+
+def fill(cluster: FakeCluster, queue: MessageQueue, count: int) -> None:
+    for number in range(count):
+        cluster.append(queue, b"%d" % number)
+
+
+# -- one after the other
+
+
+def test_the_messages_of_a_queue_come_one_after_the_other() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=None).start()
+    fill(cluster, queue, 5)
+    cluster.run()
+    for number in range(5):
+        assert member.bodies == [b"%d" % one for one in range(number + 1)]
+        member.held[number][1](Outcome.SUCCESS)
+        cluster.run()
+    cluster.advance(5_000)
+    assert stored(cluster, queue) == 5
+
+
+def test_queues_do_not_wait_for_each_other() -> None:
+    cluster, queues = cluster_with(4)
+    member = ordered(cluster, decide=None).start()
+    for queue in queues:
+        fill(cluster, queue, 2)
+    cluster.run()
+    assert member.bodies == [b"0"] * 4
+
+
+def test_after_a_failure_the_same_messages_come_again_in_a_second_and_nothing_overtakes_them() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=Outcome.RETRY_LATER, consume_batch_size=2).start()
+    fill(cluster, queue, 4)
+    cluster.advance(900)
+    assert member.bodies == [b"0", b"1"]
+    cluster.advance(200)
+    assert member.bodies == [b"0", b"1"] * 2
+    assert [one.reconsume_times for one in member.seen[:2]] == [2, 2]  # the same two objects, after two failures
+    member.decide = Outcome.SUCCESS
+    cluster.advance(1_100)
+    assert member.bodies[4:] == [b"0", b"1", b"2", b"3"]
+    assert not cluster.requests(36)
+
+
+def test_a_listener_can_say_how_long_the_queue_rests() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=Suspend(5_000)).start()
+    fill(cluster, queue, 1)
+    cluster.advance(4_900)
+    assert member.calls == [1]
+    cluster.advance(200)
+    assert member.calls == [1, 1]
+
+
+def test_a_listener_that_raises_suspends_its_queue() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster)
+
+    def raising(messages: object, judge: object) -> None:
+        member.calls.append(1)
+        raise ValueError("no")
+
+    member.core.consuming.listener = raising
+    member.start()
+    fill(cluster, queue, 1)
+    cluster.advance(2_500)
+    assert member.calls == [1, 1, 1]
+
+
+def test_a_message_that_failed_too_often_becomes_a_dead_letter_and_the_queue_goes_on() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=Outcome.RETRY_LATER, reconsume_times_max=2, suspend_queue_ms=100).start()
+    fill(cluster, queue, 1)
+    cluster.advance(1_000)
+    assert member.calls == [1, 1, 1]
+    [command] = cluster.requests(310)
+    assert (command.fields["b"], command.fields["j"], command.fields["l"]) == (f"%RETRY%{GROUP}", "2", "2")
+    assert [record.body for record in cluster.log[MessageQueue(f"%DLQ%{GROUP}", "a", 0)]] == [b"0"]
+    member.decide = Outcome.SUCCESS
+    cluster.append(queue, b"next")
+    cluster.advance(5_000)
+    assert member.bodies[-1] == b"next"
+    assert stored(cluster, queue) == 2
+
+
+def test_a_dead_letter_that_cannot_be_sent_keeps_its_place_in_the_queue() -> None:
+    cluster, [queue] = cluster_with(1)
+    cluster.overrides[310] = lambda _, command: command.reply(ResponseCode.MESSAGE_ILLEGAL, "no")
+    member = ordered(cluster, decide=Outcome.RETRY_LATER, reconsume_times_max=0, suspend_queue_ms=100).start()
+    fill(cluster, queue, 2)
+    cluster.advance(350)
+    assert member.bodies == [b"0"] * 4
+
+
+def test_by_default_an_orderly_message_is_never_given_up() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=Outcome.RETRY_LATER, suspend_queue_ms=10).start()
+    fill(cluster, queue, 1)
+    cluster.advance(1_000)
+    assert len(member.calls) > 40
+    assert not cluster.requests(310)
+
+
+def test_no_more_calls_run_at_once_than_allowed_and_a_queue_lets_others_go_first_after_a_while() -> None:
+    cluster, queues = cluster_with(2)
+    member = ordered(cluster, decide=None, concurrency_max=1, continuous_ms=1_000)
+    for queue in queues:
+        fill(cluster, queue, 30)
+    member.start()
+    turns: list[int] = []
+    while len(turns) < 40:
+        [(messages, judge)] = member.held
+        member.held.clear()
+        turns.append(messages[0].queue_id)
+        cluster.advance(100)
+        judge(Outcome.SUCCESS)
+        cluster.run()
+    assert turns == [turns[0]] * 10 + [1 - turns[0]] * 10 + [turns[0]] * 10 + [1 - turns[0]] * 10
+
+
+# -- committing by hand
+
+
+def test_without_auto_commit_progress_moves_at_commit_and_a_rollback_repeats_from_the_last_one() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=Outcome.SUCCESS, auto_commit=False).start()
+    fill(cluster, queue, 3)
+    cluster.advance(5_000)
+    assert member.bodies == [b"0", b"1", b"2"]
+    assert not stored(cluster, queue)
+    member.decide = Outcome.ROLLBACK
+    cluster.append(queue, b"3")
+    cluster.advance(500)
+    member.decide = Outcome.COMMIT
+    cluster.advance(6_000)
+    assert member.bodies == [b"0", b"1", b"2", b"3"] * 2
+    assert stored(cluster, queue) == 4
+
+
+# -- locks
+
+
+def test_a_queue_is_locked_before_its_progress_is_read_as_java_does(golden: Callable[[int], list[Command]]) -> None:
+    cluster, [queue] = cluster_with(1)
+    ordered(cluster).start()
+    codes = [command.code for _, command in cluster.asked if command.code in (41, 14) and b"RETRY" not in command.body]
+    assert codes[:2] == [41, 14] or codes[0] == 41
+    theirs, ours = LockBody.decode(golden(41)[0].body), LockBody.decode(cluster.requests(41)[0].body)
+    assert (ours.client_id, ours.consumer_group) == ("c1", GROUP)
+    assert {type(one) for one in theirs.mq_set} == {type(one) for one in ours.mq_set}
+    assert owner(cluster, queue) == "c1"
+
+
+def test_a_queue_that_another_member_holds_is_waited_for() -> None:
+    cluster, [queue] = cluster_with(1)
+    cluster.locks[GROUP, queue] = ("somebody", cluster.clock.ms + 60_000)
+    fill(cluster, queue, 1)
+    member = ordered(cluster).start()
+    cluster.advance(10_000)
+    assert (member.bodies, member.share) == ([], set())
+    del cluster.locks[GROUP, queue]
+    cluster.advance(3_000)
+    assert member.bodies == [b"0"]
+
+
+def test_locks_are_renewed_every_twenty_seconds() -> None:
+    cluster, _ = cluster_with(4)
+    ordered(cluster).start()
+    taken = len(cluster.requests(41))
+    cluster.advance(62_000, 100)
+    renewed = cluster.requests(41)[taken:]
+    assert [len(LockBody.decode(command.body).mq_set) for command in renewed] == [5, 5, 5, 5]  # and the retry queue
+
+
+def test_nothing_is_consumed_while_the_lock_is_not_confirmed() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster).start()
+    down = [True]
+    cluster.overrides[41] = lambda _, command: command.reply(ResponseCode.SYSTEM_ERROR, "no") if down[0] else None
+    cluster.advance(45_000, 100)
+    fill(cluster, queue, 1)
+    cluster.advance(4_000, 100)
+    assert member.bodies == []
+    down[0] = False
+    cluster.advance(4_000, 100)
+    assert member.bodies == [b"0"]
+
+
+def test_a_lock_that_was_lost_begins_the_queue_anew_where_its_next_owner_stopped() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=None).start()
+    fill(cluster, queue, 3)
+    cluster.run()
+    cluster.locks[GROUP, queue] = ("somebody", cluster.clock.ms + 30_000)
+    cluster.offsets[GROUP, queue] = 2  # what somebody did
+    cluster.advance(22_000, 100)
+    assert member.share == set()
+    member.held[0][1](Outcome.SUCCESS)  # too late to count
+    del cluster.locks[GROUP, queue]
+    cluster.advance(3_000, 100)
+    assert member.bodies == [b"0", b"2"]
+    assert stored(cluster, queue) == 2
+
+
+# -- moving over
+
+
+def test_a_queue_moves_after_the_call_that_runs_and_exactly_there() -> None:
+    cluster, queues = cluster_with(2)
+    one = ordered(cluster, "c1", decide=None).start()
+    for queue in queues:
+        fill(cluster, queue, 3)
+    cluster.run()
+    two = ordered(cluster, "c2").start()
+    one.core.rebalance()
+    cluster.advance(5_000)
+    [moving] = queues[1:]
+    assert one.share == {queues[0]}
+    assert (owner(cluster, moving), two.bodies) == ("c1", [])  # one has not finished with it
+    for messages, judge in list(one.held):
+        if messages[0].queue == moving:
+            judge(Outcome.SUCCESS)
+    cluster.advance(2_000)
+    assert owner(cluster, moving) == "c2"
+    assert two.bodies == [b"1", b"2"]  # what one finished, two does not repeat
+
+
+def test_a_queue_that_is_not_being_consumed_moves_at_once() -> None:
+    cluster, queues = cluster_with(2)
+    one = ordered(cluster, "c1").start()
+    two = ordered(cluster, "c2")
+    two.core.start()
+    cluster.advance(300)
+    one.core.rebalance()
+    cluster.advance(1_500)
+    assert (one.share, two.share) == ({queues[0]}, {queues[1]})
+    assert (owner(cluster, queues[0]), owner(cluster, queues[1])) == ("c1", "c2")
+
+
+def test_a_queue_that_comes_back_before_it_was_left_waits_for_the_call_that_runs() -> None:
+    cluster, queues = cluster_with(2)
+    one = ordered(cluster, "c1", decide=None).start()
+    for queue in queues:
+        fill(cluster, queue, 2)
+    cluster.run()
+    two = ordered(cluster, "c2").start()
+    one.core.rebalance()
+    cluster.run()
+    two.close()
+    one.core.rebalance()
+    cluster.advance(3_000)
+    assert [message.body for message in one.seen] == [b"0", b"0"]
+    for _, judge in list(one.held):
+        judge(Outcome.SUCCESS)
+    cluster.advance(3_000)
+    assert [message.body for message in one.seen] == [b"0", b"0", b"1", b"1"]
+
+
+def test_closing_waits_writes_progress_and_gives_the_locks_back() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=None).start()
+    fill(cluster, queue, 2)
+    cluster.run()
+    done: list[bool] = []
+    member.core.close(lambda: done.append(True))
+    cluster.advance(100)
+    assert not done
+    member.held[0][1](Outcome.SUCCESS)
+    cluster.run()
+    assert done == [True]
+    assert (stored(cluster, queue), owner(cluster, queue)) == (1, "")
+    order = [command.code for _, command in cluster.asked if command.code in (15, 42, 35)]
+    assert order == [15, 42, 35]
+
+
+# -- what operators ask
+
+
+def test_a_reset_does_not_run_two_calls_of_a_queue_at_once() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=None).start()
+    fill(cluster, queue, 3)
+    cluster.run()
+    body = ResetOffsetBody(offset_table={queue: 0}).encode()
+    ask(cluster, member, Command(220, {"topic": "t", "group": GROUP, "timestamp": "0", "isForce": "true"}, body))
+    cluster.advance(500)
+    assert len(member.held) == 1
+    member.held[0][1](Outcome.SUCCESS)
+    cluster.advance(500)
+    assert member.bodies == [b"0", b"0"]
+
+
+def test_an_orderly_consumer_says_so() -> None:
+    cluster, _ = cluster_with(1)
+    member = ordered(cluster, auto_commit=False, decide=Outcome.COMMIT).start()
+    info = ConsumerRunningInfo.decode(ask(cluster, member, Command(307, {"consumerGroup": GROUP, "clientId": "c1"})).body)
+    assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+    record = cluster.append(MessageQueue("t", "a", 0), b"x")
+    reply = ask(cluster, member, Command(309, {"consumerGroup": GROUP, "brokerName": "a"}, record.encode()))
+    result = ConsumeDirectlyResult.decode(reply.body)
+    assert (result.order, result.auto_commit, result.consume_result) == (True, False, "CR_COMMIT")
+
+
+# -- whatever happens
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 32))
+def test_whoever_comes_and_goes_every_queue_is_consumed_in_order_and_by_one_member_at_a_time(seed: int) -> None:
+    random = Random(seed)
+    cluster, queues = cluster_with(3)
+    members: list[Member] = []
+    consumed: dict[MessageQueue, list[int]] = {queue: [] for queue in queues}
+    sent = 0
+    names = 0
+
+    def finish(member: Member, verdict: Outcome) -> None:
+        messages, judge = member.held.pop(0)
+        queue = messages[0].queue
+        if verdict is Outcome.SUCCESS:
+            consumed[queue].append(int(messages[0].body))
+        judge(verdict)
+        cluster.run()
+
+    def look() -> None:
+        running = [messages[0].queue for member in members for messages, _ in member.held]
+        assert len(running) == len(set(running)), f"two calls at once: {running}"
+
+    for _ in range(40):
+        match random.randrange(6):
+            case 0 | 1:
+                cluster.append(random.choice(queues), b"%d" % sent)
+                sent += 1
+            case 2 if len(members) < 3:
+                names += 1
+                members.append(ordered(cluster, f"c{names}", decide=None, suspend_queue_ms=100).start())
+            case 3 if len(members) > 1:
+                leaving = random.choice(members)
+                leaving.core.close(lambda: None)
+                cluster.advance(random.choice((0, 3_000)), 50)
+                look()
+                while leaving.held:
+                    finish(leaving, Outcome.SUCCESS)
+                members.remove(leaving)
+            case 4 | 5:
+                busy = [member for member in members if member.held]
+                if busy:
+                    finish(random.choice(busy), random.choice((Outcome.SUCCESS, Outcome.RETRY_LATER)))
+        cluster.advance(random.choice((0, 300, 2_000)), 50)
+        look()
+    if not members:
+        members.append(ordered(cluster, "last", decide=None).start())
+    for _ in range(400):
+        for member in members:
+            while member.held:
+                finish(member, Outcome.SUCCESS)
+        if sum(len(set(done)) for done in consumed.values()) == sent:
+            break
+        cluster.advance(500, 100)
+        look()
+    for queue, done in consumed.items():
+        assert done == [int(record.body) for record in cluster.log[queue]], queue
+
+
+def test_the_member_is_of_the_ordered_kind() -> None:
+    cluster, _ = cluster_with(1)
+    assert isinstance(ordered(cluster).core.consuming, OrderedConsuming)
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_consuming_begins_where_the_group_stopped(orderly: bool) -> None:
+    cluster, [queue] = cluster_with(1)
+    fill(cluster, queue, 5)
+    cluster.offsets[GROUP, queue] = 3
+    member = Member(cluster, orderly=orderly).start()
+    assert member.bodies == [b"3", b"4"]

@@ -1,0 +1,201 @@
+"""What becomes of messages that a concurrent listener does not finish: later, elsewhere, here again, or never."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from roquet.client.core import PushConsumerSettings
+from roquet.client.core.verdicts import DEAD_LETTER, Outcome, RetryLater
+from roquet.errors import ClientError
+from roquet.message import MessageQueue, decode_properties
+from roquet.wire.bodies import MessageModel
+from roquet.wire.codes import ResponseCode
+from roquet.wire.command import Command
+from tests.client.fakes import FakeCluster
+from tests.client.members import GROUP, Member, MemoryFile, cluster_with, stored
+
+RETRY = MessageQueue(f"%RETRY%{GROUP}", "a", 0)
+DEAD = MessageQueue(f"%DLQ%{GROUP}", "a", 0)
+
+
+def refuse(cluster: FakeCluster, *codes: int) -> None:
+    for code in codes:
+        cluster.overrides[code] = lambda _, command: command.reply(ResponseCode.MESSAGE_ILLEGAL, "no")
+
+
+def test_a_message_that_fails_comes_again_with_its_own_topic_and_the_count_of_failures() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=RetryLater(1)).start()
+    cluster.append(queue, b"x", "UNIQ_KEY\x01ABC")
+    cluster.advance(500)
+    member.decide = Outcome.SUCCESS
+    cluster.advance(2_000)
+    assert [(one.topic, one.reconsume_times, one.message_id, one.queue) for one in member.seen] == [
+        ("t", 0, "ABC", queue),
+        ("t", 1, "ABC", RETRY),
+    ]
+    cluster.advance(5_000)
+    assert (stored(cluster, queue), stored(cluster, RETRY)) == (1, 1)
+
+
+def test_without_a_level_the_broker_counts_the_delay_from_the_number_of_failures() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=Outcome.RETRY_LATER).start()
+    cluster.append(queue, b"x")
+    cluster.advance(110_000, 100)
+    waits = [10_000, 30_000, 60_000]
+    assert [one.reconsume_times for one in member.seen] == [0, 1, 2, 3]
+    assert [command.fields["delayLevel"] for command in cluster.requests(36)] == ["0"] * 4
+    assert cluster.clock.ms - member.seen[-1].store_timestamp < 110_000 - sum(waits) + 1_000
+
+
+def test_a_message_that_failed_too_often_becomes_a_dead_letter() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=RetryLater(1), reconsume_times_max=2).start()
+    cluster.append(queue, b"x")
+    cluster.advance(10_000)
+    assert [one.reconsume_times for one in member.seen] == [0, 1, 2]
+    assert [record.body for record in cluster.log[DEAD]] == [b"x"]
+
+
+def test_a_listener_can_make_a_message_a_dead_letter_at_once() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=DEAD_LETTER).start()
+    cluster.append(queue, b"x")
+    cluster.advance(6_000)
+    assert len(member.seen) == 1
+    assert [record.body for record in cluster.log[DEAD]] == [b"x"]
+    assert stored(cluster, queue) == 1
+
+
+def test_of_a_batch_only_those_that_failed_come_again() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=None, consume_batch_size=4)
+    for number in range(4):
+        cluster.append(queue, b"%d" % number)
+    member.start()
+    [(messages, judge)] = member.held
+    judge(RetryLater(1, messages=messages[1:3]))
+    cluster.run()
+    member.decide = Outcome.SUCCESS
+    cluster.advance(3_000)
+    assert sorted(member.bodies[4:]) == [b"1", b"2"]
+    cluster.advance(5_000)
+    assert stored(cluster, queue) == 4
+
+
+def test_a_message_that_its_broker_does_not_take_back_is_sent_to_the_retry_topic_as_upstream_does() -> None:
+    cluster, [queue] = cluster_with(1)
+    refuse(cluster, 36)
+    member = Member(cluster, decide=Outcome.RETRY_LATER).start()
+    cluster.append(queue, b"x", "UNIQ_KEY\x01ABC\x02TAGS\x01green\x02TRAN_MSG\x01true\x02mine\x01yes")
+    cluster.advance(500)
+    [command] = cluster.requests(310)
+    assert (command.fields["a"], command.fields["b"]) == ("CLIENT_INNER_PRODUCER", RETRY.topic)
+    assert (command.fields["j"], command.fields["l"]) == ("1", "16")
+    assert decode_properties(command.fields["i"]) == {
+        "UNIQ_KEY": "ABC", "TAGS": "green", "mine": "yes", "ORIGIN_MESSAGE_ID": "ABC", "RETRY_TOPIC": "t", "DELAY": "3",
+    }  # fmt: skip
+    assert command.encode().count(b'"j":"1"') == 1
+    member.decide = Outcome.SUCCESS
+    cluster.advance(11_000)
+    assert [(one.topic, one.reconsume_times) for one in member.seen] == [("t", 0), ("t", 1)]
+    assert stored(cluster, queue) == 1
+
+
+def test_the_inner_producer_is_announced_and_made_once() -> None:
+    cluster, [queue] = cluster_with(1)
+    refuse(cluster, 36)
+    Member(cluster, decide=Outcome.RETRY_LATER).start()
+    for _ in range(3):
+        cluster.append(queue, b"x")
+    cluster.advance(500)
+    assert len(cluster.requests(310)) == 3
+    assert [producer.group_name for producer in cluster.heartbeats[-1][1].producer_data_set] == ["CLIENT_INNER_PRODUCER"]
+
+
+def test_what_no_broker_takes_is_consumed_here_again_and_then_counts_one_failure_more() -> None:
+    cluster, [queue] = cluster_with(1)
+    refuse(cluster, 36, 310)
+    member = Member(cluster, decide=Outcome.RETRY_LATER).start()
+    cluster.append(queue, b"x")
+    cluster.advance(4_900)
+    assert member.calls == [1]
+    member.decide = Outcome.SUCCESS
+    cluster.advance(400)
+    assert (member.calls, member.seen[-1].reconsume_times) == ([1, 1], 1)
+
+
+def test_broadcasting_gives_failures_up() -> None:
+    cluster, [queue] = cluster_with(1)
+    file = MemoryFile()
+    member = Member(cluster, decide=Outcome.RETRY_LATER, file=file, model=MessageModel.BROADCASTING).start()
+    cluster.append(queue, b"x")
+    cluster.advance(20_000)
+    assert member.calls == [1]
+    assert not cluster.requests(36)
+
+
+# -- what takes too long
+
+
+def test_what_takes_longer_than_fifteen_minutes_is_given_back_with_level_three_and_holds_progress_no_longer() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=None).start()
+    cluster.append(queue, b"stuck")
+    cluster.append(queue, b"fine")
+    cluster.run()
+    [stuck, fine] = member.held
+    fine[1](Outcome.SUCCESS)
+    cluster.advance(14 * 60_000, 500)
+    assert not cluster.requests(36)
+    cluster.advance(2 * 60_000, 500)
+    [command] = cluster.requests(36)
+    assert command.fields["delayLevel"] == "3"
+    assert stored(cluster, queue) == 2
+    assert [one.body for one in member.seen] == [b"stuck", b"fine", b"stuck"]
+    for late in (Outcome.RETRY_LATER, Outcome.SUCCESS):
+        stuck[1](late)
+    cluster.run()
+    assert len(cluster.requests(36)) == 1
+    member.held[-1][1](Outcome.SUCCESS)
+    assert member.core.consuming.running == 0
+
+
+def test_the_timeout_does_not_touch_what_is_quick() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, consume_timeout_ms=1_000).start()
+    cluster.append(queue, b"x")
+    cluster.advance(10_000)
+    assert not cluster.requests(36)
+    assert member.calls == [1]
+
+
+# -- mistakes
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RetryLater(-2),
+        lambda: PushConsumerSettings(reconsume_times_max=-2),
+        lambda: PushConsumerSettings(consume_timeout_ms=0),
+        lambda: PushConsumerSettings(suspend_queue_ms=1),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ClientError, match="allowed are"):
+        make()
+
+
+def test_a_golden_send_back_of_java_has_the_same_fields_as_ours(golden: Callable[[int], list[Command]]) -> None:
+    cluster, [queue] = cluster_with(1)
+    Member(cluster, decide=RetryLater(1)).start()
+    cluster.append(queue, b"x")
+    cluster.run()
+    [ours] = cluster.requests(36)
+    for theirs in golden(36):
+        assert theirs.fields.keys() == ours.fields.keys()
+        assert theirs.fields["maxReconsumeTimes"] == ours.fields["maxReconsumeTimes"]

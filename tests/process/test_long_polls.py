@@ -1,0 +1,59 @@
+"""Long polls that are answered or whose connection is gone leave room for others at once, not when their time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roquet.broker import pull as pulls
+from tests.broker.conftest import FakePeer
+from tests.process.inside import InsideBroker
+from tests.process.line import create_topic, pull, send_message
+
+ROOM = 50
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InsideBroker]:
+    monkeypatch.setattr(pulls, "PARKED_MAX", ROOM)
+    made = InsideBroker(tmp_path)
+    assert made.ask(create_topic("topic", 1)).code == 0
+    yield made
+    made.core.close()
+
+
+def is_parked(inside: InsideBroker, offset: int) -> bool:
+    peer = FakePeer()
+    inside.give(peer, pull("topic", offset, suspend_ms=15_000))
+    return not peer.sent
+
+
+@pytest.mark.xfail(reason="a parked pull that was answered stays in the heap, and counts, until its deadline", strict=True)
+def test_a_busy_consumer_does_not_use_up_the_room_for_long_polls(inside: InsideBroker) -> None:
+    consumer = FakePeer()
+    for offset in range(ROOM + 10):
+        inside.give(consumer, pull("topic", offset, suspend_ms=15_000))
+        assert consumer.take() == [], f"long poll {offset} was answered at once, though only one is waiting"
+        assert inside.ask(send_message("topic", b"x", properties={"TAGS": "t"})).code == 0
+        (answer,) = consumer.take()
+        assert answer.code == 0
+
+
+@pytest.mark.xfail(reason="parked pulls of a connection that is gone stay, and count, until their deadline", strict=True)
+def test_a_connection_that_is_gone_gives_its_room_back(inside: InsideBroker) -> None:
+    assert inside.ask(send_message("topic", b"x", properties={"TAGS": "t"})).code == 0
+    gone = FakePeer()
+    inside.give(gone, *(pull("topic", 1, suspend_ms=15_000) for _ in range(ROOM)))
+    assert gone.take() == []
+    gone.closed = True
+    inside.core.disconnected(gone)
+    assert is_parked(inside, 1)
+
+
+def test_long_polls_beyond_the_room_are_answered_at_once(inside: InsideBroker) -> None:
+    assert inside.ask(send_message("topic", b"x", properties={"TAGS": "t"})).code == 0
+    for _ in range(ROOM):
+        assert is_parked(inside, 1)
+    assert not is_parked(inside, 1)
