@@ -151,6 +151,12 @@ GO_LEAVING = (
     PassedOver(r'msg="update offset to broker error".*(closed|canceled)', "the member that leaves closes its own connection"),
 )
 
+# ---------------------------------------------------------------- many clients in one group
+
+JAVA_TOGETHER: tuple[PassedOver, ...] = ()
+GO_TOGETHER: tuple[PassedOver, ...] = ()
+PYTHON: tuple[PassedOver, ...] = ()
+
 
 def java_entries(log: Path, phases: dict[str, str]) -> list[tuple[str, str]]:
     """The entries of a Java client's log as (phase, text); `phases` says from which time on each phase counts.
@@ -179,6 +185,17 @@ def go_entries(directory: Path) -> list[tuple[str, str]]:
     for phase in (WORKING, LEAVING, CLOSING):
         log = directory / f"{phase}.log"
         entries += [(phase, line) for line in (log.read_text(errors="replace").splitlines() if log.exists() else [])]
+    return entries
+
+
+def python_entries(log: Path) -> list[tuple[str, str]]:
+    """The entries of our own client's log, an entry with the lines of its exceptions."""
+    entries: list[tuple[str, str]] = []
+    for line in log.read_text(errors="replace").splitlines() if log.exists() else []:
+        if re.match(r"\d{4}-\d\d-\d\d ", line):
+            entries.append((WORKING, line))
+        elif entries:
+            entries[-1] = (WORKING, f"{entries[-1][1]} | {line.strip()}")
     return entries
 
 

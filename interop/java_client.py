@@ -14,6 +14,13 @@ SOURCES = Path(__file__).parent / "java"
 VERSIONS = ("4.9.8", "5.5.0")
 HEADERS = {"json": "JSON", "binary": "ROCKETMQ"}
 
+# Members of a group that is watched while it changes: queues are given up and asked for every second, not every 20.
+PROMPT = {
+    "rocketmq.client.rebalance.waitInterval": "1000",
+    "rocketmq.client.rebalance.lockInterval": "1000",
+    "rocketmq.client.unlockDelayTimeMills": "1000",
+}
+
 
 class JavaClient:
     """One version of the client, ready to run. Each run has its own directory for its log and its offsets."""
@@ -33,12 +40,15 @@ class JavaClient:
         for name in ("logback.xml", "rmq.logback.xml"):
             shutil.copy(SOURCES / "logback.xml", self._classes / name)
 
-    def command(self, run: str, main_class: str, *arguments: str, header: str = "json") -> tuple[list[str], Path]:
+    def command(
+        self, run: str, main_class: str, *arguments: str, header: str = "json", properties: dict[str, str] | None = None
+    ) -> tuple[list[str], Path]:
         """The command line of one of our programs, and the log its client will write."""
         home = self._directory / run
         (home / "conf").mkdir(parents=True)
         shutil.copy(SOURCES / "logback.xml", home / "conf" / "logback_tools.xml")  # mqadmin 4.x insists on it
         properties = {
+            **(properties or {}),
             "user.home": str(home),
             "rocketmq.home.dir": str(home),
             "rocketmq.log.root": str(home),

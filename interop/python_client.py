@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ def got(client: str, message: ReceivedMessage) -> None:
         f"born={message.born_timestamp}",
         f"stored={message.store_timestamp}",
         f"id={message.message_id}",
-        *(f"p.{name}={value}" for name, value in sorted(message.properties.items()) if name.startswith("u-")),
+        f"now={time.time_ns() // 1_000}",
+        *(f"p.{name}={value}" for name, value in sorted(message.properties.items()) if name.startswith("u_")),
     )
 
 

@@ -33,13 +33,17 @@ class Line:
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
-        host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
-        self.address = "{}:{}".format(*self.socket.getsockname()[:2])
-        self._framer = Framer(limit=64 * 1024 * 1024)
+        self._server = address
         self._answers: dict[int, Command] = {}
         self._pushes: list[Command] = []
         self._opaque = 0
+        self.open()
+
+    def open(self) -> None:
+        host, port = self._server.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.address = "{}:{}".format(*self.socket.getsockname()[:2])
+        self._framer = Framer(limit=64 * 1024 * 1024)
 
     def send(self, command: Command) -> int:
         """Send a request as it is but for its number, which is returned."""
@@ -213,6 +217,9 @@ class Side:
             command = None
         if command is None:
             self._keep(step, "connection closed")
+            line.close()
+            line.open()  # for the steps that follow
+            self.names.add(line.address, f"<{line.name}>")
             return Answer(None)
         self._keep(step, seen_answer(command, request, self.names, **how))
         return Answer(command)

@@ -110,21 +110,23 @@ def plain_sends(side: Side) -> None:
 
 
 def refused_sends(side: Side) -> None:
+    """To a topic of their own: where one broker is more patient than the other, offsets differ from there on."""
+    side.quietly(create_topic("D-scratch", 1))
     for letter in "abcdefgh":
-        side.ask(f"without {letter}", with_fields(send("D-one"), **{letter: None}))
-    side.ask("without b, binary header", binary(with_fields(send("D-one"), b=None)))
+        side.ask(f"without {letter}", with_fields(send("D-scratch"), **{letter: None}))
+    side.ask("without b, binary header", binary(with_fields(send("D-scratch"), b=None)))
     for field in ("producerGroup", "topic", "queueId", "bornTimestamp"):
-        side.ask(f"without {field}", with_fields(send("D-one", code=Code.SEND_MESSAGE), **{field: None}))
-    side.ask("long names with the code of short ones", with_fields(send("D-one", code=Code.SEND_MESSAGE), x=1))
-    crossed = send("D-one")
+        side.ask(f"without {field}", with_fields(send("D-scratch", code=Code.SEND_MESSAGE), **{field: None}))
+    side.ask("a field nobody knows", with_fields(send("D-scratch"), zz=1), without=["fields.queueOffset"])
+    crossed = send("D-scratch")
     crossed.code = Code.SEND_MESSAGE
     side.ask("short names with the code of long ones", crossed)
-    crossed = send("D-one", code=Code.SEND_MESSAGE)
+    crossed = send("D-scratch", code=Code.SEND_MESSAGE)
     crossed.code = Code.SEND_MESSAGE_V2
-    side.ask("long names with the code of short ones, for real", crossed)
-    side.ask("a queue that is no number", with_fields(send("D-one"), e="first"))
-    side.ask("a queue number too large", with_fields(send("D-one"), e="4294967296"))
-    side.ask("a time that is no number", with_fields(send("D-one"), g="now"))
+    side.ask("long names with the code of short ones", crossed)
+    side.ask("a queue that is no number", with_fields(send("D-scratch"), e="first"))
+    side.ask("a queue number too large", with_fields(send("D-scratch"), e="4294967296"))
+    side.ask("a time that is no number", with_fields(send("D-scratch"), g="now"))
     side.ask("no fields at all", request(Code.SEND_MESSAGE_V2))
     for what, name in ILLEGAL.items():
         side.ask(f"to a topic {what}", send(name))
@@ -134,15 +136,15 @@ def refused_sends(side: Side) -> None:
         side.ask(f"to {name}", send(name))
     side.ask("to a read-only topic", send("D-read"))
     side.ask("to a write-only topic", send("D-write"))
-    side.ask("an empty body", send("D-one", b""))
-    side.ask("too large a body", send("D-one", b"x" * (MAX_BODY + 1)))
-    side.ask("far too large a body", send("D-one", b"x" * (4 * MAX_BODY)))
-    side.ask("too large properties", send("D-one", text="x\x01" + "y" * 32_766))
-    side.ask("the largest properties", send("D-one", text="x\x01" + "y" * 32_700), only="code")
+    side.ask("an empty body", send("D-scratch", b""), without=["fields.queueOffset"])
+    side.ask("too large a body", send("D-scratch", b"x" * (MAX_BODY + 1)))
+    side.ask("far too large a body", send("D-scratch", b"x" * (4 * MAX_BODY)))
+    side.ask("too large properties", send("D-scratch", text="x\x01" + "y" * 32_766))
+    side.ask("the largest properties", send("D-scratch", text="x\x01" + "y" * 32_700), only="code")
     side.ask("an unknown request", request(9_999))
     side.ask("an unknown request, binary header", binary(request(9_999)))
-    side.ask("a name server's request", of_topic(Code.GET_ROUTEINFO_BY_TOPIC, "D-one"))
-    side.ask("a lite pull of 5.x", pull("D-one", 0, code=Code.LITE_PULL_MESSAGE))
+    side.ask("a name server's request", of_topic(Code.GET_ROUTEINFO_BY_TOPIC, "D-scratch"))
+    side.ask("a lite pull of 5.x", pull("D-scratch", 0, code=Code.LITE_PULL_MESSAGE))
     side.raw("bytes that are no frame", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     side.raw("a frame with a header that is no JSON", b"\0\0\0\x0a\0\0\0\x06{nope}")
     side.raw("a frame longer than allowed", b"\x7f\xff\xff\xff\0\0\0\x06{nope}")

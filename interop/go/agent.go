@@ -273,10 +273,10 @@ func got(name string, message *primitive.MessageExt) {
 	fields := []string{"- got", "client=" + name, "topic=" + message.Topic, "body=" + string(message.Body),
 		fmt.Sprint("queue=", message.Queue.QueueId), fmt.Sprint("offset=", message.QueueOffset), fmt.Sprint("times=", message.ReconsumeTimes),
 		"tags=" + message.GetTags(), "keys=" + message.GetKeys(), fmt.Sprint("born=", message.BornTimestamp),
-		fmt.Sprint("stored=", message.StoreTimestamp), "id=" + message.MsgId}
+		fmt.Sprint("stored=", message.StoreTimestamp), "id=" + message.MsgId, fmt.Sprint("now=", time.Now().UnixMicro())}
 	var properties []string
 	for key, value := range message.GetProperties() {
-		if strings.HasPrefix(key, "u-") {
+		if strings.HasPrefix(key, "u_") {
 			properties = append(properties, "p."+key+"="+value)
 		}
 	}

@@ -5,6 +5,8 @@ import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -262,9 +264,9 @@ final class Agent {
         List<String> fields = new ArrayList<>(List.of("- got", "client=" + client, "topic=" + message.getTopic(), "body=" + Cluster.body(message),
                 "queue=" + message.getQueueId(), "offset=" + message.getQueueOffset(), "times=" + message.getReconsumeTimes(),
                 "tags=" + message.getTags(), "keys=" + message.getKeys(), "born=" + message.getBornTimestamp(),
-                "stored=" + message.getStoreTimestamp(), "id=" + message.getMsgId()));
+                "stored=" + message.getStoreTimestamp(), "id=" + message.getMsgId(), "now=" + ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now())));
         for (String property : new TreeSet<>(message.getProperties().keySet())) {
-            if (property.startsWith("u-")) {
+            if (property.startsWith("u_")) {
                 fields.add("p." + property + "=" + message.getProperty(property));
             }
         }

@@ -69,8 +69,9 @@ async def run_broker(
     allow_many_files()
     clock = SystemClock()
     background = ThreadBackground(asyncio.get_running_loop())
+    reading = ThreadBackground(asyncio.get_running_loop())
     caller = AsyncCaller()
-    broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes())
+    broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading)
     server = Server(broker, clock, idle_s=settings.server_channel_max_idle_time_seconds, connections_max=settings.connections_max)
     try:
         broker.open(progress)
@@ -103,6 +104,7 @@ async def run_broker(
             await asyncio.sleep(0.005)
     finally:
         await caller.close()
+        reading.close()
         background.close()
         broker.close()
 

@@ -165,6 +165,14 @@ def parse_properties(text: str) -> dict[str, str]:
     return pairs
 
 
+def hours_of_day(text: str) -> list[int]:
+    """deleteWhen as numbers. Raises BadSetting."""
+    hours = [word.strip() for word in text[:200].split(";") if word.strip()]
+    if len(text) > 200 or any(not (hour.isascii() and hour.isdigit() and int(hour) < 24) for hour in hours):
+        raise BadSetting(f"deleteWhen={text[:40]!r}: expected hours from 00 to 23, separated by ';', as in 04;16")
+    return [int(hour) for hour in hours]
+
+
 GIB = 1 << 30
 MIB = 1 << 20
 
@@ -300,7 +308,7 @@ class BrokerSettings(Settings):
     max_transfer_count_on_message_in_disk: int = setting(8, "messages of one pull answer far behind", low=1, high=10_000, mutable=True)
     access_message_in_memory_max_ratio: int = setting(40, "percent of memory that counts as near the tail", low=0, high=100, mutable=True)
     file_reserved_time: int = setting(72, "hours a log file is kept after its last write", low=1, high=100_000, mutable=True)
-    delete_when: str = setting("04", "hours of the day at which old files go, separated by ';'", mutable=True)
+    delete_when: str = setting("04", "hours of the day at which old files go, separated by ';'", mutable=True, check=hours_of_day)
     disk_max_used_space_ratio: int = setting(75, "percent of disk use above which old files go at any hour", low=10, high=95, mutable=True)
     clean_resource_interval: int = setting(10_000, "ms between looks at disk and retention", low=10, high=600_000)
     clean_file_forcibly_enable: bool = setting(True, "above 85 % delete files of any age", mutable=True)

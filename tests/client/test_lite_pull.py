@@ -94,7 +94,7 @@ def test_it_pulls_as_upstreams_lite_consumer_does() -> None:
     Lite(cluster).subscribed("even || odd")
     [command] = cluster.requests(11)
     assert int(command.fields["sysFlag"]) == PullFlag.SUSPEND | PullFlag.SUBSCRIPTION | PullFlag.LITE_PULL
-    assert (command.fields["subscription"], command.fields["suspendTimeoutMillis"], command.fields["maxMsgNums"]) == ("even || odd", "20000", "10")
+    assert [command.fields[name] for name in ("subscription", "suspendTimeoutMillis", "maxMsgNums")] == ["even || odd", "20000", "10"]
     [data] = cluster.heartbeats[-1][1].consumer_data_set
     assert data.consume_type is ConsumeType.CONSUME_ACTIVELY
     assert [one.topic for one in data.subscription_data_set] == ["t"]
@@ -215,7 +215,7 @@ def test_reading_ahead_stops_at_the_limits_and_goes_on_when_poll_takes_some() ->
     cluster, queues = cluster_with(2, 100)
     lite = Lite(cluster, count_max=20, count_all_max=30).subscribed()
     cluster.advance(1_000)
-    assert lite.core._count == 30
+    assert 30 <= lite.core._count <= 40  # a pull that was under way is still taken
     got = [body for _ in range(20) for body in lite.poll(100)]
     assert sorted(got) == sorted(b"%d:%d" % (queue.queue_id, number) for queue in queues for number in range(100))
 
@@ -267,6 +267,7 @@ def test_assigned_queues_are_read_without_joining_the_group() -> None:
     lite.start()
     assert sorted(lite.poll() + lite.poll()) == [b"0:0", b"0:1", b"1:0", b"1:1"]
     assert not cluster.members[GROUP]
+    lite.poll(10)  # those before are finished
     lite.core.assign([queues[2]])
     assert lite.poll() == [b"2:0", b"2:1"]
     assert set(lite.core.readings) == {queues[2]}
@@ -373,7 +374,7 @@ def test_whatever_happens_no_message_is_skipped(steps: list[str]) -> None:
                 last = lite.poll(10)
             case "commit":
                 seen.update(last)
-                lite.do(lambda done, lite=lite: lite.core.commit(done))  # type: ignore[misc] # bound now
+                lite.do(lite.core.commit)
             case "close":
                 seen.update(last)
                 last = []

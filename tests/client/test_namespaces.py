@@ -59,7 +59,7 @@ def test_a_producer_sends_into_its_namespace_and_shows_its_own_names() -> None:
     message = Message("t", b"x")
     for how in ({}, {"queue": MessageQueue("t", "a", 0)}, {"selector": choose}, {"key": "k"}):
         results = Results()
-        producer.send(message, results.append, **how)  # type: ignore[arg-type] # what send takes
+        producer.send(message, results.append, **how)
         cluster.advance_until(lambda results=results: bool(results))  # type: ignore[misc] # bound now
         assert isinstance(results.only, SendReceipt)
         assert results.only.queue == MessageQueue("t", "a", 0)

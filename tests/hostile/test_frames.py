@@ -129,7 +129,7 @@ def test_oneways_and_answers_that_nobody_waits_for_are_not_answered(server: Vict
     "code",
     [
         10,
-        pytest.param(310, marks=pytest.mark.xfail(reason="the hot path takes extFields, opaque and flag for granted", strict=True)),
+        310,
         11,
         34,
     ],

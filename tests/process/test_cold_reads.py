@@ -209,7 +209,6 @@ def test_queries_of_cold_messages_wait_alone_too(ask: str, monkeypatch: pytest.M
     with_slow_disk(monkeypatch, tmp_path, "ASYNC_FLUSH", play)
 
 
-@pytest.mark.xfail(reason="cold reads and fsyncs share four threads, so four slow reads hold up every flush", strict=True)
 def test_many_cold_readers_do_not_hold_up_the_flush_of_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Sixteen reads wait for the disk at once, more than there are threads; a send under SYNC_FLUSH still gets its fsync."""
 

@@ -41,7 +41,6 @@ def test_deleting_a_topic_while_its_files_are_synced_does_not_stop_the_store(flu
     again.core.close()
 
 
-@pytest.mark.xfail(reason="entries that were staged for a deleted queue are written to its file all the same", strict=True)
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize("before", [0, 3])
 def test_messages_deletion_and_rebirth_of_a_topic_in_one_read_leave_a_queue_that_reads_back(

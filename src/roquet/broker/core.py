@@ -74,10 +74,12 @@ class Broker:
         caller: Caller,
         random: Random,
         memory_bytes: int = 8 << 30,
+        reading: Background | None = None,
     ) -> None:
+        """`reading`: where reads from disk wait, so that slow ones do not hold up an fsync; None: with everything else."""
         self.settings = settings
         self.clock = clock
-        self.background = background
+        self.reading = reading or background
         self.notices = Notices()
         self.stats = Stats(clock, settings.broker_cluster_name)
         self.store = Store(disk, settings, clock, background)
@@ -123,6 +125,10 @@ class Broker:
         self.members.on_heard.append(self.filters.heard)
         self.members.on_left.append(self.filters.left)
         self.table = self._table()
+        self._ticking = (
+            self.timers, self.delays, self.transactions, self.puller, self.store, self.flow, self.members, self.locks,
+            self.groups, self.offsets, self.filters, self.stats, self.registration,
+        )  # fmt: skip
         self._fetches = 0
 
     def _table(self) -> dict[int, Handler]:
@@ -206,7 +212,7 @@ class Broker:
                 if form == JSON:
                     head: Any = orjson.loads(header)
                     # The hot path, spelled out: a plain JSON send touches no object of ours but its queue.
-                    if head["code"] in HOT and sender.take(head["extFields"], head["opaque"], head["flag"], body, peer.host):
+                    if head["code"] in HOT and sender.take(head.get("extFields"), head.get("opaque"), head.get("flag"), body, peer.host):
                         continue
                     command = from_json(head, body)
                 else:
@@ -215,6 +221,8 @@ class Broker:
                 peer.close(f"bad header: {error!r}")
                 break
             self.handle(peer, command)
+            if peer.closed:
+                break  # it does not read, or is gone: what else it asked for is of no use to anybody
         sender.finish(peer)
 
     def handle(self, peer: Peer, command: Command, attempt: int = 0) -> None:
@@ -273,7 +281,7 @@ class Broker:
                 log.error("reading from disk failed: %s", result)
             then()
 
-        self.background.run(cold.fetch, done)
+        self.reading.run(cold.fetch, done)
 
     def _commit(self) -> None:
         """Write what was put outside a batch of frames (events of the broker's own)."""
@@ -283,23 +291,16 @@ class Broker:
             log.warning("an event of the broker's own was not stored: %s", error)
 
     def disconnected(self, peer: Peer) -> None:
+        self.puller.disconnected(peer)
         self.members.disconnected(peer)
 
     def tick(self, now_ms: int) -> None:
         self.store.begin(now_ms)
-        self.timers.tick(now_ms)
-        self.delays.tick(now_ms)
-        self.transactions.tick(now_ms)
-        self.puller.tick(now_ms)
-        self.store.tick(now_ms)
-        self.flow.tick(now_ms)
-        self.members.tick(now_ms)
-        self.locks.tick(now_ms)
-        self.groups.tick(now_ms)
-        self.offsets.tick(now_ms)
-        self.filters.tick(now_ms)
-        self.stats.tick(now_ms)
-        self.registration.tick(now_ms)
+        for part in self._ticking:
+            try:
+                part.tick(now_ms)
+            except Exception:
+                log.exception("! tick of %s failed", type(part).__name__)  # the others go on
         self._commit()
 
     def __repr__(self) -> str:

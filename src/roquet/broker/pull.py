@@ -7,8 +7,6 @@ moves with it. The deadline is checked in `tick`.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from roquet.broker.filters import Filters, Judge, check_filter, properties_at
 from roquet.broker.groups import Groups
 from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
+from roquet.broker.parking import Parking
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
 from roquet.errors import Refused
@@ -45,7 +44,6 @@ JUDGED_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of the log that one pull with an SQL filter reads, give or take one read."""
 WORK_MAX = 40_000
 """Terms of an SQL filter times entries that one pull judges at most: an expensive filter sees fewer of them."""
-PARKED_MAX = 100_000
 BLANK_LENGTH = 0x7FFFFFFF
 """Of an entry that stands for a message that is gone."""
 SUSPEND_MS_MAX = 60_000
@@ -97,11 +95,10 @@ class Pull:
     """Judges properties; None takes all."""
     deadline_ms: int
     """Not parked when in the past."""
-    done: bool = False
 
 
 class Puller:
-    """State: `_parked` by queue and `_deadlines` hold the same parked pulls; one that is answered is marked done in both."""
+    """State: the parked pulls; everything else is looked up."""
 
     def __init__(
         self,
@@ -126,13 +123,11 @@ class Puller:
         self.settings = settings
         self.fetch = fetch
         self.memory_bytes = memory_bytes
-        self._parked: dict[tuple[str, int], list[Pull]] = {}
-        self._deadlines: list[tuple[int, int, Pull]] = []
-        self._count = itertools.count()
+        self.parking = Parking()
 
     @property
     def parked(self) -> int:
-        return sum(map(len, self._parked.values()))
+        return len(self.parking)
 
     def handle(self, peer: Peer, command: Command) -> None:
         pull, commit_offset = self._decode(peer, command)
@@ -433,50 +428,33 @@ class Puller:
     # Long polling
 
     def _park(self, pull: Pull) -> bool:
-        queue = self.store.find_queue(pull.topic, pull.queue_id) or self.store.queue(pull.topic, pull.queue_id)
-        if len(self._deadlines) >= PARKED_MAX:
+        if not self.parking.add(pull):
             return False
-        self._parked.setdefault((pull.topic, pull.queue_id), []).append(pull)
-        heapq.heappush(self._deadlines, (pull.deadline_ms, next(self._count), pull))
-        queue.on_visible = self._woken
+        self.store.queue(pull.topic, pull.queue_id).on_visible = self._woken
         return True
 
     def _woken(self, queue: ConsumeQueue) -> None:
-        waiting = self._parked.pop((queue.topic, queue.queue_id), [])
         queue.on_visible = None
-        for pull in waiting:
-            if not pull.done:
-                pull.done = True  # also when its peer is gone: it is parked no longer
-                if not pull.peer.closed:
-                    self._again(self._copy(pull), None, 0)
+        for pull in self.parking.take_queue((queue.topic, queue.queue_id)):
+            self._again(pull, None, 0)
 
-    def _copy(self, pull: Pull) -> Pull:
-        """A fresh one for the next round: the old one stays in the deadline heap, marked done."""
-        return Pull(
-            pull.peer, pull.command, pull.group, pull.topic, pull.queue_id, pull.offset, pull.asked,
-            pull.count_max, pull.size_max, pull.accepts, pull.judge, pull.deadline_ms,
-        )  # fmt: skip
+    def disconnected(self, peer: Peer) -> None:
+        for pull in self.parking.drop_peer(peer):
+            self._unwatch(pull)
 
     def tick(self, now_ms: int) -> None:
         """Answer what has waited long enough."""
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            pull = heapq.heappop(self._deadlines)[2]
-            if pull.done:
-                continue
-            pull.done = True
-            key = (pull.topic, pull.queue_id)
-            waiting = self._parked.get(key)
-            if waiting is not None:
-                waiting.remove(pull)
-                if not waiting:
-                    del self._parked[key]
-                    queue = self.store.find_queue(*key)
-                    if queue is not None:
-                        queue.on_visible = None
-            fresh = self._copy(pull)
-            fresh.deadline_ms = 0
-            if not fresh.peer.closed:
-                self._again(fresh, None, 0)
+        for pull in self.parking.take_due(now_ms):
+            self._unwatch(pull)
+            pull.deadline_ms = 0
+            self._again(pull, None, 0)
+
+    def _unwatch(self, pull: Pull) -> None:
+        """A queue that nobody waits on any more need not tell."""
+        key = (pull.topic, pull.queue_id)
+        queue = self.store.find_queue(*key)
+        if queue is not None and not self.parking.waits_on(key):
+            queue.on_visible = None
 
 
 def quick_header(fields: dict[str, str]) -> headers.PullHeader | None:

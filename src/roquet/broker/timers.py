@@ -152,6 +152,7 @@ class Timers:
         self._reading = False
         self._warmed = 0
         self._move_below = 0
+        self._free = (0, 0)  # below this log offset nothing is pending, once the log is flushed up to that one
         self._movable = NO_ROWS
         self._finish_move: Callable[[], None] = lambda: None
         self._finding = False
@@ -605,10 +606,15 @@ class Timers:
 
     def may_drop(self, end: int) -> bool:
         """Retention asks: does no pending timer need the log below this offset? If one does, moving them begins."""
-        if not self._needs(end):
+        if self.store.find_queue(TIMER_TOPIC, 0) is None:
             return True
-        self._move_below = max(self._move_below, end)
-        return False
+        if self._needs(end):
+            self._move_below = max(self._move_below, end)
+            return False
+        # What was moved or delivered out of the file must be on disk before the file goes.
+        if end > self._free[0]:
+            self._free = (end, self.store.log.written)
+        return self.store.log.flushed.value >= self._free[1]
 
     def _needs(self, end: int) -> bool:
         queue = self.store.find_queue(TIMER_TOPIC, 0)

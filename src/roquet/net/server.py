@@ -26,6 +26,10 @@ WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """Above this the peer is closed: it asked for more than it reads."""
 
 
+WAITING_MAX = 256 * 1024 * 1024
+"""The same for all connections together."""
+
+
 class Core(Protocol):
     def receive(self, peer: Peer, frames: list[Frame]) -> None: ...
 
@@ -37,7 +41,10 @@ class Core(Protocol):
 class Connection(asyncio.Protocol):
     """One accepted connection; to the core it is a Peer."""
 
-    __slots__ = ("_busy", "_framer", "_loop", "_out", "_scheduled", "_server", "_transport", "active", "address", "closed", "host")
+    __slots__ = (
+        "_busy", "_framer", "_loop", "_out", "_out_size", "_scheduled", "_server", "_transport", "_waiting",
+        "active", "address", "closed", "host",
+    )  # fmt: skip
 
     _transport: asyncio.Transport
 
@@ -46,6 +53,8 @@ class Connection(asyncio.Protocol):
         self._loop = server.loop
         self._framer = Framer()
         self._out: list[bytes] = []
+        self._out_size = 0
+        self._waiting = 0  # bytes the peer has not read, as last looked at
         self._busy = False  # inside data_received, which writes at its end
         self._scheduled = False
         self.active = True  # traffic since the last look for idle connections
@@ -76,8 +85,10 @@ class Connection(asyncio.Protocol):
             return
         if frames:
             self._busy = True
-            self._server.core.receive(self, frames)
-            self._busy = False
+            try:
+                self._server.core.receive(self, frames)
+            finally:
+                self._busy = False
             if self._out:
                 self._flush()
 
@@ -85,7 +96,10 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self._out.append(data)
-        if not self._busy and not self._scheduled:
+        self._out_size += len(data)
+        if self._out_size > WRITE_BUFFER_HIGH:
+            self._flush()  # not gathered further: what the peer does not read must show
+        elif not self._busy and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
@@ -95,23 +109,34 @@ class Connection(asyncio.Protocol):
         if self.closed or not out:
             return
         self._out = []
+        self._out_size = 0
         self.active = True
         transport = self._transport
         transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if transport.get_write_buffer_size() > WRITE_BUFFER_MAX:
-            self.close(f"it does not read its answers: {transport.get_write_buffer_size()} bytes wait, limit is {WRITE_BUFFER_MAX}")
+        waiting = transport.get_write_buffer_size()
+        if waiting > WRITE_BUFFER_MAX:
+            self.close(f"it does not read its answers: {waiting} bytes wait, limit is {WRITE_BUFFER_MAX}")
+        elif waiting > WRITE_BUFFER_HIGH or self._waiting:
+            self._server.note_waiting(self, waiting)
+
+    def waits(self, size: int) -> int:
+        """Remember how much waits to be read by the peer; returns the change."""
+        change, self._waiting = size - self._waiting, size
+        return change
 
     def pause_writing(self) -> None:
         with contextlib.suppress(RuntimeError):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
+        self._server.note_waiting(self, self._transport.get_write_buffer_size())
         with contextlib.suppress(RuntimeError):
             self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         was_closed, self.closed = self.closed, True
         self._out.clear()
+        self._server.note_waiting(self, 0)
         if self._server.forget(self) or not was_closed:
             self._server.core.disconnected(self)
 
@@ -146,6 +171,7 @@ class Server:
         self._ticking: asyncio.TimerHandle | None = None
         self._idle_due = self.loop.time() + idle_s
         self._refused = 0
+        self._waiting = 0  # bytes that slow readers have not read yet, over all connections
         self._tick_due = self.loop.time()
         self.on_lateness: Callable[[int], None] = lambda late_ms: None
         """Told at every tick how late it came: how long what is read now may have waited."""
@@ -190,6 +216,12 @@ class Server:
             return False
         self.connections.add(connection)
         return True
+
+    def note_waiting(self, connection: Connection, size: int) -> None:
+        """Bound what waits for all slow readers together: the one that goes beyond it is closed."""
+        self._waiting += connection.waits(size)
+        if self._waiting > WAITING_MAX and not connection.closed:
+            connection.close(f"{self._waiting} bytes wait for peers that do not read, limit is {WAITING_MAX}")
 
     def forget(self, connection: Connection) -> bool:
         if connection in self.connections:

@@ -470,6 +470,9 @@ class Store:
 
     def _write_tails(self) -> None:
         for queue in list(self._tails):
+            if self.queues.get((queue.topic, queue.queue_id)) is not queue:
+                self._tails.discard(queue)  # its topic was deleted in the tick that wrote it: the file is another queue's now
+                continue
             sizes = np.frombuffer(bytes(queue.tail), dtype=ENTRIES)["size"]
             try:
                 queue.write_tail()

@@ -1,0 +1,682 @@
+"""Clients of several languages together: what one sends the other receives, and both are members of one group."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import apache
+from agents import Agent, Agents, Event
+from java_client import JavaClient
+from report import Reporter, Section
+
+from roquet.admin import Admin
+from roquet.wire.bodies import GroupConfig
+
+T = TypeVar("T")
+Body = Callable[[], None]
+
+BROKER = "broker-a"
+LATE_MS = 10_000  # with a dozen clients on two processors
+DELAYS_MS = {1: 1_000, 2: 5_000}  # the broker's first two levels
+SCENARIOS_AT_ONCE = 12  # they wait most of the time
+
+NO_LITE_PULL = "this client has no lite pull consumer"
+NO_TIMED = "this client cannot ask for a time"
+NO_MQADMIN = "mqadmin is asked by the Java agents"
+
+
+class Wrong(AssertionError):
+    """A check did not hold."""
+
+
+def require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Wrong(otherwise)
+
+
+def same(what: str, expected: object, found: object) -> None:
+    require(expected == found, f"{what}: expected {expected}, found {found}")
+
+
+class Stage:
+    """One cluster, a prefix for names, and the agents that play on it."""
+
+    def __init__(self, prefix: str, namesrv: str, agents: list[Agent], early_ms: int) -> None:
+        self.prefix = prefix
+        self.namesrv = namesrv
+        self.agents = agents
+        self.early_ms = early_ms
+        """How much before its time the broker may deliver a timed message."""
+
+    # ---------------------------------------------------------------- the cluster
+
+    def administer(self, work: Callable[[Admin], Awaitable[T]]) -> T:
+        async def run() -> T:
+            async with Admin(self.namesrv, timeout_ms=15_000) as admin:
+                return await work(admin)
+
+        return asyncio.run(run())
+
+    def name(self, what: str) -> str:
+        return f"{self.prefix}_{what}"
+
+    def topic(self, name: str, queues: int = 4) -> str:
+        self.administer(lambda admin: admin.create_topic(name, queues))
+        return name
+
+    def group(self, name: str, *, retry_queues: int = 1, retry_max: int = 16) -> str:
+        """A group whose retry topic is there before its first member: Go's client would look for it again only after 30 s."""
+
+        async def create(admin: Admin) -> None:
+            await admin.create_group(GroupConfig(group_name=name, retry_queue_nums=retry_queues, retry_max_times=retry_max))
+            await admin.create_topic(f"%RETRY%{name}", retry_queues)
+
+        self.administer(create)
+        return name
+
+    def await_routed(self, topic: str) -> None:
+        def routed() -> bool:
+            return topic in self.administer(lambda admin: admin.topic_names())
+
+        apache.wait_until(routed, f"{topic} at the name server", timeout_s=30, every_s=0.3)
+
+    def await_producer(self, group: str) -> None:
+        """Until brokers know a producer of the group, and can ask it or pass it a reply: after its first heartbeat."""
+
+        def known() -> bool:
+            return bool(self.administer(lambda admin: admin.producers(group)))
+
+        apache.wait_until(known, f"a producer of {group} at the broker", timeout_s=45, every_s=0.3)
+
+    # ---------------------------------------------------------------- what happened
+
+    def events(self, kind: str, *clients: str) -> list[Event]:
+        """What happened to these clients, in the order it happened."""
+        found = [event for agent in self.agents for event in agent.events if event.kind == kind and event.client in clients]
+        return sorted(found, key=lambda event: int(event.fields.get("now", event.at_ms * 1000)))
+
+    def bodies(self, *clients: str) -> list[str]:
+        return [event.body for event in self.events("got", *clients)]
+
+    def await_bodies(self, expected: Iterable[str], *clients: str, timeout_s: float = 40) -> list[Event]:
+        """Until these clients together have been handed all of these; and they were handed nothing else."""
+        wanted = set(expected)
+        await_that(
+            lambda: wanted <= set(self.bodies(*clients)),
+            lambda: f"{shown(wanted - set(self.bodies(*clients)))} of {len(wanted)} did not come to {', '.join(clients)}",
+            timeout_s,
+        )
+        events = self.events("got", *clients)
+        other = {event.body for event in events} - wanted
+        require(not other, f"{shown(other)} came and was not asked for")
+        return events
+
+    def await_exactly(self, expected: Iterable[str], *clients: str, timeout_s: float = 40) -> list[Event]:
+        """The same, and each once."""
+        events = self.await_bodies(expected, *clients, timeout_s=timeout_s)
+        twice = [body for body, count in Counter(event.body for event in events).items() if count > 1]
+        require(not twice, f"{shown(twice)} came more than once")
+        return events
+
+
+def await_that(condition: Callable[[], bool], otherwise: Callable[[], str], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Wrong(f"after {timeout_s:.0f} s {otherwise()}")
+        time.sleep(0.05)
+
+
+def shown(things: Iterable[str]) -> str:
+    listed = sorted(things)
+    return f"{len(listed)} ({', '.join(listed[:4])}{'...' if len(listed) > 4 else ''})"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def numbered(stem: str, count: int) -> list[str]:
+    return [f"{stem} {number}" for number in range(count)]
+
+
+# ---------------------------------------------------------------- one sends, the other receives
+
+
+class Between(Stage):
+    """Checks with a sender and a receiver; each is made both ways."""
+
+    def delay_levels(self, sender: Agent, receiver: Agent) -> None:
+        what = f"delay_{sender.language}"
+        topic, client = self.topic(self.name(what), 2), f"{what}.consumer"
+        sender.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        receiver.ask("consume", name=client, group=self.name(f"{what}_g"), topic=topic)
+        sent = {}
+        for level in DELAYS_MS:
+            sent[level] = now_ms()
+            sender.ask("send", producer=f"{what}.producer", topic=topic, body=f"level {level}", delay=level, tags="later", keys="a b")
+        for event in self.await_exactly([f"level {level}" for level in DELAYS_MS], client):
+            level = int(event.body.split()[1])
+            took = event.at_ms - sent[level]
+            require(DELAYS_MS[level] <= took <= DELAYS_MS[level] + LATE_MS, f"level {level} came after {took} ms")
+            same("topic, tags, keys", (topic, "later", "a b"), (event.fields["topic"], event.fields["tags"], event.fields["keys"]))
+
+    def timed(self, sender: Agent, receiver: Agent) -> None:
+        what = f"timed_{sender.language}"
+        topic, client = self.topic(self.name(what), 2), f"{what}.consumer"
+        sender.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        receiver.ask("consume", name=client, group=self.name(f"{what}_g"), topic=topic)
+        due = {"soon": now_ms() + 2_700, "later": now_ms() + 6_200, "at once": now_ms() - 5_000}
+        for body, at in due.items():
+            sender.ask("send", producer=f"{what}.producer", topic=topic, body=body, at=at)
+        for event in self.await_exactly(due, client):
+            late = event.at_ms - due[event.body]
+            require(-self.early_ms <= late <= LATE_MS, f"{event.body!r} came {late} ms after its time")
+
+    def filters(self, sender: Agent, receiver: Agent) -> None:
+        what = f"filter_{sender.language}"
+        topic = self.topic(self.name(what), 2)
+        sender.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        sql = "u_size BETWEEN 5 AND 16 AND u_colour IN ('red', 'grün') AND TAGS <> 'c'"
+        receiver.ask("consume", name=f"{what}.tags", group=self.name(f"{what}_tags"), topic=topic, tags="a || c")
+        receiver.ask("consume", name=f"{what}.sql", group=self.name(f"{what}_sql"), topic=topic, sql=sql)
+        for number in range(24):
+            tags, colour = "abc"[number % 3], ("red", "blue", "grün", "yellow")[number % 4]
+            given = {"p_u_size": number, "p_u_colour": colour} if number != 6 else {}  # one that has no properties
+            sender.ask("send", producer=f"{what}.producer", topic=topic, body=f"{number}", tags=tags, **given)
+        tagged = self.await_exactly([f"{number}" for number in range(24) if number % 3 != 1], f"{what}.tags")
+        for event in tagged:
+            same(f"tags of {event.body}", "abc"[int(event.body) % 3], event.fields["tags"])
+        wanted = [f"{number}" for number in range(5, 17) if number % 2 == 0 and number % 3 != 2 and number != 6]
+        for event in self.await_exactly(wanted, f"{what}.sql"):
+            same(f"colour of {event.body}", "red" if int(event.body) % 4 == 0 else "grün", event.fields["p.u_colour"])
+
+    def request_reply(self, asker: Agent, answerer: Agent) -> None:
+        what = f"request_{asker.language}"
+        topic = self.topic(self.name(what), 2)
+        asker.ask("produce", name=f"{what}.asker", group=self.name(f"{what}_p"))
+        answerer.ask("produce", name=f"{what}.answerer", group=self.name(f"{what}_r"))
+        answerer.ask("consume", name=f"{what}.consumer", group=self.name(f"{what}_g"), topic=topic, reply=f"{what}.answerer")
+        # Go's client says who it is to brokers that it has sent something to
+        prelude = self.topic(self.name(f"{what}_prelude"), 1)
+        asker.ask("send", producer=f"{what}.asker", topic=prelude, body="prelude")
+        self.await_producer(self.name(f"{what}_p"))
+        waiting = [
+            asker.begin("request", producer=f"{what}.asker", topic=topic, body=body, timeout=20_000) for body in numbered("question", 10)
+        ]
+        for body, answer in zip(numbered("question", 10), waiting, strict=True):
+            same("reply", f"re: {body}", answer())
+
+    def namespaces(self, sender: Agent, receiver: Agent) -> None:
+        what, namespace = f"space_{sender.language}", f"{self.prefix}-tenant"
+        topic, group = self.name(what), self.name(f"{what}_g")
+        self.topic(f"{namespace}%{topic}", 2)
+        self.topic(topic, 2)
+        sender.ask("produce", name=f"{what}.inside", group=self.name(f"{what}_p"), namespace=namespace)
+        sender.ask("produce", name=f"{what}.outside", group=self.name(f"{what}_p"))
+        receiver.ask("consume", name=f"{what}.in", group=group, topic=topic, namespace=namespace)
+        receiver.ask("consume", name=f"{what}.out", group=group, topic=topic)
+        for body in numbered("message", 8):
+            sender.ask("send", producer=f"{what}.inside", topic=topic, body=f"inside {body}")
+            sender.ask("send", producer=f"{what}.outside", topic=topic, body=f"outside {body}")
+        for event in self.await_exactly([f"inside {body}" for body in numbered("message", 8)], f"{what}.in"):
+            same("topic as the consumer sees it", topic, event.fields["topic"])
+        self.await_exactly([f"outside {body}" for body in numbered("message", 8)], f"{what}.out")
+
+    def dead_letters(self, failing: Agent, reader: Agent) -> None:
+        """One language fails a message until it is a dead letter, the other reads that as any topic."""
+        what = f"dead_{failing.language}"
+        topic, group = self.topic(self.name(what), 1), self.group(self.name(f"{what}_g"), retry_max=2)
+        failing.ask("consume", name=f"{what}.failing", group=group, topic=topic, fail=99, retries=2)
+        reader.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        reader.ask("send", producer=f"{what}.producer", topic=topic, body="hopeless", tags="t", keys="k", p_u_colour="red")
+        await_that(
+            lambda: len(self.events("got", f"{what}.failing")) >= 3,
+            lambda: f"it was delivered {len(self.events('got', f'{what}.failing'))} times and not 3",
+            40,
+        )
+        self.await_routed(f"%DLQ%{group}")
+        reader.ask("consume", name=f"{what}.reader", group=self.name(f"{what}_reader"), topic=f"%DLQ%{group}")
+        (letter,) = self.await_exactly(["hopeless"], f"{what}.reader")
+        same("tags, keys, property", ("t", "k", "red"), tuple(letter.fields[name] for name in ("tags", "keys", "p.u_colour")))
+        times = [(event.number("times"), event.fields["topic"]) for event in self.events("got", f"{what}.failing")]
+        same("deliveries before it was given up", [(0, topic), (1, topic), (2, topic)], times)
+
+    # ---------------------------------------------------------------- transactions
+
+    def transactions(self, sender: Agent, receiver: Agent) -> None:
+        what = f"trans_{sender.language}"
+        topic = self.topic(self.name(what), 2)
+        sender.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"), transaction=1)
+        receiver.ask("consume", name=f"{what}.consumer", group=self.name(f"{what}_g"), topic=topic)
+        for body, local, checked in (
+            ("committed", "commit", "rollback"),
+            ("rolled back", "rollback", "commit"),
+            ("unknown, then committed", "unknown", "commit"),
+            ("unknown, then rolled back", "unknown", "rollback"),
+        ):
+            sender.ask(
+                "send", producer=f"{what}.producer", topic=topic, body=body, p_local=local, p_checked=checked, tags="t", p_u_colour="red"
+            )
+
+        def checked_bodies() -> set[str]:
+            return {event.body for event in self.events("checked", f"{what}.producer")}
+
+        unknown = {"unknown, then committed", "unknown, then rolled back"}
+        await_that(lambda: unknown <= checked_bodies(), lambda: f"the broker asked about {shown(checked_bodies())} only", 40)
+        for event in self.await_exactly(["committed", "unknown, then committed"], f"{what}.consumer"):
+            same("tags, property", ("t", "red"), (event.fields["tags"], event.fields["p.u_colour"]))
+        same("asked about", unknown, checked_bodies())
+        same("executed", 4, len(self.events("executed", f"{what}.producer")))
+
+    def killed_in_transaction(self, first: Agent, second: Agent, receiver: Agent) -> None:
+        """The first producer is killed between the half message and its decision; the second, of its group, is asked about it."""
+        what = f"killed_{first.language}_{second.language}"
+        topic, group = self.topic(self.name(what), 2), self.name(f"{what}_p")
+        receiver.ask("consume", name=f"{what}.consumer", group=self.name(f"{what}_g"), topic=topic)
+        first.ask("produce", name=f"{what}.first", group=group, transaction=1)
+        first.begin("send", producer=f"{what}.first", topic=topic, body="orphan", p_local="hang", p_checked="commit")
+        await_that(lambda: bool(self.events("executed", f"{what}.first")), lambda: "the half message was not sent", 30)
+        first.kill()
+        same("delivered without a decision", [], self.bodies(f"{what}.consumer"))
+        second.ask("produce", name=f"{what}.second", group=group, transaction=1)
+        second.ask("send", producer=f"{what}.second", topic=topic, body="after", p_local="commit", p_checked="rollback")
+        self.await_exactly(["orphan", "after"], f"{what}.consumer", timeout_s=60)
+        same("asked about", {"orphan"}, {event.body for event in self.events("checked", f"{what}.second")})
+
+
+# ---------------------------------------------------------------- several in one group
+
+
+class Together(Stage):
+    """Checks with members of several languages in one group."""
+
+    def sharing(self, members: list[Agent]) -> None:
+        """Every queue has one member, shares are even, and messages are handed out once."""
+        what, queues = f"share_{len(members)}", 2 * len(members)
+        topic, group = self.topic(self.name(what), queues), self.group(self.name(f"{what}_g"))
+        clients = self._join("consume", what, members, group=group, topic=topic)
+        members[-1].ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        self._await_shares(what, topic, members[-1], queues, clients, [2] * len(members))
+        wanted = [f"shared {number}" for number in range(10 * queues)]
+        for number, body in enumerate(wanted):
+            members[-1].ask("send", producer=f"{what}.producer", topic=topic, body=body, queue=number % queues, broker=BROKER)
+        await_that(
+            lambda: set(wanted) <= set(self.bodies(*clients)), lambda: f"missing {shown(set(wanted) - set(self.bodies(*clients)))}", 30
+        )
+        events = [event for event in self.events("got", *clients) if event.body in set(wanted)]
+        same("messages handed out", len(wanted), len(events))
+        holders = {(event.fields["queue"], event.client) for event in events}
+        same("queues with one member", queues, len(holders))
+
+    def lite_pull(self, members: list[Agent]) -> None:
+        what = "lite"
+        topic = self.topic(self.name(what), 4)
+        clients = self._join("lite", what, members, group=self.name(f"{what}_g"), topic=topic)
+        members[-1].ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        self._await_shares(what, topic, members[-1], 4, clients, [2, 2])
+        wanted = numbered("lite", 40)
+        for number, body in enumerate(wanted):
+            members[-1].ask("send", producer=f"{what}.producer", topic=topic, body=body, queue=number % 4, broker=BROKER)
+        await_that(
+            lambda: set(wanted) <= set(self.bodies(*clients)), lambda: f"missing {shown(set(wanted) - set(self.bodies(*clients)))}", 30
+        )
+        events = [event for event in self.events("got", *clients) if event.body in set(wanted)]
+        same("messages polled", 40, len(events))
+        same("queues with one member", 4, len({(event.fields["queue"], event.client) for event in events}))
+
+    def broadcasting(self, members: list[Agent]) -> None:
+        what = f"broadcast_{len(members)}"
+        topic = self.topic(self.name(what), 4)
+        clients = self._join("consume", what, members, group=self.name(f"{what}_g"), topic=topic, broadcasting=1)
+        wanted = []
+        for member in members:
+            member.ask("produce", name=f"{what}.{member.language}.producer", group=self.name(f"{what}_p"))
+            for body in numbered(f"from {member.language}", 15):
+                member.ask("send", producer=f"{what}.{member.language}.producer", topic=topic, body=body)
+                wanted.append(body)
+        for client in clients:
+            self.await_exactly(wanted, client)
+
+    def retries(self, members: list[Agent]) -> None:
+        """Every message fails at first; some of what one language failed, another consumes again."""
+        what, queues = f"retry_{len(members)}", len(members)
+        topic, group = self.topic(self.name(what), queues), self.group(self.name(f"{what}_g"), retry_queues=queues)
+        clients = self._join("consume", what, members, group=group, topic=topic, fail=1)
+        members[-1].ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        self._await_shares(what, topic, members[-1], queues, clients, [1] * queues)
+        wanted = numbered("fails once", 30)
+        for number, body in enumerate(wanted):
+            members[-1].ask("send", producer=f"{what}.producer", topic=topic, body=body, queue=number % queues, broker=BROKER, p_u_colour="red")
+
+        def deliveries() -> dict[str, list[Event]]:
+            found: dict[str, list[Event]] = {body: [] for body in wanted}
+            for event in self.events("got", *clients):
+                if event.body in found:
+                    found[event.body].append(event)
+            return found
+
+        def consumed() -> int:
+            return sum(any(event.number("times") == 1 for event in events) for events in deliveries().values())
+
+        await_that(lambda: consumed() == len(wanted), lambda: f"only {consumed()} of {len(wanted)} came again", 60)
+        crossed = Counter()
+        for body, events in deliveries().items():
+            same(f"deliveries of {body!r}", [0, 1], [event.number("times") for event in events])
+            same(f"topics of {body!r}", {topic}, {event.fields["topic"] for event in events})
+            same(f"property of {body!r}", {"red"}, {event.fields["p.u_colour"] for event in events})
+            same(f"ids of {body!r}", 1, len({event.fields["id"] for event in events}))
+            again_ms = (events[1].number("now") - events[0].number("now")) // 1000
+            require(900 <= again_ms <= LATE_MS + 1_000, f"{body!r} came again after {again_ms} ms and not after 1 s")
+            crossed[events[0].language, events[1].language] += 1
+        for one in members:
+            came = sum(count for (failed, consumed_by), count in crossed.items() if consumed_by == one.language and failed != one.language)
+            require(came > 0, f"{one.language} got no retry of what another language failed: {dict(crossed)}")
+
+    def orderly(self, members: list[Agent]) -> None:
+        """Keys in four queues, sent and consumed while members come and go: no key's messages out of order, none lost."""
+        what = f"orderly_{len(members)}"
+        topic, group = self.topic(self.name(what), 4), self.group(self.name(f"{what}_g"))
+        feed = Feed(self, what, topic, members)
+        joined: dict[str, Agent] = {}
+        clients: list[str] = []
+
+        def join(member: Agent) -> str:
+            client = f"{what}.{member.language}.{len(clients)}"
+            clients.append(client)
+            member.ask("consume", name=client, group=group, topic=topic, orderly=1)
+            joined[client] = member
+            return client
+
+        def leave(client: str) -> None:
+            joined.pop(client).ask("close", name=client)
+
+        def settled(*shares: int) -> None:
+            begin = time.time_ns() // 1000
+
+            def held() -> dict[str, int]:
+                holder = {
+                    event.fields["queue"]: event.client for event in self.events("got", *clients) if event.number("now") > begin + 300_000
+                }
+                return Counter(holder.values())
+
+            def good() -> bool:
+                return sorted(held().values()) == sorted(shares) and set(held()) == set(joined)
+
+            await_that(good, lambda: f"the queues are held as {dict(held())} and not {list(shares)}", 60)
+
+        try:
+            first = join(members[-1])
+            settled(4)
+            second = join(members[0])
+            settled(2, 2)
+            leave(first)
+            settled(4)
+            third = join(members[-1])
+            settled(2, 2)
+            if len(members) > 2:
+                join(members[1])
+                settled(1, 1, 2)
+            leave(second)
+            settled(*([2, 2] if len(members) > 2 else [4]))
+            leave(third) if len(members) > 2 else None
+        finally:
+            sent = feed.stop()
+        self.await_bodies(sent, *clients)
+        self._in_order(self.events("got", *clients))
+
+    @staticmethod
+    def _in_order(events: list[Event]) -> None:
+        """Within a key every message follows the one before. A member that takes a queue over may begin a little earlier
+        than where the last one ended, with messages that were not yet acknowledged; none is passed over."""
+        keys: dict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            keys[event.body.split(":")[0]].append(event)
+        for key, run in keys.items():
+            last, by = -1, ""
+            for event in run:
+                number = int(event.body.split(":")[1])
+                repeated = event.client != by and number <= last
+                require(number == last + 1 or repeated, f"key {key}: {number} by {event.client} after {last} by {by or 'nobody'}")
+                last, by = number, event.client
+
+    def reset_by_mqadmin(self, admin: Agent, member: Agent) -> None:
+        what = f"reset_{admin.language}"
+        topic, group, client, wanted = self._consumed(what, member)
+        printed = admin.ask("mqadmin", line=f"resetOffsetByTime -n {self.namesrv} -g {group} -t {topic} -s -1")
+        self._came_again(client, wanted, printed)
+
+    def reset_by_roquet(self, member: Agent) -> None:
+        topic, group, client, wanted = self._consumed("reset_roquet", member)
+        command = [sys.executable, "-m", "roquet", "group", "reset", group, topic, "--to", "first", "--yes", "-n", self.namesrv]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        same("exit code", 0, done.returncode)
+        self._came_again(client, wanted, done.stdout + done.stderr)
+
+    def _consumed(self, what: str, member: Agent) -> tuple[str, str, str, list[str]]:
+        """A consumer that is online, has consumed 20 messages, and has told the broker so."""
+        topic, group, client, wanted = self.topic(self.name(what), 2), self.name(f"{what}_g"), f"{what}.consumer", numbered("again", 20)
+        member.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        member.ask("consume", name=client, group=group, topic=topic)
+        for body in wanted:
+            member.ask("send", producer=f"{what}.producer", topic=topic, body=body)
+        self.await_exactly(wanted, client)
+
+        def committed() -> bool:
+            progress = self.administer(lambda admin: admin.progress(group, topic))
+            return sum(one.consumer_offset for one in progress) == 20
+
+        apache.wait_until(committed, f"the offsets of {group} at the broker", timeout_s=30, every_s=0.3)
+        return topic, group, client, wanted
+
+    def _came_again(self, client: str, wanted: list[str], printed: str) -> None:
+        await_that(
+            lambda: all(count == 2 for count in Counter(self.bodies(client)).values()),
+            lambda: f"came {sorted(Counter(self.bodies(client)).values())} times; printed: {printed[:400]}",
+            45,
+        )
+        same("bodies", sorted(wanted * 2), sorted(self.bodies(client)))
+
+    def _join(self, verb: str, what: str, members: list[Agent], **given: object) -> list[str]:
+        clients = [f"{what}.{member.language}" for member in members]
+        for answer in [member.begin(verb, name=client, **given) for member, client in zip(members, clients, strict=True)]:
+            answer()
+        return clients
+
+    def _await_shares(self, what: str, topic: str, sender: Agent, queues: int, clients: list[str], shares: list[int]) -> None:
+        """Send a message to every queue, round after round, until those of a round are handed out as said."""
+        for number in range(60):
+            body = f"{what} round {number}"
+            for queue in range(queues):
+                sender.ask("send", producer=f"{what}.producer", topic=topic, body=body, queue=queue, broker=BROKER)
+
+            def holders(body: str = body) -> dict[str, str]:
+                return {
+                    event.fields["queue"]: event.client
+                    for event in self.events("got", *clients)
+                    if event.body == body and event.number("times") == 0
+                }
+
+            deadline = time.monotonic() + 1.5
+            while len(holders()) < queues and time.monotonic() < deadline:
+                time.sleep(0.05)
+            held = Counter(holders().values())
+            if sorted(held.values()) == sorted(shares):
+                return
+        raise Wrong(f"after {number} rounds the queues are held as {dict(held)}, and not {shares}")
+
+
+class Feed:
+    """Sends numbered messages of 8 keys, each key by one producer and to one queue, until it is stopped."""
+
+    def __init__(self, stage: Stage, what: str, topic: str, senders: list[Agent]) -> None:
+        self._stopping = threading.Event()
+        self._sent: list[str] = []
+        self._problem: Exception | None = None
+        for sender in senders:
+            sender.ask("produce", name=f"{what}.producer", group=stage.name(f"{what}_p"))
+        self._thread = threading.Thread(target=self._run, args=(what, topic, senders))
+        self._thread.start()
+
+    def _run(self, what: str, topic: str, senders: list[Agent]) -> None:
+        try:
+            number = 0
+            while not self._stopping.wait(0.02):
+                waiting = []
+                for key in range(8):
+                    sender, body = senders[key % len(senders)], f"key{key}:{number}"
+                    waiting.append(sender.begin("send", producer=f"{what}.producer", topic=topic, body=body, queue=key % 4, broker=BROKER))
+                    self._sent.append(body)
+                for answer in waiting:  # the next of a key only when this one is stored
+                    answer()
+                number += 1
+        except Exception as problem:
+            self._problem = problem
+
+    def stop(self) -> list[str]:
+        self._stopping.set()
+        self._thread.join()
+        if self._problem is not None:
+            raise self._problem
+        return self._sent
+
+
+# ---------------------------------------------------------------- all of it
+
+
+def checks_of_pair(section: Section, stages: tuple[Between, Together], foreign: Agent, python: Agent, fresh: Callable[[str], Agent]) -> list[tuple[str, Body]]:
+    between, together = stages
+    other, java = foreign.language, foreign.language.startswith("java")
+    checks: list[tuple[str, Body]] = []
+    for sender, receiver in ((foreign, python), (python, foreign)):
+        way = f"{sender.language} to {receiver.language}"
+        for name, body in (
+            ("delay levels, not early", between.delay_levels),
+            ("tag and SQL filters", between.filters),
+            ("request and reply", between.request_reply),
+            ("namespaces", between.namespaces),
+            ("transactions: commit, rollback, unknown then checked", between.transactions),
+        ):
+            checks.append((f"{name}, {way}", lambda body=body, one=sender, two=receiver: body(one, two)))  # type: ignore[misc]
+        name = f"dead letters of {sender.language}, read by {receiver.language}"
+        checks.append((name, lambda one=sender, two=receiver: between.dead_letters(one, two)))  # type: ignore[misc]
+        if sender.language in ("python", "java-5.5.0"):
+            checks.append((f"timed messages, not early, {way}", lambda one=sender, two=receiver: between.timed(one, two)))  # type: ignore[misc]
+        else:
+            section.skip(f"timed messages, not early, {way}", NO_TIMED)
+
+    def killed(language: str, receiver: Agent) -> None:
+        first, second = fresh(language), fresh(language)
+        between.agents += [first, second]
+        between.killed_in_transaction(first, second, receiver)
+
+    checks.append((f"a {other} producer killed in its transaction, asked after its restart", lambda: killed(other, python)))
+    if other == "go":
+        checks.append(("a python producer killed in its transaction, asked after its restart", lambda: killed("python", foreign)))
+    both = [foreign, python]
+    checks += [
+        ("one group: queues are shared alike", lambda: together.sharing(both)),
+        ("one group: broadcasting, each member gets all", lambda: together.broadcasting(both)),
+        ("one group: failed by one, retried by the other", lambda: together.retries(both)),
+        (f"offsets reset by roquet, {other} online", lambda: together.reset_by_roquet(foreign)),
+    ]
+    if java:
+        checks += [
+            ("one group: orderly, members come and go", lambda: together.orderly(both)),
+            ("one group: lite pull", lambda: together.lite_pull(both)),
+            (f"offsets reset by mqadmin {other.removeprefix('java-')}, python online", lambda: together.reset_by_mqadmin(foreign, python)),
+        ]
+    else:
+        section.skip("one group: lite pull", NO_LITE_PULL)
+    return checks
+
+
+def checks_of_all(stages: tuple[Between, Together], everyone: list[Agent], fresh: Callable[[str], Agent]) -> list[tuple[str, Body]]:
+    between, together = stages
+    java = [agent for agent in everyone if agent.language != "go"]
+
+    def succeeded() -> None:
+        first = fresh("go")
+        between.agents.append(first)
+        between.killed_in_transaction(first, everyone[-1], everyone[0])
+
+    return [
+        ("queues are shared alike", lambda: together.sharing(everyone)),
+        ("broadcasting, each member gets all", lambda: together.broadcasting(everyone)),
+        ("failed by one, retried by another", lambda: together.retries(everyone)),
+        ("orderly, two java and python members come and go", lambda: together.orderly(java)),
+        ("a go producer killed in its transaction, a python one of its group asked", succeeded),
+    ]
+
+
+def run_checks(section: Section, checks: list[tuple[str, Body]], only: str = "") -> None:
+    """All at once, more or less; reported in their order."""
+
+    def outcome(body: Body) -> str | None:
+        try:
+            body()
+        except (Wrong, apache.InteropError) as problem:
+            return str(problem)
+        except Exception as problem:
+            return f"{type(problem).__name__}: {problem}"
+        return None
+
+    with ThreadPoolExecutor(SCENARIOS_AT_ONCE) as pool:
+        running = [(name, pool.submit(outcome, body)) for name, body in checks if only in name]
+        for name, each in running:
+            section.judge(name, each.result())
+
+
+def check(
+    reporter: Reporter,
+    namesrv: str,
+    directory: Path,
+    java: dict[str, JavaClient],
+    go: Path | None,
+    *,
+    early_ms: int,
+    expected: list[tuple[str, str]],
+    only: str = "",
+) -> None:
+    """A section for each language with Python, and one for all of them in one group."""
+    agents = Agents(namesrv, directory, java, go)
+    try:
+        languages = [f"java-{version}" for version in java] + (["go"] if go is not None else [])
+        with ThreadPoolExecutor() as pool:
+            *foreign, python = pool.map(agents.start, [*languages, "python"])
+        everyone = [*foreign, python]
+
+        def stages(prefix: str, members: list[Agent]) -> tuple[Between, Together]:
+            return Between(prefix, namesrv, list(members), early_ms), Together(prefix, namesrv, list(members), early_ms)
+
+        def pair(section: Section, other: Agent) -> None:
+            prefix = f"mx{other.language.removeprefix('java-')[0]}"
+            run_checks(section, checks_of_pair(section, stages(prefix, [other, python]), other, python, agents.start), only)
+            section.judge(f"no warning or error in the log of {other.language}", other.log_problem())
+
+        def all_of_them(section: Section) -> None:
+            if len(everyone) < 4:
+                section.skip("all checks", "java or go is missing")
+                return
+            run_checks(section, checks_of_all(stages("mxa", everyone), everyone, agents.start), only)
+            section.judge("no warning or error in the log of python", python.log_problem())
+
+        with ThreadPoolExecutor() as pool:
+            waiting = [
+                pool.submit(reporter.run, Section(f"mixed: {each.language} and python", expected=expected), lambda s, each=each: pair(s, each))
+                for each in foreign
+            ]
+            waiting.append(pool.submit(reporter.run, Section("mixed: all in one group", expected=expected), all_of_them))
+            for each in waiting:
+                each.result()
+    finally:
+        agents.end()
