@@ -17,6 +17,7 @@ What happens is told in lines `- got client=... body=...`, `- executed ...`, `- 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import subprocess
@@ -141,10 +142,8 @@ class Agent:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with contextlib.suppress(OSError):  # what was not yet written has nobody to go to
                     pipe.close()
-                except OSError:
-                    pass  # what was not yet written has nobody to go to
 
     def log_problem(self) -> str | None:
         """What is wrong with what its clients logged, and with what it printed itself."""

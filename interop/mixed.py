@@ -70,7 +70,7 @@ class Stage:
         return f"{self.prefix}_{what}"
 
     def topic(self, name: str, queues: int = 4) -> str:
-        self.administer(lambda admin: admin.create_topic(name, queues))
+        self.administer(lambda admin: admin.create_topic(name, read_queues=queues, write_queues=queues))
         return name
 
     def group(self, name: str, *, retry_queues: int = 1, retry_max: int = 16) -> str:
@@ -78,7 +78,7 @@ class Stage:
 
         async def create(admin: Admin) -> None:
             await admin.create_group(GroupConfig(group_name=name, retry_queue_nums=retry_queues, retry_max_times=retry_max))
-            await admin.create_topic(f"%RETRY%{name}", retry_queues)
+            await admin.create_topic(f"%RETRY%{name}", read_queues=retry_queues, write_queues=retry_queues)
 
         self.administer(create)
         return name
@@ -356,7 +356,9 @@ class Together(Stage):
         self._await_shares(what, topic, members[-1], queues, clients, [1] * queues)
         wanted = numbered("fails once", 30)
         for number, body in enumerate(wanted):
-            members[-1].ask("send", producer=f"{what}.producer", topic=topic, body=body, queue=number % queues, broker=BROKER, p_u_colour="red")
+            members[-1].ask(
+                "send", producer=f"{what}.producer", topic=topic, body=body, queue=number % queues, broker=BROKER, p_u_colour="red"
+            )
 
         def deliveries() -> dict[str, list[Event]]:
             found: dict[str, list[Event]] = {body: [] for body in wanted}
@@ -553,7 +555,9 @@ class Feed:
 # ---------------------------------------------------------------- all of it
 
 
-def checks_of_pair(section: Section, stages: tuple[Between, Together], foreign: Agent, python: Agent, fresh: Callable[[str], Agent]) -> list[tuple[str, Body]]:
+def checks_of_pair(
+    section: Section, stages: tuple[Between, Together], foreign: Agent, python: Agent, fresh: Callable[[str], Agent]
+) -> list[tuple[str, Body]]:
     between, together = stages
     other, java = foreign.language, foreign.language.startswith("java")
     checks: list[tuple[str, Body]] = []
@@ -672,7 +676,9 @@ def check(
 
         with ThreadPoolExecutor() as pool:
             waiting = [
-                pool.submit(reporter.run, Section(f"mixed: {each.language} and python", expected=expected), lambda s, each=each: pair(s, each))
+                pool.submit(
+                    reporter.run, Section(f"mixed: {each.language} and python", expected=expected), lambda s, each=each: pair(s, each)
+                )
                 for each in foreign
             ]
             waiting.append(pool.submit(reporter.run, Section("mixed: all in one group", expected=expected), all_of_them))

@@ -1,11 +1,9 @@
 // Command interop checks a cluster with the Go client of Apache RocketMQ.
 //
-//	interop NAMESRV BROKER PREFIX LOGDIR json|binary [WITHOUT]
+//	interop NAMESRV BROKER PREFIX LOGDIR json|binary
 //	interop agent NAMESRV NAME LOGDIR json|binary
 //
 // The second form does what it is told on stdin (agent.go). Of the first:
-//
-// WITHOUT names checks that are not run, parted by semicolons.
 //
 // One line a check: "ok NAME" or "FAIL NAME: why"; "done" at the very end. A line "sent TOPIC KEY OFFSET_ID BODY" names a
 // message for others to look for, since this client has no call to query one. What the client itself logs from warnings up
@@ -16,7 +14,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,14 +29,11 @@ var codecType byte
 
 func main() {
 	if len(os.Args) < 6 {
-		fmt.Fprintln(os.Stderr, "usage: interop NAMESRV BROKER PREFIX LOGDIR json|binary [WITHOUT]")
+		fmt.Fprintln(os.Stderr, "usage: interop NAMESRV BROKER PREFIX LOGDIR json|binary")
 		os.Exit(2)
 	}
 	if os.Args[5] == "binary" {
 		codecType = 1
-	}
-	if len(os.Args) > 6 {
-		without = strings.Split(os.Args[6], ";")
 	}
 	rlog.SetLogLevel("warn")
 	if os.Args[1] == "agent" {
@@ -81,16 +75,10 @@ func sideBySide(suites ...func()) {
 	all.Wait()
 }
 
-var (
-	output  sync.Mutex
-	without []string
-)
+var output sync.Mutex
 
 // check runs one check and prints its line.
 func check(name string, body func() error) {
-	if slices.Contains(without, name) {
-		return
-	}
 	err := func() (err error) {
 		defer func() {
 			if problem := recover(); problem != nil {

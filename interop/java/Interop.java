@@ -3,7 +3,6 @@ import java.time.LocalDateTime;
 import java.time.format.DateTimeFormatter;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Set;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -13,7 +12,7 @@ import java.util.concurrent.Future;
  * `phase NAME TIME` says when clients begin to leave; the time is written as in the client's log.
  *
  * <pre>
- * Interop check NAMESRV PREFIX [WITHOUT]    everything a client can do, but for checks named in WITHOUT, parted by semicolons
+ * Interop check NAMESRV PREFIX              everything a client can do
  * Interop write NAMESRV MANIFEST            fill a store, note what went in
  * Interop read  NAMESRV MANIFEST PREFIX     find it all again
  * </pre>
@@ -27,7 +26,6 @@ final class Interop {
     public static void main(String[] args) throws Exception {
         switch (args[0]) {
             case "check":
-                Report.without(args.length > 3 ? Set.of(args[3].split(";")) : Set.of());
                 check(args[1], args[2]);
                 break;
             case "write":

@@ -196,6 +196,11 @@ class Message:
     def wait_store_ok(self, wait: bool) -> None:
         self._put(Property.WAIT, "true" if wait else "false")
 
+    @property
+    def transaction_id(self) -> str:
+        """Of the message that a TransactionProducer gives to execute(): what check() gets to see later."""
+        return self.properties.get(Property.TRANSACTION_ID) or self.properties.get(Property.UNIQUE_KEY, "")
+
     def _put(self, name: str, value: str) -> None:
         if value:
             self.properties[name] = value

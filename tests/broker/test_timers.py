@@ -345,7 +345,61 @@ def test_pending_timers_outlive_the_log_files_that_held_them(tmp_path: Path) -> 
     whole.close()
 
 
+def test_one_that_is_cancelled_while_its_neighbours_are_moved_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers_module, "MOVE_MAX", 1)
+    whole = small_log(tmp_path)
+    for number in range(6):
+        whole.send(f"{number}".encode(), TIMER_DELAY_SEC=5 * 3_600 + number)
+    for _ in range(40):
+        whole.send(b"." * 500, key="filler", topic="Filler")
+    whole.pass_time(2 * HOUR_MS, step=10_000)
+    whole.broker.store.delete_expired_now()
+    while not whole.broker.timers.moved:
+        whole.tick(1_000)
+    assert whole.cancel("4").code == 0  # not moved yet
+    assert whole.cancel("0").code == 0  # moved just now
+    whole.pass_time(4 * HOUR_MS, step=10_000)
+    assert whole.broker.store.log.start > 0
+    assert whole.bodies() == [b"1", b"2", b"3", b"5"]
+    whole.close()
+
+
+def test_a_log_file_stays_until_what_was_moved_out_of_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = small_log(tmp_path)
+    store = whole.broker.store
+    whole.send(b"later", TIMER_DELAY_SEC=5 * 3_600)
+    for _ in range(40):
+        whole.send(b"." * 500, key="filler", topic="Filler")
+    whole.pass_time(2 * HOUR_MS, step=10_000)
+    monkeypatch.setattr(store, "_flush", lambda: None)
+    store.delete_expired_now()
+    whole.pass_time(60_000, step=1_000)
+    assert whole.broker.timers.moved == 1
+    assert store.log.start == 0
+    monkeypatch.undo()
+    whole.pass_time(60_000, step=1_000)
+    assert store.log.start > 0
+    whole.close()
+
+
 # Restarts
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_delivery_that_was_not_on_disk_happens_again_after_a_power_loss(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    disk = SimDisk(clock, seed)
+    whole = Timed(Path("/store"), disk, clock)
+    whole.send(b"later", TIMER_DELAY_SEC=5)
+    whole.pass_time(4_000)
+    monkeypatch.setattr(whole.broker.store, "_flush", lambda: None)
+    whole.pass_time(30_000)  # longer than to the next checkpoint
+    assert whole.bodies() == [b"later"]
+    disk.crash()
+    again = Timed(Path("/store"), disk, clock)
+    again.pass_time(1_000)
+    assert again.bodies() == [b"later"]
+    again.close()
 
 
 def test_a_clean_restart_goes_on_without_reading_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,12 +610,12 @@ class Model:
         # Of those whose cancelling nobody confirmed, either is right.
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(flush=st.sampled_from(["ASYNC_FLUSH", "SYNC_FLUSH"]), steps=st.lists(step, max_size=40))
 @example(flush="SYNC_FLUSH", steps=[("send", 5_000), ("power", 9), ("pass", 11_000), ("pass", 11_000), ("send", 30), ("kill", 0)])
 @example(
     flush="SYNC_FLUSH",
-    steps=[("send", 5_000), ("pass", 50), ("hold", True), ("cancel", 0), ("pass", 11_000), ("hold", False)],
+    steps=[("send", 1_000), ("pass", 50), ("hold", True), ("cancel", 0), ("pass", 1_000), ("hold", False)],
 )
 @example(
     flush="ASYNC_FLUSH",
@@ -571,7 +625,9 @@ class Model:
     flush="ASYNC_FLUSH",
     steps=[("send", 30 * HOUR_MS), ("fill", 40), ("pass", 2 * HOUR_MS), ("retain", 0), ("kill", 0), ("retain", 0), ("kill", 0)],
 )
-def test_nothing_is_lost_early_or_twice_whatever_happens(flush: str, steps: list[tuple[str, Any]]) -> None:
+def test_nothing_is_lost_early_or_twice_whatever_happens(monkeypatch: pytest.MonkeyPatch, flush: str, steps: list[tuple[str, Any]]) -> None:
+    monkeypatch.setattr(timers_module, "MOVE_MAX", 1)
+    monkeypatch.setattr(timers_module, "FIRE_AT_ONCE", 2)
     model = Model(Path("/store"), flush)  # on the simulated disk; a deeper path could be lost with its unsynced parents
     for name, value in steps:
         if name == "pass":

@@ -154,6 +154,7 @@ class Timers:
         self._move_below = 0
         self._free = (0, 0)  # below this log offset nothing is pending, once the log is flushed up to that one
         self._movable = NO_ROWS
+        self._gone_since: set[int] = set()  # taken back since the search for those to be moved began
         self._finish_move: Callable[[], None] = lambda: None
         self._finding = False
         self._finished: list[int] = []
@@ -399,6 +400,8 @@ class Timers:
             for offset in cleared:
                 self._asked.pop(offset, None)
                 self._moving.pop(offset, None)
+            if self._finding or len(self._movable):
+                self._gone_since.update(cleared)
 
     def _rows(self, entries: np.ndarray[Any, Any]) -> tuple[Rows, list[int]]:
         """(rows of these entries, offsets of timers that they take back). Raises Cold, and then nothing has happened."""
@@ -648,6 +651,7 @@ class Timers:
         end = self.store.log.written
         find = self.files.mover(hour, below, self.mark, MOVE_ROWS)
         self._finding = True
+        self._gone_since.clear()
 
         def work() -> tuple[Rows, int]:
             write()
@@ -675,7 +679,10 @@ class Timers:
 
     def _move_some(self, now_ms: int) -> None:
         rows = self._movable[:MOVE_MAX]
-        pending = np.array([(due, offset) > self.mark and not self._is_taken_back(offset) for due, offset, _ in rows.tolist()])
+        gone = self._gone_since
+        pending = np.array(
+            [(due, offset) > self.mark and offset not in gone and not self._is_taken_back(offset) for due, offset, _ in rows.tolist()]
+        )
         late = rows[:, 0] > now_ms + MOVE_AHEAD_MS
         if (pending & ~late).any():
             self._move_ms = now_ms + RETRY_MS  # soon due: it fires first

@@ -2,7 +2,7 @@
 
 async def pay(message: Message, order: Order) -> TransactionState:      # runs when the message is stored, but hidden
     async with database.transaction():
-        ...
+        ...                                                             # remember message.transaction_id, or a key of your own
     return COMMIT
 
 async def was_paid(message: ReceivedMessage) -> TransactionState:       # a broker asks when it heard nothing

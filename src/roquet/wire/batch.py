@@ -15,6 +15,8 @@ from roquet.wire.codes import ResponseCode
 
 FRONT = struct.Struct(">iiiii")
 PROPERTIES_MAX = 32767
+MESSAGES_MAX = 65_536
+"""Of one batch. Clients are bounded by its size long before; a body of empty messages would hold up everybody else."""
 
 Part = tuple[int, bytes, bytes]
 """(flag, body, properties as encoded)."""
@@ -39,6 +41,8 @@ def split_batch(body: bytes) -> list[Part]:
         if middle + 2 + int.from_bytes(body[middle : middle + 2], "big", signed=True) != stop:
             raise bad(f"message {len(parts)} of {size} bytes has properties that do not end where it ends")
         parts.append((flag, body[start:middle], body[middle + 2 : stop]))
+        if len(parts) > MESSAGES_MAX:
+            raise bad(f"it has more than {MESSAGES_MAX} messages")
         at = stop
     if not parts:
         raise bad("it is empty")

@@ -338,13 +338,14 @@ class PushConsumerCore:
             if self._leaving.get(queue) is process_queue:
                 del self._leaving[queue]
                 locks.unlock([queue])
-                told, self._on_left = self._on_left, None
-                if told is not None and not self._leaving:
-                    told()
-                else:
-                    self._on_left = told
+                self._left_one()
 
         self.consuming.when_free(queue, free)
+
+    def _left_one(self) -> None:
+        if not self._leaving and self._on_left is not None:
+            told, self._on_left = self._on_left, None
+            told()
 
     def _lost(self, queue: MessageQueue) -> None:
         """The lock was somebody else's for a time: forget what is held here, and begin anew when it is ours again."""
@@ -356,6 +357,7 @@ class PushConsumerCore:
         self.offsets.forget(queue)
         if process_queue is not None:
             self.share.rebalance_soon(queue.topic, RETRY_MS)
+        self._left_one()
 
     def _where_to_begin(self, queue: MessageQueue, done: GotNumber) -> None:
         settings = self.settings

@@ -10,7 +10,8 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.queue_calls import locate
 from roquet.client.core.receipt import SendReceipt
-from roquet.errors import RoquetError
+from roquet.client.core.routes import MASTER
+from roquet.errors import NoRoute, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
@@ -57,7 +58,10 @@ class SendingBack:
             log.info("! %s is not taken back, it is sent anew: %s", message.message_id, error)
             self.send_anew(message, message.reconsume_times + 1, done)
 
-        def go(address: str, _: int) -> None:
+        def go(address: str, broker_id: int) -> None:
+            if broker_id != MASTER:
+                refused(NoRoute(f"broker {message.queue.broker_name!r} has no master now"))
+                return
             self.client.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, encode(header), answered, timeout_ms=TIMEOUT_MS)
 
         locate(self.client, message.queue, refused, go)

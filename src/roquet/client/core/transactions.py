@@ -99,7 +99,8 @@ class TransactionCore(ProducerCore):
                 # As safe as asked or not at all: nothing was executed, so nothing may appear.
                 finish(result, TransactionState.ROLLBACK, f"the half message is stored with {result.status}")
                 return
-            execute(message, result, partial(finish, result))
+            shown = with_properties(message, {Property.UNIQUE_KEY: result.message_id})  # its id is the transaction's
+            execute(shown, result, partial(finish, result))
 
         def finish(receipt: SendReceipt, state: TransactionState, error: str) -> None:
             try:
