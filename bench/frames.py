@@ -18,18 +18,31 @@ SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, PULL_MESSAGE = 310, 320, 11
 QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, CREATE_TOPIC, GET_MAX_OFFSET, GET_ROUTE = 14, 15, 17, 30, 105
 VERSION = 407  # 4.9.7
 FIRST_OPAQUE = 1_000_000  # seven digits for the next nine million requests
+ONEWAY_OPAQUE = 9_999_999  # nobody answers
 BODY = (b"The quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs. " * 4)[:128]
+PREPARED, COMMIT = 4, 8  # sysFlag of a half message, and how its transaction ends
+RETRY_GROUP, RETRY_TOPIC = "bench_retry", "%RETRY%bench_retry"
 KEY_HEAD = b"7F000001A30818B4AAC2"  # address, process and class loader of a client's unique key; twelve digits follow
 
 _TAIL = b'},"flag":0,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":407}'
 _SEND = (
-    b'{"code":%d,"extFields":{"a":"bench_producer","b":"%b","c":"TBW102","d":"4","e":"%%d","f":"0","g":"%d","h":"0",'
+    b'{"code":%d,"extFields":{"a":"bench_producer","b":"%b","c":"TBW102","d":"4","e":"%%d","f":"%d","g":"%d","h":"0",'
     b'"i":"%b","j":"0","k":"false","m":"%b","n":"%b"' + _TAIL.replace(b"%d", b"%%d")
 )
 _PULL = (
     b'{"code":11,"extFields":{"queueId":"%%d","maxMsgNums":"%d","sysFlag":"4","suspendTimeoutMillis":"15000","commitOffset":"0",'
-    b'"bname":"%b","topic":"%b","queueOffset":"%%d","expressionType":"TAG","subVersion":"%d","subscription":"*",'
+    b'"bname":"%b","topic":"%b","queueOffset":"%%d","expressionType":"%b","subVersion":"%d","subscription":"%b",'
     b'"consumerGroup":"bench_consumer"' + _TAIL.replace(b"%d", b"%%d")
+)
+
+_END = (
+    b'{"code":37,"extFields":{"producerGroup":"bench_producer","bname":"%b","commitLogOffset":"%d","msgId":"%b","tranStateTableOffset":"%d",'
+    b'"commitOrRollback":"%d","fromTransactionCheck":"false"},"flag":2,"language":"JAVA","opaque":%d,'
+    b'"serializeTypeCurrentRPC":"JSON","version":407}'
+)
+_BACK = (
+    b'{"code":36,"extFields":{"maxReconsumeTimes":"16","offset":"%%012d","bname":"%b","delayLevel":"1","originTopic":"%b",'
+    b'"originMsgId":"' + KEY_HEAD + b'000000000000","unitMode":"false","group":"%b"' + _TAIL.replace(b"%d", b"%%d")
 )
 
 
@@ -58,18 +71,45 @@ class Stream:
     topic: str
     queues: int
     broker_name: str = "broker-a"
+    sys_flag: int = 0
+    properties: tuple[tuple[str, str], ...] = ()  # of single sends, beside the unique key and WAIT
+    rare: tuple[tuple[str, str], ...] = ()  # in their place in one message of a hundred, in every queue alike; equally long
     wait: bool = True  # WAIT=true: answer only when the message is as safe as the broker's flushDiskType says
 
     def sends(self, count: int, first_key: int, first_opaque: int = FIRST_OPAQUE) -> tuple[bytes, int]:
         """`count` single sends one after the other in one buffer, and the size of each."""
-        properties = b"UNIQ_KEY\\u0001" + KEY_HEAD + b"%012X\\u0002WAIT\\u0001" + self._wait
-        template = self._send(SEND_MESSAGE_V2, properties, b"false")
-        header_size = len(template % (0, first_key, first_opaque))
-        head = struct.pack(">ii", 4 + header_size + len(BODY), header_size)
-        whole = head.replace(b"%", b"%%") + template + BODY.replace(b"%", b"%%")
+        whole, size = self._single(self.properties, first_key, first_opaque)
         queues = self.queues
-        frames = b"".join([whole % (i % queues, first_key + i, first_opaque + i) for i in range(count)])
-        return frames, 8 + header_size + len(BODY)
+        if not self.rare:
+            return b"".join([whole % (i % queues, first_key + i, first_opaque + i) for i in range(count)]), size
+        rare, rare_size = self._single(self.rare, first_key, first_opaque)
+        assert rare_size == size, "frames of one kind are equally long"
+        frames = []
+        for i in range(count):
+            template = rare if i // queues % 100 == 50 + i % queues else whole
+            frames.append(template % (i % queues, first_key + i, first_opaque + i))
+        return b"".join(frames), size
+
+    def _single(self, properties: tuple[tuple[str, str], ...], key: int, opaque: int) -> tuple[bytes, int]:
+        """A single send with places for queue, key and opaque, and its size."""
+        text = b"UNIQ_KEY\\u0001" + KEY_HEAD + b"%012X\\u0002WAIT\\u0001" + self._wait
+        for name, value in properties:
+            text += f"\\u0002{name}\\u0001{value}".encode()
+        template = self._send(SEND_MESSAGE_V2, text, b"false")
+        header_size = len(template % (0, key, opaque))
+        head = struct.pack(">ii", 4 + header_size + len(BODY), header_size)
+        return head.replace(b"%", b"%%") + template + BODY.replace(b"%", b"%%"), 8 + header_size + len(BODY)
+
+    def end(self, key: int, half_offset: int, commit_log_offset: int) -> bytes:
+        """The oneway word that the transaction of the half message with this key is committed."""
+        unique_key = KEY_HEAD + b"%012X" % key
+        return frame(_END % (self.broker_name.encode(), commit_log_offset, unique_key, half_offset, COMMIT, ONEWAY_OPAQUE))
+
+    def backs(self, offsets: list[int], first_opaque: int = FIRST_OPAQUE) -> tuple[bytes, int]:
+        """Send-backs of the messages at these physical offsets, to be delivered again after a second."""
+        template = _BACK % (self.broker_name.encode(), self.topic.encode(), RETRY_GROUP.encode())
+        frames = [frame(template % (offset, first_opaque + i)) for i, offset in enumerate(offsets)]
+        return b"".join(frames), len(frames[0])
 
     def batches(self, count: int, batch: int, first_key: int, first_opaque: int = FIRST_OPAQUE) -> tuple[bytes, int]:
         """`count` batches of `batch` messages in one buffer, and the size of each."""
@@ -90,9 +130,10 @@ class Stream:
             out.append(whole % (i % self.queues, first_opaque + i, *range(key, key + batch)))
         return b"".join(out), 8 + header_size + batch * message_size
 
-    def pull_template(self, most: int) -> bytes:
+    def pull_template(self, most: int, expression: str = "*", kind: str = "TAG") -> bytes:
         """A pull's header with three places: queue, offset, opaque. It carries its subscription (sysFlag 4): no heartbeat is needed."""
-        return _PULL % (most, self.broker_name.encode(), self.topic.encode(), int(time.time() * 1000))
+        now = int(time.time() * 1000)
+        return _PULL % (most, self.broker_name.encode(), self.topic.encode(), kind.encode(), now, expression.encode())
 
     @property
     def _wait(self) -> bytes:
@@ -101,7 +142,7 @@ class Stream:
     def _send(self, code: int, properties: bytes, is_batch: bytes) -> bytes:
         """A send's header with places for the queue, the key (if `properties` has one) and the opaque."""
         now = int(time.time() * 1000)
-        return _SEND % (code, self.topic.encode(), now, properties, is_batch, self.broker_name.encode())
+        return _SEND % (code, self.topic.encode(), self.sys_flag, now, properties, is_batch, self.broker_name.encode())
 
 
 # ---------------------------------------------------------------- one question at a time
@@ -164,7 +205,10 @@ class Admin:
 
     def stored(self, topic: str, queues: int) -> int:
         """Messages in the topic so far: the sum of its queues' ends."""
-        return sum(self._offset(GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)}) for queue in range(queues))
+        return sum(self.ends(topic, queues))
+
+    def ends(self, topic: str, queues: int) -> list[int]:
+        return [self._offset(GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)}) for queue in range(queues)]
 
     def consumed(self, group: str, topic: str, queues: int) -> int:
         """The sum of the group's committed offsets."""

@@ -3,10 +3,15 @@
     python bench/load.py send  --port P --topic T --count 200000 --inflight 64
     python bench/load.py batch --port P --topic T --count 640000 --inflight 8 --batch 32
     python bench/load.py pull  --port P --topic T --count 1000000 --queues 8
+    python bench/load.py transaction|delay|back --port P --topic T --count 50000
+    python bench/load.py mixed --port P --topic T --count 200000        one message in a hundred is rare, for:
+    python bench/load.py tag|sql --port P --topic T --count 1000000     messages judged: whole passes over the queues
 
 It lays the round's frames out beforehand, prints `ready`, waits for a line on standard input, drives the server with a
 fixed number of requests in flight (an answer makes room for the next request), and prints one line of JSON. Answers are
 split by their length words; every code is looked at, and one answer in 64 is read in full. A pull's records are walked.
+What goes on a journey (transaction: committed; delay and back: delivered after a second) counts until its end: the round is
+over when all of it is in the queues it was meant for.
 """
 
 from __future__ import annotations
@@ -22,12 +27,22 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from frames import FIRST_OPAQUE, Stream, frame
+from frames import FIRST_OPAQUE, PREPARED, RETRY_TOPIC, Admin, Stream, frame, read_frame
 
 CHUNK_BYTES = 128 << 20  # of frames laid out at a time
 READ = 1 << 16  # more, and every recv would map and unmap its buffer
 OK = b'{"code":0,'
-PULL_NOTHING_NEW = 19
+PULL_NOTHING_NEW, PULL_NOTHING_MATCHES = 19, 20
+JOURNEYS = ("transaction", "delay", "back")
+KINDS: dict[str, dict[str, Any]] = {
+    "transaction": {"sys_flag": PREPARED, "properties": (("TRAN_MSG", "true"), ("PGROUP", "bench_producer"))},
+    "delay": {"properties": (("DELAY", "1"),)},
+    "mixed": {
+        "properties": (("TAGS", "open"), ("amount", "17"), ("region", "eu")),
+        "rare": (("TAGS", "paid"), ("amount", "99"), ("region", "eu")),
+    },
+}
+FILTERS = {"tag": ("paid", "TAG"), "sql": ("amount > 50 AND region IN ('eu', 'us')", "SQL92")}
 
 
 @dataclass
@@ -104,6 +119,49 @@ class Sender:
             outcome.refuse({"code": 0, "remark": f"an odd answer: {header}"})
 
 
+class TransactionSender(Sender):
+    """Every answer names a half message that is stored; the word that its transaction is committed goes out with the next ones."""
+
+    stream: Stream
+    first_key: int
+
+    def step(self, outcome: Outcome) -> None:
+        data = self.socket.recv(READ)
+        if not data:
+            raise ConnectionError(f"the server closed the connection with {self.left} answers to come")
+        outcome.reads += 1
+        data = self.rest + data
+        at, have, answers, out = 0, len(data), 0, []
+        while have - at >= 4:
+            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            if stop > have:
+                break
+            header = parse_header(data, at)
+            if header["code"] != 0:
+                outcome.refuse(header)
+            else:
+                fields = header["extFields"]
+                key = self.first_key + header["opaque"] - FIRST_OPAQUE
+                # the broker's id ends with sixteen digits of the place in its log
+                out.append(self.stream.end(key, int(fields["queueOffset"]), int(fields["msgId"][-16:], 16)))
+            at = stop
+            answers += 1
+        self.rest = data[at:]
+        self.answered += answers
+        self.left -= answers
+        until = min(self.sent + answers, self.count)
+        out.append(bytes(self.frames[self.sent * self.size : until * self.size]))
+        self.sent = until
+        self.socket.sendall(b"".join(out))
+
+
+class BackSender(Sender):
+    def check(self, data: bytes, at: int, outcome: Outcome) -> None:
+        header = parse_header(data, at)
+        if header["code"] != 0 or not (header["flag"] & 1 and header["opaque"] >= FIRST_OPAQUE):
+            outcome.refuse(header)
+
+
 def connect(port: int, timeout_s: float) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -146,7 +204,7 @@ def chunks(stream: Stream, requests: int, batch: int) -> Iterator[tuple[bytes, i
 
 
 def run_sends(options: argparse.Namespace) -> Outcome:
-    stream = Stream(options.topic, options.queues, options.broker_name, wait=not options.no_wait)
+    stream = stream_of(options)
     batch = options.batch if options.what == "batch" else 0
     outcome = Outcome()
     senders = [Sender(options.port, options.timeout) for _ in range(options.connections)]
@@ -188,6 +246,121 @@ def drive(senders: list[Sender], outcome: Outcome, timeout_s: float) -> None:
                 if not sender.left:
                     poll.unregister(descriptor)
                     del by_descriptor[descriptor]
+
+
+def stream_of(options: argparse.Namespace) -> Stream:
+    return Stream(options.topic, options.queues, options.broker_name, wait=not options.no_wait, **KINDS.get(options.what, {}))
+
+
+# ---------------------------------------------------------------- journeys
+
+
+def run_journey(options: argparse.Namespace) -> Outcome:
+    """Single requests on one connection, until what they bring about is in the queues of the topic (of the group's retry topic)."""
+    stream, outcome = stream_of(options), Outcome()
+    sender: Sender
+    key = time.time_ns() // 1000 & 0xFFFFFFFFFFFF
+    if options.what == "back":
+        sender = BackSender(options.port, options.timeout)
+        frames, size = stream.backs(physical_offsets(stream, options.port, options.count, options.timeout))
+    else:
+        if options.what == "transaction":
+            sender = TransactionSender(options.port, options.timeout)
+            sender.stream, sender.first_key = stream, key
+        else:
+            sender = Sender(options.port, options.timeout)
+        frames, size = stream.sends(options.count, key)
+    sender.load(memoryview(frames), size, options.inflight)
+    topic, queues = (RETRY_TOPIC, 1) if options.what == "back" else (options.topic, options.queues)
+    with Admin(f"127.0.0.1:{options.port}") as admin:
+        wanted = admin.stored(topic, queues) + options.count
+        go()
+        with Meter(outcome):
+            drive([sender], outcome, options.timeout)
+            arrived, deadline = 0, time.monotonic() + options.timeout
+            while not outcome.errors and (stored := admin.stored(topic, queues)) < wanted:
+                if stored > arrived:
+                    arrived, deadline = stored, time.monotonic() + options.timeout
+                elif time.monotonic() > deadline:
+                    raise TimeoutError(f"{wanted - stored} of {options.count} messages did not arrive")
+                time.sleep(0.01)
+    outcome.messages = options.count
+    return outcome
+
+
+def physical_offsets(stream: Stream, port: int, count: int, timeout_s: float) -> list[int]:
+    """Where the first `count` messages of the topic are in the log."""
+    found: list[int] = []
+    template = stream.pull_template(32)
+    with connect(port, timeout_s) as connection:
+        for queue in range(stream.queues):
+            at, wanted = 0, (queue + 1) * count // stream.queues
+            while len(found) < wanted:
+                connection.sendall(frame(template % (queue, at, FIRST_OPAQUE)))
+                header, body = read_frame(connection)
+                if header["code"] != 0:
+                    raise ValueError(f"queue {queue} has too few messages to send back: {header.get('remark')}")
+                begin = 0
+                while begin < len(body) and len(found) < wanted:
+                    found.append(int.from_bytes(body[begin + 28 : begin + 36], "big"))
+                    begin += int.from_bytes(body[begin : begin + 4], "big")
+                at = int(header["extFields"]["nextBeginOffset"])
+    return found
+
+
+# ---------------------------------------------------------------- filtered pulls
+
+
+def run_filtered(options: argparse.Namespace) -> Outcome:
+    """One pull in flight per queue, each over its queue again and again. `messages` are those that the broker has judged;
+    one in a hundred of them must have come."""
+    template = stream_of(options).pull_template(options.most, *FILTERS[options.what])
+    outcome, opaque, matched = Outcome(), FIRST_OPAQUE, 0
+    with Admin(f"127.0.0.1:{options.port}") as admin:
+        ends = admin.ends(options.topic, options.queues)
+    if not all(ends):
+        raise ValueError(f"{options.topic} has empty queues: {ends}")
+    passes = -(-options.count // sum(ends))
+    at, left, queue_of = [0] * options.queues, [passes] * options.queues, {}
+    connection = connect(options.port, options.timeout)
+    go()
+    with Meter(outcome):
+        for queue in range(options.queues):
+            queue_of[opaque] = queue
+            connection.sendall(frame(template % (queue, 0, opaque)))
+            opaque += 1
+        while queue_of:
+            header, body = read_frame(connection)
+            outcome.reads += 1
+            queue = queue_of.pop(header["opaque"])
+            if header["code"] not in (0, PULL_NOTHING_MATCHES, PULL_NOTHING_NEW):
+                outcome.refuse(header)
+                continue
+            if header["code"] == 0:
+                matched += count_in(body)
+            following = int(header["extFields"]["nextBeginOffset"])
+            if following <= at[queue]:
+                raise ValueError(f"a pull of queue {queue} from {at[queue]} is to go on at {following}")
+            outcome.messages += following - at[queue]
+            at[queue] = following
+            if following >= ends[queue]:
+                at[queue] = 0
+                left[queue] -= 1
+            if left[queue]:
+                queue_of[opaque] = queue
+                connection.sendall(frame(template % (queue, at[queue], opaque)))
+                opaque += 1
+    if not outcome.errors and (outcome.messages != passes * sum(ends) or matched * 100 != outcome.messages):
+        raise ValueError(f"{matched} messages matched of {outcome.messages} judged in {passes} passes over {sum(ends)}")
+    return outcome
+
+
+def count_in(body: bytes) -> int:
+    at, records = 0, 0
+    while at < len(body):
+        at += int.from_bytes(body[at : at + 4], "big")
+        records += 1
+    return records
 
 
 # ---------------------------------------------------------------- pull
@@ -252,7 +425,7 @@ def count_records(data: bytes, at: int, stop: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("send", "batch", "pull"))
+    parser.add_argument("what", choices=("send", "batch", "pull", "mixed", *JOURNEYS, *FILTERS))
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--queues", type=int, default=8, help="at most 10: a queue is one digit")
@@ -270,7 +443,8 @@ def main() -> None:
         parser.error("--queues must be 1 to 10")
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
-    outcome = run_pulls(options) if options.what == "pull" else run_sends(options)
+    run = {"pull": run_pulls, **dict.fromkeys(JOURNEYS, run_journey), **dict.fromkeys(FILTERS, run_filtered)}.get(options.what, run_sends)
+    outcome = run(options)
     print(json.dumps(asdict(outcome)), flush=True)
 
 

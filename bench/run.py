@@ -30,15 +30,19 @@ from pathlib import Path
 import java_clients
 import servers
 import timers
+from frames import RETRY_TOPIC
 from servers import APACHE, HERE, ROQUET, Launcher, Running, apache
-from table import BY_KEY, ROWS, Report, Sample
+from table import BY_KEY, JUDGED, ROWS, Report, Sample
 
 QUEUES = 8
-TOPIC, WARM_TOPIC = "Bench", "BenchWarm"
+TOPIC, WARM_TOPIC, MIXED_TOPIC = "Bench", "BenchWarm", "BenchMixed"
 JAVA_ROWS = ("producer", "batchproducer", "consumer")
-MAIN_ROWS = ("send64", "send1", "conn16", "batch", "pull", "memory", *JAVA_ROWS)
+JOURNEY_ROWS = {"transaction": "transaction", "delay": "delay", "retries": "back"}  # row: what the generator does
+FILTER_ROWS = {"tagged": "tag", "sql": "sql"}
+FEATURE_ROWS = (*JOURNEY_ROWS, *FILTER_ROWS)
+MAIN_ROWS = ("send64", "send1", "conn16", "batch", "pull", "memory", *FEATURE_ROWS, *JAVA_ROWS)
 TIMER_ROWS = ("timers-memory", "timers-lateness")
-QUICK_WITHOUT = ("conn16", *JAVA_ROWS, *TIMER_ROWS)
+QUICK_WITHOUT = ("conn16", *FEATURE_ROWS, *JAVA_ROWS, *TIMER_ROWS)
 MEMORY_AFTER = 2_000_000
 SETTLE_S = 0.3  # a round's CPU is taken so much later: work that the server put off (queues, index, flush) is part of the price
 
@@ -56,6 +60,11 @@ class Plan:
     send1: int = 20_000
     batch: int = 960_000
     pull: int = 600_000  # of the warm-up's messages: the same on both
+    journey: int = 50_000
+    mixed: int = 200_000  # a multiple of 800: one in a hundred in every queue
+    tagged: int = 8_000_000  # judged
+    sql: int = 1_000_000  # judged
+    feature_rounds: int = 3
     sync_warm: int = 500_000
     sync: int = 60_000
     shard: int = 150_000
@@ -65,9 +74,10 @@ class Plan:
     java_warm_s: float = 6.0
 
 
-FULL = Plan(limit_s=660.0)
+FULL = Plan(limit_s=1_080.0)
 QUICK = Plan(
     limit_s=100.0, rounds=3, starts=1, warm_apache=400_000, warm_roquet=200_000, send64=100_000, send1=6_000, batch=320_000, pull=200_000,
+    journey=20_000, tagged=2_000_000, sql=400_000, feature_rounds=2,
     sync_warm=100_000, sync=30_000, shard=80_000, shard_rounds=1, java_windows=2, java_window_s=2.0, java_warm_s=4.0,
 )  # fmt: skip
 
@@ -124,7 +134,7 @@ class Bench:
 
     def main_phase(self) -> None:
         with contextlib.ExitStack() as stack:
-            pairs = self.start_all(stack, "main")
+            pairs = self.start_all(stack, "main", enablePropertyFilter=True)
             if "start" in self.rows:
                 self.start_row(pairs)
             if not self.rows & set(MAIN_ROWS):
@@ -144,6 +154,7 @@ class Bench:
                     self.in_turns(row, pairs, warm, lambda r, t=topic, w=what, c=count, a=arguments: self.round(r, w, t, c, *a))  # type: ignore[misc]
             if "memory" in self.rows:
                 self.memory_row(pairs)
+            self.feature_rows(pairs)
             self.java_rows(pairs)
 
     def warm_up(self, running: Running) -> None:
@@ -209,24 +220,28 @@ class Bench:
             self.report.note(f"{running.kind}: {note}")
         return outcome["messages"], outcome["seconds"], outcome["cpu_seconds"]
 
-    def round(self, running: Running, what: str, topic: str, count: int, *arguments: str) -> Sample:
+    def round(
+        self, running: Running, what: str, topic: str, count: int, *arguments: str, into: tuple[str, int] | None = None
+    ) -> Sample:
+        """`into`: topic and queues that must have grown by the round's messages; without, the topic itself (pulls: none)."""
         process = self.generator(running, what, topic, count, *arguments)
-        before, cpu = running.stored(topic, QUEUES), running.cpu()
+        target, queues = into or (topic, QUEUES)
+        before, cpu = running.stored(target, queues), running.cpu()
         _go(process)
         messages, seconds, own = self.finish(process, running)
         time.sleep(SETTLE_S)
         cpu = running.cpu() - cpu
-        if what != "pull":
-            self.verify(running, topic, before, messages)
+        if what != "pull" and what not in FILTER_ROWS.values():
+            self.verify(running, target, before, messages, queues)
         return Sample(messages, seconds, cpu, own)
 
-    def verify(self, running: Running, topic: str, before: int, messages: int) -> None:
+    def verify(self, running: Running, topic: str, before: int, messages: int, queues: int = QUEUES) -> None:
         """What was acknowledged must be in the queues (Java fills them a little later)."""
         self.messages[running.pid] = self.messages.get(running.pid, 0) + messages
         if running.stand_in:
             return
         deadline = time.monotonic() + 20.0
-        while (stored := running.stored(topic, QUEUES) - before) < messages and time.monotonic() < deadline:
+        while (stored := running.stored(topic, queues) - before) < messages and time.monotonic() < deadline:
             time.sleep(0.1)
         if stored != messages:
             raise RuntimeError(f"{messages:,} messages were acknowledged in {topic} and {stored:,} came into its queues")
@@ -261,6 +276,35 @@ class Bench:
                 continue
             self.report.at("memory", running.kind).value = value
             self.say(f"memory   {running.kind}: {value:,.0f} MiB after {self.messages.get(running.pid, 0):,} messages")
+
+    def feature_rows(self, pairs: list[Running]) -> None:
+        plan = self.plan
+        for row, what in JOURNEY_ROWS.items():
+            if row not in self.rows:
+                continue
+            topic, into = (WARM_TOPIC, (RETRY_TOPIC, 1)) if what == "back" else (TOPIC, None)
+            if into is not None:
+                for running in pairs:
+                    running.create_topic(*into)
+            self.in_turns(
+                row, pairs, 1, lambda r, w=what, t=topic, i=into: self.round(r, w, t, plan.journey, into=i), plan.feature_rounds  # type: ignore[misc]
+            )  # fmt: skip
+        if not self.rows & set(FILTER_ROWS):
+            return
+        for running in pairs:
+            self.say(f"sending {running.kind} {plan.mixed:,} messages to filter")
+            try:
+                running.create_topic(MIXED_TOPIC, QUEUES)
+                self.round(running, "mixed", MIXED_TOPIC, plan.mixed)
+            except (OSError, RuntimeError) as error:
+                self.report.note(f"{running.kind}, before filtering: {error}")
+        for row, what in FILTER_ROWS.items():
+            if row in self.rows:
+                count = plan.tagged if what == "tag" else plan.sql
+                self.in_turns(row, pairs, 1, lambda r, w=what, c=count: self.round(r, w, MIXED_TOPIC, c), plan.feature_rounds)  # type: ignore[misc]
+        judged = self.report.at("sql", ROQUET).of(JUDGED) if "sql" in self.rows else None
+        if judged is not None:
+            self.report.note(f"sql: Roquet judges {judged:,.0f} messages in a second of one core's time, its pulls included")
 
     def java_rows(self, pairs: list[Running]) -> None:
         plan = self.plan

@@ -6,7 +6,9 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-CPU, RATE, START, MEMORY, SHARDS, LATE = "cpu", "rate", "start", "memory", "shards", "late"
+CPU, RATE, START, MEMORY, SHARDS, LATE, JUDGED = "cpu", "rate", "start", "memory", "shards", "late", "judged"
+
+BY_MESSAGE = (CPU, RATE, JUDGED)  # rows whose figures are messages a second and CPU a message
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,7 @@ class Row:
     key: str
     title: str
     measure: str  # what is compared
-    limit: float | None = None  # of the ratio Roquet/Apache; of Roquet's own figure for START, MEMORY, SHARDS and LATE
+    limit: float | None = None  # of the ratio Roquet/Apache; of Roquet's own figure for the others
     at_least: bool = False
 
     @property
@@ -22,8 +24,9 @@ class Row:
         if self.limit is None:
             return "-"
         sign = ">=" if self.at_least else "<="
-        what = {CPU: "CPU ratio", RATE: "msg/s ratio", START: "s", MEMORY: "MiB", SHARDS: "x of one", LATE: "ms"}[self.measure]
-        number = "1/3" if self.limit == 1 / 3 else f"{self.limit:g}"
+        what = {CPU: "CPU ratio", RATE: "msg/s ratio", START: "s", MEMORY: "MiB", SHARDS: "x of one", LATE: "ms",
+                JUDGED: "a second of one core"}[self.measure]  # fmt: skip
+        number = "1/3" if self.limit == 1 / 3 else f"{self.limit:,.0f}" if self.limit >= 1000 else f"{self.limit:g}"
         return f"{what} {sign} {number}" if self.measure in (CPU, RATE) else f"{sign} {number} {what}"
 
     def met(self, value: float | None) -> bool | None:
@@ -44,6 +47,11 @@ ROWS = (
     Row("producer", "Apache's Producer, 64 threads", CPU),
     Row("batchproducer", "Apache's BatchProducer, 32 a batch", CPU),
     Row("consumer", "Apache's Consumer, catching up", CPU),
+    Row("transaction", "transaction, 64 in flight, until committed", CPU),
+    Row("delay", "delayed send (1 s), until delivered", CPU),
+    Row("tagged", "pull by tag, 1 in 100 matches; judged", CPU),
+    Row("sql", "pull by SQL92, 1 in 100 matches; judged", JUDGED, 200_000, at_least=True),
+    Row("retries", "sent back (1 s), until delivered again", CPU),
     Row("shards", "two shards against one", SHARDS, 1.6, at_least=True),
     Row("timers-memory", "anonymous memory, 2 M timed messages pending", MEMORY, 100.0),
     Row("timers-lateness", "99 % of 5,000 timed a second come within", LATE, 100.0),
@@ -91,6 +99,8 @@ class Figures:
         return statistics.median(known) if known else None
 
     def of(self, measure: str) -> float | None:
+        if measure == JUDGED:
+            return 1e6 / self.cpu_us if self.cpu_us else None
         return {CPU: self.cpu_us, RATE: self.rate}.get(measure, self.value)
 
 
@@ -109,10 +119,11 @@ class Report:
 
     def judge(self, row: Row) -> tuple[float | None, bool | None]:
         """The ratio Roquet/Apache, and whether the target is met (None: there is none, or a figure is missing)."""
-        ours = self.figures.get((row.key, "roquet"), Figures()).of(row.measure)
-        theirs = self.figures.get((row.key, "apache"), Figures()).of(row.measure)
+        roquet, apache = (self.figures.get((row.key, kind), Figures()) for kind in ("roquet", "apache"))
+        compared = CPU if row.measure == JUDGED else row.measure
+        ours, theirs = roquet.of(compared), apache.of(compared)
         ratio = ours / theirs if ours is not None and theirs else None
-        return ratio, row.met(ratio if row.measure in (CPU, RATE) else ours)
+        return ratio, row.met(ratio if row.measure in (CPU, RATE) else roquet.of(row.measure))
 
     def json(self) -> dict[str, Any]:
         rows = []
@@ -143,7 +154,7 @@ class Report:
             verdict = "met" if met else "MISSED" if met is False else ""
             if apache.problem or roquet.problem:
                 verdict = "FAILED" if not verdict else f"{verdict} (with errors)"
-            load = "/".join(_number(each.generator_us) or "-" for each in (apache, roquet)) if row.measure in (CPU, RATE) else ""
+            load = "/".join(_number(each.generator_us) or "-" for each in (apache, roquet)) if row.measure in BY_MESSAGE else ""
             lines.append((
                 row.title, _main(row, apache), _main(row, roquet), _micro(apache.cpu_us), _micro(roquet.cpu_us),
                 "" if load == "-/-" else f"{load} us" if load else "", f"{ratio:.2f}" if ratio is not None else "", row.target, verdict,
@@ -170,7 +181,7 @@ class Report:
 
 
 def _main(row: Row, figures: Figures) -> str:
-    if row.measure in (CPU, RATE):
+    if row.measure in BY_MESSAGE:
         return f"{figures.rate:,.0f}/s" if figures.rate is not None else ""
     if figures.value is None:
         return ""

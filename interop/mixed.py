@@ -67,7 +67,8 @@ class Stage:
         return asyncio.run(run())
 
     def name(self, what: str) -> str:
-        return f"{self.prefix}_{what}"
+        """For topics, groups and clients: agents are shared, and topics have no dots."""
+        return f"{self.prefix}_{what}".replace(".", "-")
 
     def topic(self, name: str, queues: int = 4) -> str:
         self.administer(lambda admin: admin.create_topic(name, read_queues=queues, write_queues=queues))
@@ -156,10 +157,10 @@ class Between(Stage):
     """Checks with a sender and a receiver; each is made both ways."""
 
     def delay_levels(self, sender: Agent, receiver: Agent) -> None:
-        what = f"delay_{sender.language}"
-        topic, client = self.topic(self.name(what), 2), f"{what}.consumer"
-        sender.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
-        receiver.ask("consume", name=client, group=self.name(f"{what}_g"), topic=topic)
+        what = self.name(f"delay_{sender.language}")
+        topic, client = self.topic(what, 2), f"{what}.consumer"
+        sender.ask("produce", name=f"{what}.producer", group=f"{what}_p")
+        receiver.ask("consume", name=client, group=f"{what}_g", topic=topic)
         sent = {}
         for level in DELAYS_MS:
             sent[level] = now_ms()
@@ -171,10 +172,10 @@ class Between(Stage):
             same("topic, tags, keys", (topic, "later", "a b"), (event.fields["topic"], event.fields["tags"], event.fields["keys"]))
 
     def timed(self, sender: Agent, receiver: Agent) -> None:
-        what = f"timed_{sender.language}"
-        topic, client = self.topic(self.name(what), 2), f"{what}.consumer"
-        sender.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
-        receiver.ask("consume", name=client, group=self.name(f"{what}_g"), topic=topic)
+        what = self.name(f"timed_{sender.language}")
+        topic, client = self.topic(what, 2), f"{what}.consumer"
+        sender.ask("produce", name=f"{what}.producer", group=f"{what}_p")
+        receiver.ask("consume", name=client, group=f"{what}_g", topic=topic)
         due = {"soon": now_ms() + 2_700, "later": now_ms() + 6_200, "at once": now_ms() - 5_000}
         for body, at in due.items():
             sender.ask("send", producer=f"{what}.producer", topic=topic, body=body, at=at)
@@ -183,12 +184,12 @@ class Between(Stage):
             require(-self.early_ms <= late <= LATE_MS, f"{event.body!r} came {late} ms after its time")
 
     def filters(self, sender: Agent, receiver: Agent) -> None:
-        what = f"filter_{sender.language}"
-        topic = self.topic(self.name(what), 2)
-        sender.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        what = self.name(f"filter_{sender.language}")
+        topic = self.topic(what, 2)
+        sender.ask("produce", name=f"{what}.producer", group=f"{what}_p")
         sql = "u_size BETWEEN 5 AND 16 AND u_colour IN ('red', 'grün') AND TAGS <> 'c'"
-        receiver.ask("consume", name=f"{what}.tags", group=self.name(f"{what}_tags"), topic=topic, tags="a || c")
-        receiver.ask("consume", name=f"{what}.sql", group=self.name(f"{what}_sql"), topic=topic, sql=sql)
+        receiver.ask("consume", name=f"{what}.tags", group=f"{what}_tags", topic=topic, tags="a || c")
+        receiver.ask("consume", name=f"{what}.sql", group=f"{what}_sql", topic=topic, sql=sql)
         for number in range(24):
             tags, colour = "abc"[number % 3], ("red", "blue", "grün", "yellow")[number % 4]
             given = {"p_u_size": number, "p_u_colour": colour} if number != 6 else {}  # one that has no properties
@@ -201,15 +202,15 @@ class Between(Stage):
             same(f"colour of {event.body}", "red" if int(event.body) % 4 == 0 else "grün", event.fields["p.u_colour"])
 
     def request_reply(self, asker: Agent, answerer: Agent) -> None:
-        what = f"request_{asker.language}"
-        topic = self.topic(self.name(what), 2)
-        asker.ask("produce", name=f"{what}.asker", group=self.name(f"{what}_p"))
-        answerer.ask("produce", name=f"{what}.answerer", group=self.name(f"{what}_r"))
-        answerer.ask("consume", name=f"{what}.consumer", group=self.name(f"{what}_g"), topic=topic, reply=f"{what}.answerer")
+        what = self.name(f"request_{asker.language}")
+        topic = self.topic(what, 2)
+        asker.ask("produce", name=f"{what}.asker", group=f"{what}_p")
+        answerer.ask("produce", name=f"{what}.answerer", group=f"{what}_r")
+        answerer.ask("consume", name=f"{what}.consumer", group=f"{what}_g", topic=topic, reply=f"{what}.answerer")
         # Go's client says who it is to brokers that it has sent something to
-        prelude = self.topic(self.name(f"{what}_prelude"), 1)
+        prelude = self.topic(f"{what}_prelude", 1)
         asker.ask("send", producer=f"{what}.asker", topic=prelude, body="prelude")
-        self.await_producer(self.name(f"{what}_p"))
+        self.await_producer(f"{what}_p")
         waiting = [
             asker.begin("request", producer=f"{what}.asker", topic=topic, body=body, timeout=20_000) for body in numbered("question", 10)
         ]
@@ -217,12 +218,12 @@ class Between(Stage):
             same("reply", f"re: {body}", answer())
 
     def namespaces(self, sender: Agent, receiver: Agent) -> None:
-        what, namespace = f"space_{sender.language}", f"{self.prefix}-tenant"
-        topic, group = self.name(what), self.name(f"{what}_g")
+        what, namespace = self.name(f"space_{sender.language}"), f"{self.prefix}-tenant"
+        topic, group = what, f"{what}_g"
         self.topic(f"{namespace}%{topic}", 2)
         self.topic(topic, 2)
-        sender.ask("produce", name=f"{what}.inside", group=self.name(f"{what}_p"), namespace=namespace)
-        sender.ask("produce", name=f"{what}.outside", group=self.name(f"{what}_p"))
+        sender.ask("produce", name=f"{what}.inside", group=f"{what}_p", namespace=namespace)
+        sender.ask("produce", name=f"{what}.outside", group=f"{what}_p")
         receiver.ask("consume", name=f"{what}.in", group=group, topic=topic, namespace=namespace)
         receiver.ask("consume", name=f"{what}.out", group=group, topic=topic)
         for body in numbered("message", 8):
@@ -234,10 +235,10 @@ class Between(Stage):
 
     def dead_letters(self, failing: Agent, reader: Agent) -> None:
         """One language fails a message until it is a dead letter, the other reads that as any topic."""
-        what = f"dead_{failing.language}"
-        topic, group = self.topic(self.name(what), 1), self.group(self.name(f"{what}_g"), retry_max=2)
+        what = self.name(f"dead_{failing.language}")
+        topic, group = self.topic(what, 1), self.group(f"{what}_g", retry_max=2)
         failing.ask("consume", name=f"{what}.failing", group=group, topic=topic, fail=99, retries=2)
-        reader.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        reader.ask("produce", name=f"{what}.producer", group=f"{what}_p")
         reader.ask("send", producer=f"{what}.producer", topic=topic, body="hopeless", tags="t", keys="k", p_u_colour="red")
         await_that(
             lambda: len(self.events("got", f"{what}.failing")) >= 3,
@@ -245,7 +246,7 @@ class Between(Stage):
             40,
         )
         self.await_routed(f"%DLQ%{group}")
-        reader.ask("consume", name=f"{what}.reader", group=self.name(f"{what}_reader"), topic=f"%DLQ%{group}")
+        reader.ask("consume", name=f"{what}.reader", group=f"{what}_reader", topic=f"%DLQ%{group}")
         (letter,) = self.await_exactly(["hopeless"], f"{what}.reader")
         same("tags, keys, property", ("t", "k", "red"), tuple(letter.fields[name] for name in ("tags", "keys", "p.u_colour")))
         times = [(event.number("times"), event.fields["topic"]) for event in self.events("got", f"{what}.failing")]
@@ -254,10 +255,10 @@ class Between(Stage):
     # ---------------------------------------------------------------- transactions
 
     def transactions(self, sender: Agent, receiver: Agent) -> None:
-        what = f"trans_{sender.language}"
-        topic = self.topic(self.name(what), 2)
-        sender.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"), transaction=1)
-        receiver.ask("consume", name=f"{what}.consumer", group=self.name(f"{what}_g"), topic=topic)
+        what = self.name(f"trans_{sender.language}")
+        topic = self.topic(what, 2)
+        sender.ask("produce", name=f"{what}.producer", group=f"{what}_p", transaction=1)
+        receiver.ask("consume", name=f"{what}.consumer", group=f"{what}_g", topic=topic)
         for body, local, checked in (
             ("committed", "commit", "rollback"),
             ("rolled back", "rollback", "commit"),
@@ -280,9 +281,9 @@ class Between(Stage):
 
     def killed_in_transaction(self, first: Agent, second: Agent, receiver: Agent) -> None:
         """The first producer is killed between the half message and its decision; the second, of its group, is asked about it."""
-        what = f"killed_{first.language}_{second.language}"
-        topic, group = self.topic(self.name(what), 2), self.name(f"{what}_p")
-        receiver.ask("consume", name=f"{what}.consumer", group=self.name(f"{what}_g"), topic=topic)
+        what = self.name(f"killed_{first.language}_{second.language}")
+        topic, group = self.topic(what, 2), f"{what}_p"
+        receiver.ask("consume", name=f"{what}.consumer", group=f"{what}_g", topic=topic)
         first.ask("produce", name=f"{what}.first", group=group, transaction=1)
         first.begin("send", producer=f"{what}.first", topic=topic, body="orphan", p_local="hang", p_checked="commit")
         await_that(lambda: bool(self.events("executed", f"{what}.first")), lambda: "the half message was not sent", 30)
@@ -302,10 +303,10 @@ class Together(Stage):
 
     def sharing(self, members: list[Agent]) -> None:
         """Every queue has one member, shares are even, and messages are handed out once."""
-        what, queues = f"share_{len(members)}", 2 * len(members)
-        topic, group = self.topic(self.name(what), queues), self.group(self.name(f"{what}_g"))
+        what, queues = self.name(f"share_{len(members)}"), 2 * len(members)
+        topic, group = self.topic(what, queues), self.group(f"{what}_g")
         clients = self._join("consume", what, members, group=group, topic=topic)
-        members[-1].ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        members[-1].ask("produce", name=f"{what}.producer", group=f"{what}_p")
         self._await_shares(what, topic, members[-1], queues, clients, [2] * len(members))
         wanted = [f"shared {number}" for number in range(10 * queues)]
         for number, body in enumerate(wanted):
@@ -319,10 +320,10 @@ class Together(Stage):
         same("queues with one member", queues, len(holders))
 
     def lite_pull(self, members: list[Agent]) -> None:
-        what = "lite"
-        topic = self.topic(self.name(what), 4)
-        clients = self._join("lite", what, members, group=self.name(f"{what}_g"), topic=topic)
-        members[-1].ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        what = self.name("lite")
+        topic = self.topic(what, 4)
+        clients = self._join("lite", what, members, group=f"{what}_g", topic=topic)
+        members[-1].ask("produce", name=f"{what}.producer", group=f"{what}_p")
         self._await_shares(what, topic, members[-1], 4, clients, [2, 2])
         wanted = numbered("lite", 40)
         for number, body in enumerate(wanted):
@@ -335,12 +336,12 @@ class Together(Stage):
         same("queues with one member", 4, len({(event.fields["queue"], event.client) for event in events}))
 
     def broadcasting(self, members: list[Agent]) -> None:
-        what = f"broadcast_{len(members)}"
-        topic = self.topic(self.name(what), 4)
-        clients = self._join("consume", what, members, group=self.name(f"{what}_g"), topic=topic, broadcasting=1)
+        what = self.name(f"broadcast_{len(members)}")
+        topic = self.topic(what, 4)
+        clients = self._join("consume", what, members, group=f"{what}_g", topic=topic, broadcasting=1)
         wanted = []
         for member in members:
-            member.ask("produce", name=f"{what}.{member.language}.producer", group=self.name(f"{what}_p"))
+            member.ask("produce", name=f"{what}.{member.language}.producer", group=f"{what}_p")
             for body in numbered(f"from {member.language}", 15):
                 member.ask("send", producer=f"{what}.{member.language}.producer", topic=topic, body=body)
                 wanted.append(body)
@@ -349,10 +350,10 @@ class Together(Stage):
 
     def retries(self, members: list[Agent]) -> None:
         """Every message fails at first; some of what one language failed, another consumes again."""
-        what, queues = f"retry_{len(members)}", len(members)
-        topic, group = self.topic(self.name(what), queues), self.group(self.name(f"{what}_g"), retry_queues=queues)
+        what, queues = self.name(f"retry_{len(members)}"), len(members)
+        topic, group = self.topic(what, queues), self.group(f"{what}_g", retry_queues=queues)
         clients = self._join("consume", what, members, group=group, topic=topic, fail=1)
-        members[-1].ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        members[-1].ask("produce", name=f"{what}.producer", group=f"{what}_p")
         self._await_shares(what, topic, members[-1], queues, clients, [1] * queues)
         wanted = numbered("fails once", 30)
         for number, body in enumerate(wanted):
@@ -371,7 +372,7 @@ class Together(Stage):
             return sum(any(event.number("times") == 1 for event in events) for events in deliveries().values())
 
         await_that(lambda: consumed() == len(wanted), lambda: f"only {consumed()} of {len(wanted)} came again", 60)
-        crossed = Counter()
+        crossed: Counter[tuple[str, str]] = Counter()
         for body, events in deliveries().items():
             same(f"deliveries of {body!r}", [0, 1], [event.number("times") for event in events])
             same(f"topics of {body!r}", {topic}, {event.fields["topic"] for event in events})
@@ -386,8 +387,8 @@ class Together(Stage):
 
     def orderly(self, members: list[Agent]) -> None:
         """Keys in four queues, sent and consumed while members come and go: no key's messages out of order, none lost."""
-        what = f"orderly_{len(members)}"
-        topic, group = self.topic(self.name(what), 4), self.group(self.name(f"{what}_g"))
+        what = self.name(f"orderly_{len(members)}")
+        topic, group = self.topic(what, 4), self.group(f"{what}_g")
         feed = Feed(self, what, topic, members)
         joined: dict[str, Agent] = {}
         clients: list[str] = []
@@ -452,13 +453,13 @@ class Together(Stage):
                 last, by = number, event.client
 
     def reset_by_mqadmin(self, admin: Agent, member: Agent) -> None:
-        what = f"reset_{admin.language}"
+        what = self.name(f"reset_{admin.language}")
         topic, group, client, wanted = self._consumed(what, member)
         printed = admin.ask("mqadmin", line=f"resetOffsetByTime -n {self.namesrv} -g {group} -t {topic} -s -1")
         self._came_again(client, wanted, printed)
 
     def reset_by_roquet(self, member: Agent) -> None:
-        topic, group, client, wanted = self._consumed("reset_roquet", member)
+        topic, group, client, wanted = self._consumed(self.name("reset_roquet"), member)
         command = [sys.executable, "-m", "roquet", "group", "reset", group, topic, "--to", "first", "--yes", "-n", self.namesrv]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         same("exit code", 0, done.returncode)
@@ -466,8 +467,8 @@ class Together(Stage):
 
     def _consumed(self, what: str, member: Agent) -> tuple[str, str, str, list[str]]:
         """A consumer that is online, has consumed 20 messages, and has told the broker so."""
-        topic, group, client, wanted = self.topic(self.name(what), 2), self.name(f"{what}_g"), f"{what}.consumer", numbered("again", 20)
-        member.ask("produce", name=f"{what}.producer", group=self.name(f"{what}_p"))
+        topic, group, client, wanted = self.topic(what, 2), f"{what}_g", f"{what}.consumer", numbered("again", 20)
+        member.ask("produce", name=f"{what}.producer", group=f"{what}_p")
         member.ask("consume", name=client, group=group, topic=topic)
         for body in wanted:
             member.ask("send", producer=f"{what}.producer", topic=topic, body=body)
@@ -525,7 +526,7 @@ class Feed:
         self._sent: list[str] = []
         self._problem: Exception | None = None
         for sender in senders:
-            sender.ask("produce", name=f"{what}.producer", group=stage.name(f"{what}_p"))
+            sender.ask("produce", name=f"{what}.producer", group=f"{what}_p")
         self._thread = threading.Thread(target=self._run, args=(what, topic, senders))
         self._thread.start()
 

@@ -59,6 +59,7 @@ final class Agent {
         Agent agent = new Agent(args[0], args[1]);
         ExecutorService pool = Executors.newCachedThreadPool();
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        new DefaultMQProducer("first"); // from one thread, since 5.x sets up its log with the first client
         say("- ready");
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
             String[] fields = line.split("\t");

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from roquet.broker.pull import FAQ
 from roquet.store.disk import Cold, RealFile
 from roquet.wire.bodies import HeartbeatBody
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -56,8 +57,8 @@ class TestAPull:
     @pytest.mark.parametrize(
         ("sent", "offset", "code", "remark", "next_offset"),
         [
-            (0, 0, 19, "NO_MATCHED_LOGIC_QUEUE", "0"),
-            (0, 7, 21, "NO_MATCHED_LOGIC_QUEUE", "0"),
+            (0, 0, 19, "NO_MESSAGE_IN_QUEUE", "0"),
+            (0, 7, 21, "NO_MESSAGE_IN_QUEUE", "0"),
             (3, 3, 19, "OFFSET_OVERFLOW_ONE", "3"),
             (3, 9, 21, "OFFSET_OVERFLOW_BADLY", "0"),
         ],
@@ -110,7 +111,7 @@ class TestIsRefused:
     def test_a_pull_of_a_group_that_is_not_online_and_brings_no_subscription(self, whole: Whole) -> None:
         send(whole, b"x")
         answer = whole.ask(11, pull_fields(sysFlag="0"))
-        assert (answer.code, answer.remark) == (24, "the consumer's group info not exist")
+        assert (answer.code, answer.remark) == (24, f"the consumer's group info not exist{FAQ}")
 
     def test_a_pull_whose_subscription_is_newer_than_the_heartbeat(self, whole: Whole) -> None:
         send(whole, b"x")
@@ -130,7 +131,7 @@ class TestIsRefused:
         answer = whole.ask(11, pull_fields(sysFlag="0", subVersion="6"))
         assert (answer.code, answer.remark) == (25, "the consumer's subscription not latest")
         answer = whole.ask(11, pull_fields(topic="TBW102", sysFlag="0"))
-        assert (answer.code, answer.remark) == (24, "the consumer's subscription not exist")
+        assert (answer.code, answer.remark) == (24, f"the consumer's subscription not exist{FAQ}")
 
     def test_an_sql_filter_where_it_is_switched_off(self, whole: Whole) -> None:
         send(whole, b"x")

@@ -232,6 +232,62 @@ def test_a_lock_that_was_lost_begins_the_queue_anew_where_its_next_owner_stopped
     assert stored(cluster, queue) == 2
 
 
+def restart(cluster: FakeCluster) -> None:
+    """The broker dies, with its locks; whoever waits at it hears so."""
+    cluster.refused = {"a:10911"}
+    cluster.locks.clear()
+    cluster.append(MessageQueue("t", "a", 0), b"wakes the pull")
+    cluster.run()
+
+
+def test_after_a_broker_restarted_nothing_is_consumed_until_the_lock_is_confirmed() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=Outcome.RETRY_LATER, suspend_queue_ms=1_000).start()
+    fill(cluster, queue, 3)
+    cluster.run()
+    assert member.bodies == [b"0"]
+    restart(cluster)
+    cluster.advance(2_500)
+    assert member.bodies == [b"0"]
+    cluster.refused = set()
+    cluster.locks[GROUP, queue] = ("somebody", cluster.clock.ms + 60_000)  # who was quicker
+    cluster.advance(8_000)
+    assert (member.bodies, member.share) == ([b"0"], set())
+    cluster.offsets[GROUP, queue] = 2
+    del cluster.locks[GROUP, queue]
+    cluster.advance(2_000)
+    assert member.bodies[1] == b"2"
+
+
+def test_after_a_broker_restarted_a_queue_that_nobody_took_goes_on_without_repeating() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=None).start()
+    fill(cluster, queue, 3)
+    cluster.run()
+    member.held[0][1](Outcome.SUCCESS)
+    restart(cluster)
+    member.held[1][1](Outcome.SUCCESS)
+    cluster.advance(2_000)
+    assert member.bodies == [b"0", b"1"]
+    cluster.refused = set()
+    cluster.advance(4_000)
+    assert member.bodies == [b"0", b"1", b"2"]
+
+
+def test_a_queue_that_somebody_had_and_gave_back_while_the_broker_was_away_begins_where_they_stopped() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=None).start()
+    fill(cluster, queue, 4)
+    cluster.run()
+    restart(cluster)
+    member.held[0][1](Outcome.SUCCESS)
+    cluster.advance(2_000)
+    cluster.offsets[GROUP, queue] = 3
+    cluster.refused = set()
+    cluster.advance(6_000)
+    assert member.bodies == [b"0", b"3"]
+
+
 # -- moving over
 
 

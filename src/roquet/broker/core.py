@@ -240,7 +240,7 @@ class Broker:
             else:
                 reply = handler(peer, command)
         except Refused as refused:
-            reply = command.reply(refused.code, refused.remark)
+            reply = command.reply(refused.code, refused.remark, self.sender.region_fields() if command.code in SENDS else None)
         except Cold as cold:
             if attempt >= ATTEMPTS_MAX:
                 reply = command.reply(ResponseCode.SYSTEM_BUSY, "the data could not be read from disk in time, try again")

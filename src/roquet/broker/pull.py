@@ -33,7 +33,7 @@ from roquet.wire.names import OFFSET_MOVED_TOPIC
 
 log = logging.getLogger("roquet.broker")
 
-FAQ = "See http://rocketmq.apache.org/docs/faq/ for further details."
+FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
 SCAN_MAX = 800
 """Queue entries one pull judges at most, as upstream's 16,000 bytes."""
@@ -210,12 +210,12 @@ class Puller:
         else:
             group = self.members.group(header.consumer_group)
             if group is None:
-                raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+                raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist" + FAQ)
             if not broadcast_enable and group.message_model == "BROADCASTING":
                 raise Refused(ResponseCode.NO_PERMISSION, f"the consumer group[{header.consumer_group}] can not consume by broadcast way")
             subscribed = self.members.subscription(header.consumer_group, header.topic)
             if subscribed is None:
-                raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+                raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist" + FAQ)
             if subscribed.sub_version < header.sub_version:
                 raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
             if not is_tag_type(subscribed.expression_type):
@@ -261,7 +261,7 @@ class Puller:
     def _look(self, pull: Pull) -> Found:
         queue = self.store.find_queue(pull.topic, pull.queue_id)
         if queue is None:
-            return Found(Status.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            return Found(Status.NO_MESSAGE_IN_QUEUE, 0, 0, 0)  # upstream makes a queue by looking for it
         first, last, offset = queue.first, queue.visible, pull.offset
         if last == 0:
             return Found(Status.NO_MESSAGE_IN_QUEUE, 0, first, last)

@@ -198,6 +198,10 @@ class Sender:
         else:
             self._single(peer, command, header, queue)
 
+    def region_fields(self) -> dict[str, str]:
+        """What every answer to a send carries, one that refuses it too."""
+        return {"MSG_REGION": self.settings.region_id, "TRACE_ON": "true" if self.settings.trace_on else "false"}
+
     def destination(self, header: headers.SendHeader, peer: Peer) -> ConsumeQueue:
         """The queue that this send names, made if its topic may be made. Raises Refused."""
         topic = self._topic_for(header, peer)

@@ -33,8 +33,8 @@ from roquet.wire.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
-    TIMER_TOPIC,
     check_topic,
 )
 
@@ -170,7 +170,7 @@ class Topics:
         return sorted(SYSTEM_TOPICS | own)
 
     def is_system(self, name: str) -> bool:
-        return name in SYSTEM_TOPICS or name == TIMER_TOPIC or name in self.system_topics()
+        return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX) or name in self.system_topics()
 
     # Changing
 

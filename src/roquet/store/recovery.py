@@ -126,7 +126,7 @@ class Recovery:
             log.warning("%s: entries are missing in the queue files; deriving all of them from the log again", hole)
             end = self._derive_from(self.segments.start)
         for queue in self.queues.values():
-            queue.write_tail()
+            self._write_tail(queue)
             queue.first = self._first(queue)
             queue.visible = queue.next
         return end
@@ -306,8 +306,15 @@ class Recovery:
     def _write_tails(self) -> None:
         for queue in self.queues.values():
             if queue.tail:
-                queue.write_tail()
+                self._write_tail(queue)
         self._settle()
+
+    def _write_tail(self, queue: ConsumeQueue) -> None:
+        """Entries that the disk has no room for stay in memory; the store tries again."""
+        try:
+            queue.write_tail()
+        except OSError as error:
+            log.warning("queue %s/%d could not be written: %s", queue.topic, queue.queue_id, error)
 
     def _settle(self) -> None:
         """A disk too full for the index must not keep the broker from starting: messages can still be read."""

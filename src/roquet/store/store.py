@@ -32,8 +32,8 @@ from roquet.store.log import CommitLog
 from roquet.store.queue import ENTRIES, ENTRY, ENTRY_SIZE, ConsumeQueue
 from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_after, index_names, queue_key, times_of
 from roquet.store.retention import LogFile
-from roquet.store.scan import CHUNK, parse
-from roquet.store.segments import OpenFiles, Segments
+from roquet.store.scan import CHUNK, parse, read_records
+from roquet.store.segments import OpenFiles, Segments, file_name
 from roquet.wire.record import BORN_HOST_V6, FRONT, FRONTS, MAGIC_V1, STORE_HOST_V6
 
 log = logging.getLogger("roquet.store")
@@ -126,7 +126,9 @@ class Store:
         disk.sync_dir(root.rstrip("/").rpartition("/")[0] or ("/" if root.startswith("/") else "."))
         try:
             self._release = disk.lock(f"{root}/lock")
-        except OSError:
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
             raise Damaged(f"{root} is in use by another broker: stop that one, or choose another storePathRootDir") from None
         crashed = self.crashed = disk.exists(f"{root}/abort")
         # From here on a crash must be seen as one, also while recovering.
@@ -157,6 +159,7 @@ class Store:
             self._make_sure(recovery.sure, end)
         self.log.start_at(end)
         self._dirty = set(self.queues.values())
+        self._tails = {queue for queue in self._dirty if queue.tail}
         # What recovery read back may exist in memory only: make it safe before anything builds on it.
         _, work = self.log.syncer()
         work()
@@ -167,6 +170,7 @@ class Store:
         the disk, and a sync alone would do nothing. What stands behind the end goes: once new records end where an old one
         began, it would count again."""
         segments = self.log.segments
+        self._set_aside(end)
         segments.drop_from(end)
         self.disk.sync_dir(segments.directory)
         for base in segments.bases:
@@ -180,6 +184,17 @@ class Store:
                 file.truncate(end - base)
                 file.truncate(segments.size)
             file.sync()
+
+    def _set_aside(self, end: int) -> None:
+        """Whole log files behind the end that hold messages: writes that overtook lost ones, or the log is damaged in its
+        middle. They are not part of the log any more, but somebody may want to look into them."""
+        segments = self.log.segments
+        for base in [base for base in segments.bases if base >= end]:
+            if next(read_records(segments, base, base + 1), None) is not None:
+                self.disk.make_dir(f"{self.root}/lost")
+                path = f"{self.root}/lost/{file_name(base)}.{self.clock.now_ms()}"
+                log.error("the log ends at %d, but the file at %d holds messages: kept as %s", end, base, path)
+                self.disk.rename(segments.path(base), path)
 
     def close(self) -> None:
         """A clean stop: everything on disk, the checkpoint last, the abort file gone."""

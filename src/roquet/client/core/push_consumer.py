@@ -30,7 +30,7 @@ from roquet.client.core.running_info import running_info
 from roquet.client.core.send_back import SendingBack, restore_topic
 from roquet.client.core.share import NotYet, Share
 from roquet.client.core.verdicts import Listener, Outcome, Verdict
-from roquet.errors import ClientError, NotStarted, Rejected, RoquetError
+from roquet.errors import ClientError, ConnectFailed, NotStarted, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.routing import sql92
 from roquet.routing.assign import AVERAGE, Strategy
@@ -137,7 +137,7 @@ class PushConsumerCore:
         self.consuming: Consumption
         if self.settings.orderly:
             if not self.broadcasting:
-                self.locks = QueueLocks(client, group)
+                self.locks = QueueLocks(client, group, self.offsets, self.calls)
                 self.locks.on_lost = self._lost
             self.consuming = OrderedConsuming(
                 client, group, self.offsets, listener, sending_back, self.locks,
@@ -401,6 +401,8 @@ class PushConsumerCore:
             return
         queue = process_queue.queue
         if isinstance(result, RoquetError):
+            if self.locks is not None and isinstance(result, ConnectFailed):
+                self.locks.doubt(queue.broker_name)
             self._pull_later(process_queue, wait_after(self.client, queue, result))
             return
         before = process_queue.next_offset

@@ -2,7 +2,9 @@
 
     asked for    when a queue is taken, and again every 20 s for all that are held
     stale        30 s after the broker last confirmed it: nothing is consumed until it confirms again
-    gone         60 s after that the broker gives it to whoever asks
+    in doubt     the connection to the broker was lost: it may have restarted, and brokers keep locks in memory only.
+                 Nothing is consumed until it confirms, and the group's progress shows that nobody else was there meanwhile
+    gone         60 s after the last time the broker gives it to whoever asks
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from functools import partial
 
 from roquet.client.core.failures import BadAnswer
 from roquet.client.core.instance import ClientCore, Finished
-from roquet.client.core.queue_calls import locate
+from roquet.client.core.offsets import Offsets
+from roquet.client.core.queue_calls import QueueCalls, locate
 from roquet.client.core.routes import MASTER
-from roquet.errors import NoRoute, RoquetError
+from roquet.errors import ConnectFailed, NoRoute, RoquetError
 from roquet.message import MessageQueue
 from roquet.wire.bodies import LockBody, LockResult
 from roquet.wire.codes import RequestCode
@@ -35,9 +38,12 @@ Locked = Callable[[bool | RoquetError], None]
 class QueueLocks:
     """`on_lost` is told each queue that the broker gave, or may have given, to somebody else meanwhile."""
 
-    def __init__(self, client: ClientCore, group: str) -> None:
+    def __init__(self, client: ClientCore, group: str, offsets: Offsets, calls: QueueCalls) -> None:
         self.client = client
         self.group = group
+        self._offsets = offsets
+        self._calls = calls
+        self._doubted: set[MessageQueue] = set()
         self.on_lost: Callable[[MessageQueue], None] = lambda queue: None
         self.confirmed: dict[MessageQueue, int] = {}  # queue -> when the broker last said it is ours
         self._active = False
@@ -52,7 +58,11 @@ class QueueLocks:
     def holds(self, queue: MessageQueue) -> bool:
         """Whether messages of this queue may be consumed now."""
         confirmed = self.confirmed.get(queue)
-        return confirmed is not None and self.client.clock.now_ms() - confirmed < STALE_MS
+        return confirmed is not None and queue not in self._doubted and self.client.clock.now_ms() - confirmed < STALE_MS
+
+    def doubt(self, broker_name: str) -> None:
+        """The connection to this broker was lost."""
+        self._doubted.update(queue for queue in self.confirmed if queue.broker_name == broker_name)
 
     def lock(self, queue: MessageQueue, done: Locked) -> None:
         """`done(True)`: ours now. `done(False)`: another member has it."""
@@ -62,6 +72,7 @@ class QueueLocks:
             if isinstance(result, RoquetError):
                 done(result)
             elif queue in result:
+                self._doubted.discard(queue)
                 self.confirmed[queue] = asked_ms
                 done(True)
             else:
@@ -79,6 +90,7 @@ class QueueLocks:
         by_broker = grouped(queues)
         for queue in (queue for group in by_broker.values() for queue in group):
             self.confirmed.pop(queue, None)
+            self._doubted.discard(queue)
         left = len(by_broker)
         if not left and done is not None:
             done()
@@ -109,24 +121,53 @@ class QueueLocks:
         def answered(result: set[MessageQueue] | RoquetError) -> None:
             if isinstance(result, RoquetError):
                 log.info("! locks of group %s at %s are not confirmed: %s", self.group, broker_name, result)
+                if isinstance(result, ConnectFailed):
+                    self.doubt(broker_name)
                 done(result)
                 return
-            kept = True
+            kept: bool | RoquetError = True
             for queue in queues:
                 before = self.confirmed.get(queue)
                 if before is None:
                     continue  # given back while this was under way
-                if queue in result and asked_ms - before < EXPIRED_MS:
+                if queue not in result or asked_ms - before >= EXPIRED_MS:
+                    # Refused; or ours again after a time in which it could have been somebody's who moved on.
+                    kept = False
+                    self._lose(queue)
+                elif queue not in self._doubted:
                     self.confirmed[queue] = asked_ms
-                    continue
-                # Refused; or ours again after a time in which it could have been somebody's who moved on.
-                kept = False
-                del self.confirmed[queue]
-                log.warning("! group %s lost the lock of %s for a while; it begins there anew", self.group, queue)
-                self.on_lost(queue)
+                elif len(queues) == 1:
+                    self._make_sure(queue, asked_ms, done)
+                    return
+                else:
+                    self._make_sure(queue, asked_ms, lambda _: None)
             done(kept)
 
         self._ask(broker_name, queues, answered)
+
+    def _make_sure(self, queue: MessageQueue, asked_ms: int, done: Locked) -> None:
+        """It is ours. Was it somebody else's in between? Then the group's progress went on without us."""
+
+        def got(stored: int | RoquetError) -> None:
+            if isinstance(stored, RoquetError):
+                done(stored)
+            elif queue not in self.confirmed:
+                done(False)
+            elif stored > self._offsets.table.get(queue, stored):
+                self._lose(queue)
+                done(False)
+            else:
+                self._doubted.discard(queue)
+                self.confirmed[queue] = asked_ms
+                done(True)
+
+        self._calls.fetch_offset(self.group, queue, got)
+
+    def _lose(self, queue: MessageQueue) -> None:
+        self.confirmed.pop(queue, None)
+        self._doubted.discard(queue)
+        log.warning("! group %s lost the lock of %s for a while; it begins there anew", self.group, queue)
+        self.on_lost(queue)
 
     def _ask(self, broker_name: str, queues: list[MessageQueue], done: Callable[[set[MessageQueue] | RoquetError], None]) -> None:
         def answered(result: Command | RoquetError) -> None:
