@@ -2,7 +2,7 @@
 
 Real server processes on free ports with a temporary store, driven by the Python client. Each chapter is a function that
 takes the stage, shows something, leaves facts for the summary, and raises when what it shows does not hold. A new
-feature brings its own chapter: write the function, add it to CHAPTERS.
+feature brings its own chapter: write the function (a longer one in a file of its own), add it to CHAPTERS.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from stage import Stage, say
+from orders import order_flow
+from stage import Broken, Stage, say
 
 from roquet import Admin, Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage
 from roquet.cli.progress import Bar
@@ -28,10 +29,6 @@ MESSAGES = 100_000
 IN_FLIGHT = 128
 CONSUME_TIMEOUT_S = 60
 BODY = b"x" * 116
-
-
-class Broken(RoquetError):
-    """What the demo claims did not hold."""
 
 
 def body_of(number: int) -> bytes:
@@ -196,7 +193,7 @@ async def read_back(stage: Stage, topic: str) -> Counter[int]:
 
 
 Chapter = Callable[[Stage], Awaitable[None]]
-CHAPTERS: list[Chapter] = [many_messages, kill_the_broker]
+CHAPTERS: list[Chapter] = [many_messages, kill_the_broker, order_flow]
 
 
 async def main(messages: int) -> int:

@@ -18,6 +18,10 @@ from roquet.supervisor import BOOT_SUCCESS
 BOOT_TIMEOUT_S = 40
 
 
+class Broken(RoquetError):
+    """What the demo claims did not hold."""
+
+
 def say(text: str = "") -> None:
     print(text, flush=True)
 

@@ -64,10 +64,10 @@ class Event:
 class Agent:
     """One running program. Requests may be made from many threads at once."""
 
-    def __init__(self, language: str, command: list[str], log_problem: Callable[[], str | None]) -> None:
+    def __init__(self, language: str, command: list[str], log: Callable[[], tuple[int, list[str]]]) -> None:
         self.language = language
         self._command = command
-        self._log_problem = log_problem
+        self._log = log
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._answers: dict[str, tuple[bool, str]] = {}
@@ -145,22 +145,29 @@ class Agent:
                 with contextlib.suppress(OSError):  # what was not yet written has nobody to go to
                     pipe.close()
 
-    def log_problem(self) -> str | None:
-        """What is wrong with what its clients logged, and with what it printed itself."""
+    def log_problem(self, *, kept: bool = False) -> str | None:
+        """What is wrong with what its clients logged, or that there is no log although there must be (`kept`)."""
         troubles = [event.fields.get("why", "") for event in self.events if event.kind == "trouble"]
-        return f"{len(troubles)} times, the first: {troubles[0]}" if troubles else self._log_problem()
+        entries, left = self._log()
+        left = troubles + left
+        if kept and not entries:
+            return "the log was not kept: it has no entry, not even of what is passed over"
+        return f"{len(left)} entries, the first: {left[0][:600]}" if left else None
 
 
 class Agents:
     """Starts agents against one cluster, and ends them all."""
 
-    def __init__(self, namesrv: str, directory: Path, java: dict[str, JavaClient], go: Path | None) -> None:
+    def __init__(
+        self, namesrv: str, directory: Path, java: dict[str, JavaClient], go: Path | None, extra: tuple[client_logs.PassedOver, ...]
+    ) -> None:
         self._namesrv = namesrv
         self._directory = directory
         self._java = java
         self._go = go
+        self._extra = extra
         self._numbers = itertools.count(1)
-        self._all: list[Agent] = []
+        self.all: list[Agent] = []
 
     def start(self, language: str, header: str = "json") -> Agent:
         """`language`: python, go, java-4.9.8 or java-5.5.0."""
@@ -168,35 +175,32 @@ class Agents:
         home = self._directory / f"{language}-{run}"
         home.mkdir(parents=True)
         if language == "python":
-            log = home / "client.log"
-            command = [sys.executable, str(Path(__file__).with_name("python_client.py")), self._namesrv, run, str(log)]
-            agent = Agent(language, command, lambda: _problem(client_logs.python_entries(log), client_logs.PYTHON, ()))
+            command = [sys.executable, str(Path(__file__).with_name("python_client.py")), self._namesrv, run, str(home / "client.log")]
         elif language == "go":
             assert self._go is not None
             command = ["env", f"HOME={home}", str(self._go), "agent", self._namesrv, run, str(home), header]
-            agent = Agent(
-                language,
-                command,
-                lambda: _problem(client_logs.go_entries(home), client_logs.GO_WORKING, client_logs.GO_LEAVING + client_logs.GO_TOGETHER),
-            )
         else:
             client = self._java[language.removeprefix("java-")]
             command, java_log = client.command(run, "Agent", self._namesrv, run, header=header, properties=java_client.PROMPT)
-            agent = Agent(
-                language,
-                command,
-                lambda: java_client.log_problem(java_log, {client_logs.LEAVING: ""}, client_logs.JAVA_TOGETHER, provoked=False),
+
+        def log() -> tuple[int, list[str]]:
+            if language == "python":
+                entries = client_logs.python_entries(home / "client.log")
+                return len(entries), client_logs.complaints(entries, client_logs.PYTHON, ())
+            if language == "go":
+                entries = client_logs.go_entries(home)
+                return len(entries), client_logs.complaints(
+                    entries, client_logs.GO_WORKING, client_logs.GO_LEAVING + client_logs.GO_TOGETHER
+                )
+            entries = client_logs.java_entries(java_log, {client_logs.LEAVING: ""})
+            return len(entries), client_logs.complaints(
+                entries, client_logs.JAVA_WORKING + self._extra, client_logs.JAVA_LEAVING + client_logs.JAVA_TOGETHER
             )
-        self._all.append(agent)
+
+        agent = Agent(language, command, log)
+        self.all.append(agent)
         return agent
 
     def end(self) -> None:
-        for agent in self._all:
+        for agent in self.all:
             agent.kill()
-
-
-def _problem(
-    entries: list[tuple[str, str]], working: tuple[client_logs.PassedOver, ...], leaving: tuple[client_logs.PassedOver, ...]
-) -> str | None:
-    left = client_logs.complaints(entries, working, leaving)
-    return f"{len(left)} entries, the first: {left[0][:600]}" if left else None

@@ -153,11 +153,23 @@ GO_LEAVING = (
 
 # ---------------------------------------------------------------- many clients in one group
 
-JAVA_TOGETHER = (PassedOver(r"add a new mq failed, .*because lock failed", "an orderly queue that the member before has not yet given up"),)
+JAVA_TOGETHER = (
+    PassedOver(r"add a new mq failed, .*because lock failed", "an orderly queue that the member before has not yet given up"),
+    PassedOver(
+        r"prepare send request for <\S+> cost \d+ ms", "asking for a route took more than 500 ms, with so many clients on few processors"
+    ),
+    PassedOver(r"the message queue locked Failed, Group", "the same, of a queue that this member held before"),
+    PassedOver(r"RebalanceService\] \S+ - unlock messageQueue", "this client logs that it gives an orderly queue up to another member"),
+    PassedOver(
+        r"the message queue not be able to consume, because it's dropped", "the same queue's messages that were still to be consumed"
+    ),
+    PassedOver(r"consumer was paused, execute pull request later.*_reset_roquet", "the client stops for 10 s when its offsets are reset"),
+    PassedOver(r"when broker check, client rollback this transaction", "this client logs every rollback that a broker asked for"),
+)
 GO_TOGETHER = (
     PassedOver(r'msg="executeLocalTransaction but state unexpected" localState=3', "this client logs every unknown state (3) as an error"),
 )
-PYTHON: tuple[PassedOver, ...] = ()
+PYTHON = (PassedOver(r"is put to offset \d+ by an operator", "provoked: offsets are reset while the consumer runs"),)
 
 
 def java_entries(log: Path, phases: dict[str, str]) -> list[tuple[str, str]]:

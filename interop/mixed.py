@@ -10,11 +10,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import apache
 from agents import Agent, Agents, Event
+from client_logs import PassedOver
 from java_client import JavaClient
 from report import Reporter, Section
 
@@ -230,7 +232,12 @@ class Between(Stage):
             sender.ask("send", producer=f"{what}.inside", topic=topic, body=f"inside {body}")
             sender.ask("send", producer=f"{what}.outside", topic=topic, body=f"outside {body}")
         for event in self.await_exactly([f"inside {body}" for body in numbered("message", 8)], f"{what}.in"):
-            same("topic as the consumer sees it", topic, event.fields["topic"])
+            # Go's consumer does not take the namespace off again
+            same(
+                "topic as the consumer sees it",
+                topic,
+                event.fields["topic"].removeprefix(f"{namespace}%" if receiver.language == "go" else ""),
+            )
         self.await_exactly([f"outside {body}" for body in numbered("message", 8)], f"{what}.out")
 
     def dead_letters(self, failing: Agent, reader: Agent) -> None:
@@ -455,7 +462,9 @@ class Together(Stage):
     def reset_by_mqadmin(self, admin: Agent, member: Agent) -> None:
         what = self.name(f"reset_{admin.language}")
         topic, group, client, wanted = self._consumed(what, member)
-        printed = admin.ask("mqadmin", line=f"resetOffsetByTime -n {self.namesrv} -g {group} -t {topic} -s -1")
+        printed = admin.ask(
+            "mqadmin", line=f"resetOffsetByTime -n {self.namesrv} -g {group} -t {topic} -s 1"
+        )  # a time before the first message
         self._came_again(client, wanted, printed)
 
     def reset_by_roquet(self, member: Agent) -> None:
@@ -650,10 +659,11 @@ def check(
     *,
     early_ms: int,
     expected: list[tuple[str, str]],
+    extra: tuple[PassedOver, ...] = (),
     only: str = "",
 ) -> None:
     """A section for each language with Python, and one for all of them in one group."""
-    agents = Agents(namesrv, directory, java, go)
+    agents = Agents(namesrv, directory, java, go, extra)
     try:
         languages = [f"java-{version}" for version in java] + (["go"] if go is not None else [])
         with ThreadPoolExecutor() as pool:
@@ -666,24 +676,31 @@ def check(
         def pair(section: Section, other: Agent) -> None:
             prefix = f"mx{other.language.removeprefix('java-')[0]}"
             run_checks(section, checks_of_pair(section, stages(prefix, [other, python]), other, python, agents.start), only)
-            section.judge(f"no warning or error in the log of {other.language}", other.log_problem())
 
         def all_of_them(section: Section) -> None:
             if len(everyone) < 4:
                 section.skip("all checks", "java or go is missing")
                 return
             run_checks(section, checks_of_all(stages("mxa", everyone), everyone, agents.start), only)
-            section.judge("no warning or error in the log of python", python.log_problem())
+
+        def logs(section: Section) -> None:
+            for agent in everyone:
+                section.judge(f"{agent.language}: no warning or error", agent.log_problem(kept=True))
+            for agent in agents.all:
+                if agent not in everyone:
+                    problem = agent.log_problem()
+                    if problem is not None:
+                        section.fail(f"{agent.language} of the killed and restarted: no warning or error", problem)
 
         with ThreadPoolExecutor() as pool:
             waiting = [
-                pool.submit(
-                    reporter.run, Section(f"mixed: {each.language} and python", expected=expected), lambda s, each=each: pair(s, each)
-                )
+                pool.submit(reporter.run, Section(f"mixed: {each.language} and python", expected=expected), partial(pair, other=each))
                 for each in foreign
             ]
             waiting.append(pool.submit(reporter.run, Section("mixed: all in one group", expected=expected), all_of_them))
             for each in waiting:
                 each.result()
+        if not only:
+            reporter.run(Section("mixed: what the clients logged", expected=expected), logs)
     finally:
         agents.end()

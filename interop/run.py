@@ -128,7 +128,16 @@ class Run:
         """Clients of all languages that are there, together."""
         expected = UNKNOWN_TO_4_9_MIXED if self.old else []
         early_ms = EARLY_IN_5_MS if self.new else 0
-        mixed.check(self.reporter, namesrv, self.directory / "mixed", self.java, self.go, early_ms=early_ms, expected=expected)
+        mixed.check(
+            self.reporter,
+            namesrv,
+            self.directory / "mixed",
+            self.java,
+            self.go,
+            early_ms=early_ms,
+            expected=expected,
+            extra=UNKNOWN_TO_4_9_LOG if self.old else (),
+        )
 
     def of_stores(self) -> list[Job]:
         """The stores, each with a cluster of its own. Apache to Apache proves the check itself."""

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+ALL = "*"
+"""As `what`: the whole answer, since one of the two refuses what the other does."""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """A difference: what differs (a path in the answer, or the start of one), in which steps of which group, and why."""
+    """Steps of a group (`*` and `?` stand for any text), what differs there (a path in the answer, or the start of one), and why.
+
+    It must differ in every step that is named.
+    """
 
     group: str
     steps: tuple[str, ...]
     what: str
     why: str
 
+    def names(self, step: str) -> bool:
+        return any(fnmatchcase(step, pattern) for pattern in self.steps)
+
     def covers(self, step: str, path: str) -> bool:
-        return step in self.steps and (path == self.what or path.startswith((self.what + ".", self.what + "[")))
+        return self.names(step) and (self.what == ALL or path == self.what or path.startswith((self.what + ".", self.what + "[")))
 
 
 EXPLAINED: tuple[Explained, ...] = ()

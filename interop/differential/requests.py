@@ -83,6 +83,7 @@ def send(
     reconsumed: int | None = 0,
     max_reconsumed: int | None = None,
     batch: bool | None = False,
+    born: int = BORN,
     text: str | None = None,
     **properties: object,
 ) -> Command:
@@ -94,7 +95,7 @@ def send(
         default_topic_queue_nums=queues,
         queue_id=queue,
         sys_flag=sys_flag,
-        born_timestamp=BORN,
+        born_timestamp=born,
         flag=flag,
         properties=encode_properties({name: _text(value) for name, value in properties.items()}) if text is None else text,
         reconsume_times=reconsumed,

@@ -13,6 +13,7 @@ from differential.normal import Names, seen_answer, seen_push
 from roquet.errors import Broken
 from roquet.wire.command import RESPONSE, Command, decode
 from roquet.wire.frame import Framer
+from roquet.wire.record import Record, decode_records
 
 PATIENCE_S = 15.0
 """For an answer that must come."""
@@ -179,7 +180,7 @@ class Side:
         self.seen[name] = []
         try:
             yield
-        except (Closed, Silent, OSError) as error:
+        except Exception as error:  # the groups that follow are played all the same
             self._keep("the rest of the steps", f"not played: {type(error).__name__} {error}".strip())
 
     def _keep(self, step: str, value: Any) -> None:
@@ -249,6 +250,22 @@ class Side:
             if good(answer) or time.monotonic() > deadline:
                 return answer
             time.sleep(0.05)
+
+    def records(self, step: str, request: Command, count: int) -> None:
+        """See so many records from where a pull begins, however many pulls that takes: a broker may answer with fewer."""
+        self._keep(step, [self.names.record(record) for record in self.gather(request, count)])
+
+    def gather(self, request: Command, count: int) -> list[Record]:
+        found: list[Record] = []
+        deadline = time.monotonic() + PATIENCE_S
+        at = int(request.fields["queueOffset"])
+        while len(found) < count and time.monotonic() < deadline:
+            request.fields["queueOffset"] = str(at + len(found))
+            answer = self.quietly(request)
+            found += decode_records(answer.body)
+            if answer.code:
+                time.sleep(0.05)
+        return found
 
     def pushed(self, step: str, line: Line, code: int, *, patience_s: float = PATIENCE_S, **how: Any) -> Command | None:
         """See the next request with this code that the server sends on this line."""

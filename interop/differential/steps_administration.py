@@ -9,6 +9,9 @@ from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import Command
 
 
+TIMES = ["body.JSON.consumeTimeSpanSet.*.delayTime"]
+
+
 def statistics(side: Side) -> None:
     side.quietly(create_topic("D-stats", 2))
     for n in range(5):
@@ -27,16 +30,19 @@ def statistics(side: Side) -> None:
     side.ask("unknown topic of a group", of_group(Code.GET_CONSUME_STATS, "D-counters", topic="D-unknown"))
     side.ask("groups of a topic", of_topic(Code.QUERY_TOPIC_CONSUME_BY_WHO, "D-stats"))
     side.ask("groups of an unknown topic", of_topic(Code.QUERY_TOPIC_CONSUME_BY_WHO, "D-unknown"))
-    side.ask("time span", request(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "D-stats", "group": "D-counters"}), without=["body.JSON.consumeTimeSpanSet.*.delayTime"])
+    side.ask("time span", request(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "D-stats", "group": "D-counters"}), without=TIMES)
     side.ask("time span of an unknown topic", request(Code.QUERY_CONSUME_TIME_SPAN, {"topic": "D-unknown", "group": "D-counters"}))
 
     def counter(name: str, key: str) -> Command:
         return request(Code.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
 
     numbers = [f"body.JSON.stats{span}" for span in ("Minute", "Hour", "Day")]  # sampled at each broker's own moments
-    side.ask("counter of a topic", counter("TOPIC_PUT_NUMS", "D-stats"), shape=numbers)
-    side.ask("counter of a group", counter("GROUP_GET_NUMS", "D-stats@D-counters"), shape=numbers)
-    side.ask("counter of the broker", counter("BROKER_PUT_NUMS", "DefaultCluster"), shape=numbers)
+    for what, name, key in (
+        ("a topic", "TOPIC_PUT_NUMS", "D-stats"),
+        ("a group", "GROUP_GET_NUMS", "D-stats@D-counters"),
+        ("the broker", "BROKER_PUT_NUMS", "DefaultCluster"),
+    ):
+        side.until(f"counter of {what}", counter(name, key), lambda answer: answer.code == 0, shape=numbers)
     side.ask("counter of an unknown topic", counter("TOPIC_PUT_NUMS", "D-unknown"))
     side.ask("an unknown counter", counter("NOTHING", "D-stats"))
     side.ask("no counter", request(Code.VIEW_BROKER_STATS_DATA))
@@ -65,7 +71,7 @@ def settings(side: Side) -> None:
     side.ask("clean expired queues", request(Code.CLEAN_EXPIRED_CONSUMEQUEUE))
     side.ask("clean unused topics", request(Code.CLEAN_UNUSED_TOPIC))
     side.ask("delete expired files", request(Code.DELETE_EXPIRED_COMMITLOG))
-    side.ask("resume a check of nothing", request(Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": "0" * 32}))
+    side.ask("resume a check of nothing", request(Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": "7F00000100002A9F000000FFFFFFFFFF"}))
     side.ask("resume a check of no id", request(Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": "x"}))
     for code in (1, 13, 16, 19, 350, 351, 352, 900, 5_000, 32_767, 100_000, -1):
         side.ask(f"request {code}", request(code))

@@ -116,9 +116,6 @@ def groups(side: Side) -> None:
     side.ask("create without a body", request(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP))
     side.ask("create with a body that is no JSON", request(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b"{no"))
     side.ask("create with a partial body", request(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"D-group-part","retryMaxTimes":2}'))
-    side.ask("create with an illegal name", create_group(GroupConfig("a b")))
-    side.ask("create with an empty name", create_group(GroupConfig("")))
-    side.ask("create with a long name", create_group(GroupConfig("g" * 256)))
     side.quietly(commit("D-group-2", "D-pull", 4))
     side.ask("delete", request(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "D-group-2"}))
     side.ask("its offsets stay", committed("D-group-2", "D-pull"))
@@ -127,7 +124,10 @@ def groups(side: Side) -> None:
     side.ask("its offsets are gone", committed("D-group-2", "D-pull"))
     side.ask("delete again", request(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "D-group-2"}))
     side.ask("delete nothing", request(Code.DELETE_SUBSCRIPTIONGROUP))
-    side.ask("all groups", request(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+    side.ask("all groups", request(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG), without=["body.JSON.dataVersion.counter"])
+    for what, name in {"illegal": "a b", "empty": "", "long": "g" * 256}.items():
+        side.ask(f"create with a name that is {what}", create_group(GroupConfig(name)))
+        side.quietly(request(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": name}))  # so that both have none
 
 
 def calls_to_clients(side: Side) -> None:
@@ -247,5 +247,4 @@ def replies(side: Side) -> None:
     side.ask("reply to a client that is gone", reply(to="asker@9"), answerer)
     side.ask("reply to nobody", reply(to=None), answerer)
     side.ask("reply without a topic", with_fields(reply(), b=None), answerer)
-    wait_for(side, "DefaultCluster_REPLY_TOPIC", 3)
-    side.ask("what is stored", pull("DefaultCluster_REPLY_TOPIC", 0))
+    side.records("what is stored", pull("DefaultCluster_REPLY_TOPIC", 0), 7)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from differential.requests import (
     binary,
     create_group,
@@ -22,6 +24,7 @@ from differential.steps_sends import has, wait_for
 from roquet.wire.bodies import GroupConfig
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import Command
+from roquet.wire.record import encode_properties
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -29,8 +32,10 @@ HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 def half(body: bytes, group: str = "D-deciders", **more: object) -> Command:
     """A half message. It is first checked after a minute unless `more` says otherwise: these steps are about its end."""
-    properties = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": f"D2AA{body.hex():0>28}".upper(), "CHECK_IMMUNITY_TIME_IN_SECONDS": 60, **more}
-    return send("D-deal", body, 1, sys_flag=4, group=group, TAGS="t", **properties)
+    properties = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": f"D2AA{body.hex():0>28}".upper(), "CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}
+    properties |= {name: str(value) for name, value in more.items()}
+    now = int(time.time() * 1000)  # one that is days old is given up instead of checked
+    return send("D-deal", body, 1, sys_flag=4, group=group, born=now, text=encode_properties({"TAGS": "t", **properties}))
 
 
 def transactions(side: Side) -> None:
@@ -46,8 +51,7 @@ def transactions(side: Side) -> None:
     side.ask("commit", end(first, COMMIT, msgId="m1", transactionId="t1"))
     wait_for(side, "D-deal", 1, 1)
     side.ask("what was committed", pull("D-deal", 0, 1))
-    wait_for(side, OP, 1)
-    side.ask("mark of its end", pull(OP, 0))
+    side.ask("marks of ends are nobody's to pull", pull(OP, 0))
     side.ask("commit again", end(first, COMMIT))
     second = side.ask("second half, binary header", binary(half(b"second")))
     side.ask("roll back", end(second, ROLLBACK))
@@ -63,16 +67,18 @@ def transactions(side: Side) -> None:
     side.ask("no state", with_fields(end(third, COMMIT), commitOrRollback=None))
     plain = side.quietly(send("D-one", b"no half message"))
     side.ask("a message that is no half", end(plain, COMMIT))
-    side.tell(oneway(end(third, COMMIT)))
-    side.until("committed oneway", of_queue(Code.GET_MAX_OFFSET, "D-deal", 1), lambda answer: answer.number("offset") >= 3)
-    side.ask("what came of all", pull("D-deal", 1, 1))
-    side.ask("half and delayed", half(b"delayed", DELAY=1))
+    # Twice committed, a message comes twice from Apache; so the last one is looked at, wherever it is.
+    fourth = side.quietly(half(b"fourth"))
+    before = side.until_quietly(of_queue(Code.GET_MAX_OFFSET, "D-deal", 1), has(2)).number("offset")
+    side.tell(oneway(end(fourth, COMMIT)))
+    wait_for(side, "D-deal", before + 1, 1)
+    side.ask("committed oneway", pull("D-deal", before, 1), without=["fields", "body.*.offset"])
     side.ask("half to a forbidden topic", with_fields(half(b"x"), b="SCHEDULE_TOPIC_XXXX"))
     side.ask("half to a queue past the last", with_fields(half(b"x"), e=9))
     side.ask("marked by the flag alone", send("D-deal", b"flag only", 0, sys_flag=4))
-    side.ask("marked by the property alone", send("D-deal", b"property only", 0, TRAN_MSG="true", PGROUP="D-deciders"))
-    side.ask("said to be no half message", send("D-deal", b"not half", 0, TRAN_MSG="false"))
-    side.ask("its queue", of_queue(Code.GET_MAX_OFFSET, "D-deal", 0))
+    side.ask("marked by the property alone", with_fields(half(b"property only"), f=0), without=["fields.queueOffset"])
+    side.ask("said to be no half message", send("D-deal", b"not half", 1, TRAN_MSG="false"), without=["fields.queueOffset"])
+    side.ask("queue of the flag alone", of_queue(Code.GET_MAX_OFFSET, "D-deal", 0))
 
 
 def checks(side: Side) -> None:
@@ -88,6 +94,7 @@ def checks(side: Side) -> None:
     side.ask("commit after the question", end_transaction("D-checked", at, place, COMMIT, fromTransactionCheck=True))
     wait_for(side, "D-deal", before + 1, 1)
     side.ask("what was committed", pull("D-deal", before, 1), without=["fields", "body.*.offset"])
+    side.ask("half and delayed", half(b"delayed", DELAY=1), without=["fields.queueOffset"])
 
 
 def send_backs(side: Side) -> None:
@@ -114,8 +121,7 @@ def send_backs(side: Side) -> None:
     side.until("it is dead", of_queue(Code.GET_MAX_OFFSET, "%DLQ%D-backs"), has(1))
     side.ask("how it is dead", pull("%DLQ%D-backs", 0))
     side.ask("level by the number of times", send_back("D-backs", place, 0))
-    side.until_quietly(of_queue(Code.GET_MAX_OFFSET, "SCHEDULE_TOPIC_XXXX", 2), has(1))
-    side.ask("how it waits", pull("SCHEDULE_TOPIC_XXXX", 0, 2))
+    side.records("how it waits", pull("SCHEDULE_TOPIC_XXXX", 0, 2), 2)
     side.ask("a level past the last", send_back("D-backs", place, 77))
     side.ask("dead at once", send_back("D-backs", place, -1))
     side.until("two are dead", of_queue(Code.GET_MAX_OFFSET, "%DLQ%D-backs"), has(2))

@@ -260,8 +260,9 @@ func (a *agent) consume(given map[string]string) error {
 
 func (a *agent) reply(name string, message *primitive.MessageExt) {
 	plain, _ := a.producer(name)
-	answer, err := consumer.CreateReplyMessage(message, []byte("re: "+string(message.Body)))
+	answer, err := consumer.CreateReplyMessage(message, nil)
 	if err == nil {
+		answer.Body = []byte("re: " + string(message.Body)) // v2.1.2 takes the body it is given for properties
 		_, err = plain.SendSync(context.Background(), answer)
 	}
 	if err != nil {

@@ -494,6 +494,7 @@ class Model:
         self.promised: set[bytes] = set()
         self.cancelled: set[bytes] = set()
         self.maybe_cancelled: set[bytes] = set()
+        self.expired: set[bytes] = set()  # delivered, and gone with an old log file since
         self.offsets: dict[bytes, int] = {}  # body -> where its timer stands in the log
         self.asking: dict[int, tuple[str, bytes]] = {}  # opaque -> what was asked for
         self.seen: dict[bytes, int] = {}  # body -> its place in the topic's queue
@@ -549,6 +550,8 @@ class Model:
         self.whole.broker.store.delete_expired_now()
         self.whole.pass_time(3_000, step=500)
         self.whole.broker.store._delete_now = 0
+        seen = set(self.seen)
+        self.expired |= seen - set(self.check())
 
     def hold(self, hold: bool) -> None:
         self.whole.background.hold = hold
@@ -604,7 +607,7 @@ class Model:
         self.whole.pass_time(40 * HOUR_MS, step=HOUR_MS // 4)
         self.whole.pass_time(2_000)
         self.check()
-        delivered = set(self.seen)
+        delivered = set(self.seen) | self.expired
         assert not self.cancelled & delivered, "cancelled and delivered"
         assert self.promised - self.maybe_cancelled <= delivered, "lost"
         # Of those whose cancelling nobody confirmed, either is right.

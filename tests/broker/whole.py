@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +14,10 @@ from roquet.wire import command as commands
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
 
+from ..store.conftest import ManualBackground as HeldBackground
 from .conftest import FakePeer, ManualClock
 
 HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
-
-
-class HeldBackground:
-    """Does work at once, or keeps it until `release`."""
-
-    def __init__(self) -> None:
-        self.hold = False
-        self.waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-
-    def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.waiting.append((work, done))
-        if not self.hold:
-            self.release()
-
-    def release(self) -> None:
-        while self.waiting:
-            work, done = self.waiting.pop(0)
-            try:
-                result = work()
-            except Exception as error:
-                result = error
-            done(result)
 
 
 class RecordingCaller:

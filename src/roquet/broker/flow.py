@@ -31,6 +31,8 @@ from roquet.wire.codes import ResponseCode
 
 log = logging.getLogger("roquet.broker")
 
+HICCUPS = 3
+"""Late rounds in a row that are not taken for overload yet: a busy machine or one long request makes such."""
 SHARE_STEP = 0.1
 SHARE_MAX = 0.9
 """Some sends are always let in: they show when there is room again."""
@@ -52,6 +54,7 @@ class Flow:
         self._share = 0.0
         self._debt = 0.0
         self._late_ms = 0
+        self._late_rounds = 0
         self._stalled_ms = 0
         self._stall_over_ms = 0
 
@@ -61,8 +64,11 @@ class Flow:
         """The shell measured how late a timer of its loop was; called at every tick."""
         self._late_ms = late_ms
         if late_ms >= self.settings.wait_time_mills_in_send_queue:
-            self._share = min(SHARE_MAX, self._share + SHARE_STEP)
-        elif self._share:
+            self._late_rounds += 1
+            if self._late_rounds > HICCUPS:
+                self._share = min(SHARE_MAX, self._share + SHARE_STEP)
+        else:
+            self._late_rounds = 0
             self._share = max(0.0, self._share - SHARE_STEP)
         self._look()
 

@@ -310,7 +310,7 @@ class Timers:
                 continue
             if gone.get(offset) or self._is_asked(offset):
                 state = "cancelled already"
-            elif (due, offset) <= self.mark:
+            elif due <= self.store.now_ms:  # the mark may be behind: after a crash it does not know all that was delivered
                 state = "delivered already"
             elif offset not in gone:
                 found.append((due, offset, record))

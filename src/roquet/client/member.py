@@ -32,9 +32,7 @@ C = TypeVar("C", bound=Core)
 class Member(Generic[C]):
     """Use as `async with`, or call start() and close(). Belongs to the loop it was started in."""
 
-    def __init__(
-        self, group: str, namesrv: str | Sequence[str], *, instance_name: str | None, unit_name: str, namespace: str = ""
-    ) -> None:
+    def __init__(self, group: str, namesrv: str | Sequence[str], *, instance_name: str | None, unit_name: str, namespace: str = "") -> None:
         self.group = group
         self.namespace = Namespace(namespace)
         """Names of topics and groups are taken, and shown, without it."""

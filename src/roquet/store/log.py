@@ -106,7 +106,8 @@ class CommitLog:
     def syncer(self) -> tuple[int, Callable[[], None]]:
         """What a flush must do now, as (the mark it reaches, work that may block)."""
         size, flushed = self.segments.size, self.flushed.value
-        files = [self.segments.file(base) for base in self.segments.bases if flushed < base + size and base < self.written]
+        # One that is new and empty too: a clean stop vouches for its length.
+        files = [self.segments.file(base) for base in self.segments.bases if flushed < base + size and base <= self.written]
         disk, directory = self.segments.files.disk, self.segments.directory if self.segments.new_since_sync else None
         self.segments.new_since_sync = False
 

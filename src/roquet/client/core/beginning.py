@@ -1,9 +1,9 @@
 """Where a group begins in a queue: where it stopped, and if it never was there, at one of three places.
 
-                  ordinary topic                    retry topic
-    first         the first that still exists       0
-    last          the end                           0
-    timestamp     what was stored at that time      the end
+              ordinary topic                    retry topic
+first         the first that still exists       0
+last          the end                           0
+timestamp     what was stored at that time      the end
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Namespaces: many tenants' topics and groups with the same names on one cluster, told apart by the client alone.
 
-    name                as sent to the servers, in namespace "blue"
-    orders              blue%orders
-    %RETRY%billing      %RETRY%blue%billing
-    TBW102              TBW102                 what belongs to the system stays as it is
+name                as sent to the servers, in namespace "blue"
+orders              blue%orders
+%RETRY%billing      %RETRY%blue%billing
+TBW102              TBW102                 what belongs to the system stays as it is
 """
 
 from __future__ import annotations

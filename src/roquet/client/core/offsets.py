@@ -57,6 +57,8 @@ class RemoteOffsets:
     def __init__(self, group: str, calls: QueueCalls) -> None:
         self.group = group
         self.table: dict[MessageQueue, int] = {}
+        self.writable: Callable[[MessageQueue], bool] = lambda queue: True
+        """Whether the queue is surely ours now; progress in one that may be somebody else's is kept back."""
         self._calls = calls
         self._sent: dict[MessageQueue, int] = {}
 
@@ -73,7 +75,8 @@ class RemoteOffsets:
 
     def persist(self) -> None:
         for queue in self._changed():
-            self._send(queue)
+            if self.writable(queue):
+                self._send(queue)
 
     def persist_surely(self, done: Callable[[], None]) -> None:
         changed = self._changed()

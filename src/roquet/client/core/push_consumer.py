@@ -132,6 +132,7 @@ class PushConsumerCore:
             self.offsets: Offsets = LocalOffsets(offset_file)
         else:
             self.offsets = RemoteOffsets(group, self.calls)
+            self.offsets.writable = self._is_mine
         sending_back = SendingBack(client, group, times_max=self.settings.times_max, namespace=self.namespace)
         self.locks: QueueLocks | None = None
         self.consuming: Consumption
@@ -347,6 +348,9 @@ class PushConsumerCore:
             told, self._on_left = self._on_left, None
             told()
 
+    def _is_mine(self, queue: MessageQueue) -> bool:
+        return self.locks is None or self.locks.holds(queue)
+
     def _lost(self, queue: MessageQueue) -> None:
         """The lock was somebody else's for a time: forget what is held here, and begin anew when it is ours again."""
         leaving = self._leaving.pop(queue, None)
@@ -384,7 +388,7 @@ class PushConsumerCore:
         if process_queue.is_full(settings.count_max, settings.size_max, settings.span_max):
             self._pull_later(process_queue, FULL_MS)
             return
-        progress = None if self.broadcasting else self.offsets.table.get(queue)
+        progress = self.offsets.table.get(queue) if not self.broadcasting and self._is_mine(queue) else None
         self._puller.pull(
             queue,
             process_queue.next_offset,
@@ -503,6 +507,7 @@ class PushConsumerCore:
 
 
 DIRECT_RESULTS = {Outcome.SUCCESS: ConsumeDirectlyResult.SUCCESS, Outcome.COMMIT: "CR_COMMIT", Outcome.ROLLBACK: "CR_ROLLBACK"}
+
 
 def check_sql(tags: str, sql: str) -> None:
     """Raises BadSql here and now: the brokers would only say so at the start."""

@@ -1,10 +1,10 @@
 """QueueLocks: the right to consume queues in order, given by each queue's broker to one member of the group.
 
-    asked for    when a queue is taken, and again every 20 s for all that are held
-    stale        30 s after the broker last confirmed it: nothing is consumed until it confirms again
-    in doubt     the connection to the broker was lost: it may have restarted, and brokers keep locks in memory only.
-                 Nothing is consumed until it confirms, and the group's progress shows that nobody else was there meanwhile
-    gone         60 s after the last time the broker gives it to whoever asks
+asked for    when a queue is taken, and again every 20 s for all that are held
+stale        30 s after the broker last confirmed it: nothing is consumed until it confirms again
+in doubt     the connection to the broker was lost: it may have restarted, and brokers keep locks in memory only.
+             Nothing is consumed until it confirms, and the group's progress shows that nobody else was there meanwhile
+gone         60 s after the last time the broker gives it to whoever asks
 """
 
 from __future__ import annotations
@@ -183,9 +183,7 @@ class QueueLocks:
 
         self._call(broker_name, RequestCode.LOCK_BATCH_MQ, queues, answered)
 
-    def _call(
-        self, broker_name: str, code: RequestCode, queues: list[MessageQueue], done: Callable[[Command | RoquetError], None]
-    ) -> None:
+    def _call(self, broker_name: str, code: RequestCode, queues: list[MessageQueue], done: Callable[[Command | RoquetError], None]) -> None:
         body = LockBody(self.group, self.client.client_id, set(queues)).encode()
 
         def go(address: str, broker_id: int) -> None:

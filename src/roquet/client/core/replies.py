@@ -1,8 +1,8 @@
 """Request and reply: a message that somebody consumes and answers, over the brokers both are connected to.
 
-    requester ── message with CORRELATION_ID, REPLY_TO_CLIENT, TTL ──> topic ──> consumer
-        ^                                                                            │ <cluster>_REPLY_TOPIC, MSG_TYPE=reply
-        └──── PUSH_REPLY_MESSAGE_TO_CLIENT ──── broker that has the requester <──────┘
+requester ── message with CORRELATION_ID, REPLY_TO_CLIENT, TTL ──> topic ──> consumer
+    ^                                                                            │ <cluster>_REPLY_TOPIC, MSG_TYPE=reply
+    └──── PUSH_REPLY_MESSAGE_TO_CLIENT ──── broker that has the requester <──────┘
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Share: the queues this member of a group reads, kept right while members, routes and brokers come and go.
 
-    rebalance ──> who is in the group? which queues are mine? ──> let go of the others, take the new ones
+rebalance ──> who is in the group? which queues are mine? ──> let go of the others, take the new ones
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TransactionCore: a message that appears when, and only when, a local transaction commits.
 
-    half message stored ──> execute() ──> COMMIT or ROLLBACK told to the broker, oneway
-                                └──> UNKNOWN, or that word got lost: the broker asks (CHECK_TRANSACTION_STATE) ──> check()
+half message stored ──> execute() ──> COMMIT or ROLLBACK told to the broker, oneway
+                            └──> UNKNOWN, or that word got lost: the broker asks (CHECK_TRANSACTION_STATE) ──> check()
 """
 
 from __future__ import annotations
@@ -161,9 +161,7 @@ class TransactionCore(ProducerCore):
             address, message, header = self._held.popleft()
             self.check(message, partial(self._checked, address, message, header))
 
-    def _checked(
-        self, address: str, message: ReceivedMessage, asked: CheckTransactionHeader, state: TransactionState, error: str
-    ) -> None:
+    def _checked(self, address: str, message: ReceivedMessage, asked: CheckTransactionHeader, state: TransactionState, error: str) -> None:
         self.checking -= 1
         header = EndTransactionHeader(
             producer_group=self.group,

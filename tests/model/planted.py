@@ -1,0 +1,160 @@
+"""Faults on purpose, each a change that somebody could make by mistake. A model that does not find them is no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from roquet.broker import retry
+from roquet.broker.delay import Delays
+from roquet.broker.offsets import Offsets
+from roquet.broker.timers import Timers
+from roquet.broker.transactions import Ending, Transactions
+from roquet.broker.writer import Draft, Writer
+from roquet.store.store import Store
+from roquet.store.watermark import Watermark
+from roquet.wire.names import SCHEDULE_TOPIC
+
+from .model import COMMIT, Step
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def a_delay_is_one_level_short(patch: pytest.MonkeyPatch) -> None:
+    divert = Delays.divert
+
+    def short(self: Delays, draft: Draft) -> None:
+        if draft.properties.get("DELAY", "0") > "1":
+            draft.properties["DELAY"] = str(int(draft.properties["DELAY"]) - 1)
+        divert(self, draft)
+
+    patch.setattr(Delays, "divert", short)
+
+
+def delay_cursors_are_saved_before_the_log_is_flushed(patch: pytest.MonkeyPatch) -> None:
+    def hasty(self: Delays, now_ms: int) -> None:
+        if self._unsaved and not self.document.busy:
+            self._unsaved = False
+            self.document.save_later(self.encode(), self.background, self._saved)
+
+    patch.setattr(Delays, "_save_when_due", hasty)
+
+
+def deliveries_before_a_crash_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Delays, "_step_over_delivered", lambda self, log_offset: None)
+
+
+def an_end_is_answered_and_its_op_record_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    write = Transactions._write_op
+
+    def forgetful(self: Transactions, ending: Ending) -> None:
+        if ending.copy is None:
+            self._mark(ending.half)
+        else:
+            write(self, ending)
+
+    patch.setattr(Transactions, "_write_op", forgetful)
+
+
+def a_transaction_may_end_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Transactions, "_is_done", lambda self, half: False)
+    patch.setattr(Transactions, "_is_ending", lambda self, half: False)
+
+
+def a_half_message_is_shown_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Transactions, "divert", lambda self, draft: None)
+
+
+def a_retry_counts_one_attempt_too_few(patch: pytest.MonkeyPatch) -> None:
+    put = Writer.put_as_is
+
+    def miscount(self: Writer, draft: Draft) -> Any:
+        if draft.topic == SCHEDULE_TOPIC and "RETRY_TOPIC" in draft.properties:
+            draft.reconsumed -= 1
+        return put(self, draft)
+
+    patch.setattr(Writer, "put_as_is", miscount)
+
+
+def a_retry_forgets_its_first_topic(patch: pytest.MonkeyPatch) -> None:
+    put = Writer.put_as_is
+
+    def renamed(self: Writer, draft: Draft) -> Any:
+        if draft.reconsumed > 1:
+            draft.properties["RETRY_TOPIC"] = "%RETRY%g"
+        return put(self, draft)
+
+    patch.setattr(Writer, "put_as_is", renamed)
+
+
+def retries_begin_a_level_too_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retry, "FIRST_LEVEL", 2)
+
+
+def a_cancellation_is_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: Timers, found: Any, key: str) -> None:
+        for due, offset, _ in found:
+            self._dead[offset] = due
+
+    patch.setattr(Timers, "_cancel", forgetful)
+
+
+def timers_fire_up_to_a_second_early(patch: pytest.MonkeyPatch) -> None:
+    fire = Timers._fire
+    patch.setattr(Timers, "_fire", lambda self, now_ms: fire(self, now_ms + 999))
+
+
+def a_delivery_of_a_timer_is_no_record_of_it(patch: pytest.MonkeyPatch) -> None:
+    put = Store.put
+
+    def blank(self: Store, *values: Any, **more: Any) -> tuple[int, int]:
+        if more.get("prepared", 0) < 0 and values[0].topic != "rmq_sys_wheel_timer":
+            more["prepared"] = 0
+        return put(self, *values, **more)
+
+    patch.setattr(Store, "put", blank)
+
+
+def requests_are_answered_before_the_flush(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Watermark, "when_reached", lambda self, target, deadline_ms, wake: wake(True))
+
+
+def progress_is_saved_one_too_far(patch: pytest.MonkeyPatch) -> None:
+    encode = Offsets._settle
+
+    def ahead(self: Offsets) -> int:
+        count = encode(self)
+        self._texts = {key: bumped(text) if key.endswith("@g") else text for key, text in self._texts.items()}
+        return count
+
+    def bumped(text: str) -> str:
+        head, _, offset = text.rpartition(":")
+        return f"{head}:{int(offset) + 1}"
+
+    patch.setattr(Offsets, "_settle", ahead)
+
+
+CRASHES: list[Step] = [("wait", 1), ("wait", 1_000), ("kill",), ("wait", 1_000)]
+
+PLANTS: list[tuple[Plant, list[Step]]] = [
+    (a_delay_is_one_level_short, []),
+    (a_half_message_is_shown_at_once, []),
+    (a_transaction_may_end_twice, []),
+    (a_retry_counts_one_attempt_too_few, []),
+    (a_retry_forgets_its_first_topic, []),
+    (a_cancellation_is_kept_in_memory_only, []),
+    (timers_fire_up_to_a_second_early, []),
+    (requests_are_answered_before_the_flush, [("hold", True), ("send", 0, 0), ("power", 0)]),
+    (progress_is_saved_one_too_far, []),
+    (retries_begin_a_level_too_early, [("send", 0, 0), ("consume", 0, 1, 1, 0)]),
+    (an_end_is_answered_and_its_op_record_is_not_written, [("prepare", 0), ("end", 0, COMMIT), ("send", 0, 0), ("kill",)]),
+    (deliveries_before_a_crash_are_not_looked_for, [("delayed", 0, 1), *CRASHES]),
+    (a_delivery_of_a_timer_is_no_record_of_it, [("timed", 0, 900, "TIMER_DELAY_MS"), *CRASHES]),
+    (
+        delay_cursors_are_saved_before_the_log_is_flushed,
+        [("delayed", 0, 1), ("wait", 600), ("hold", True), ("wait", 1_000), ("work", 1), ("power", 0)],
+    ),
+]
+"""Each with a sequence that shows it; none where random ones do so within a second."""

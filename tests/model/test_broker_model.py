@@ -1,0 +1,159 @@
+"""Random sequences of everything that a client, an operator and a power cut can do, against a whole broker and a model of it.
+
+What is compared, and which duplicates and losses are documented and so allowed, stands in `model.py`. ROQUET_LONG=1 runs many more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, seed, settings
+from hypothesis import strategies as st
+
+from .model import COMMIT, ROLLBACK, UNKNOWN, Model, Step
+from .planted import PLANTS, Plant
+
+LONG = bool(os.environ.get("ROQUET_LONG"))
+HOUR_MS = 3_600_000
+FIND_WITHIN = 10_000 if LONG else 400
+
+queues = st.integers(0, 2)
+numbers = st.integers(0, 9)
+kinds = st.sampled_from([COMMIT, ROLLBACK, COMMIT, ROLLBACK, UNKNOWN])
+TIMER_NAMES = ["TIMER_DELIVER_MS", "__STARTDELIVERTIME", "TIMER_DELAY_MS"]
+
+
+def step(name: str, *values: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
+    return st.tuples(st.just(name), *values)
+
+
+STEPS: list[st.SearchStrategy[Step]] = [
+    step("nothing"),
+    step("send", queues, st.sampled_from([0, 0, 0, 3_000])),
+    step("batch", queues, st.integers(1, 4)),
+    step("delayed", queues, st.integers(1, 7)),
+    step("delayed", queues, st.integers(1, 3)),
+    step("timed", queues, st.sampled_from([1, 30, 400, 3_000, 5_000, 15_000, HOUR_MS, 3 * HOUR_MS]), st.sampled_from(TIMER_NAMES)),
+    step("timed", queues, st.integers(1, 9_000), st.sampled_from(TIMER_NAMES)),
+    step("cancel", numbers),
+    step("prepare", queues),
+    step("prepare", queues),
+    step("end", numbers, kinds),
+    step("end", numbers, kinds, numbers),
+    step("consume", st.integers(0, 2), st.integers(0, 5), st.integers(0, 31), st.sampled_from([0, 0, 1, -1])),
+    step("consume", st.just(3), st.integers(0, 5), st.integers(0, 31), st.sampled_from([0, 1, 1])),
+    step("consume", st.just(3), st.just(5), st.just(31), st.just(1)),
+    step("wait", st.sampled_from([1, 50, 500, 1_000, 2_500, 5_001, 11_000])),
+    step("wait", st.integers(1, 6_000)),
+    step("wait", st.just(5_001)),
+    step("hold", st.booleans()),
+    step("work", st.integers(1, 4)),
+    step("stop"),
+    step("kill"),
+    step("kill"),
+    step("power", st.integers(0, 25)),
+]
+# Long ones find more; those that fail are made short by putting "nothing" in place of steps that do not matter.
+sequences = st.lists(st.one_of(STEPS), min_size=12, max_size=45)
+
+EVERYTHING: list[Step] = [
+    ("send", 0, 0), ("batch", 1, 3), ("delayed", 0, 1), ("delayed", 2, 99), ("timed", 1, 3_000, "TIMER_DELIVER_MS"),
+    ("timed", 1, 4_000, "__STARTDELIVERTIME"), ("timed", 2, HOUR_MS, "TIMER_DELAY_MS"), ("cancel", 1), ("prepare", 0), ("prepare", 0),
+    ("prepare", 1), ("prepare", 2), ("end", 0, COMMIT), ("end", 1, ROLLBACK), ("end", 0, ROLLBACK), ("end", 2, UNKNOWN), ("kill",),
+    ("consume", 0, 2, 3, 1), ("consume", 1, 5, 1, 0), ("consume", 1, 5, 2, -1), ("wait", 1_100), ("consume", 3, 5, 31, 1), ("wait", 1_100),
+    ("kill",), ("consume", 3, 5, 31, 1), ("wait", 2_500), ("stop",), ("wait", 5_001), ("end", 2, COMMIT, 1), ("hold", True), ("send", 0, 0),
+    ("work", 1), ("send", 0, 3_000), ("power", 3), ("wait", 5_001), ("send", 0, 0), ("power", 0), ("wait", 5_001),
+]  # fmt: skip
+
+
+class Complaints(logging.Handler):
+    """What the broker logs as an error: parts that fail in a tick are only logged, and the others go on."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(self.format(record))
+
+
+COMPLAINTS = Complaints()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _only_errors_are_logged() -> Iterator[None]:
+    """A crash is worth a warning, and there are thousands here."""
+    logger = logging.getLogger("roquet")
+    logger.addHandler(COMPLAINTS)
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(logging.NOTSET)
+    logger.removeHandler(COMPLAINTS)
+
+
+def run(steps: list[Step], flush: str, seed: int = 0, cold_ratio: float = 0.0) -> Counter[str]:
+    COMPLAINTS.texts.clear()
+    model = Model(flush, seed, cold_ratio)
+    for one in steps:
+        model.do(one)
+        assert not COMPLAINTS.texts, COMPLAINTS.texts
+    model.finish()
+    assert not COMPLAINTS.texts, COMPLAINTS.texts
+    return model.met
+
+
+def searching(examples: int, phases: tuple[Phase, ...] = tuple(Phase)) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A test of random sequences. Without the shrinking phase it says only that there is a failing one."""
+
+    def made(test: Callable[..., None]) -> Callable[..., None]:
+        flushes = st.sampled_from(["SYNC_FLUSH", "ASYNC_FLUSH"])
+        driven = given(steps=sequences, flush=flushes, seed=st.integers(0, 1 << 30), cold_ratio=st.sampled_from([0.0, 0.2]))(test)
+        health = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+        return settings(max_examples=examples, deadline=None, suppress_health_check=health, phases=phases)(driven)
+
+    return made
+
+
+@searching(5_000 if LONG else 200)
+@example(steps=EVERYTHING, flush="SYNC_FLUSH", seed=1, cold_ratio=0.0)
+@example(steps=EVERYTHING, flush="ASYNC_FLUSH", seed=1, cold_ratio=0.2)
+def test_nothing_is_lost_early_out_of_order_or_there_twice_whatever_happens(
+    steps: list[Step], flush: str, seed: int, cold_ratio: float
+) -> None:
+    run(steps, flush, seed, cold_ratio)
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_the_model_gets_as_far_as_dead_letters_checks_and_transactions_that_are_given_up(flush: str) -> None:
+    met = run(EVERYTHING, flush)
+    for what in ("dead letter", "sent back", "asked", "committed", "rolled back", "given up", "power lost"):
+        assert met[what], f"{what} never happened"
+    for kind in ("plain", "level", "timed", "retry"):
+        assert met[f"came: {kind}"], f"no {kind} message was delivered"
+
+
+@pytest.mark.parametrize(("plant", "shown_by"), PLANTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_the_model_finds_a_broker_in_which(plant: Plant, shown_by: list[Step], monkeypatch: pytest.MonkeyPatch) -> None:
+    @searching(FIND_WITHIN, (Phase.generate,))
+    @seed(1)
+    def search(steps: list[Step], flush: str, seed: int, cold_ratio: float) -> None:
+        run(steps, flush, seed, cold_ratio)
+
+    def show() -> None:
+        for chance in range(20):
+            for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+                run(shown_by, flush, chance)
+
+    show()
+    plant(monkeypatch)
+    if LONG or not shown_by:
+        with pytest.raises(AssertionError):
+            search()
+    if shown_by:
+        with pytest.raises(AssertionError):
+            show()
