@@ -46,6 +46,7 @@ def play_to(peer: Peer, directory: Path) -> Side:
         peer.broker(apache.free_port(), namesrv.address, directory / "broker", SETTINGS) as broker,
     ):
         side = Side(namesrv.address, broker.address)
+        side.names.add(str(directory / "broker" / "store"), "<store>")
         try:
             play(side)
         finally:

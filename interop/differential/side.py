@@ -262,10 +262,11 @@ class Side:
         while len(found) < count and time.monotonic() < deadline:
             request.fields["queueOffset"] = str(at + len(found))
             answer = self.quietly(request)
-            found += decode_records(answer.body)
+            if answer.code == 0:
+                found += decode_records(answer.body)
             if answer.code:
                 time.sleep(0.05)
-        return found
+        return found[:count]
 
     def pushed(self, step: str, line: Line, code: int, *, patience_s: float = PATIENCE_S, **how: Any) -> Command | None:
         """See the next request with this code that the server sends on this line."""

@@ -30,6 +30,18 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 
+COUNTED = [
+    "fields.queueOffset",
+    "fields.tranStateTableOffset",
+    "fields.nextBeginOffset",
+    "fields.maxOffset",
+    "body.*.offset",
+    "body.*.properties.TRANSACTION_CHECK_TIMES",
+    "body.*.properties.TRAN_PREPARED_QUEUE_OFFSET",
+]
+"""Left out where it counts rounds of checks: in each, whatever is pending is written again, and rounds are not in step."""
+
+
 def half(body: bytes, group: str = "D-deciders", **more: object) -> Command:
     """A half message. It is first checked after a minute unless `more` says otherwise: these steps are about its end."""
     properties = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": f"D2AA{body.hex():0>28}".upper(), "CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}
@@ -41,8 +53,7 @@ def half(body: bytes, group: str = "D-deciders", **more: object) -> Command:
 def transactions(side: Side) -> None:
     side.quietly(create_topic("D-deal", 2))
     first = side.ask("half", half(b"first"))
-    wait_for(side, HALF, 1)
-    side.ask("how it is kept", pull(HALF, 0))
+    side.records("how it is kept", pull(HALF, 0), 1)
     side.ask("it is not delivered", of_queue(Code.GET_MAX_OFFSET, "D-deal", 1))
 
     def end(answer: Answer, state: int, group: str = "D-deciders", **more: object) -> Command:
@@ -53,7 +64,7 @@ def transactions(side: Side) -> None:
     side.ask("what was committed", pull("D-deal", 0, 1))
     side.ask("marks of ends are nobody's to pull", pull(OP, 0))
     side.ask("commit again", end(first, COMMIT))
-    second = side.ask("second half, binary header", binary(half(b"second")))
+    second = side.ask("second half, binary header", binary(half(b"second")), without=COUNTED)
     side.ask("roll back", end(second, ROLLBACK))
     third = side.quietly(half(b"third"))
     side.ask("do not know", end(third, UNKNOWN), patience_s=SHORTLY_S)
@@ -72,12 +83,12 @@ def transactions(side: Side) -> None:
     before = side.until_quietly(of_queue(Code.GET_MAX_OFFSET, "D-deal", 1), has(2)).number("offset")
     side.tell(oneway(end(fourth, COMMIT)))
     wait_for(side, "D-deal", before + 1, 1)
-    side.ask("committed oneway", pull("D-deal", before, 1), without=["fields", "body.*.offset"])
+    side.ask("committed oneway", pull("D-deal", before, 1), without=COUNTED)
     side.ask("half to a forbidden topic", with_fields(half(b"x"), b="SCHEDULE_TOPIC_XXXX"))
     side.ask("half to a queue past the last", with_fields(half(b"x"), e=9))
     side.ask("marked by the flag alone", send("D-deal", b"flag only", 0, sys_flag=4))
-    side.ask("marked by the property alone", with_fields(half(b"property only"), f=0), without=["fields.queueOffset"])
-    side.ask("said to be no half message", send("D-deal", b"not half", 1, TRAN_MSG="false"), without=["fields.queueOffset"])
+    side.ask("marked by the property alone", with_fields(half(b"property only"), f=0), without=COUNTED)
+    side.ask("said to be no half message", send("D-deal", b"not half", 1, TRAN_MSG="false"), without=COUNTED)
     side.ask("queue of the flag alone", of_queue(Code.GET_MAX_OFFSET, "D-deal", 0))
 
 
@@ -85,16 +96,16 @@ def checks(side: Side) -> None:
     """A half message that nobody ends: its producer is asked."""
     line = side.line("decider")
     side.quietly(heartbeat("decider@1", produces=("D-checked",)), line)
-    side.ask("half", half(b"whatever", "D-checked", CHECK_IMMUNITY_TIME_IN_SECONDS=1))
-    push = side.pushed("the producer is asked", line, Code.CHECK_TRANSACTION_STATE, patience_s=30, without=["fields.tranStateTableOffset"])
+    side.ask("half", half(b"whatever", "D-checked", CHECK_IMMUNITY_TIME_IN_SECONDS=1), without=COUNTED)
+    push = side.pushed("the producer is asked", line, Code.CHECK_TRANSACTION_STATE, patience_s=30, without=COUNTED)
     if push is None:
         return
     before = side.quietly(of_queue(Code.GET_MAX_OFFSET, "D-deal", 1)).number("offset")
     place, at = int(push.fields["commitLogOffset"]), int(push.fields["tranStateTableOffset"])
     side.ask("commit after the question", end_transaction("D-checked", at, place, COMMIT, fromTransactionCheck=True))
     wait_for(side, "D-deal", before + 1, 1)
-    side.ask("what was committed", pull("D-deal", before, 1), without=["fields", "body.*.offset"])
-    side.ask("half and delayed", half(b"delayed", DELAY=1), without=["fields.queueOffset"])
+    side.ask("what was committed", pull("D-deal", before, 1), without=COUNTED)
+    side.ask("half and delayed", half(b"delayed", DELAY=1), without=COUNTED)
 
 
 def send_backs(side: Side) -> None:

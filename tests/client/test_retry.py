@@ -128,6 +128,22 @@ def test_what_no_broker_takes_is_consumed_here_again_and_then_counts_one_failure
     assert (member.calls, member.seen[-1].reconsume_times) == ([1, 1], 1)
 
 
+def test_a_copy_that_is_not_surely_stored_is_consumed_here_again() -> None:
+    """A broker that fails and then loses its power would take the copy along, and our progress would have moved past it."""
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=RetryLater(1)).start()
+    refuse(cluster, 36)
+    place = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "0"}
+    cluster.overrides[310] = lambda _, command: command.reply(ResponseCode.FLUSH_DISK_TIMEOUT, "late", place)
+    cluster.append(queue, b"x")
+    cluster.advance(4_000)
+    assert len(member.seen) == 1
+    assert stored(cluster, queue) in (None, 0, -1)
+    member.decide = Outcome.SUCCESS
+    cluster.advance(8_000)
+    assert len(member.seen) == 2
+
+
 def test_broadcasting_gives_failures_up() -> None:
     cluster, [queue] = cluster_with(1)
     file = MemoryFile()

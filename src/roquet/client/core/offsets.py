@@ -72,6 +72,9 @@ class RemoteOffsets:
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
         advance(self.table, queue, offset, increase_only)
+        if not increase_only:
+            # Said on purpose, so it is sent even if it is what was sent last: pulls may have carried a higher one since.
+            self._sent.pop(queue, None)
 
     def persist(self) -> None:
         for queue in self._changed():

@@ -11,7 +11,7 @@ from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.queue_calls import locate
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.routes import MASTER
-from roquet.errors import NoRoute, RoquetError
+from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
@@ -71,6 +71,9 @@ class SendingBack:
         those are enough."""
 
         def sent(result: SendReceipt | RoquetError) -> None:
+            if isinstance(result, SendReceipt) and not result.ok:
+                # Stored, but not as safely as the broker promises. Our progress moves past the message, so that is not enough.
+                result = Unsafe(f"the copy for {retry_topic(self.group)} was answered {result.status.name}")
             done(result if isinstance(result, RoquetError) else None)
 
         try:
@@ -88,6 +91,10 @@ class SendingBack:
         properties[Property.MAX_RECONSUME_TIMES] = str(self.times_max)
         properties[Property.DELAY] = str(FIRST_DELAY_LEVEL + message.reconsume_times)
         return Message(retry_topic(self.group), message.body, properties=properties, flag=message.flag)
+
+
+class Unsafe(ClientError):
+    """A copy was stored without the safety that was asked for. It is consumed again here, and may come twice."""
 
 
 def restore_topic(message: ReceivedMessage, namespace: Namespace = NO_NAMESPACE) -> None:
