@@ -186,11 +186,11 @@ class Agents:
         def log() -> tuple[int, list[str]]:
             if language == "python":
                 entries = client_logs.python_entries(home / "client.log")
-                return len(entries), client_logs.complaints(entries, client_logs.PYTHON, ())
+                return len(entries), client_logs.complaints(entries, client_logs.PYTHON + self._extra, ())
             if language == "go":
                 entries = client_logs.go_entries(home)
                 return len(entries), client_logs.complaints(
-                    entries, client_logs.GO_WORKING, client_logs.GO_LEAVING + client_logs.GO_TOGETHER
+                    entries, client_logs.GO_WORKING + self._extra, client_logs.GO_LEAVING + client_logs.GO_TOGETHER
                 )
             entries = client_logs.java_entries(java_log, {client_logs.LEAVING: ""})
             return len(entries), client_logs.complaints(

@@ -159,6 +159,9 @@ JAVA_TOGETHER = (
         r"prepare send request for <\S+> cost \d+ ms", "asking for a route took more than 500 ms, with so many clients on few processors"
     ),
     PassedOver(r"the message queue locked Failed, Group", "the same, of a queue that this member held before"),
+    PassedOver(
+        r"lockBatchMQ exception.*connect to  failed", "a member that shuts down asks for its queues once more when its connection is closed"
+    ),
     PassedOver(r"RebalanceService\] \S+ - unlock messageQueue", "this client logs that it gives an orderly queue up to another member"),
     PassedOver(
         r"the message queue not be able to consume, because it's dropped", "the same queue's messages that were still to be consumed"

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import apache
+from report import Section
+from store_exchange import ApachePeer, Peer
+
 from differential.explained import EXPLAINED, Explained
 from differential.normal import differences
 from differential.script import play
 from differential.side import Side
-from report import Section
-from store_exchange import ApachePeer, Peer
 
 SETTINGS: dict[str, object] = {
     "enablePropertyFilter": True,

@@ -42,7 +42,9 @@ STRICT_NAME = "a group's name that no client accepts: 4.9.7 makes such a group, 
 DEFAULT_REMARK = "4.9.7 leaves its own default remark in a good answer"
 SLASH = "Java prints an address with a slash before it"
 PASSES_OVER = "Roquet goes on over messages that do not match, up to the next that does; the client need not see those again"
-BAD_FILTER = "an expression that is none: 4.9.7 serves such a pull without a filter or never matches; Roquet refuses it as it does in a heartbeat"
+BAD_FILTER = (
+    "an expression that is none: 4.9.7 serves such a pull without a filter or never matches; Roquet refuses it as it does in a heartbeat"
+)
 ORDER_MARK = "4.9.7 forgets the mark of an ordered topic that it was asked to keep"
 ONE_RETRY_QUEUE = "a retry topic made by a plain send: 4.9.7 gives it as many queues as any topic, Roquet one, as every other way does"
 
@@ -67,13 +69,7 @@ EXPLAINED: tuple[Explained, ...] = (
         "transactions",
         ("queue of the flag alone",),
         "fields.offset",
-        "marked as a half message by the flag and not by the property: 4.9.7 stores it where nobody finds it, to Roquet it is a plain message",
-    ),
-    Explained(
-        "transactions that are checked",
-        ("what was committed",),
-        "body[0].properties.WAIT",
-        "4.9.7 marks its own copy of a half message not to wait for the disk, and delivers the mark",
+        "marked as a half message by the flag and not by the property: 4.9.7 stores it where nobody finds it, to Roquet it is plain",
     ),
     Explained(
         "transactions that are checked",
@@ -83,7 +79,9 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     # topics
     Explained("topics", ("create without *", "delete nothing"), ALL, MISSING),
-    Explained("topics", ("create, a name with a [!pb]*", "create, a name not ASCII", "create, a name of 128 characters"), "remark", SAYS_MORE),
+    Explained(
+        "topics", ("create, a name with a [!pb]*", "create, a name not ASCII", "create, a name of 128 characters"), "remark", SAYS_MORE
+    ),
     Explained("topics", ("create with queues that are no number",), "remark", NUMBER),
     Explained("topics", ("create with a filter type nobody knows",), "remark", SAYS_MORE),
     Explained("topics", ("all topics",), "body.JSON.topicConfigTable.D-ordered.order", ORDER_MARK),
@@ -108,14 +106,23 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained("refused sends", ("a lite pull of 5.x",), ALL, "Roquet serves the lite pull of 5.x clients as well"),
     Explained("batches", ("batch to a topic with a long name", "batch with a message too large", "batch too large"), "remark", SAYS_MORE),
     Explained(
-        "batches", ("batch of nothing", "batch cut short", "batch of noise"), ALL, "a batch that is none: 4.9.7 stumbles over it, code 1, not 13"
+        "batches",
+        ("batch of nothing", "batch cut short", "batch of noise"),
+        ALL,
+        "a batch that is none: 4.9.7 stumbles over it, code 1, not 13",
     ),
     Explained(
-        "batches", ("batch to a retry topic",), ALL, "upstream's client refuses a batch to a retry topic, 4.9.7's broker takes one; Roquet does not"
+        "batches",
+        ("batch to a retry topic",),
+        ALL,
+        "upstream's client refuses a batch to a retry topic, 4.9.7's broker takes one; Roquet does not",
     ),
     Explained("delays", ("delayed by a word",), ALL, "a level that is no number: 4.9.7 stumbles over it, code 1, not 13"),
     Explained(
-        "delays", ("a batch delayed in one message",), ALL, "a delay inside a batch: 4.9.7 stores it and delivers at once; Roquet refuses it"
+        "delays",
+        ("a batch delayed in one message",),
+        ALL,
+        "a delay inside a batch: 4.9.7 stores it and delivers at once; Roquet refuses it",
     ),
     Explained("replies", ("reply without a topic",), ALL, MISSING),
     # pulls
@@ -143,9 +150,18 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained("offsets", ("commit* without *", "*, no topic", "*, no queue", "time, none said"), ALL, MISSING),
     Explained("offsets", ("commit a negative offset",), ALL, "an offset below 0 is no place: 4.9.7 keeps it and never finds it"),
     Explained(
-        "offsets", ("progress of all groups",), "body.JSON.offsetTable.D-pull@D-offsets.1", "an offset below 0 is no place: 4.9.7 keeps it and never finds it"
+        "offsets",
+        ("progress of all groups",),
+        "body.JSON.offsetTable.D-pull@D-offsets.1",
+        "an offset below 0 is no place: 4.9.7 keeps it and never finds it",
     ),
     Explained("queries", ("without *", "by no place"), ALL, MISSING),
+    Explained(
+        "queries",
+        ("by an unknown key", "by key in *", "by key at another time", "none of several", "by an empty key"),
+        "fields.indexLastUpdateTimestamp",
+        "nothing found: Roquet says all the same when its index was last written",
+    ),
     Explained("queries", ("by *, binary header",), "form", "4.9.7 answers these with a JSON header whatever the request's was"),
     # clients
     Explained("clients", ("all producers",), "body.JSON.data", SLASH),
@@ -159,7 +175,9 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained("calls to clients", ("status, nobody there",), "remark", "nobody of the group is there: 4.9.7 stumbles over it"),
     Explained("calls to clients", ("reset without a time", "clone to nobody"), ALL, MISSING),
     Explained("calls to clients", ("status",), "remark", DEFAULT_REMARK),
-    Explained("calls to clients", ("all cloned",), "fields.offset", "without a topic 4.9.7 says that it cloned all offsets, and clones none"),
+    Explained(
+        "calls to clients", ("all cloned",), "fields.offset", "without a topic 4.9.7 says that it cloned all offsets, and clones none"
+    ),
     Explained("send-backs", ("without *",), "remark", MISSING),
     # administration
     Explained("statistics", ("no topic", "no counter"), "remark", MISSING),
@@ -173,9 +191,17 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained(
         "statistics", ("time span",), "body.JSON.consumeTimeSpanSet", "4.9.7 also writes each time as text, which no reader of it wants"
     ),
-    Explained("settings", ("names of the settings",), "body", "settings of Java's threads and buffers are not there, some of Roquet's own are"),
-    Explained("settings", ("running values",), "body.JSON.table", "Roquet's has more: what it counts itself, and its notices"),
+    Explained(
+        "settings", ("names of the settings",), "body", "settings of Java's threads and buffers are not there, some of Roquet's own are"
+    ),
+    Explained(
+        "settings",
+        ("running values",),
+        "body.JSON.table.scheduleMessageOffset_18",
+        "4.9.7 names a delay level only when it has delivered something of it",
+    ),
     Explained("settings", ("change nothing", "change an unknown one"), ALL, "4.9.7 takes any text and says it has changed something"),
     Explained("settings", ("resume a check of *",), "remark", SAYS_MORE),
+    Explained("settings", ("version of an answer",), "version", "Roquet says that it is 4.9.8, the last of that line"),
     Explained("settings", ("request 351", "request 352"), ALL, "Roquet serves these two of 5.x; here they lack their field"),
 )

@@ -123,7 +123,9 @@ def seen_push(push: Command, names: Names, *, only: str = "", without: Iterable[
     return _seen(push, RECORDS & {push.code}, names, only, without, shape)
 
 
-def _seen(command: Command, records: set[RequestCode], names: Names, only: str, without: Iterable[str], shape: Iterable[str]) -> dict[str, Any]:
+def _seen(
+    command: Command, records: set[RequestCode], names: Names, only: str, without: Iterable[str], shape: Iterable[str]
+) -> dict[str, Any]:
     value: dict[str, Any] = {
         "code": command.code,
         "flag": command.flag,
@@ -134,9 +136,11 @@ def _seen(command: Command, records: set[RequestCode], names: Names, only: str, 
         "body": _body(command, bool(records), names),
     }
     for path in shape:
-        _change(value, path.split("."), lambda inner: sorted(inner, key=str) if isinstance(inner, (dict, list)) else type(inner).__name__)
+        _change(value, path.split("."), _shape)
     for path in without:
         _remove(value, path.split("."))
+    if only == "version":  # the same in every answer, so one step looks at it
+        return {"version": command.version}
     return {only: value[only]} if only else value
 
 
@@ -172,6 +176,10 @@ def _body(command: Command, records: bool, names: Names) -> Any:
     if lines and all("=" in line for line in lines):
         return {name: names.text(value) for name, _, value in (line.partition("=") for line in lines)}
     return names.text(text)
+
+
+def _shape(value: Any) -> Any:
+    return dict.fromkeys(value, "there") if isinstance(value, dict) else type(value).__name__
 
 
 def _is_strict(body: bytes) -> bool:
@@ -226,5 +234,9 @@ def differences(theirs: Any, ours: Any, path: str = "") -> list[Difference]:
             found += differences(theirs.get(key, ABSENT), ours.get(key, ABSENT), f"{path}.{key}" if path else str(key))
         return found
     if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
-        return [each for index, (one, other) in enumerate(zip(theirs, ours, strict=True)) for each in differences(one, other, f"{path}[{index}]")]
+        return [
+            each
+            for index, (one, other) in enumerate(zip(theirs, ours, strict=True))
+            for each in differences(one, other, f"{path}[{index}]")
+        ]
     return [] if theirs == ours and type(theirs) is type(ours) else [(path or "answer", theirs, ours)]

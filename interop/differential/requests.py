@@ -69,6 +69,11 @@ def from_language(command: Command, language: str, version: int) -> Command:
 # ---- sends
 
 
+def property_text(properties: dict[str, object]) -> str:
+    """Properties as they go over the wire."""
+    return encode_properties({name: _text(value) for name, value in properties.items()})
+
+
 def send(
     topic: str,
     body: bytes = b"hello",
@@ -97,7 +102,7 @@ def send(
         sys_flag=sys_flag,
         born_timestamp=born,
         flag=flag,
-        properties=encode_properties({name: _text(value) for name, value in properties.items()}) if text is None else text,
+        properties=property_text(properties) if text is None else text,
         reconsume_times=reconsumed,
         unit_mode=False,
         max_reconsume_times=max_reconsumed,
@@ -110,7 +115,7 @@ def send(
 def send_batch(topic: str, bodies: list[bytes], queue: int = 0, *, code: int = Code.SEND_BATCH_MESSAGE, **properties: object) -> Command:
     """Messages with a tag and a key each."""
     body = join_batch((index, each, f"TAGS\x01t{index}\x02KEYS\x01batch{index}".encode()) for index, each in enumerate(bodies))
-    return send(topic, body, queue, code=code, batch=True, **properties)
+    return send(topic, body, queue, code=code, batch=True, text=property_text(properties))
 
 
 # ---- pulls
@@ -188,7 +193,9 @@ def check_client(client: str, group: str, subscription: SubscriptionData) -> Com
 # ---- topics, groups, offsets
 
 
-def create_topic(topic: str, queues: int = 4, *, write: int | None = None, perm: int = 6, order: bool = False, sys_flag: int = 0) -> Command:
+def create_topic(
+    topic: str, queues: int = 4, *, write: int | None = None, perm: int = 6, order: bool = False, sys_flag: int = 0
+) -> Command:
     fields: dict[str, object] = {
         "topic": topic,
         "defaultTopic": "TBW102",

@@ -59,7 +59,9 @@ class Line:
         except OSError as error:
             raise Closed(str(error)) from None
 
-    def answer(self, push: Command, code: int = 0, fields: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None) -> None:
+    def answer(
+        self, push: Command, code: int = 0, fields: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None
+    ) -> None:
         """Answer a request of the server."""
         reply = Command(code, fields, body, opaque=push.opaque, flag=RESPONSE, remark=remark, version=push.version, binary=push.binary)
         self.send_bytes(reply.encode())
@@ -232,7 +234,14 @@ class Side:
             return 0
 
     def until(
-        self, step: str, request: Command, good: Callable[[Answer], bool], on: Line | None = None, *, patience_s: float = PATIENCE_S, **how: Any
+        self,
+        step: str,
+        request: Command,
+        good: Callable[[Answer], bool],
+        on: Line | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        **how: Any,
     ) -> Answer:
         """Ask again and again until the answer is good, and see that one; or the last one when it never is."""
         answer = self.until_quietly(request, good, on, patience_s=patience_s)

@@ -15,6 +15,7 @@ from differential.requests import (
     lock,
     of_group,
     oneway,
+    property_text,
     pull,
     request,
     send,
@@ -115,7 +116,10 @@ def groups(side: Side) -> None:
     side.ask("change", create_group(GroupConfig("D-group", retry_max_times=5, consume_enable=False)))
     side.ask("create without a body", request(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP))
     side.ask("create with a body that is no JSON", request(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b"{no"))
-    side.ask("create with a partial body", request(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"D-group-part","retryMaxTimes":2}'))
+    side.ask(
+        "create with a partial body",
+        request(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"D-group-part","retryMaxTimes":2}'),
+    )
     side.quietly(commit("D-group-2", "D-pull", 4))
     side.ask("delete", request(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "D-group-2"}))
     side.ask("its offsets stay", committed("D-group-2", "D-pull"))
@@ -227,7 +231,7 @@ def replies(side: Side) -> None:
         properties: dict[str, object] = {"CORRELATION_ID": "c-1", "TTL": 3000, "MSG_TYPE": "reply", "KEYS": "r1"}
         if to is not None:
             properties["REPLY_TO_CLIENT"] = to
-        return send("DefaultCluster_REPLY_TOPIC", b"the reply", code=code, **properties)
+        return send("DefaultCluster_REPLY_TOPIC", b"the reply", code=code, text=property_text(properties))
 
     for what, made in {
         "short names": reply(),

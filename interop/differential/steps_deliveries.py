@@ -37,6 +37,7 @@ COUNTED = [
     "fields.maxOffset",
     "body.*.offset",
     "body.*.properties.TRANSACTION_CHECK_TIMES",
+    "body.*.properties.WAIT",
     "body.*.properties.TRAN_PREPARED_QUEUE_OFFSET",
 ]
 """Left out where it counts rounds of checks: in each, whatever is pending is written again, and rounds are not in step."""
@@ -147,7 +148,10 @@ def send_backs(side: Side) -> None:
     side.ask("unit mode", with_fields(send_back("D-backs", place, 1), unitMode=True))
     side.tell(oneway(send_back("D-backs", place, -1)))
     side.until("dead, oneway", of_queue(Code.GET_MAX_OFFSET, "%DLQ%D-backs"), has(4))
-    side.ask("to the retry topic by a plain send, too often", send("%RETRY%D-backs", b"sent", reconsumed=3, UNIQ_KEY="D3AA0002", RETRY_TOPIC="D-back"))
+    side.ask(
+        "to the retry topic by a plain send, too often",
+        send("%RETRY%D-backs", b"sent", reconsumed=3, UNIQ_KEY="D3AA0002", RETRY_TOPIC="D-back"),
+    )
     side.until("dead by a plain send", of_queue(Code.GET_MAX_OFFSET, "%DLQ%D-backs"), has(5))
     side.ask("how it is dead by a plain send", pull("%DLQ%D-backs", 4))
     side.ask("to the retry topic by a plain send, once more", send("%RETRY%D-backs", b"sent", reconsumed=1, max_reconsumed=1))

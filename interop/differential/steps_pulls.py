@@ -190,7 +190,11 @@ def offsets(side: Side) -> None:
         side.ask(f"commit without {field}", with_fields(commit("D-incomplete", "D-pull", 1), **{field: None}))
     for field in ("queueId",):
         side.ask(f"committed without {field}", with_fields(committed("D-incomplete", "D-pull"), **{field: None}))
-    for code, name in ((Code.GET_MAX_OFFSET, "largest"), (Code.GET_MIN_OFFSET, "smallest"), (Code.GET_EARLIEST_MSG_STORETIME, "earliest time")):
+    for code, name in (
+        (Code.GET_MAX_OFFSET, "largest"),
+        (Code.GET_MIN_OFFSET, "smallest"),
+        (Code.GET_EARLIEST_MSG_STORETIME, "earliest time"),
+    ):
         side.ask(f"{name}", of_queue(code, "D-pull"))
         side.ask(f"{name}, binary header", binary(of_queue(code, "D-pull")))
         side.ask(f"{name}, empty queue", of_queue(code, "D-pull", 1))
@@ -200,7 +204,11 @@ def offsets(side: Side) -> None:
         side.ask(f"{name}, no topic", with_fields(of_queue(code, "D-pull"), topic=None))
         side.ask(f"{name}, no queue", with_fields(of_queue(code, "D-pull"), queueId=None))
     by_time(side)
-    side.ask("progress of all groups", request(Code.GET_ALL_CONSUMER_OFFSET), without=[f"body.JSON.offsetTable.{topic}@CID_RMQ_SYS_TRANS" for topic in (HALF, OP)])
+    side.ask(
+        "progress of all groups",
+        request(Code.GET_ALL_CONSUMER_OFFSET),
+        without=[f"body.JSON.offsetTable.{topic}@CID_RMQ_SYS_TRANS" for topic in (HALF, OP)],
+    )
 
 
 def by_time(side: Side) -> None:
@@ -238,7 +246,7 @@ def queries(side: Side) -> None:
     unique = f"D1AA{3:028d}"
     side.until("by key", query("key3"), lambda answer: answer.code == 0)
     side.ask("by key, binary header", binary(query("key3")))
-    side.ask("by unique id", query(unique, **{"_UNIQUE_KEY_QUERY": True}))
+    side.ask("by unique id", query(unique, _UNIQUE_KEY_QUERY=True))
     side.ask("by unique id, not marked as one", query(unique))
     side.ask("by an unknown key", query("nothing"))
     side.ask("by key in another topic", query("key3", "D-plain"))
@@ -266,5 +274,8 @@ def queries(side: Side) -> None:
     side.ask("by a negative place", view(-1))
     side.ask("by no place", request(Code.VIEW_MESSAGE_BY_ID))
     side.until("of the queue after", of_queue(Code.GET_MAX_OFFSET, "D-pull", 1), has(3))
-    side.ask("correction of offsets", request(Code.QUERY_CORRECTION_OFFSET, {"topic": "D-pull", "compareGroup": "D-offsets", "filterGroups": "D-new-pullers"}))
+    side.ask(
+        "correction of offsets",
+        request(Code.QUERY_CORRECTION_OFFSET, {"topic": "D-pull", "compareGroup": "D-offsets", "filterGroups": "D-new-pullers"}),
+    )
     side.ask("groups of a topic", of_topic(Code.QUERY_TOPIC_CONSUME_BY_WHO, "D-pull"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from differential.requests import binary, create_topic, of_queue, of_topic, oneway, pull, request, send, send_batch, with_fields
 from differential.side import SHORTLY_S, Answer, Side
 from roquet.wire.batch import join_batch
@@ -32,7 +34,9 @@ MAX_BODY = 65_536
 """maxMessageSize of both brokers."""
 
 
-def has(count: int):  # type: ignore[no-untyped-def]  # a condition for Side.until
+def has(count: int) -> Callable[[Answer], bool]:
+    """That a queue ends at this offset or later."""
+
     def good(answer: Answer) -> bool:
         return answer.code == 0 and answer.number("offset") >= count
 
@@ -58,9 +62,10 @@ def topics(side: Side) -> None:
             side.ask(f"create, a name {what}", create_topic(name, 1))
     for name in (*FORBIDDEN, *SYSTEM):
         side.ask(f"create {name}", create_topic(name, 1))
-    for field in ("topic", "defaultTopic", "readQueueNums", "writeQueueNums", "perm", "topicFilterType", "order", "topicSysFlag"):
+    for field in ("topic", "defaultTopic", "readQueueNums", "writeQueueNums", "perm", "topicFilterType", "order"):
         side.ask(f"create without {field}", with_fields(create_topic("D-incomplete", 1), **{field: None}))
         side.quietly(of_topic(Code.DELETE_TOPIC_IN_BROKER, "D-incomplete"))  # so that both have none
+    side.ask("create, topicSysFlag left out", with_fields(create_topic("D-flagless", 1), topicSysFlag=None))
     side.ask("create with queues that are no number", with_fields(create_topic("D-words", 1), readQueueNums="many"))
     side.ask("create with a filter type nobody knows", with_fields(create_topic("D-filter", 1), topicFilterType="NO_TAG"))
     side.ask("more queues", create_topic("D-uneven", 4))

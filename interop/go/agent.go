@@ -141,6 +141,9 @@ func asked(given map[string]string) *primitive.Message {
 	if level, err := strconv.Atoi(given["delay"]); err == nil {
 		message.WithDelayTimeLevel(level)
 	}
+	if given["at"] != "" {
+		message.WithProperty("TIMER_DELIVER_MS", given["at"]) // this client has no method for it
+	}
 	if queue, err := strconv.Atoi(given["queue"]); err == nil {
 		message.Queue = &primitive.MessageQueue{Topic: given["topic"], BrokerName: given["broker"], QueueId: queue}
 	}

@@ -173,8 +173,11 @@ class Model:
 
     # The broker's life
 
+    def opened(self) -> Whole:
+        return Whole(Path("/store"), self.disk, self.clock, **self.settings)
+
     def start(self) -> None:
-        self.whole = Whole(Path("/store"), self.disk, self.clock, **self.settings)
+        self.whole = self.opened()
         self.asking.clear()
         self.producer = FakePeer("127.0.0.1:50001")
         self.position.clear()
@@ -378,10 +381,13 @@ class Model:
     # The consumer
 
     def consume(self, queue: int, count: int, fails: int, level: int = 0) -> None:
-        """Pull; of the first `count` messages those whose bit is set in `fails` are sent back; then commit the progress."""
-        place = READ[queue]
-        if place not in self.position:
-            self.position[place] = max(self.whole.broker.offsets.find("g", *place), 0)
+        """Pull from one of the queues that have something new; of the first `count` messages those whose bit is set in `fails`
+        are sent back; then commit the progress."""
+        for place in READ:
+            if place not in self.position:
+                self.position[place] = max(self.whole.broker.offsets.find("g", *place), 0)
+        places = [place for place in READ if self.position[place] < len(self.seen.get(place, []))] or READ
+        place = places[queue % len(places)]
         start = self.position[place]
         pulled: list[Record] = []
 
@@ -449,13 +455,14 @@ class Model:
 
     def work(self, count: int) -> None:
         """So many of the pieces of work that are held get done."""
-        waiting, self.whole.background.waiting = self.whole.background.waiting, []
-        rest = waiting[count:]
-        self.whole.background.waiting = waiting[:count]
-        self.whole.background.release()
-        self.whole.background.waiting += rest
-        if not self.held:
-            self.whole.background.release()
+        background = self.whole.background
+        for _ in range(min(count, len(background.waiting))):
+            work, done = background.waiting.pop(0)
+            try:
+                result = work()
+            except Exception as error:
+                result = error
+            done(result)
 
     def stop(self) -> None:
         self.hold(False)
@@ -470,6 +477,16 @@ class Model:
     def kill(self) -> None:
         self.disk.kill()
         self.restarted(power=False, clean=False)
+
+    def unlucky(self, operations: int) -> None:
+        """The process dies, and the power fails while it starts again, after so many changes to the disk."""
+        self.disk.kill()
+        self.disk.power_off_after(operations)
+        try:
+            self.opened()
+        except PowerLost:
+            self.met["power lost at the start"] += 1
+        self.lose_power()
 
     def power(self, operations: int) -> None:
         """The power fails after so many more changes to the disk; 0: now."""

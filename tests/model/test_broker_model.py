@@ -45,9 +45,9 @@ STEPS: list[st.SearchStrategy[Step]] = [
     step("prepare", queues),
     step("end", numbers, kinds),
     step("end", numbers, kinds, numbers),
-    step("consume", st.integers(0, 2), st.integers(0, 5), st.integers(0, 31), st.sampled_from([0, 0, 1, -1])),
-    step("consume", st.just(3), st.integers(0, 5), st.integers(0, 31), st.sampled_from([0, 1, 1])),
-    step("consume", st.just(3), st.just(5), st.just(31), st.just(1)),
+    step("consume", st.integers(0, 3), st.integers(0, 5), st.integers(0, 31), st.sampled_from([0, 0, 1, -1])),
+    step("consume", st.integers(0, 3), st.just(5), st.sampled_from([31, 31, 5, 0]), st.sampled_from([1, 0])),
+    step("consume", st.just(-1), st.just(9), st.just(511), st.just(1)),
     step("wait", st.sampled_from([1, 50, 500, 1_000, 2_500, 5_001, 11_000])),
     step("wait", st.integers(1, 6_000)),
     step("wait", st.just(5_001)),
@@ -55,19 +55,20 @@ STEPS: list[st.SearchStrategy[Step]] = [
     step("work", st.integers(1, 4)),
     step("stop"),
     step("kill"),
-    step("kill"),
     step("power", st.integers(0, 25)),
+    step("unlucky", st.integers(1, 40)),
 ]
 # Long ones find more; those that fail are made short by putting "nothing" in place of steps that do not matter.
-sequences = st.lists(st.one_of(STEPS), min_size=12, max_size=45)
+sequences = st.lists(st.one_of(STEPS), min_size=16, max_size=60)
 
 EVERYTHING: list[Step] = [
     ("send", 0, 0), ("batch", 1, 3), ("delayed", 0, 1), ("delayed", 2, 99), ("timed", 1, 3_000, "TIMER_DELIVER_MS"),
     ("timed", 1, 4_000, "__STARTDELIVERTIME"), ("timed", 2, HOUR_MS, "TIMER_DELAY_MS"), ("cancel", 1), ("prepare", 0), ("prepare", 0),
     ("prepare", 1), ("prepare", 2), ("end", 0, COMMIT), ("end", 1, ROLLBACK), ("end", 0, ROLLBACK), ("end", 2, UNKNOWN), ("kill",),
-    ("consume", 0, 2, 3, 1), ("consume", 1, 5, 1, 0), ("consume", 1, 5, 2, -1), ("wait", 1_100), ("consume", 3, 5, 31, 1), ("wait", 1_100),
-    ("kill",), ("consume", 3, 5, 31, 1), ("wait", 2_500), ("stop",), ("wait", 5_001), ("end", 2, COMMIT, 1), ("hold", True), ("send", 0, 0),
-    ("work", 1), ("send", 0, 3_000), ("power", 3), ("wait", 5_001), ("send", 0, 0), ("power", 0), ("wait", 5_001),
+    ("consume", 0, 2, 3, 1), ("consume", 1, 5, 1, 0), ("consume", 1, 5, 2, -1), ("wait", 1_100), ("consume", -1, 9, 511, 1),
+    ("wait", 1_100), ("kill",), ("consume", -1, 9, 511, 1), ("wait", 2_500), ("unlucky", 9), ("consume", -1, 9, 511, 1), ("wait", 5_001),
+    ("stop",), ("wait", 5_001), ("end", 2, COMMIT, 1), ("hold", True), ("send", 0, 0), ("work", 1), ("send", 0, 3_000), ("power", 3),
+    ("wait", 5_001), ("send", 0, 0), ("power", 0), ("wait", 5_001),
 ]  # fmt: skip
 
 

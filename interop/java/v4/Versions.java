@@ -24,6 +24,6 @@ final class Versions {
     }
 
     static void deliverAt(Message message, long at) {
-        throw new UnsupportedOperationException("4.x has no timed messages");
+        message.putUserProperty("TIMER_DELIVER_MS", String.valueOf(at)); // 4.x has no method for it
     }
 }

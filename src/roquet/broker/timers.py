@@ -141,6 +141,7 @@ class Timers:
         self.horizon = 0
         self.mark: Mark = (0, -1)
         self.followed = 0
+        self._behind = 0  # nothing fires before so many entries are followed: among them are cancellations of before the start
         self.fired = self.cancelled = self.moved = 0
         self._dead: dict[int, int] = {}  # offset -> due
         self._batch = NO_ROWS
@@ -176,6 +177,7 @@ class Timers:
             self.files.clear()
             return
         self.topics.ensure(TIMER_TOPIC, read_queues=1, write_queues=1)
+        self._behind = queue.next
         fits = saved is not None and store.log.start <= saved.log_end <= store.log.written and queue.first <= saved.followed <= queue.next
         if saved is not None and fits and self.files.restore(saved.hours):
             self.mark, self.followed, start = saved.mark, saved.followed, saved.log_end
@@ -496,7 +498,7 @@ class Timers:
     # Firing
 
     def _fire(self, now_ms: int) -> None:
-        if self._reading or now_ms < self._retry_ms or self.store.refuse_writes():
+        if self._reading or self.followed < self._behind or now_ms < self._retry_ms or self.store.refuse_writes():
             return
         fired = 0
         while fired < FIRE_MAX:
