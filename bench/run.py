@@ -74,7 +74,7 @@ class Plan:
     java_warm_s: float = 6.0
 
 
-FULL = Plan(limit_s=1_080.0)
+FULL = Plan(limit_s=930.0)
 QUICK = Plan(
     limit_s=100.0, rounds=3, starts=1, warm_apache=400_000, warm_roquet=200_000, send64=100_000, send1=6_000, batch=320_000, pull=200_000,
     journey=20_000, tagged=2_000_000, sql=400_000, feature_rounds=2,
@@ -220,9 +220,7 @@ class Bench:
             self.report.note(f"{running.kind}: {note}")
         return outcome["messages"], outcome["seconds"], outcome["cpu_seconds"]
 
-    def round(
-        self, running: Running, what: str, topic: str, count: int, *arguments: str, into: tuple[str, int] | None = None
-    ) -> Sample:
+    def round(self, running: Running, what: str, topic: str, count: int, *arguments: str, into: tuple[str, int] | None = None) -> Sample:
         """`into`: topic and queues that must have grown by the round's messages; without, the topic itself (pulls: none)."""
         process = self.generator(running, what, topic, count, *arguments)
         target, queues = into or (topic, QUEUES)

@@ -5,12 +5,12 @@ A request is a line `ID verb key=value ...`, parted by tabs. The verbs, the same
     produce   name group [transaction] [namespace]                          start a producer
     send      producer topic body [tags keys delay at queue broker p.NAME]  -> "SEND_OK ID"; of a transaction producer: in a transaction
     request   producer topic body timeout                                   -> the reply's body
-    consume   name group topic [tags sql orderly broadcasting fail retries reply namespace]
+    consume   name group topic [tags sql orderly broadcasting work fail retries reply namespace]
     lite      name group topic [tags]                                       a lite pull consumer
     close     name
     mqadmin   line                                                          -> what it printed (Java only)
 
-`fail=N`: a message's first N deliveries fail, and it is to come again after 1 s. `reply=PRODUCER`: answers every message with "re: " and
+`work=MS`: consuming a message takes so long (orderly). `fail=N`: a message's first N deliveries fail, and it is to come again after 1 s. `reply=PRODUCER`: answers every message with "re: " and
 its body. A message in a transaction has the properties `local` (commit, rollback, unknown, hang) and `checked`, which say how it goes.
 What happens is told in lines `- got client=... body=...`, `- executed ...`, `- checked ...`.
 """

@@ -126,6 +126,8 @@ class Agent:
 
         async def take(message: ReceivedMessage) -> object:
             got(name, message)
+            if "work" in given:
+                await asyncio.sleep(int(given["work"]) / 1000)
             if "reply" in given:
                 await consumer.reply(message, b"re: " + message.body)
             if message.reconsume_times < failures:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import signal
 import sys
@@ -192,12 +193,21 @@ class Run:
                             each.result()
                         if "mixed" in self.only:
                             self.mixed(namesrv.address)
+                        if isinstance(self.peer, RoquetPeer):
+                            self.reporter.run(Section("roquet's servers"), partial(servers_logs, servers=[namesrv, broker]))
                 for each in [pool.submit(self.reporter.run, *job) for job in stores]:
                     each.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 report.kill_programs()
                 raise
+
+
+def servers_logs(section: Section, servers: list[apache.Server]) -> None:
+    """What clients are answered when ours break inside may look right to them."""
+    for server in servers:
+        lines = [line for line in server.log().splitlines() if re.search(r" (ERROR|CRITICAL) |^Traceback", line)]
+        section.judge(f"no error in the log of the {server.name}", f"{len(lines)}, the first: {lines[0][:400]}" if lines else None)
 
 
 def main() -> int:

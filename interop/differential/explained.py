@@ -126,7 +126,9 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained("replies", ("reply without a topic",), ALL, MISSING),
     # pulls
-    Explained("pulls", ("without [!e]*",), ALL, MISSING),
+    Explained("pulls", ("without [!ecs]*", "without subscription*"), ALL, MISSING),
+    Explained("pulls", ("fewer than none",), "remark", SAYS_MORE),
+    Explained("delays", ("a batch delayed as a whole",), "remark", SAYS_MORE),
     Explained("pulls", ("an offset that is no number",), "remark", NUMBER),
     Explained("pulls", ("a queue past the last", "a negative queue"), "remark", SLASH),
     Explained("pulls", ("a group *k", "a group *t", "a group *s"), ALL, STRICT_NAME),

@@ -242,6 +242,9 @@ func (a *agent) consume(given map[string]string) error {
 	handle := func(ctx context.Context, batch ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 		for _, message := range batch { // one, unless a batch size is set
 			got(name, message)
+			if work, err := strconv.Atoi(given["work"]); err == nil {
+				time.Sleep(time.Duration(work) * time.Millisecond)
+			}
 			if given["reply"] != "" {
 				a.reply(given["reply"], message)
 			}

@@ -233,7 +233,8 @@ final class Agent {
         }
         if (given.containsKey("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (batch, context) -> {
-                batch.forEach(message -> got(client, message));
+                got(client, batch.get(0));
+                work(given);
                 return ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
@@ -250,6 +251,14 @@ final class Agent {
         consumer.start();
         endings.put(client, consumer::shutdown);
         return "";
+    }
+
+    private static void work(Map<String, String> given) {
+        try {
+            Thread.sleep(Long.parseLong(given.getOrDefault("work", "0")));
+        } catch (InterruptedException stopped) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     private void reply(String producer, MessageExt message) {

@@ -60,7 +60,7 @@ class TestAPull:
             (0, 0, 19, "NO_MESSAGE_IN_QUEUE", "0"),
             (0, 7, 21, "NO_MESSAGE_IN_QUEUE", "0"),
             (3, 3, 19, "OFFSET_OVERFLOW_ONE", "3"),
-            (3, 9, 21, "OFFSET_OVERFLOW_BADLY", "0"),
+            (3, 9, 21, "OFFSET_OVERFLOW_BADLY", "3"),
         ],
     )
     def test_says_why_it_finds_nothing(self, whole: Whole, sent: int, offset: int, code: int, remark: str, next_offset: str) -> None:
@@ -223,7 +223,7 @@ class TestAColdRead:
         send(whole, b"meanwhile")
         whole.background.release()
         (answer,) = reader.take()
-        assert (answer.opaque, pulled(answer)) == (4, [b"x", b"x", b"x"])
+        assert (answer.opaque, pulled(answer)) == (4, [b"x", b"x", b"x", b"meanwhile"])
 
     def test_that_never_becomes_warm_is_an_answer(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
         send(whole, b"x")
@@ -241,3 +241,19 @@ def header_of(command: Command, body: bytes = b"") -> tuple[bytes, bytes]:
     command.body = body
     ((_, header, rest),) = Framer().feed(command.encode())
     return header, rest
+
+
+def test_a_oneway_pull_is_not_answered_and_one_for_no_messages_gets_one(whole: Whole) -> None:
+    send(whole, *(b"%d" % n for n in range(5)))
+    whole.frames(Command(11, pull_fields(), flag=2))
+    assert whole.peer.take() == []
+    answer = whole.ask(11, pull_fields(offset=2, maxMsgNums="0"))
+    assert (pulled(answer), answer.fields["nextBeginOffset"]) == ([b"2"], "3")
+    assert whole.ask(11, pull_fields(maxMsgNums="-1")).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_pull_reads_on_from_the_file_into_what_is_not_written_yet(whole: Whole) -> None:
+    send(whole, b"0", b"1")
+    whole.tick(2_000)  # these entries are in their file
+    send(whole, b"2")
+    assert pulled(whole.ask(11, pull_fields())) == [b"0", b"1", b"2"]

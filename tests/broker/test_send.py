@@ -291,3 +291,18 @@ def test_the_hot_path_stores_and_answers_what_the_careful_path_does(
         results.append((answer.code, answer.fields, stored(whole), hashes, entry))
         whole.close()
     assert results[0] == results[1]
+
+
+def test_a_batch_s_own_properties_are_added_to_each_message_as_upstream_does(whole: Whole) -> None:
+    parts = [(0, b"x", b"KEYS\x01k\x02UNIQ_KEY\x01U1"), (0, b"y", b"")]
+    whole.ask(320, send_fields(m="true", properties="color\x01red\x02WAIT\x01true\x02UNIQ_KEY\x01B"), join_batch(parts))
+    first, second = stored(whole)
+    assert first.properties == b"KEYS\x01k\x02UNIQ_KEY\x01U1\x02color\x01red\x02WAIT\x01true\x02UNIQ_KEY\x01B\x02CLUSTER\x01DefaultCluster"
+    assert second.properties == b"color\x01red\x02WAIT\x01true\x02UNIQ_KEY\x01B\x02CLUSTER\x01DefaultCluster"
+    assert len(whole.broker.store.query("T", "B", 8, 0, 1 << 60)[0]) == 2  # the last of two values counts
+
+
+def test_a_batch_cannot_be_delayed_as_a_whole(whole: Whole) -> None:
+    answer = whole.ask(320, send_fields(m="true", properties="DELAY\x011"), join_batch([(0, b"x", b"")]))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert stored(whole) == []

@@ -20,7 +20,7 @@ from roquet.wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, T
 from roquet.wire.record import Record, decode_properties
 
 from .conftest import VECTORS, recorded
-from .whole import FakePeer, Whole, send_fields
+from .whole import FakePeer, Whole, pull_fields, send_fields
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 MINUTE = 60_000
@@ -879,3 +879,22 @@ class TestAnySequence:
         assert cluster.pending == 0
         assert sorted(cluster.bodies()) == sorted(body for body, kind in decisions.items() if kind == COMMIT)
         cluster.whole.close()
+
+
+def test_an_end_that_comes_just_as_the_message_is_put_again_ends_the_copy(tmp_path: Path) -> None:
+    """Found by the differential test on a busy machine: such an end was refused, and the message waited for the next check."""
+    whole = Whole(tmp_path / "store", transaction_time_out=1_000, transaction_check_interval=2_000)
+    half = send_fields(properties="TRAN_MSG\x01true\x02PGROUP\x01g\x02UNIQ_KEY\x01m1", g=str(whole.clock.ms))
+    sent = whole.ask(310, half, b"half")
+    whole.tick(3_000)  # a round of checks; the next tick would settle it
+    end = {
+        "producerGroup": "g", "tranStateTableOffset": sent.fields["queueOffset"], "commitLogOffset": str(int(sent.fields["msgId"][16:], 16)),
+        "commitOrRollback": "8", "msgId": "m1", "fromTransactionCheck": "false",
+    }  # fmt: skip
+    assert whole.ask(37, end).code == 0
+    assert whole.ask(11, pull_fields()).code == 0
+    for _ in range(200):
+        whole.tick(500)
+    assert whole.broker.store.queue("T", 0).visible == 1
+    assert not [command for command in whole.peer.take() if command.code == 39]
+    whole.close()

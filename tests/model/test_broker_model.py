@@ -109,7 +109,7 @@ def run(steps: list[Step], flush: str, seed: int = 0, cold_ratio: float = 0.0) -
 
 
 def searching(examples: int, phases: tuple[Phase, ...] = tuple(Phase)) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A test of random sequences. Without the shrinking phase it says only that there is a failing one."""
+    """Makes a test of random sequences."""
 
     def made(test: Callable[..., None]) -> Callable[..., None]:
         flushes = st.sampled_from(["SYNC_FLUSH", "ASYNC_FLUSH"])
@@ -127,6 +127,39 @@ def test_nothing_is_lost_early_out_of_order_or_there_twice_whatever_happens(
     steps: list[Step], flush: str, seed: int, cold_ratio: float
 ) -> None:
     run(steps, flush, seed, cold_ratio)
+
+
+SENT_BACK: Step = ("consume", -1, 9, 511, 1)
+SOON: Step = ("timed", 0, 1, "TIMER_DELIVER_MS")
+ONCE_WRONG: dict[str, tuple[str, int, float, list[Step]]] = {
+    "a timer that was delivered before a crash could be cancelled": (
+        "SYNC_FLUSH", 0, 0.0, [("wait", 1), SOON, ("wait", 1), ("kill",), ("cancel", 0)],
+    ),
+    "timers fired before the cancellations of before the start were read": (
+        "SYNC_FLUSH", 62, 0.2, [("timed", 0, 52, "TIMER_DELIVER_MS"), ("wait", 1), ("cancel", 0), ("stop",)],
+    ),
+    "timers delivered before a crash fired again when the queue was read late": (
+        "SYNC_FLUSH", 11, 0.2, [SOON, ("wait", 5_001), SOON, ("wait", 5_001), ("kill",)],
+    ),
+    "a power loss in a stop left an empty log file that stopped the start": ("SYNC_FLUSH", 10, 0.0, [("power", 17), ("stop",)]),
+    "the progress of transactions was saved before the log was flushed": (
+        "ASYNC_FLUSH", 6_609, 0.0, [("prepare", 0), ("wait", 5_001), ("power", 10), ("stop",)],
+    ),
+    "a retry at the end of the log ended the transaction at its beginning": (
+        "SYNC_FLUSH", 0, 0.0, [("prepare", 0), ("prepare", 0), ("end", 1, COMMIT), SENT_BACK, ("kill",)],
+    ),
+    "a retry topic lost in a crash was not made again by its delivery": (
+        "SYNC_FLUSH", 0, 0.0, [("send", 0, 0), ("hold", True), SENT_BACK, ("kill",), ("wait", 5_001), SENT_BACK],
+    ),
+}  # fmt: skip
+"""Sequences that showed a mistake, made short, and what it was."""
+
+
+@pytest.mark.parametrize("name", ONCE_WRONG)
+def test_what_went_wrong_once_does_not_again(name: str) -> None:
+    flush, chance, cold_ratio, steps = ONCE_WRONG[name]
+    for more in range(10):
+        run(steps, flush, chance + more, cold_ratio)
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])

@@ -280,7 +280,10 @@ class Delays:
         return draft
 
     def _put(self, draft: Draft, level: int, at: int) -> bool:
+        topics = self.writer.topics
         try:
+            if topics.get(draft.topic) is None:  # made by the very send and lost with a crash, or deleted meanwhile: as with timers
+                topics.ensure(draft.topic, read_queues=draft.queue_id + 1, write_queues=draft.queue_id + 1)
             self.writer.put_as_is(draft)
         except (Refused, ValueError) as error:  # a name or a size that the log has no room for
             log.error("message %d of delay level %d is left out: %s", at, level, error)

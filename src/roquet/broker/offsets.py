@@ -8,6 +8,7 @@ when it changed, so that writing the file of a large broker does not stall it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import orjson
@@ -62,6 +63,7 @@ class Offsets:
         self._dirty: dict[str, None] = {}  # in the order of the commits: a set's order differs from run to run
         self._unsaved = False
         self._due_ms = 0
+        self._saving: tuple[bytes, int] | None = None  # waits for the log to be flushed so far: progress must not be safer than messages
 
     def open(self) -> None:
         """Load the file. Raises Damaged when there is one that nobody can read: to start anew would consume everything again."""
@@ -164,9 +166,13 @@ class Offsets:
     def tick(self, now_ms: int) -> None:
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + self.settings.flush_consumer_offset_interval
-            if (self._dirty or self._unsaved) and not self.document.busy:
-                data = self.encode_pretty()
+            if (self._dirty or self._unsaved) and self._saving is None:
+                self._saving = self.encode_pretty(), self.store.log.written
                 self._unsaved = False
+        if self._saving is not None and not self.document.busy:
+            data, end = self._saving
+            if self.store.log.flushed.value >= end or self.store.failed:
+                self._saving = None
                 self.document.save_later(data, self.background, self._saved)
 
     def _saved(self, error: Exception | None) -> None:
@@ -178,9 +184,12 @@ class Offsets:
 
     def save_now(self) -> None:
         """At a stop, when no save is under way any more. Blocks."""
-        if self._dirty or self._unsaved:
+        if self._dirty or self._unsaved or self._saving is not None:
+            if not self.store.failed:
+                with contextlib.suppress(OSError):  # then the store has failed, and says so
+                    self.store.flush_now()
             self.document.save(self.encode_pretty())
-            self._unsaved = False
+            self._unsaved, self._saving = False, None
 
     def encode_pretty(self) -> bytes:
         """The file as Java lays it out; taking it counts what changed as written."""

@@ -149,6 +149,8 @@ class Puller:
         """Upstream's checks in upstream's order. Returns the pull, and the consumer offset that came along with it."""
         header = quick_header(command.fields) or headers.decode(headers.PullHeader, command.fields)
         settings = self.settings
+        if header.max_msg_nums < 0:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"maxMsgNums={header.max_msg_nums}: how many messages to send at most, 1 or more")
         if not settings.broker_permission & Perm.READ:
             raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{settings.broker_ip1}] pulling message is forbidden")
         group = self.groups.find(header.consumer_group)
@@ -187,7 +189,7 @@ class Puller:
             header.queue_id,
             header.queue_offset,
             header.queue_offset,
-            header.max_msg_nums,
+            max(1, header.max_msg_nums),  # as upstream, which looks at it after the first
             header.max_msg_bytes if header.max_msg_bytes is not None and header.max_msg_bytes > 0 else 1 << 31,
             accepts,
             judge,
@@ -270,8 +272,7 @@ class Puller:
         if offset == last:
             return Found(Status.OFFSET_OVERFLOW_ONE, offset, first, last)
         if offset > last:
-            # Upstream: a queue that still begins at 0 is read from there again, else from its end.
-            return Found(Status.OFFSET_OVERFLOW_BADLY, first if first == 0 else last, first, last)
+            return Found(Status.OFFSET_OVERFLOW_BADLY, last, first, last)
         return self._read(pull, queue, first, last)
 
     def _read(self, pull: Pull, queue: ConsumeQueue, first: int, last: int) -> Found:
@@ -392,6 +393,8 @@ class Puller:
         if code == ResponseCode.PULL_OFFSET_MOVED:
             self._tell_moved(pull, found)
         command = pull.command
+        if command.is_oneway:
+            return
         if found.records:
             body = b"".join(found.records)
             self.stats.got(pull.group, pull.topic, found.count, len(body))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from roquet.broker.handler import Handler
 from roquet.broker.members import Members
-from roquet.broker.send import Sender, too_large
+from roquet.broker.send import KEPT_FLAGS, Sender, too_large
 from roquet.broker.writer import check_properties
 from roquet.errors import Refused, RoquetError
 from roquet.message import Property, host_text
@@ -54,7 +54,7 @@ class Replies:
                 queue,
                 command.body,
                 text,
-                sys_flag=header.sys_flag & 0x701,
+                sys_flag=header.sys_flag & KEPT_FLAGS,
                 flag=header.flag,
                 born_ms=header.born_timestamp,
                 born_host=peer.host,

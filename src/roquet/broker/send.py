@@ -56,6 +56,9 @@ Sent = tuple[Command, int, int, str, str | None]
 PLAIN_ANSWERS = frozenset((RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE))
 """Requests of other kinds that store a message, too; what is answered says nothing of it."""
 
+KEPT_FLAGS = 0x703
+"""Of a client's system flags: compression and its kind, several tags."""
+
 KNOWN_MAX = 10_000
 
 
@@ -86,7 +89,7 @@ class Sender:
         self.settings = settings
         self.random = random
         self.cluster_property = f"CLUSTER\x01{settings.broker_cluster_name}"
-        self._cluster_suffix = f"\x02{self.cluster_property}".encode()
+        self._batch_suffix = f"\x02WAIT\x01true\x02{self.cluster_property}".encode()
         self._plain: list[Plain] = []
         self._sent: list[Sent] = []
         self._no_wait: list[Sent] = []
@@ -114,7 +117,7 @@ class Sender:
             queue = self.topics.doors[fields["b"]][fields["e"]]
             sys_flag, born_ms = int(fields["f"]), int(fields["g"])
             if (
-                flag or fields["j"] != "0" or sys_flag & ~0x701 or not 0 <= born_ms < 1 << 63
+                flag or fields["j"] != "0" or sys_flag & ~KEPT_FLAGS or not 0 <= born_ms < 1 << 63
                 or type(opaque) is not int or not -0x80000000 <= opaque <= 0x7FFFFFFF
                 or len(body) > self.settings.max_message_size or self.store.failed or self.store.full or self.flow.pressed
             ):  # fmt: skip
@@ -158,31 +161,35 @@ class Sender:
     def _take_batch(
         self, queue: ConsumeQueue, header_properties: str, opaque: int, body: bytes, sys_flag: int, born_ms: int, born_host: bytes
     ) -> bool:
-        """The same for a batch. Upstream stores a batch's properties as they came, WAIT and all, and adds the cluster."""
-        if "WAIT\x01false" in header_properties:
+        """The same for a batch. Upstream stores each message's properties as they came, and adds those of the whole batch."""
+        if header_properties != "WAIT\x01true":
             return False
         for name in SPECIAL_BYTES:
             if name in body:
                 return False
-        messages = self._messages(body)
+        messages = self._messages(body, self._batch_suffix)
         offsets, first = self.store.put_batch(queue, messages, sys_flag, born_ms, born_host)
         self._plain.append((opaque, queue.queue_id, first, b",".join([self._id % offset for offset in offsets])))
         return True
 
-    def _messages(self, body: bytes) -> list[BatchedMessage]:
-        """The messages of a batch, checked and ready to store. Raises Refused, and then none is stored."""
+    def _messages(self, body: bytes, suffix: bytes, derived_from_suffix: str = "") -> list[BatchedMessage]:
+        """The messages of a batch, checked and ready to store. Raises Refused, and then none is stored.
+
+        `suffix` is the batch's own properties; where they name a tag or keys (5.x puts its unique key there) those count.
+        """
         messages: list[BatchedMessage] = []
         # Looked for once in the whole, not in every message: most batches have neither.
-        tagged, keyed = b"TAGS\x01" in body, b"KEYS\x01" in body
-        limit = PROPERTIES_MAX - len(self._cluster_suffix)
+        tagged, keyed = b"TAGS\x01" in body or bool(derived_from_suffix), b"KEYS\x01" in body or bool(derived_from_suffix)
+        limit = PROPERTIES_MAX - len(suffix)
         for flag, one, raw in split_batch(body):
             try:
                 text = raw.decode()
             except UnicodeDecodeError as error:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"properties in the batch are not UTF-8: {error}") from None
             if "\0" in text or len(raw) > limit:
-                check_properties(text + "\x02" + self.cluster_property)
-            properties = raw + self._cluster_suffix if raw and raw[-1] != 2 else raw + self._cluster_suffix[1:]
+                check_properties(text + suffix.decode())
+            properties = raw + suffix if raw and raw[-1] != 2 else raw + suffix[1:]
+            text += derived_from_suffix
             tag = tag_hash(property_of(text, "TAGS")) if tagged else 0
             messages.append((flag, one, properties, tag, index_keys(text) if keyed else (property_of(text, "UNIQ_KEY"),)))
         return messages
@@ -220,7 +227,7 @@ class Sender:
             queue.queue_id,
             command.body,
             self._properties(header.properties or ""),
-            header.sys_flag & 0x701,  # the other bits say what we store, not what the client thinks
+            header.sys_flag & KEPT_FLAGS,  # the other bits say what we store, not what the client thinks
             header.flag,
             header.born_timestamp,
             peer.host,
@@ -239,12 +246,14 @@ class Sender:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {queue.topic}")
         if len(command.body) > self.settings.max_message_size:
             raise too_large(len(command.body), self.settings.max_message_size)
-        for _, _, properties in split_batch(command.body):
-            asked = self._properties(properties.decode("utf-8", "replace"))
+        whole = header.properties or ""
+        for text in (whole, *(properties.decode("utf-8", "replace") for _, _, properties in split_batch(command.body))):
+            asked = self._properties(text)
             if any(asked.get(name, "0") not in NOTHING_ASKED for name in SPECIAL):
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "messages of a batch can be neither delayed, timed nor transactional")
-        messages = self._messages(command.body)
-        offsets, first = self.store.put_batch(queue, messages, header.sys_flag & 0x701, header.born_timestamp, peer.host)
+        suffix = "\x02" + "\x02".join([item for item in whole.split("\x02") if "\x01" in item] + [self.cluster_property])
+        messages = self._messages(command.body, suffix.encode(), suffix)
+        offsets, first = self.store.put_batch(queue, messages, header.sys_flag & KEPT_FLAGS, header.born_timestamp, peer.host)
         ids = ",".join(f"{self._host_id}{offset:016X}" for offset in offsets)
         self._remember(command, queue.queue_id, first, ids, header.properties or "")
 

@@ -141,7 +141,7 @@ class Timers:
         self.horizon = 0
         self.mark: Mark = (0, -1)
         self.followed = 0
-        self._behind = 0  # nothing fires before so many entries are followed: among them are cancellations of before the start
+        self._behind = 0  # entries there were at the start
         self.fired = self.cancelled = self.moved = 0
         self._dead: dict[int, int] = {}  # offset -> due
         self._batch = NO_ROWS
@@ -374,10 +374,12 @@ class Timers:
     def tick(self, now_ms: int) -> None:
         """First of all parts: it commits what it puts, and must not commit what others staged."""
         self._follow()
-        self._load(now_ms)
-        self._fire(now_ms)
-        self._warm(now_ms)
-        self._move(now_ms)
+        if self.followed >= self._behind:
+            # Not before: what was there at the start includes cancellations, and timers that the files know as delivered already.
+            self._load(now_ms)
+            self._fire(now_ms)
+            self._warm(now_ms)
+            self._move(now_ms)
         self._tidy(now_ms)
 
     def _follow(self) -> None:
@@ -498,7 +500,7 @@ class Timers:
     # Firing
 
     def _fire(self, now_ms: int) -> None:
-        if self._reading or self.followed < self._behind or now_ms < self._retry_ms or self.store.refuse_writes():
+        if self._reading or now_ms < self._retry_ms or self.store.refuse_writes():
             return
         fired = 0
         while fired < FIRE_MAX:

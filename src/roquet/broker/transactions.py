@@ -198,7 +198,9 @@ class Transactions:
             half = Record.decode(patiently(self.store.record_at, message.prepared_transaction_offset), check_crc=False)
         except LookupError:
             return
-        if half.topic != HALF_TOPIC:
+        # Copies of committed messages (retries) carry the flag too, and no offset of a half message but 0.
+        topic = decode_properties(half.properties).get(Property.REAL_TOPIC)
+        if half.topic != HALF_TOPIC or message.topic != topic or half.body != message.body:
             return
         at = self._newest(half)
         if not self._is_done(at):
@@ -428,7 +430,12 @@ class Transactions:
 
     def _newest(self, record: Record) -> int:
         """The half message that stands for this one now: itself, or the copy that was made when its producer was asked."""
-        return self._copies.get(original_of(record), record.queue_offset)
+        at = self._copies.get(original_of(record), record.queue_offset)
+        if self._is_ending(at):
+            ending = self._written[self._ending[at]]
+            if ending.copy is not None:  # put again this very moment: the copy is not safe yet, but it is what stands for it
+                return ending.copy.queue_offset
+        return at
 
     def _advance(self, halves: ConsumeQueue) -> None:
         """Forget what is done with, up to the oldest pending; note the progress."""

@@ -64,7 +64,7 @@ class ConsumeQueue:
         self.next += 1
 
     def read(self, offset: int, count_max: int) -> bytes:
-        """Entries from this offset, as many as lie together in one file or in the tail; empty outside first..next. May raise Cold."""
+        """Entries from this offset, as many as lie together in one file and the tail; empty outside first..next. May raise Cold."""
         if offset < self.first or offset >= self.next or count_max <= 0:
             return b""
         if offset >= self.tail_start:
@@ -75,7 +75,10 @@ class ConsumeQueue:
         if base is None:
             return b""
         count = min(count_max, self.tail_start - offset, (base + self.segments.size - position) // ENTRY_SIZE)
-        return self.segments.file(base).read_now(position - base, count * ENTRY_SIZE)
+        found = self.segments.file(base).read_now(position - base, count * ENTRY_SIZE)
+        if offset + count == self.tail_start and count < count_max and self.tail:
+            found += self.tail[: (count_max - count) * ENTRY_SIZE]
+        return found
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         return unpack_entry(self.read(offset, 1))

@@ -683,13 +683,13 @@ class Store:
         return -1 if entry is None else self.store_time_at(entry[0])
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
-        """Records under a key, newest first and at most QUERY_SIZE_MAX of them, with the index's last update (time, offset)."""
+        """Records under a key, oldest first as upstream sends them, at most QUERY_SIZE_MAX bytes, with the index's last update."""
         self._settle()
         offsets, last_ms, last_offset = self.index.query(topic, key, count_max, begin_ms, end_ms)
         records: list[bytes] = []
         fetches: list[Callable[[], object]] = []
         size = 0
-        for offset in offsets:
+        for offset in sorted(offsets):
             try:
                 record = self.record_at(offset)
             except LookupError:

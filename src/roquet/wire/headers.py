@@ -204,9 +204,10 @@ class PullHeader:
     queue_offset: int = wire("queueOffset", bits=64)
     max_msg_nums: int = wire("maxMsgNums")
     sys_flag: int = wire("sysFlag")
-    commit_offset: int = wire("commitOffset", bits=64)
-    suspend_timeout_millis: int = wire("suspendTimeoutMillis", bits=64)
-    sub_version: int = wire("subVersion", bits=64)
+    # Upstream's class calls the next three required, its broker does without them.
+    commit_offset: int = wire("commitOffset", bits=64, default=0)
+    suspend_timeout_millis: int = wire("suspendTimeoutMillis", bits=64, default=0)
+    sub_version: int = wire("subVersion", bits=64, default=0)
     subscription: str | None = optional("subscription")
     expression_type: str | None = optional("expressionType")
     broker_name: str | None = optional("bname")
