@@ -10,8 +10,9 @@ A request is a line `ID verb key=value ...`, parted by tabs. The verbs, the same
     close     name
     mqadmin   line                                                          -> what it printed (Java only)
 
-`work=MS`: consuming a message takes so long (orderly). `fail=N`: a message's first N deliveries fail, and it is to come again after 1 s. `reply=PRODUCER`: answers every message with "re: " and
-its body. A message in a transaction has the properties `local` (commit, rollback, unknown, hang) and `checked`, which say how it goes.
+`work=MS`: consuming a message takes so long (orderly). `fail=N`: a message's first N deliveries fail, and it is to come again after
+1 s. `reply=PRODUCER`: answers every message with "re: " and its body. A message in a transaction has the properties `local` (commit,
+rollback, unknown, hang) and `checked`, which say how it goes.
 What happens is told in lines `- got client=... body=...`, `- executed ...`, `- checked ...`.
 """
 

@@ -113,7 +113,7 @@ class Agent:
 
     async def consume(self, given: Given) -> str:
         name, failures = given["name"], int(given.get("fail", "0"))
-        settings = {"reconsume_times_max": int(given["retries"])} if "retries" in given else {}
+        settings: dict[str, Any] = {"reconsume_times_max": int(given["retries"])} if "retries" in given else {}
         consumer = PushConsumer(
             given["group"],
             self.namesrv,

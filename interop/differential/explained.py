@@ -126,7 +126,7 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained("replies", ("reply without a topic",), ALL, MISSING),
     # pulls
-    Explained("pulls", ("without [!ecs]*", "without subscription*"), ALL, MISSING),
+    Explained("pulls", ("without [!ecs]*", "without consumerGroup", "without sysFlag"), ALL, MISSING),
     Explained("pulls", ("fewer than none",), "remark", SAYS_MORE),
     Explained("delays", ("a batch delayed as a whole",), "remark", SAYS_MORE),
     Explained("pulls", ("an offset that is no number",), "remark", NUMBER),

@@ -887,8 +887,9 @@ def test_an_end_that_comes_just_as_the_message_is_put_again_ends_the_copy(tmp_pa
     half = send_fields(properties="TRAN_MSG\x01true\x02PGROUP\x01g\x02UNIQ_KEY\x01m1", g=str(whole.clock.ms))
     sent = whole.ask(310, half, b"half")
     whole.tick(3_000)  # a round of checks; the next tick would settle it
+    place = str(int(sent.fields["msgId"][16:], 16))
     end = {
-        "producerGroup": "g", "tranStateTableOffset": sent.fields["queueOffset"], "commitLogOffset": str(int(sent.fields["msgId"][16:], 16)),
+        "producerGroup": "g", "tranStateTableOffset": sent.fields["queueOffset"], "commitLogOffset": place,
         "commitOrRollback": "8", "msgId": "m1", "fromTransactionCheck": "false",
     }  # fmt: skip
     assert whole.ask(37, end).code == 0
