@@ -162,11 +162,14 @@ JAVA_TOGETHER = (
     PassedOver(
         r"lockBatchMQ exception.*connect to  failed", "a member that shuts down asks for its queues once more when its connection is closed"
     ),
-    PassedOver(r"RebalanceService\] \S+ - unlock messageQueue", "this client logs that it gives an orderly queue up to another member"),
+    PassedOver(r"unlock messageQueue\. group:", "this client logs that it gives an orderly queue up to another member"),
     PassedOver(
         r"the message queue not be able to consume, because it's dropped", "the same queue's messages that were still to be consumed"
     ),
-    PassedOver(r"consumer was paused, execute pull request later.*_reset_roquet", "the client stops for 10 s when its offsets are reset"),
+    PassedOver(
+        r"consumer was paused, execute pull request later.*_(reset|orderly)_",
+        "the client stops for 10 s when its offsets are reset; an orderly one comes to rest before it leaves",
+    ),
     PassedOver(r"when broker check, client rollback this transaction", "this client logs every rollback that a broker asked for"),
 )
 GO_TOGETHER = (

@@ -15,6 +15,7 @@ import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -47,6 +48,7 @@ final class Agent {
     private final String name;
     private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
     private final Map<String, Runnable> endings = new ConcurrentHashMap<>();
+    private final Map<String, AtomicLong> lastGot = new ConcurrentHashMap<>();
 
     private Agent(String namesrv, String name) {
         this.namesrv = namesrv;
@@ -214,6 +216,7 @@ final class Agent {
 
     private String consume(Map<String, String> given) throws Exception {
         String client = given.get("name");
+        lastGot.put(client, new AtomicLong());
         int failures = Integer.parseInt(given.getOrDefault("fail", "0"));
         DefaultMQPushConsumer consumer = configured(new DefaultMQPushConsumer(given.get("group")), given);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -233,6 +236,7 @@ final class Agent {
         }
         if (given.containsKey("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (batch, context) -> {
+                lastGot.get(client).set(System.nanoTime());
                 got(client, batch.get(0));
                 work(given);
                 return ConsumeOrderlyStatus.SUCCESS;
@@ -249,8 +253,26 @@ final class Agent {
             });
         }
         consumer.start();
-        endings.put(client, consumer::shutdown);
+        endings.put(client, () -> {
+            if (given.containsKey("orderly")) {
+                // Its shutdown gives the queues up while it is still at work on them, so let it come to rest first.
+                consumer.suspend();
+                rest(lastGot.get(client));
+            }
+            consumer.shutdown();
+        });
         return "";
+    }
+
+    /** Returns when the consumer has been handed nothing for half a second, or after ten. */
+    private static void rest(AtomicLong last) {
+        try {
+            for (int i = 0; i < 100 && System.nanoTime() - last.get() < 500_000_000L; i++) {
+                Thread.sleep(100);
+            }
+        } catch (InterruptedException stopped) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     private static void work(Map<String, String> given) {

@@ -599,6 +599,8 @@ class Model:
                 self.whole.tick(1)
                 for _ in range(SOON_MS // 50):
                     self.whole.tick(50)
+        for _ in range(SOON_MS // 50):
+            self.whole.tick(50)
         self.check()
         for intents in self.intents.values():
             self.check_kept(intents, begin_ms)
