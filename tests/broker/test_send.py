@@ -306,3 +306,15 @@ def test_a_batch_cannot_be_delayed_as_a_whole(whole: Whole) -> None:
     answer = whole.ask(320, send_fields(m="true", properties="DELAY\x011"), join_batch([(0, b"x", b"")]))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert stored(whole) == []
+
+
+def test_properties_that_end_with_a_separator_take_the_hot_path_too(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5.x clients write it, and a send of theirs must not cost more than one of 4.x."""
+    create(whole, "T")
+    monkeypatch.setattr(whole.broker.sender, "accept", None)
+    assert whole.ask(310, send_fields(properties="UNIQ_KEY\x01U1\x02WAIT\x01true\x02"), b"x").code == 0
+    batch = join_batch([(0, b"y", b"UNIQ_KEY\x01U2\x02WAIT\x01true\x02")])
+    assert whole.ask(320, send_fields(m="true", properties="UNIQ_KEY\x01B\x02WAIT\x01true\x02"), batch).code == 0
+    first, second = stored(whole)
+    assert first.properties == b"UNIQ_KEY\x01U1\x02CLUSTER\x01DefaultCluster"
+    assert second.properties == b"UNIQ_KEY\x01U2\x02WAIT\x01true\x02UNIQ_KEY\x01B\x02WAIT\x01true\x02CLUSTER\x01DefaultCluster"

@@ -9,7 +9,7 @@ What upstream adds and strips: CLUSTER is appended to the stored properties, WAI
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from roquet.broker.flow import Flow
@@ -42,7 +42,8 @@ SPECIAL = frozenset(
 NOTHING_ASKED = ("0", "false")
 """Values with which they ask for nothing."""
 
-SPECIAL_BYTES = [name.encode() + b"\x01" for name in SPECIAL]
+SPECIAL_MARKS = [name + "\x01" for name in SPECIAL]
+SPECIAL_BYTES = [mark.encode() for mark in SPECIAL_MARKS]
 
 UNUSUAL = SPECIAL | {"WAIT"}
 """What the hot path leaves to `accept`."""
@@ -89,7 +90,7 @@ class Sender:
         self.settings = settings
         self.random = random
         self.cluster_property = f"CLUSTER\x01{settings.broker_cluster_name}"
-        self._batch_suffix = f"\x02WAIT\x01true\x02{self.cluster_property}".encode()
+        self._usual_suffix = f"\x02WAIT\x01true\x02{self.cluster_property}"
         self._plain: list[Plain] = []
         self._sent: list[Sent] = []
         self._no_wait: list[Sent] = []
@@ -127,7 +128,8 @@ class Sender:
             tag, known = 0, self._known
             keys: list[str] = []
             kept: list[str] = []
-            for item in fields["i"].split("\x02"):
+            text = fields["i"]
+            for item in (text[:-1] if text[-1:] == "\x02" else text).split("\x02"):  # 5.x ends them with a separator
                 if item[:9] == "UNIQ_KEY\x01" and len(item) > 9:
                     keys.insert(0, item[9:])
                     kept.append(item)
@@ -162,36 +164,52 @@ class Sender:
         self, queue: ConsumeQueue, header_properties: str, opaque: int, body: bytes, sys_flag: int, born_ms: int, born_host: bytes
     ) -> bool:
         """The same for a batch. Upstream stores each message's properties as they came, and adds those of the whole batch."""
-        if header_properties != "WAIT\x01true":
+        if "WAIT\x01false" in header_properties or "\0" in header_properties:
             return False
-        for name in SPECIAL_BYTES:
-            if name in body:
+        for name in SPECIAL_MARKS:
+            if name in header_properties:
                 return False
-        messages = self._messages(body, self._batch_suffix)
+        for mark in SPECIAL_BYTES:
+            if mark in body:
+                return False
+        messages = self._messages(body, self._suffix(header_properties))
         offsets, first = self.store.put_batch(queue, messages, sys_flag, born_ms, born_host)
         self._plain.append((opaque, queue.queue_id, first, b",".join([self._id % offset for offset in offsets])))
         return True
 
-    def _messages(self, body: bytes, suffix: bytes, derived_from_suffix: str = "") -> list[BatchedMessage]:
+    def _suffix(self, header_properties: str) -> str:
+        """What a batch's own properties add to those of each message."""
+        if header_properties == "WAIT\x01true":  # from 4.x, always
+            return self._usual_suffix
+        return "\x02" + "\x02".join([item for item in header_properties.split("\x02") if "\x01" in item] + [self.cluster_property])
+
+    def _messages(self, body: bytes, suffix: str) -> list[BatchedMessage]:
         """The messages of a batch, checked and ready to store. Raises Refused, and then none is stored.
 
-        `suffix` is the batch's own properties; where they name a tag or keys (5.x puts its unique key there) those count.
+        A name that stands in a message and in `suffix` has the latter's value, as in Java's map: 5.x has its unique key there.
         """
         messages: list[BatchedMessage] = []
         # Looked for once in the whole, not in every message: most batches have neither.
-        tagged, keyed = b"TAGS\x01" in body or bool(derived_from_suffix), b"KEYS\x01" in body or bool(derived_from_suffix)
-        limit = PROPERTIES_MAX - len(suffix)
+        tagged, keyed = b"TAGS\x01" in body, b"KEYS\x01" in body
+        unique, odd = property_of(suffix, "UNIQ_KEY"), "TAGS\x01" in suffix or "KEYS\x01" in suffix
+        added = suffix.encode()
+        limit = PROPERTIES_MAX - len(added)
         for flag, one, raw in split_batch(body):
             try:
                 text = raw.decode()
             except UnicodeDecodeError as error:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"properties in the batch are not UTF-8: {error}") from None
             if "\0" in text or len(raw) > limit:
-                check_properties(text + suffix.decode())
-            properties = raw + suffix if raw and raw[-1] != 2 else raw + suffix[1:]
-            text += derived_from_suffix
-            tag = tag_hash(property_of(text, "TAGS")) if tagged else 0
-            messages.append((flag, one, properties, tag, index_keys(text) if keyed else (property_of(text, "UNIQ_KEY"),)))
+                check_properties(text + suffix)
+            properties = raw + added if raw and raw[-1] != 2 else raw + added[1:]
+            keys: Iterable[str]
+            if odd or (keyed and unique):
+                text += suffix
+                tag, keys = tag_hash(property_of(text, "TAGS")), index_keys(text)
+            else:
+                tag = tag_hash(property_of(text, "TAGS")) if tagged else 0
+                keys = index_keys(text) if keyed else (unique or property_of(text, "UNIQ_KEY"),)
+            messages.append((flag, one, properties, tag, keys))
         return messages
 
     # Everything else
@@ -251,8 +269,7 @@ class Sender:
             asked = self._properties(text)
             if any(asked.get(name, "0") not in NOTHING_ASKED for name in SPECIAL):
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "messages of a batch can be neither delayed, timed nor transactional")
-        suffix = "\x02" + "\x02".join([item for item in whole.split("\x02") if "\x01" in item] + [self.cluster_property])
-        messages = self._messages(command.body, suffix.encode(), suffix)
+        messages = self._messages(command.body, self._suffix(whole))
         offsets, first = self.store.put_batch(queue, messages, header.sys_flag & KEPT_FLAGS, header.born_timestamp, peer.host)
         ids = ",".join(f"{self._host_id}{offset:016X}" for offset in offsets)
         self._remember(command, queue.queue_id, first, ids, header.properties or "")
