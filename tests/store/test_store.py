@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -510,3 +511,16 @@ def test_whole_files_behind_a_damaged_record_are_set_aside_and_not_destroyed(kit
     put(store, body=b"goes on")
     store.commit()
     assert bodies(store)[-1] == b"goes on"
+
+
+def test_a_number_that_no_record_can_hold_leaves_no_hole_in_the_log(kit: StoreKit) -> None:
+    store = kit.open(mapped_file_size_commit_log=1 << 20)
+    put(store, body=b"before")
+    with pytest.raises(struct.error):
+        store.put(store.queue("T", 0), b"x", "a\x01b", sys_flag=0, flag=1 << 40, born_ms=1, born_host=bytes(8))
+    with pytest.raises(OverflowError):
+        put(store, properties="a\x01" + "x" * 70_000)
+    put(store, body=b"after")
+    store.commit()
+    kit.crash(store)
+    assert bodies(kit.open()) == [b"before", b"after"]

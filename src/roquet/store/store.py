@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -322,14 +323,18 @@ class Store:
         offset = log.reserve(size)
         queued = not sys_flag & TRANSACTION_MASK or is_queued(sys_flag)
         queue_offset = queue.next if queued else 0
-        log.staged += (
-            front.pack(
-                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset, offset, sys_flag,
-                born_ms, born_host, now_ms, store_host, reconsumed, prepared, len(body),
-            ),
-            body,
-            b"%b%b%b" % (queue.topic_field, len(properties).to_bytes(2, "big"), properties),
-        )  # fmt: skip
+        try:
+            log.staged += (
+                front.pack(
+                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset, offset, sys_flag,
+                    born_ms, born_host, now_ms, store_host, reconsumed, prepared, len(body),
+                ),
+                body,
+                b"%b%b%b" % (queue.topic_field, len(properties).to_bytes(2, "big"), properties),
+            )  # fmt: skip
+        except (struct.error, OverflowError):
+            log.end = offset  # a number that no record can hold; callers check, but a hole would end the log for every reader
+            raise
         if queued:
             queue.tail += ENTRY.pack(offset, size, tag)
             queue.next = after = queue_offset + 1
