@@ -33,6 +33,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "nameserver": BASE | {"wire", "routing", "ports", "settings", "store", "nameserver"},
     "client/core": BASE | {"wire", "routing", "ports", "client/core"},
     "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock"},
+    "spark": BASE
+    | {"wire", "routing", "store", "settings", "client", "client/core", "admin", "net", "ports", "clock", "spark"},
     "admin": BASE | {"wire", "routing", "settings", "client", "client/core", "admin", "net", "ports", "clock"},
 }
 """Package -> what it may import of ours. Programs (cli, supervisor, embed, programs, testing) put everything together."""
@@ -120,7 +122,7 @@ def test_arrows_point_one_way(part: str) -> None:
 
 def test_the_command_line_reaches_brokers_through_admin_and_client() -> None:
     """servers.py starts the programs, so it knows them; no other command knows more than the two."""
-    through = BASE | {"admin", "client", "client/core", "cli", "wire", "settings"}
+    through = BASE | {"admin", "client", "client/core", "cli", "wire", "settings", "spark"}
     programs = through | {"programs", "supervisor", "embed"}
     found = [
         f"{where(path, line)} imports {module}"

@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from roquet import __version__
-from roquet.cli import consume, dead_letters, groups, query, send, servers, status, topics
+from roquet.cli import consume, dead_letters, groups, pipeline, query, send, servers, status, topics
 from roquet.cli.render import note
 from roquet.errors import CallTimeout, ConnectFailed, NoRoute, RoquetError
 from roquet.settings import BadSetting
@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"roquet {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for noun in (servers, topics, groups, send, consume, query, dead_letters, status):
+    for noun in (servers, topics, groups, send, consume, query, dead_letters, status, pipeline):
         noun.add_commands(commands)
     return parser
 

@@ -1,0 +1,63 @@
+"""`roquet pipeline`: jobs on Spark over topics, stores and archives."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+from roquet.cli.options import Commands, default_namesrv, noun
+
+NAMES: tuple[str, ...] = ()
+"""Modules of roquet.cli.pipelines, in the order of --help; each has add_command(commands)."""
+
+EXAMPLES = """
+roquet pipeline archive orders --to ./archive      topics to Parquet, exactly once, until now
+roquet pipeline sql "select tags, count(*) from orders group by tags"
+roquet pipeline verify --store ./data/broker-0     every record, queue and index entry of a store
+"""
+
+
+def add_commands(commands: Commands) -> None:
+    pipelines = noun(commands, "pipeline", "jobs on Spark: archive, replay, trace, query (needs roquet[spark])", EXAMPLES)
+    for name in NAMES:
+        import_module(f"roquet.cli.pipelines.{name}").add_command(pipelines)
+
+
+def place_options(parser: argparse.ArgumentParser, *, store: bool = True) -> None:
+    """Where messages are read from: a cluster, or a store's files."""
+    parser.add_argument(
+        "-n",
+        "--namesrv",
+        metavar="HOST:PORT",
+        default=None,
+        help="name servers, separated by ';' (default: $NAMESRV_ADDR, else 127.0.0.1:9876)",
+    )
+    if store:
+        parser.add_argument(
+            "--store", metavar="DIR", default=None, help="read the files of this store directory instead; no broker is needed"
+        )
+    parser.add_argument("--access-key", metavar="KEY", default=None, help="for brokers that check access")
+    parser.add_argument("--secret-key", metavar="SECRET", default=None, help="its secret (better: $ROQUET_SECRET_KEY)")
+    parser.add_argument("--tls", action="store_true", help="talk TLS to name servers and brokers")
+
+
+def job_options(parser: argparse.ArgumentParser) -> None:
+    """Of every job."""
+    parser.add_argument("--master", metavar="URL", default=None, help="Spark master (default: spark-submit's, else local[*])")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what goes on, on standard error")
+
+
+def place_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """The source options that `place_options` gave: what a pipeline function takes as `where`."""
+    import os
+
+    if getattr(arguments, "store", None):
+        return {"path": arguments.store}
+    where = {"namesrvAddr": arguments.namesrv or default_namesrv()}
+    if arguments.access_key:
+        where["accessKey"] = arguments.access_key
+        where["secretKey"] = arguments.secret_key or os.environ.get("ROQUET_SECRET_KEY", "")
+    if arguments.tls:
+        where["useTLS"] = "true"
+    return where
