@@ -286,7 +286,10 @@ def test_the_commands_from_listing_to_the_second_replay(run: Run) -> None:
     code, out, _ = run("look", "billing", "--key", "order-3", "--full")
     assert "RETRY_TOPIC = orders" in out
     assert run("look", "billing", "--key", "nobody")[0] == 1
-    assert run("look", "nobody")[0] == 1
+    code, _, err = run("look", "nobody")
+    assert code == 1
+    assert "has no dead letters" in err
+    assert "topic create" not in err, "there is nothing to create"
 
     assert run("replay", "billing")[0] == 2
     assert run("replay", "billing", "--all", "--tag", "odd")[0] == 2

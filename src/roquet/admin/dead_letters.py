@@ -58,6 +58,10 @@ OF_THE_LAST_JOURNEY = frozenset(
 Progress = Callable[[int], None]
 
 
+class NoDeadLetters(NoRoute):
+    """The group never had one, so its topic was never made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Which letters. What is not given does not matter; all that is given must hold."""
@@ -176,11 +180,11 @@ class DeadLetters:
     # Reading
 
     async def queues(self) -> list[QueueStatus]:
-        """Raises NoRoute when the group never had a dead letter."""
+        """Raises NoDeadLetters when the group never had one."""
         try:
             found = await self.admin.topic_status(self.topic)
         except NoRoute:
-            raise NoRoute(f"group {self.group!r} has no dead letters: no name server knows the topic {self.topic!r}") from None
+            raise NoDeadLetters(f"group {self.group!r} has no dead letters: no name server knows the topic {self.topic!r}") from None
         self._addresses = {name: address for address, name in masters_of(await self.admin.route(self.topic)).items()}
         return found
 

@@ -90,7 +90,7 @@ def explain(error: Exception) -> str:
         return f"{text}\n  Start one with: roquet up\n  or name another one: -n HOST:PORT (or NAMESRV_ADDR=HOST:PORT)"
     if isinstance(error, CallTimeout):
         return f"{text}\n  Allow more time with: --timeout SECONDS"
-    if isinstance(error, NoRoute):
+    if type(error) is NoRoute:
         return f"{text}\n  What exists: roquet topic list\n  Create it: roquet topic create NAME"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return (
