@@ -260,5 +260,52 @@ class RealDisk:
         return release
 
 
+class ReadOnlyDisk(RealDisk):
+    """For looking into a store that somebody else may be writing: opens nothing for writing, makes nothing, takes no lock."""
+
+    def open(self, path: str, *, size: int | None = None) -> DiskFile:
+        if size is not None:
+            raise self._refuse(path)
+        return RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def view(self, path: str) -> memoryview:
+        """All bytes that the file has now, mapped. They stay readable when the file is removed. Touch only what is known to be
+        there: should the file be cut meanwhile, bytes behind its new end must not be looked at."""
+        import mmap
+
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+        finally:
+            os.close(fd)
+
+    def is_current(self, file: DiskFile) -> bool:
+        """Is this open file still the one of that name? It may have been removed, and another made in its place."""
+        assert isinstance(file, RealFile)
+        try:
+            return os.path.samestat(os.fstat(file.fd), os.stat(file.path))
+        except FileNotFoundError:
+            return False
+
+    def _refuse(self, path: str) -> OSError:
+        return OSError(errno.EROFS, "opened for reading only", path)
+
+    def make_dir(self, path: str) -> None:
+        raise self._refuse(path)
+
+    def remove(self, path: str) -> None:
+        raise self._refuse(path)
+
+    def remove_tree(self, path: str) -> None:
+        raise self._refuse(path)
+
+    def rename(self, old: str, new: str) -> None:
+        raise self._refuse(old)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        raise self._refuse(path)
+
+
 _locked: set[str] = set()
 """What this process holds: POSIX record locks do not exclude their own process."""

@@ -45,18 +45,26 @@ class Manifest:
     queues: dict[str, int] = field(default_factory=dict)
     """"topic@queue" -> entries."""
     indexes: list[str] = field(default_factory=list)
+    broker: str = ""
+    """Name of the broker whose store this is, for who reads the files alone."""
 
     def encode(self) -> bytes:
         return orjson.dumps(
-            {"clean": self.clean, "end": self.end, "checkpoint": self.checkpoint, "queues": self.queues, "indexes": self.indexes},
+            {
+                "broker": self.broker, "clean": self.clean, "end": self.end, "checkpoint": self.checkpoint,
+                "queues": self.queues, "indexes": self.indexes,
+            },
             option=orjson.OPT_INDENT_2,
-        )
+        )  # fmt: skip
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
         value = orjson.loads(data)
         physic, logics, index = value["checkpoint"]
-        return cls(bool(value["clean"]), int(value["end"]), (physic, logics, index), dict(value["queues"]), list(value["indexes"]))
+        return cls(
+            bool(value["clean"]), int(value["end"]), (physic, logics, index), dict(value["queues"]), list(value["indexes"]),
+            str(value.get("broker", "")),
+        )  # fmt: skip
 
 
 def queue_key(queue: ConsumeQueue) -> str:

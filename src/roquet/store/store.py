@@ -155,6 +155,9 @@ class Store:
         )
         end = recovery.run()
         self.recovered_records = recovery.records
+        if end == 0 and recovery.manifest is None:
+            # A new store tells its broker's name from its first message on: who reads the files keeps positions under that name.
+            self.manifest.save(self._manifest(clean=False, end=0).encode())
         self._last_store_ms = max(recovery.last_store_ms, self.checkpoint.log_ms)
         if crashed:
             self._make_sure(recovery.sure, end)
@@ -563,9 +566,8 @@ class Store:
         self._flush()
 
     def _manifest(self, *, clean: bool, end: int) -> Manifest:
-        return Manifest(
-            clean, end, times_of(self.checkpoint), {queue_key(queue): queue.next for queue in self.queues.values()}, index_names(self.index)
-        )
+        queues = {queue_key(queue): queue.next for queue in self.queues.values()}
+        return Manifest(clean, end, times_of(self.checkpoint), queues, index_names(self.index), self.settings.broker_name)
 
     # Time
 
