@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roquet.admin import Admin
-    from roquet.client import LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer, TransactionState
+    from roquet.client import (
+        Idempotent,
+        LitePullConsumer,
+        Producer,
+        PullConsumer,
+        PushConsumer,
+        Seen,
+        TransactionProducer,
+        TransactionState,
+    )
     from roquet.embed import embedded
     from roquet.errors import RoquetError
     from roquet.message import Message, MessageQueue, ReceivedMessage
@@ -19,6 +28,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Admin",
+    "Idempotent",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
@@ -27,6 +37,7 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "RoquetError",
+    "Seen",
     "TransactionProducer",
     "TransactionState",
     "__version__",
@@ -35,6 +46,7 @@ __all__ = [
 
 _HOMES = {
     "Admin": "roquet.admin",
+    "Idempotent": "roquet.client",
     "LitePullConsumer": "roquet.client",
     "Message": "roquet.message",
     "MessageQueue": "roquet.message",
@@ -43,6 +55,7 @@ _HOMES = {
     "PushConsumer": "roquet.client",
     "ReceivedMessage": "roquet.message",
     "RoquetError": "roquet.errors",
+    "Seen": "roquet.client",
     "TransactionProducer": "roquet.client",
     "TransactionState": "roquet.client",
     "embedded": "roquet.embed",

@@ -7,6 +7,7 @@ from roquet.client.core.receipt import SendReceipt, SendStatus
 from roquet.client.core.replies import RequestTimedOut, reply_message
 from roquet.client.core.transactions import TransactionReceipt, TransactionState
 from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, RetryLater, Suspend
+from roquet.client.idempotent import Idempotent, Seen
 from roquet.client.lite_pull_consumer import LitePullConsumer
 from roquet.client.producer import Producer
 from roquet.client.pull_consumer import PullConsumer
@@ -26,6 +27,7 @@ __all__ = [
     "BadSql",
     "BatchFailed",
     "GroupTaken",
+    "Idempotent",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
@@ -38,6 +40,7 @@ __all__ = [
     "ReceivedMessage",
     "RequestTimedOut",
     "RetryLater",
+    "Seen",
     "SendReceipt",
     "SendStatus",
     "SendTimedOut",

@@ -1,0 +1,394 @@
+"""Rows of a DataFrame as messages: an Arrow batch in, bodies of send requests out. Pure, and nothing is done row by row.
+
+A batch send (request 320, see wire/batch.py) is messages one after another, each a header, the body and the properties.
+Here each part is one Arrow array over all rows; joined element by element they make an array whose values buffer is, for
+any run of rows, already the body of a request:
+
+    header 20 | body n | size of properties 2 | properties n     row 0
+    header 20 | body n | ...                                     row 1       bytes offsets[a]:offsets[b] are rows a to b - 1
+
+Rows that no batch may hold (delayed ones, those to a retry topic, very large ones) become requests of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roquet.errors import ClientError, InvalidMessage, Refused
+from roquet.message import DELAY_LEVEL_MAX, Property
+from roquet.spark.columns import BY_NAME
+from roquet.wire.hashing import java_hashes
+from roquet.wire.names import check_send_topic, is_retry_topic
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+BODY_MAX = 4 * 1024 * 1024
+PROPERTIES_MAX = 32_767
+BATCH_BYTES_MAX = 1024 * 1024
+"""A row that takes more is sent by itself."""
+ROWS_MAX = 1 << 32
+"""Of one partition: the number of a row is four bytes of its id."""
+
+NONE = -1
+
+FRAME = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
+"""Magic and crc stay 0, as upstream's clients write them: the broker computes its own."""
+EMPTY = pa.scalar(b"", pa.binary())
+
+TEXT = ("string", "large_string")
+BYTES = ("binary", "large_binary")
+WHOLE = ("int8", "int16", "int32", "int64")
+COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
+    "body": ((*BYTES, *TEXT), "the message: binary, or string, which is written as UTF-8"),
+    "topic": (TEXT, "where it goes; the option topic is stronger"),
+    "tags": (TEXT, "the tag, by which consumers filter"),
+    "keys": ((*TEXT, "list"), "a string (several keys with blanks between) or an array of strings"),
+    "properties": (("map",), "map<string,string>; names of the system in it are left out"),
+    "delay_level": (WHOLE, "deliver it after the broker's level of that number"),
+    "deliver_time": (("timestamp",), "deliver it at that time"),
+    "order_key": (TEXT, "rows with one key go to one queue, in their order"),
+    "queue_id": (WHOLE, "to exactly this queue"),
+    "broker": (TEXT, "of this broker; needed with queue_id when the topic is on several"),
+    "flag": (WHOLE, "a number for consumers"),
+}
+"""What the sink takes: column -> (Arrow types, what it is)."""
+
+KEPT = frozenset(
+    {Property.KEYS, Property.TAGS, Property.SHARDING_KEY, Property.BUYER_ID, Property.DLQ_ORIGIN_TOPIC, Property.DLQ_ORIGIN_MESSAGE_ID}
+)
+SYSTEM = tuple(
+    sorted(
+        {value for name, value in vars(Property).items() if name.isupper() and value not in KEPT}
+        | {"POP_CK", "1ST_POP_TIME", "TIMER_ENQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL"}
+    )
+)
+"""Properties that brokers and clients write. In a map that was read from a topic they tell of the old message and would be
+untrue of the new one (its id, its delay, its retries), so they are left out; columns say what the new one is to have."""
+
+
+class BadRow(InvalidMessage):
+    """A row that cannot be a message. The text names the partition, the row and its keys. Mend the query; a retry cannot help."""
+
+
+def check_columns(schema: pa.Schema, topic: str | None) -> None:
+    """Raises ClientError for columns the sink does not know, or of a type it cannot write.
+
+    Columns of the source that tell where a message was (its offset, its store time...) are passed over.
+    """
+    for field in schema:
+        if field.name not in COLUMNS:
+            if field.name in BY_NAME:
+                continue
+            raise ClientError(f"column {field.name!r} is none that can be written; known are {', '.join(COLUMNS)}. Drop or rename it")
+        types, about = COLUMNS[field.name]
+        kind = str(field.type).partition("[")[0].partition("<")[0]
+        if kind not in types or (kind == "timestamp" and field.type.tz is None):
+            raise ClientError(f"column {field.name!r} is {field.type}, expected {' or '.join(types)}: {about}")
+    if "body" not in schema.names:
+        raise ClientError(f"there is no column body, only {', '.join(schema.names)}; say what to send: .withColumn('body', ...)")
+    if topic is None and "topic" not in schema.names:
+        raise ClientError("no topic: give the option topic, or a column topic")
+    if topic is not None:
+        try:
+            check_send_topic(topic)
+        except Refused as refusal:
+            raise ClientError(f"option topic: {refusal.remark}") from None
+
+
+def id_prefix(*parts: object) -> bytes:
+    """The 12 bytes that the ids of one task share; the row's number makes the other 4.
+
+    88 bits of a hash: among a thousand million tasks the chance that two have the same is about one in a thousand million.
+    An id has the shape of upstream's (see wire/ids.py), so every client takes it. Its 4 bytes of time begin with a 0: mqadmin
+    reads there how long after the month began a message was sent, and looks for none that is older.
+    """
+    text = "\x00".join(str(part) for part in parts)
+    hashed = hashlib.blake2b(text.encode(), digest_size=11, person=b"roquet-sink").digest()
+    return hashed[:10] + b"\x00" + hashed[10:]
+
+
+HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), dtype=np.uint8).reshape(256, 2)
+
+
+def unique_ids(prefix: bytes, first: int, count: int) -> npt.NDArray[np.uint8]:
+    """count x 32 characters: the ids of rows first, first + 1..."""
+    made = np.empty((count, 32), dtype=np.uint8)
+    made[:, :24] = np.frombuffer(prefix.hex().upper().encode(), dtype=np.uint8)
+    numbers = np.arange(first, first + count, dtype=np.uint64).astype(">u4").view(np.uint8).reshape(count, 4)
+    made[:, 24:] = HEX[numbers].reshape(count, 8)
+    return made
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of one Arrow batch, checked and encoded; which queues they go to is not decided yet."""
+
+    partition: int
+    first: int
+    """Number of the first one in its partition."""
+    topics: list[str]
+    topic: Ints
+    """Index into topics."""
+    body: pa.Array
+    properties: pa.Array
+    flag: Ints
+    frames: pa.Array
+    """Each row as a batch holds it."""
+    alone: Bools
+    """Cannot travel in a batch."""
+    order: Ints
+    """|hash of the order key|, or NONE."""
+    queue_id: Ints
+    broker: pa.Array
+    keys: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.topic)
+
+    def name(self, row: int) -> str:
+        return row_name(self.partition, self.first + row, self.keys[row].as_py())
+
+    def bad(self, row: int, why: str) -> BadRow:
+        return BadRow(f"{self.name(row)}: {why}")
+
+
+def row_name(partition: int, number: int, keys: bytes | None) -> str:
+    known = "" if not keys else f" (keys {keys.decode('utf-8', 'replace')[:200]!r})"
+    return f"row {number} of partition {partition}{known}"
+
+
+def encode(batch: pa.RecordBatch, *, partition: int, first: int, prefix: bytes, topic: str | None = None) -> Rows:
+    """The rows of a batch as messages. `first`: how many rows of the partition came before. Raises BadRow."""
+    count = batch.num_rows
+    if first + count > ROWS_MAX:
+        raise ClientError(f"partition {partition} has more than {ROWS_MAX} rows; use more partitions: .repartition(...)")
+    keys = keys_of(batch, partition, first)
+
+    def refuse(mask: Any, why: Callable[[int], str]) -> None:
+        bad = np.flatnonzero(mask if isinstance(mask, np.ndarray) else truth(mask))
+        if len(bad):
+            at = int(bad[0])
+            raise BadRow(f"{row_name(partition, first + at, keys[at].as_py())}: {why(at)}")
+
+    body = column(batch, "body", pa.binary())
+    body_sizes = sizes_of(body)
+    refuse(body.is_null(), lambda _: "the body is null; every message has one")
+    refuse(body_sizes == 0, lambda _: "the body is empty; put at least one byte into it")
+    refuse(body_sizes > BODY_MAX, lambda at: f"body of {body_sizes[at]} bytes, limit is {BODY_MAX}; send less, or a reference to it")
+
+    names, codes = topics_of(batch, topic, refuse)
+    tags, order_key = blank_is_null(column(batch, "tags", pa.binary())), blank_is_null(column(batch, "order_key", pa.binary()))
+    for title, values in (("tags", tags), ("keys", keys), ("order_key", order_key)):
+        refuse(separated(values), partial(holds_separator, title, values))
+    level, due = numbers(batch, "delay_level", 0), deliver_ms(batch)
+    refuse((level < 0) | (level > DELAY_LEVEL_MAX), lambda at: f"delay_level is {level[at]}, allowed are 0 to {DELAY_LEVEL_MAX}")
+    refuse((due != NONE) & (due <= 0), lambda _: "deliver_time is before 1970")
+    refuse((due != NONE) & (level > 0), lambda _: "delay_level and deliver_time exclude each other; give one of them")
+    flag = numbers(batch, "flag", 0)
+    refuse((flag < -(1 << 31)) | (flag >= 1 << 31), lambda at: f"flag {flag[at]} does not fit 32 bits")
+    queue_id, broker = numbers(batch, "queue_id", NONE), column(batch, "broker", pa.string())
+    has_broker = truth(broker.is_valid())
+    refuse((queue_id < 0) & has_broker, lambda _: "a broker is given and no queue_id; give both, or leave the broker out")
+
+    delayed = (level > 0) | (due != NONE)
+    parts = [
+        mapped(batch, {Property.TAGS: tags, Property.KEYS: keys, Property.SHARDING_KEY: order_key}, refuse),
+        entry(Property.TAGS, tags),
+        entry(Property.KEYS, keys),
+        entry(Property.SHARDING_KEY, order_key),
+    ]
+    if delayed.any():
+        parts.append(entry(Property.DELAY, digits(level, level > 0)))
+        parts.append(entry(Property.TIMER_DELIVER_MS, digits(due, due != NONE)))
+    parts.append(entry(Property.UNIQUE_KEY, fixed(unique_ids(prefix, first, count))))
+    properties = join(parts, b"\x02")
+    property_sizes = sizes_of(properties)
+    refuse(
+        property_sizes > PROPERTIES_MAX,
+        lambda at: f"properties of {property_sizes[at]} bytes, limit is {PROPERTIES_MAX}; move the large ones into the body",
+    )
+    retry = np.array([is_retry_topic(name) for name in names], dtype=np.bool_)
+    sizes = body_sizes + property_sizes + 22
+    alone = delayed | (sizes > BATCH_BYTES_MAX) | retry[codes]
+    return Rows(
+        partition, first, names, codes, body, properties, flag, frames_of(body, properties, flag), alone,
+        order_hash(order_key), queue_id, broker, keys,
+    )  # fmt: skip
+
+
+def first_of_two(remark: str, _: int) -> str:
+    return remark
+
+
+def holds_separator(title: str, values: pa.Array, at: int) -> str:
+    return f"{title} {values[at].as_py()!r} holds 0x01 or 0x02, which separate properties"
+
+
+# ---- the parts of a message, over all rows --------------------------------------------------------------------------------
+
+Refuse = Callable[[Any, Callable[[int], str]], None]
+
+
+def frames_of(body: pa.Array, properties: pa.Array, flag: Ints) -> pa.Array:
+    """Each row as wire/batch.py has it."""
+    count = len(body)
+    header = np.zeros(count, dtype=FRAME)
+    body_sizes, property_sizes = sizes_of(body), sizes_of(properties)
+    header["size"] = body_sizes + property_sizes + 22
+    header["flag"] = flag
+    header["body"] = body_sizes
+    lengths = property_sizes.astype(">u2").view(np.uint8).reshape(count, 2)
+    return join([fixed(header.view(np.uint8).reshape(count, FRAME.itemsize)), body, fixed(lengths), properties])
+
+
+def topics_of(batch: pa.RecordBatch, topic: str | None, refuse: Refuse) -> tuple[list[str], Ints]:
+    if topic is not None:
+        return [topic], np.zeros(batch.num_rows, dtype=np.int64)
+    values = column(batch, "topic", pa.string())
+    refuse(values.is_null(), lambda _: "the topic is null; give it one, or the option topic for all rows")
+    coded = values.dictionary_encode()
+    names: list[str] = coded.dictionary.to_pylist()
+    codes: Ints = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    for code, name in enumerate(names):
+        try:
+            check_send_topic(name)
+        except Refused as refusal:
+            refuse(codes == code, partial(first_of_two, refusal.remark))
+    return names, codes
+
+
+def keys_of(batch: pa.RecordBatch, partition: int, first: int) -> pa.Array:
+    """KEYS as it is stored: keys with a blank between. Null where there is none."""
+    at = batch.schema.get_field_index("keys")
+    if at < 0 or not pa.types.is_list(batch.column(at).type):
+        return blank_is_null(column(batch, "keys", pa.binary()))
+    lists = batch.column(at)
+    words = lists.flatten().cast(pa.string())
+    wrong = truth(pc.fill_null(pc.or_(pc.equal(words, ""), pc.match_substring_regex(words, r"[\s\x1c-\x1f\x85\xa0]")), True))
+    if wrong.any():
+        word = int(np.flatnonzero(wrong)[0])
+        row = int(pc.list_parent_indices(lists)[word].as_py())
+        named = row_name(partition, first + row, None)
+        raise BadRow(f"{named}: key {words[word].as_py()!r} is empty or holds white space, which separates keys")
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return blank_is_null(pc.binary_join(pa.ListArray.from_arrays(starts(counts), words), " ").cast(pa.binary()))
+
+
+def mapped(batch: pa.RecordBatch, overridden: Mapping[str, pa.Array], refuse: Refuse) -> pa.Array:
+    """The properties column as text, without names of the system and those that a column of the row gives. Null when none is left."""
+    at = batch.schema.get_field_index("properties")
+    count = batch.num_rows
+    if at < 0:
+        return pa.nulls(count, pa.binary())
+    maps = batch.column(at)
+    offsets = maps.offsets.to_numpy(zero_copy_only=False)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    names, values = (side.slice(begin, end - begin).cast(pa.string()) for side in (maps.keys, maps.items))
+    row = np.repeat(np.arange(count), np.diff(offsets))
+    keep = ~truth(pc.is_in(names, value_set=pa.array(SYSTEM))) & truth(maps.is_valid())[row]
+    for name, given in overridden.items():
+        keep &= ~(truth(pc.equal(names, name)) & truth(given.is_valid())[row])
+
+    def refuse_entry(mask: Any, why: str) -> None:
+        bad = np.flatnonzero(truth(mask) & keep)
+        if len(bad):
+            entry_at = int(bad[0])
+            shown = f"property {names[entry_at].as_py()!r} = {values[entry_at].as_py()!r} {why}"
+            refuse(np.arange(count) == row[entry_at], lambda _: shown)
+
+    for side in (names, values):
+        refuse_entry(side.is_null(), "has a null in it; leave the entry out")
+        refuse_entry(pc.equal(side, ""), "is empty on one side, which the protocol cannot carry; leave the entry out")
+        refuse_entry(separated(side.cast(pa.binary())), "holds 0x01 or 0x02, which separate properties")
+    chosen = pa.array(keep)
+    entries = pc.binary_join_element_wise(names.filter(chosen), values.filter(chosen), "\x01")
+    counts = np.bincount(row[keep], minlength=count)
+    return blank_is_null(pc.binary_join(pa.ListArray.from_arrays(starts(counts), entries), "\x02").cast(pa.binary()))
+
+
+def order_hash(order_key: pa.Array) -> Ints:
+    """|String.hashCode| of each key, in 64 bits, so that the remainder is the one Java's SelectMessageQueueByHash takes."""
+    coded = order_key.cast(pa.string()).dictionary_encode()
+    hashes = np.abs(java_hashes(coded.dictionary.to_pylist()).astype(np.int64))
+    codes = pc.fill_null(coded.indices, NONE).to_numpy(zero_copy_only=False)
+    made: Ints = np.append(hashes, NONE)[codes]  # NONE picks the last one, which is NONE
+    return made
+
+
+def deliver_ms(batch: pa.RecordBatch) -> Ints:
+    at = batch.schema.get_field_index("deliver_time")
+    if at < 0:
+        return np.full(batch.num_rows, NONE, dtype=np.int64)
+    times = batch.column(at)
+    micros = times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64())
+    made: Ints = pc.fill_null(micros, NONE).to_numpy(zero_copy_only=False)
+    return np.where(truth(times.is_valid()), np.where(made < 0, 0, made // 1000), NONE)
+
+
+# ---- small things of Arrow ------------------------------------------------------------------------------------------------
+
+
+def column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    """The column as this type; all null when there is none."""
+    at = batch.schema.get_field_index(name)
+    return pa.nulls(batch.num_rows, kind) if at < 0 else batch.column(at).cast(kind)
+
+
+def numbers(batch: pa.RecordBatch, name: str, missing: int) -> Ints:
+    made: Ints = pc.fill_null(column(batch, name, pa.int64()), missing).to_numpy(zero_copy_only=False)
+    return made
+
+
+def digits(values: Ints, where: Bools) -> pa.Array:
+    """As decimal text; null elsewhere."""
+    return pa.array(values, mask=~where).cast(pa.string()).cast(pa.binary())
+
+
+def fixed(rows: npt.NDArray[np.uint8]) -> pa.Array:
+    """count x width bytes as a binary array."""
+    count, width = rows.shape
+    buffer = pa.py_buffer(np.ascontiguousarray(rows))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, buffer]).cast(pa.binary())
+
+
+def entry(name: str, values: pa.Array) -> pa.Array:
+    """NAME 0x01 value; null where the value is."""
+    return pc.binary_join_element_wise(pa.scalar(f"{name}\x01".encode(), pa.binary()), values, EMPTY)
+
+
+def join(parts: Sequence[pa.Array], separator: bytes = b"") -> pa.Array:
+    """Element by element; nulls are passed over."""
+    return pc.binary_join_element_wise(*parts, pa.scalar(separator, pa.binary()), null_handling="skip")
+
+
+def separated(values: pa.Array) -> pa.Array:
+    return pc.or_(pc.match_substring(values, b"\x01"), pc.match_substring(values, b"\x02"))
+
+
+def blank_is_null(values: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(values, EMPTY), pa.scalar(None, pa.binary()), values)
+
+
+def sizes_of(values: pa.Array) -> Ints:
+    made: Ints = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return made
+
+
+def truth(mask: pa.Array) -> Bools:
+    """A null is no."""
+    made: Bools = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
+    return made
+
+
+def starts(counts: npt.NDArray[Any]) -> pa.Array:
+    return pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))

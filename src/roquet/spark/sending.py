@@ -1,0 +1,271 @@
+"""Requests of one task on their way to the brokers: several at once, each until it is acknowledged.
+
+A request that must go to one queue (a queue or an order key was given) waits until the one before it to that queue is
+acknowledged, and is tried again there and nowhere else; so rows keep their order even when a broker is away for a moment.
+All others take turns over the topic's queues, and a broker that failed is avoided by the next attempt. When a broker says
+that it is busy, fewer are sent at once; many tasks then share what it can take.
+
+An attempt without an answer may have been stored: trying again can make duplicates, which carry the same unique ids.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from roquet.client.core.failures import RETRIED, rejected
+from roquet.client.core.receipt import STATUSES, SendStatus
+from roquet.client.core.routes import MASTER, TopicRoute, as_default
+from roquet.client.core.send_command import SendCommand, SendTemplate
+from roquet.errors import ClientError, ConnectFailed, NoRoute, RoquetError, SendFailed
+from roquet.message import MessageQueue
+from roquet.net.blocking import BlockingCaller, Call
+from roquet.routing.choose import QueueChoice
+from roquet.spark.letters import Letter
+from roquet.wire.bodies import RouteInfo
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.names import DEFAULT_TOPIC
+
+log = logging.getLogger(__name__)
+
+ASK_TIMEOUT_S = 3.0
+PAUSE_S, PAUSE_S_MAX = 0.1, 5.0
+"""Before the second attempt, doubled from one to the next."""
+DEFAULT_QUEUES = 4
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """A letter and what became of its attempts."""
+
+    letter: Letter
+    attempts: list[tuple[str, str]] = field(default_factory=list)
+    queue: MessageQueue | None = None
+    not_before: float = 0.0
+
+
+@dataclass(slots=True)
+class Counts:
+    rows: int = 0
+    requests: int = 0
+    retries: int = 0
+    unsure: int = 0
+    """Rows that a broker has stored, but not as safely as it is set to (a slow disk, a slave that is away)."""
+
+
+class Sending:
+    """Blocking, for one thread. Nothing is sure before `finish` has returned."""
+
+    def __init__(
+        self,
+        caller: BlockingCaller,
+        name_servers: Sequence[str],
+        group: str,
+        *,
+        in_flight_max: int = 8,
+        timeout_s: float = 10.0,
+        retries: int = 8,
+        turn: int = 0,
+    ) -> None:
+        self.counts = Counts()
+        self.caller = caller
+        self.name_servers = list(name_servers)
+        self.group = group
+        self.in_flight_max = in_flight_max
+        self.window: float = in_flight_max
+        """How many may be under way now: halved by every "busy", and back up by one for every windowful that is stored."""
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self._turn = turn
+        self._routes: dict[str, TopicRoute] = {}
+        self._stale: set[str] = set()  # topics whose route is to be asked for again
+        self._choices: dict[str, QueueChoice] = {}
+        self._templates: dict[tuple[str, str, bool], SendTemplate] = {}
+        self._ready: deque[Parcel] = deque()
+        self._under_way: deque[tuple[Call, Parcel]] = deque()
+        self._later: list[Parcel] = []
+        self._behind: dict[MessageQueue, deque[Parcel]] = {}  # of queues that a parcel is on its way to: what waits for it
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """Those that take writes. Raises NoRoute, ConnectFailed."""
+        return self._route(topic).write_queues
+
+    def send(self, letters: Iterable[Letter]) -> None:
+        """Returns when at most `in_flight_max` are without an answer; those are on their way meanwhile. Raises SendFailed."""
+        for letter in letters:
+            self._take(Parcel(letter))
+        while self._left() > self.in_flight_max:
+            self._step()
+        while self._ready and len(self._under_way) < int(self.window):
+            self._start(self._ready.popleft())
+
+    def finish(self) -> None:
+        """Returns when everything is acknowledged. Raises SendFailed."""
+        while self._left():
+            self._step()
+
+    # -- one at a time
+
+    def _left(self) -> int:
+        return len(self._ready) + len(self._under_way) + len(self._later) + sum(map(len, self._behind.values()))
+
+    def _take(self, parcel: Parcel) -> None:
+        queue = parcel.letter.queue
+        if queue is not None:
+            behind = self._behind.get(queue)
+            if behind is not None:
+                behind.append(parcel)
+                return
+            self._behind[queue] = deque()
+        self._ready.append(parcel)
+
+    def _step(self) -> None:
+        if self._later:
+            now = time.monotonic()
+            due = [parcel for parcel in self._later if parcel.not_before <= now]
+            if due:
+                self._later = [parcel for parcel in self._later if parcel.not_before > now]
+                self._ready.extend(due)
+        if self._ready and len(self._under_way) < int(self.window):
+            self._start(self._ready.popleft())
+        elif self._under_way:
+            call, parcel = self._under_way.popleft()
+            try:
+                answer = self.caller.wait(call)
+            except ClientError as error:
+                self._failed(parcel, error)
+            else:
+                self._answered(parcel, answer, call.address)
+        elif self._later:
+            time.sleep(max(0.0, min(parcel.not_before for parcel in self._later) - time.monotonic()))
+
+    def _start(self, parcel: Parcel) -> None:
+        letter = parcel.letter
+        try:
+            route = self._route(letter.topic)
+            avoid = parcel.attempts[-1][0] if parcel.attempts else None
+            queue = parcel.queue = letter.queue or self._choice(letter.topic).next(route.write_queues, 0, avoid)
+            command = SendCommand(
+                self._template(letter, queue.broker_name), queue.queue_id, 0, int(time.time() * 1000), letter.flag, letter.properties,
+                letter.body,
+            )  # fmt: skip
+            self._under_way.append((self.caller.start(master_of(route, queue), command, self.timeout_s), parcel))
+        except ClientError as error:
+            self._failed(parcel, error)
+
+    def _answered(self, parcel: Parcel, answer: Command, address: str) -> None:
+        status = STATUSES.get(answer.code)
+        if status is None:
+            refusal = rejected(answer, address)
+            if answer.code not in RETRIED:
+                raise SendFailed(f"{parcel.letter.rows}: not sent to {parcel.letter.topic!r}: {refusal}", self._tried(parcel, refusal))
+            if answer.code == ResponseCode.SYSTEM_BUSY:
+                self.window = max(1.0, self.window / 2)
+            self._failed(parcel, refusal)
+            return
+        letter = parcel.letter
+        self.window = min(self.in_flight_max, self.window + 1 / self.window)
+        self.counts.rows += letter.count
+        self.counts.requests += 1
+        if status is not SendStatus.SEND_OK:
+            self.counts.unsure += letter.count
+            log.warning("! %s: %s stored it with %s", letter.rows, address, status)
+        if letter.queue is not None:
+            behind = self._behind[letter.queue]
+            if behind:
+                self._ready.append(behind.popleft())
+            else:
+                del self._behind[letter.queue]
+
+    def _failed(self, parcel: Parcel, error: RoquetError) -> None:
+        """Try it again later, or give up."""
+        letter = parcel.letter
+        parcel.attempts = self._tried(parcel, error)
+        self._stale.add(letter.topic)
+        if len(parcel.attempts) > self.retries:
+            tried = "; ".join(f"{broker}: {reason}" for broker, reason in dict.fromkeys(parcel.attempts))
+            raise SendFailed(
+                f"{letter.rows}: not confirmed by topic {letter.topic!r} after {len(parcel.attempts)} attempts ({tried});"
+                " it may be stored nevertheless, and a repetition carries the same unique id",
+                parcel.attempts,
+            ) from None
+        self.counts.retries += 1
+        pause = min(PAUSE_S * 2 ** (len(parcel.attempts) - 1), PAUSE_S_MAX)
+        log.warning("! %s: attempt %d failed, again in %.1f s: %s", letter.rows, len(parcel.attempts), pause, error)
+        parcel.not_before = time.monotonic() + pause
+        self._later.append(parcel)
+
+    def _tried(self, parcel: Parcel, error: RoquetError) -> list[tuple[str, str]]:
+        return [*parcel.attempts, (parcel.queue.broker_name if parcel.queue else "no broker", str(error))]
+
+    # -- where topics are
+
+    def _choice(self, topic: str) -> QueueChoice:
+        made = self._choices.get(topic)
+        if made is None:
+            made = self._choices[topic] = QueueChoice(self._turn)
+        return made
+
+    def _template(self, letter: Letter, broker_name: str) -> SendTemplate:
+        key = (letter.topic, broker_name, letter.batch)
+        made = self._templates.get(key)
+        if made is None:
+            made = self._templates[key] = SendTemplate(
+                self.group, letter.topic, broker_name, default_topic=DEFAULT_TOPIC, default_queues=DEFAULT_QUEUES, batch=letter.batch
+            )
+        return made
+
+    def _route(self, topic: str) -> TopicRoute:
+        known = self._routes.get(topic)
+        if known is not None and topic not in self._stale:
+            return known
+        self._stale.discard(topic)
+        try:
+            info = self._ask(topic)
+            if info is not None:
+                found = TopicRoute(topic, info)
+            elif known is not None and not known.by_default:
+                return known  # it was there: its broker, or the name server, is just being restarted
+            else:
+                # As every producer does: the brokers that create topics on demand create this one with its first message.
+                default = self._ask(DEFAULT_TOPIC)
+                if default is None:
+                    raise NoRoute(f"no broker has topic {topic!r}, and none creates topics on demand; create it first")
+                found = TopicRoute(topic, as_default(default, DEFAULT_QUEUES), by_default=DEFAULT_QUEUES)
+            if not found.write_queues:
+                raise NoRoute(f"topic {topic!r} has no queue that takes writes now: no permission, or no master; look at its brokers")
+        except ClientError:
+            if known is None:
+                raise
+            return known  # what was true a moment ago is the best there is
+        self._routes[topic] = found
+        return found
+
+    def _ask(self, topic: str) -> RouteInfo | None:
+        """None: nobody knows the topic. The name server that answered is asked first the next time."""
+        reasons: list[str] = []
+        for address in list(self.name_servers):
+            try:
+                answer = self.caller.call(address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}), ASK_TIMEOUT_S)
+            except ClientError as error:
+                reasons.append(str(error))
+                continue
+            self.name_servers.remove(address)
+            self.name_servers.insert(0, address)
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            if answer.code != ResponseCode.SUCCESS:
+                raise rejected(answer, address)
+            return RouteInfo.decode(answer.body)
+        raise ConnectFailed(f"no name server answered: {'; '.join(reasons)}")
+
+
+def master_of(route: TopicRoute, queue: MessageQueue) -> str:
+    for broker in route.info.broker_datas:
+        if broker.broker_name == queue.broker_name and MASTER in broker.broker_addrs:
+            return broker.broker_addrs[MASTER]
+    raise NoRoute(f"broker {queue.broker_name!r} has no master that is known; its queues of {queue.topic!r} cannot be written now")
