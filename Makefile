@@ -10,10 +10,10 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help up demo test check interop bench docs clean
+.PHONY: help java up demo test check interop bench bench-spark docs clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-9s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer with venv and ensurepip found. Install one (Debian: apt install python3.11-venv) or run make PYTHON=/path/to/python3.11"; exit 1; }
@@ -25,10 +25,13 @@ $(STAMP): pyproject.toml
 up: $(STAMP) ## name server and broker until Ctrl-C; data in ./data (ARGS="--shards 2" and other options of roquet up)
 	@$(BIN)/roquet up $(ARGS)
 
-demo: $(STAMP) ## the real thing on free ports with a temporary store, in under a minute
+java: $(STAMP)
+	@$(BIN)/python -m roquet.spark.java --install > /dev/null || echo "make: going on without Spark; what needs it is left out"
+
+demo: $(STAMP) java ## the real thing on free ports with a temporary store, in under two minutes
 	@$(BIN)/python demo/run.py $(ARGS)
 
-test: $(STAMP) ## every test (ARGS="-k supervisor" and other options of pytest)
+test: $(STAMP) java ## every test (ARGS="-k supervisor" and other options of pytest)
 	$(BIN)/python -m pytest $(ARGS)
 
 check: $(STAMP) ## ruff and mypy (strict)
@@ -41,6 +44,9 @@ interop: $(STAMP) ## real foreign clients against Roquet; needs Java, Maven and 
 
 bench: $(STAMP) ## Apache RocketMQ and Roquet in turn under the same load; needs Java and Maven
 	$(BIN)/python bench/run.py $(ARGS)
+
+bench-spark: $(STAMP) ## Spark over Kafka and over Roquet in turn, the same records; needs Java and Maven (ARGS=--quick: a fifth of the records)
+	$(BIN)/python bench/spark/run.py $(ARGS)
 
 docs: $(STAMP) ## write docs/configuration.md again from the settings tables
 	$(BIN)/python -m roquet.cli.reference > docs/configuration.md

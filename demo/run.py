@@ -1,4 +1,4 @@
-"""`make demo`: Roquet at work, in under a minute.
+"""`make demo`: Roquet at work, in under two minutes.
 
 Real server processes on free ports with a temporary store, driven by the Python client. Each chapter is a function that
 takes the stage, shows something, leaves facts for the summary, and raises when what it shows does not hold. A new
@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+from data import data_pipeline
 from orders import order_flow
 from stage import Broken, Stage, say
 
@@ -193,7 +194,7 @@ async def read_back(stage: Stage, topic: str) -> Counter[int]:
 
 
 Chapter = Callable[[Stage], Awaitable[None]]
-CHAPTERS: list[Chapter] = [many_messages, kill_the_broker, order_flow]
+CHAPTERS: list[Chapter] = [many_messages, kill_the_broker, order_flow, data_pipeline]
 
 
 async def main(messages: int) -> int:
@@ -231,7 +232,7 @@ def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
 
 
 def run() -> int:
-    parser = argparse.ArgumentParser(description="Roquet at work, in under a minute.")
+    parser = argparse.ArgumentParser(description="Roquet at work, in under two minutes.")
     parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help=f"of the first chapter (default: {MESSAGES:,})")
     arguments = parser.parse_args()
     # The client says what happens to its connections; here the chapters do.

@@ -19,9 +19,14 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
+    from roquet.spark.java import NoJava, find_java
     from roquet.spark.session import session
 
-    made = session("roquet tests", "local[2]", {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})
+    try:
+        find_java()
+    except NoJava as error:
+        pytest.skip(str(error))
+    made = session("roquet tests", "local[2]")
     yield made
     made.stop()
 

@@ -6,6 +6,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roquet.errors import ClientError
@@ -24,10 +26,20 @@ SETTINGS: dict[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
 }
+QUIET = Path(__file__).with_name("log4j2.properties")
+LOCAL = {
+    # On one machine nobody else need reach the driver.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # What is logged before setLogLevel can be called.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET.as_uri()}",
+}
+OLDEST = (4, 2)
+"""Since then Spark asks a Python source for limits and for Trigger.AvailableNow."""
 
 
 class NoSpark(ClientError):
-    """The extra is not installed."""
+    """The extra is not installed, or too old."""
 
 
 def need_spark() -> None:
@@ -35,6 +47,9 @@ def need_spark() -> None:
     for module in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(module) is None:
             raise NoSpark(f"{module} is not installed, which this command needs; install it with: pip install 'roquet[spark]'")
+    installed = version("pyspark")
+    if tuple(int(part) for part in installed.split(".")[:2]) < OLDEST:
+        raise NoSpark(f"pyspark {installed} is installed, and 4.2 or newer is needed; update it with: pip install -U 'roquet[spark]'")
     find_java()
 
 
@@ -47,17 +62,13 @@ def session(app: str, master: str | None = None, conf: Mapping[str, str] | None 
     from pyspark.sql import SparkSession
 
     given = SparkConf()
-    builder = SparkSession.builder.appName(app)
-    if master is not None:
-        builder = builder.master(master)
-    elif not given.contains("spark.master"):
-        builder = builder.master("local[*]")
-        # On one machine nobody else need reach the driver.
-        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    for key, value in SETTINGS.items():
-        if not given.contains(key):
-            builder = builder.config(key, value)
-    for key, value in (conf or {}).items():
+    chosen = master or given.get("spark.master", None) or "local[*]"
+    settings = dict(SETTINGS)
+    if chosen.startswith("local"):
+        settings |= LOCAL
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(app).master(chosen)
+    for key, value in {**{key: value for key, value in settings.items() if not given.contains(key)}, **(conf or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
