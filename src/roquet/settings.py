@@ -306,6 +306,13 @@ class BrokerSettings(Settings):
     max_transfer_count_on_message_in_memory: int = setting(32, "messages of one pull answer", low=1, high=10_000, mutable=True)
     max_transfer_bytes_on_message_in_disk: int = setting(65_536, "bytes of one pull answer far behind", low=1, high=15 * MIB, mutable=True)
     max_transfer_count_on_message_in_disk: int = setting(8, "messages of one pull answer far behind", low=1, high=10_000, mutable=True)
+    max_scan_bytes: int = setting(
+        MIB,
+        "bytes of one answer to a reader that scans a queue, as Spark's does; 0: it gets ordinary answers",
+        low=0,
+        high=15 * MIB,
+        mutable=True,
+    )
     access_message_in_memory_max_ratio: int = setting(40, "percent of memory that counts as near the tail", low=0, high=100, mutable=True)
     file_reserved_time: int = setting(72, "hours a log file is kept after its last write", low=1, high=100_000, mutable=True)
     delete_when: str = setting("04", "hours of the day at which old files go, separated by ';'", mutable=True, check=hours_of_day)

@@ -1,4 +1,4 @@
-"""Pulls: 11 and 361 (which 5.x lite consumers send), with long polling.
+"""Pulls: 11 and 361 (which 5.x lite consumers send), with long polling. Large ones are in `scans.py`.
 
 A pull that finds nothing is parked on its queue and looked at again when the queue's visible end rises. While parked, a
 filtered pull moves its own start over what it has judged, so that nothing is judged twice, and the client's next offset
@@ -17,6 +17,7 @@ from roquet.broker.groups import Groups
 from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.parking import Parking
+from roquet.broker.scans import BUSY_BYTES, Scan, collect, keep_memory
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
 from roquet.errors import Refused
@@ -70,8 +71,10 @@ class Found:
     first: int
     last: int
     count: int = 0
-    records: list[bytes] = field(default_factory=list)
+    records: list[bytes | memoryview] = field(default_factory=list)
     """The bytes of `count` records, some of them in one piece."""
+    sizes: bytes = b""
+    """Of the records, in the answer to a scan."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,12 +92,14 @@ class Pull:
     """The offset as asked for: decides between NOT_FOUND and MOVED."""
     count_max: int
     size_max: int
-    accepts: Callable[[int], bool] | None
+    tags: TagFilter | None
     """Judges a tag hash; None takes all."""
     judge: Judge | None
     """Judges properties; None takes all."""
     deadline_ms: int
     """Not parked when in the past."""
+    scan: Scan | None = None
+    """Set when the reader asked for a large answer."""
 
 
 class Puller:
@@ -124,6 +129,7 @@ class Puller:
         self.fetch = fetch
         self.memory_bytes = memory_bytes
         self.parking = Parking()
+        self.scanned_at = -1  # end of the log at the last scan, -1 before the first
 
     @property
     def parked(self) -> int:
@@ -175,9 +181,10 @@ class Puller:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] topicConfig.readQueueNums:[{topic.read_queues}] "
                 f"consumer:[{peer.address}]",
             )
-        accepts, judge = self._filter(header, group.consume_broadcast_enable)
+        tags, judge = self._filter(header, group.consume_broadcast_enable)
+        scan = Scan.read(command.fields, settings.max_scan_bytes, header.queue_offset) if "scanBytes" in command.fields else None
         suspend_ms = 0
-        if header.sys_flag & PullFlag.SUSPEND:
+        if header.sys_flag & PullFlag.SUSPEND and scan is None:
             suspend_ms = min(max(header.suspend_timeout_millis, 0), SUSPEND_MS_MAX)
             if not settings.long_polling_enable:
                 suspend_ms = settings.short_polling_time_mills
@@ -191,14 +198,15 @@ class Puller:
             header.queue_offset,
             max(1, header.max_msg_nums),  # as upstream, which looks at it after the first
             header.max_msg_bytes if header.max_msg_bytes is not None and header.max_msg_bytes > 0 else 1 << 31,
-            accepts,
+            tags,
             judge,
             self.store.now_ms + suspend_ms if suspend_ms else 0,
+            scan,
         )
         commits = bool(header.sys_flag & PullFlag.COMMIT_OFFSET) and header.commit_offset >= 0
         return pull, header.commit_offset if commits else None
 
-    def _filter(self, header: headers.PullHeader, broadcast_enable: bool) -> tuple[Callable[[int], bool] | None, Judge | None]:
+    def _filter(self, header: headers.PullHeader, broadcast_enable: bool) -> tuple[TagFilter | None, Judge | None]:
         """What the pull wants to see: who judges tag hashes, and who properties."""
         if header.sys_flag & PullFlag.SUBSCRIPTION:
             if not is_tag_type(header.expression_type):
@@ -223,7 +231,7 @@ class Puller:
             if not is_tag_type(subscribed.expression_type):
                 return None, self.filters.for_pull(header.topic, header.consumer_group, header.sub_version)
             found = subscribed
-        return (None if found.sub_string in ("*", "", None) else TagFilter.of(found).takes_hash), None
+        return (None if found.sub_string in ("*", "", None) else TagFilter.of(found)), None
 
     # What is there?
 
@@ -273,19 +281,48 @@ class Puller:
             return Found(Status.OFFSET_OVERFLOW_ONE, offset, first, last)
         if offset > last:
             return Found(Status.OFFSET_OVERFLOW_BADLY, last, first, last)
+        if pull.scan is not None:
+            return self._scan(pull, pull.scan, queue, first, last)
         return self._read(pull, queue, first, last)
 
+    def _scan(self, pull: Pull, scan: Scan, queue: ConsumeQueue, first: int, last: int) -> Found:
+        if self.scanned_at < 0:
+            keep_memory()
+        # Whoever sends meanwhile waits for one answer at most: then answers are short.
+        bytes_max = min(scan.bytes_max, BUSY_BYTES) if self.store.log.end > self.scanned_at >= 0 else scan.bytes_max
+        self.scanned_at = self.store.log.end
+        offset, tags, judge = pull.offset, pull.tags, pull.judge
+        count_max = scan.entries_max(offset, last, filtered=tags is not None or judge is not None)
+        if judge is not None:
+            raw = queue.read(offset, min(count_max, max(1, WORK_MAX // judge.cost)))
+            taken, judged = self._judge(raw, judge, count_max, bytes_max)
+            found = Found(Status.FOUND, offset + judged, first, last, len(taken), taken)
+            found.sizes = b"".join([len(record).to_bytes(4, "big") for record in taken])
+        else:
+            raw = queue.read(offset, count_max)
+            records = collect(self.store.log, raw, None if tags is None else tags.codes, bytes_max)
+            found = Found(Status.FOUND, offset + records.judged, first, last, len(records.sizes), records.pieces, records.sizes_field)
+        if not raw:
+            return self._step_over(queue, offset, first, last)
+        if not found.count:
+            found.status = Status.MESSAGE_WAS_REMOVING if tags is None and judge is None else Status.NO_MATCHED_MESSAGE
+        return found
+
+    def _step_over(self, queue: ConsumeQueue, offset: int, first: int, last: int) -> Found:
+        """Nothing where something should be: step over the file, as upstream does."""
+        step = queue.segments.size // ENTRY_SIZE
+        return Found(Status.OFFSET_FOUND_NULL, min((offset // step + 1) * step, last), first, last)
+
     def _read(self, pull: Pull, queue: ConsumeQueue, first: int, last: int) -> Found:
-        settings, offset, accepts, judge = self.settings, pull.offset, pull.accepts, pull.judge
+        settings, offset, judge = self.settings, pull.offset, pull.judge
+        accepts = None if pull.tags is None else pull.tags.takes_hash
         count_max = min(settings.max_transfer_count_on_message_in_memory, pull.count_max)
         scan = count_max if accepts is None and judge is None else max(SCAN_MAX, count_max)
         if judge is not None:
             scan = min(scan, WORK_MAX // judge.cost)
         raw = queue.read(offset, min(scan, last - offset))
         if not raw:
-            # Nothing where something should be: step over the file, as upstream does.
-            step = queue.segments.size // ENTRY_SIZE
-            return Found(Status.OFFSET_FOUND_NULL, min((offset // step + 1) * step, last), first, last)
+            return self._step_over(queue, offset, first, last)
         size_max = min(settings.max_transfer_bytes_on_message_in_memory, pull.size_max)
         behind = self.store.log.written - int.from_bytes(raw[:8], "big")
         if behind > self.memory_bytes * settings.access_message_in_memory_max_ratio // 100:
@@ -317,14 +354,14 @@ class Puller:
             judged += 1
         return wanted, judged
 
-    def _judge(self, raw: bytes, judge: Judge, count_max: int, size_max: int) -> tuple[list[bytes], int]:
+    def _judge(self, raw: bytes, judge: Judge, count_max: int, size_max: int) -> tuple[list[bytes | memoryview], int]:
         """The records whose properties the judge takes, and how many entries were judged. The first is sent whatever its size.
 
         Stops where the next ones must be read from disk, so that what was judged stays judged. Raises Cold at the first entry.
         """
         read, takes, log_start = self.store.log.read, judge.takes, self.store.log.start
         entries = [(position, length) for position, length, _ in ENTRY.iter_unpack(raw)]
-        taken: list[bytes] = []
+        taken: list[bytes | memoryview] = []
         size = spent = at = 0
         while at < len(entries) and spent < JUDGED_BYTES_MAX:
             start, length = entries[at]
@@ -370,10 +407,10 @@ class Puller:
             upto += 1
         return stop, upto
 
-    def _records(self, wanted: list[tuple[int, int]]) -> list[bytes]:
+    def _records(self, wanted: list[tuple[int, int]]) -> list[bytes | memoryview]:
         """Records that stand near each other in the log come with one read."""
         read = self.store.log.read
-        records: list[bytes] = []
+        records: list[bytes | memoryview] = []
         at, count = 0, len(wanted)
         while at < count:
             start = wanted[at][0]
@@ -395,23 +432,27 @@ class Puller:
         command = pull.command
         if command.is_oneway:
             return
-        if found.records:
-            body = b"".join(found.records)
-            self.stats.got(pull.group, pull.topic, found.count, len(body))
+        pieces, size = found.records, sum(map(len, found.records))
+        if pieces:
+            self.stats.got(pull.group, pull.topic, found.count, size)
         else:
-            body = b""
             self.stats.get_missed += 1
+        if found.sizes:
+            pieces, size = [*pieces, found.sizes], size + len(found.sizes)
         if command.binary:
-            header = headers.PullResponseHeader(0, found.next_offset, found.first, found.last)
-            pull.peer.send(command.reply(code, found.status, headers.encode(header), body).encode())
+            fields = headers.encode(headers.PullResponseHeader(0, found.next_offset, found.first, found.last))
+            if found.sizes:
+                fields["scanCount"] = str(found.count)
+            pull.peer.send(command.reply(code, found.status, fields, b"".join(pieces)).encode())
             return
+        scanned = b',"scanCount":"%d"' % found.count if found.sizes else b""
         head = (
-            b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},'
+            b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"%b},'
             b'"flag":1,"language":"JAVA","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
-            % (code, found.next_offset, found.first, found.last, command.opaque, found.status.encode(), VERSION)
+            % (code, found.next_offset, found.first, found.last, scanned, command.opaque, found.status.encode(), VERSION)
         )
-        size = len(head)
-        pull.peer.send(b"%b%b%b%b" % ((4 + size + len(body)).to_bytes(4, "big"), size.to_bytes(4, "big"), head, body))
+        # One join, so that a large answer is copied once.
+        pull.peer.send(b"".join(((4 + len(head) + size).to_bytes(4, "big"), len(head).to_bytes(4, "big"), head, *pieces)))
 
     def _tell_moved(self, pull: Pull, found: Found) -> None:
         """Upstream's OFFSET_MOVED_EVENT: somebody was sent elsewhere, and a topic keeps that on record."""

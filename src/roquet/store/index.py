@@ -218,23 +218,37 @@ class KeyIndex:
                 self.dropped += excess
             raise
 
+    def fill(self, hashes: Ints, offsets: Numbers, times: Numbers) -> None:
+        """Write keys that are hashed already, in the order of the log: whoever builds a whole index again hashed them elsewhere."""
+        at = 0
+        while at < len(hashes):
+            file = self._writable()
+            stop = at + min(self.entries_max - file.number, CHUNK)
+            self._append(file, hashes[at:stop], offsets[at:stop], times[at:stop])
+            at = stop
+
     def _write(self, file: IndexFile, batch: list[Pending]) -> None:
+        topics, keys, offsets, times = zip(*batch, strict=True)
+        hashes = key_hashes(topics, keys, self._topic_hashes)
+        self._append(file, hashes, np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64))
+
+    def _append(self, file: IndexFile, hashes: Ints, offsets: Numbers, times: Numbers) -> None:
+        """Entries that this file has room for."""
         table, area = file.table, file.area
         assert table is not None
         assert area is not None
-        topics, keys, offsets, times = zip(*batch, strict=True)
-        begin_ms = file.begin_ms if file.number > 1 else times[0]
-        hashes = key_hashes(topics, keys, self._topic_hashes)
+        count = len(hashes)
+        begin_ms = file.begin_ms if file.number > 1 else int(times[0])
         before, slots, newest, fresh = chain(table, hashes % np.int32(self.slots_max), file.number)
-        entries = np.empty(len(batch), dtype=ENTRIES)
+        entries = np.empty(count, dtype=ENTRIES)
         entries["hash"] = hashes
         entries["offset"] = offsets
         # Java divides toward zero and then keeps it within 0 and 2^31 - 1, so a clock that went back counts as no time.
-        entries["seconds"] = ((np.array(times, dtype=np.int64) - begin_ms) // 1000).clip(0, 0x7FFFFFFF)
+        entries["seconds"] = ((times - begin_ms) // 1000).clip(0, 0x7FFFFFFF)
         entries["before"] = before
 
         at = self.entries_at + file.number * ENTRY.size
-        stop = at + len(batch) * ENTRY.size
+        stop = at + count * ENTRY.size
         while file.allocated < stop:
             size = min(STRETCH, self.file_size - file.allocated)
             file.file.allocate(file.allocated, size)
@@ -243,10 +257,10 @@ class KeyIndex:
         # From here on nothing can fail: header and slots are allocated and mapped.
         table[slots] = newest
         if file.number == 1:
-            file.begin_ms, file.begin_offset = times[0], offsets[0]
-        file.end_ms, file.end_offset = times[-1], offsets[-1]
+            file.begin_ms, file.begin_offset = int(times[0]), int(offsets[0])
+        file.end_ms, file.end_offset = int(times[-1]), int(offsets[-1])
         file.slots_used += fresh
-        file.number += len(batch)
+        file.number += count
         HEADER.pack_into(area, 0, *file.header())
         self._last_ms = max(self._last_ms, file.end_ms)
         self._dirty[file.name] = file

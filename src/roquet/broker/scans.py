@@ -1,0 +1,220 @@
+"""Large pulls, for readers that want all of a queue: up to maxScanBytes in one answer instead of 32 messages.
+
+An ordinary pull (11) asks for one with two more fields; a broker that does not know them answers as ever:
+
+    scanBytes    bytes of records that the reader takes at most; the broker's own limit may be lower
+    scanStop     optional: no message at or behind this offset
+
+The answer says in `scanCount` how many records its body holds, and after the records stand their sizes (int32, big-endian):
+
+    +----------+----------+-- ... --+----------+----+----+-- .. --+----+
+    | record 0 | record 1 |         | record n | s0 | s1 |        | sn |
+    +----------+----------+-- ... --+----------+----+----+-- .. --+----+
+
+All other rules are those of a pull. Nothing here is done per message: entries are chosen with numpy, records that stand near
+each other come with one read. One answer is one turn of the loop, so its work is bounded, not only its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from roquet.errors import Refused
+from roquet.store.disk import Cold
+from roquet.store.log import CommitLog
+from roquet.store.queue import ENTRIES
+from roquet.wire.codes import ResponseCode
+from roquet.wire.frame import FRAME_SIZE_MAX
+from roquet.wire.record import SMALLEST
+
+Numbers = npt.NDArray[np.int64]
+
+ENTRIES_MAX = 8_192
+"""Queue entries one answer looks at; with a tag filter, which costs less a message, more."""
+FILTERED_MAX = 32_768
+GAP_MAX = 32 * 1024
+"""Reading over so many bytes of other queues costs as much as one more read."""
+SPAN_MAX = 512 * 1024
+"""Of one read: small enough to stay in the processor's cache."""
+READ_BYTES_MAX = 4 * 1024 * 1024
+"""Of the log that one answer reads: with many queues most of it is foreign. About half a millisecond."""
+READS_MAX = 128
+BUSY_BYTES = 256 * 1024
+"""Of an answer while messages are sent to this broker: some 0.3 ms, about as long as a read full of sends."""
+KEPT_BYTES = 16 * 1024 * 1024
+BLANK_SIZE = 0x7FFFFFFF
+"""Of an entry that stands for a message that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a reader asked for."""
+
+    bytes_max: int
+    stop: int | None
+
+    @classmethod
+    def read(cls, fields: dict[str, str], limit: int, queue_offset: int) -> Scan | None:
+        """None: an ordinary pull, or a broker that has large ones turned off with maxScanBytes=0. Raises Refused."""
+        text = fields.get("scanBytes")
+        if text is None:
+            return None
+        size = whole_number(text)
+        if size is None or not 1 <= size <= FRAME_SIZE_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"scanBytes={text[:40]!r}: bytes of records to answer at most, 1 to {FRAME_SIZE_MAX} are allowed"
+            )
+        stop_text = fields.get("scanStop")
+        stop = None
+        if stop_text is not None:
+            stop = whole_number(stop_text)
+            if stop is None or stop <= queue_offset:
+                text = f"scanStop={stop_text[:40]!r}: the first offset not to answer, it must be larger than queueOffset={queue_offset}"
+                raise Refused(ResponseCode.SYSTEM_ERROR, text)
+        return cls(min(size, limit), stop) if limit else None
+
+    def entries_max(self, offset: int, end: int, *, filtered: bool) -> int:
+        """How many entries to look at, of those before `end`."""
+        stop = end if self.stop is None else min(self.stop, end)
+        return min(FILTERED_MAX if filtered else min(ENTRIES_MAX, self.bytes_max // SMALLEST + 1), stop - offset)
+
+
+def keep_memory() -> None:
+    """Have the C library keep the memory of answers for the next ones. It gives back what is large, and faulting it in again
+    costs a third of a scan; but once something this large was freed, it takes that for usual. Harmless where it does not."""
+    bytearray(KEPT_BYTES)
+
+
+def whole_number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+@dataclass(slots=True)
+class Records:
+    """Pieces of bytes that hold the records one after another, the size of each, and how many entries were judged."""
+
+    pieces: list[bytes | memoryview]
+    sizes: Numbers
+    judged: int
+
+    @property
+    def sizes_field(self) -> bytes:
+        return self.sizes.astype(">i4").tobytes()
+
+
+def collect(log: CommitLog, raw: bytes, codes: Collection[int] | None, bytes_max: int) -> Records:
+    """The records of these queue entries, as many as one answer may hold; the first whatever its size.
+
+    `codes`: tag hashes that are wanted, None for all. Stops before what must be read from disk, and raises Cold when that is
+    the first record.
+    """
+    entries = np.frombuffer(raw, ENTRIES)
+    offsets, sizes = entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
+    keep = (offsets >= log.start) & (sizes < BLANK_SIZE)
+    if codes is not None:
+        # Java narrows the stored 64 bits to 32 before it looks.
+        keep &= np.isin(entries["tag"] & 0xFFFFFFFF, [code & 0xFFFFFFFF for code in codes])
+    chosen = np.flatnonzero(keep)
+    if len(chosen) < len(entries):
+        offsets, sizes = offsets[chosen], sizes[chosen]
+    count = max(1, int(np.cumsum(sizes).searchsorted(bytes_max, "right")))
+    count = min(count, len(chosen))
+    offsets, sizes = offsets[:count], sizes[:count]
+    pieces: list[bytes | memoryview] = []
+    at = 0
+    for span in bounded(spans(offsets, sizes, log.segments.size)):
+        try:
+            data = log.read(span.start, span.length)
+        except Cold as cold:
+            if at:
+                break
+            raise together(cold, log, offsets[span.stop :], sizes[span.stop :]) from None
+        if span.length == span.size:
+            pieces.append(data)  # nothing foreign between them
+        else:
+            pieces.append(cut(data, offsets[at : span.stop] - span.start, sizes[at : span.stop]))
+        at = span.stop
+    judged = int(chosen[at]) if at < len(chosen) else len(entries)
+    return Records(pieces, sizes[:at], judged)
+
+
+class Span(NamedTuple):
+    """Records that are read together."""
+
+    stop: int
+    """The number of the first record that is not among them."""
+    start: int
+    """In the log."""
+    length: int
+    size: int
+    """Of the records alone."""
+
+
+def spans(offsets: Numbers, sizes: Numbers, file_size: int) -> Iterator[Span]:
+    """Records that stand near each other in one file, not too many bytes at a time."""
+    if not len(offsets):
+        return iter(())
+    ends, sums = offsets + sizes, np.cumsum(sizes)
+    gaps = offsets[1:] - ends[:-1]
+    files = np.arange(int(offsets[0]) // file_size + 1, int(ends[-1] - 1) // file_size + 1) * file_size
+    stops = np.concatenate((np.flatnonzero((gaps > GAP_MAX) | (gaps < 0)) + 1, offsets.searchsorted(files), (len(offsets),)))
+    stops = np.unique(stops)
+    begins = np.append(0, stops[:-1])
+    if int((ends[stops - 1] - offsets[begins]).max()) > SPAN_MAX:
+        stops = shorter(offsets, ends, begins.tolist(), stops.tolist())
+        begins = np.append(0, stops[:-1])
+    starts = offsets[begins]
+    lengths, taken = ends[stops - 1] - starts, np.diff(sums[stops - 1], prepend=0)
+    return map(Span, stops.tolist(), starts.tolist(), lengths.tolist(), taken.tolist())
+
+
+def shorter(offsets: Numbers, ends: Numbers, begins: list[int], stops: list[int]) -> Numbers:
+    """The same runs, with those that are too long cut where they become so."""
+    found: list[int] = []
+    for begin, stop in zip(begins, stops, strict=True):
+        while begin < stop:
+            # Offsets rise inside a run, so the place is found by halving.
+            begin += max(1, int(ends[begin:stop].searchsorted(int(offsets[begin]) + SPAN_MAX, "right")))
+            found.append(begin)
+    return np.array(found, np.int64)
+
+
+def bounded(all_spans: Iterator[Span]) -> Iterator[Span]:
+    """As many as one answer may read; the first whatever its length."""
+    read = 0
+    for number, span in enumerate(all_spans):
+        read += span.length
+        if number and (number >= READS_MAX or read > READ_BYTES_MAX):
+            return
+        yield span
+
+
+def cut(data: bytes, starts: Numbers, sizes: Numbers) -> bytes | memoryview:
+    """The records at these places of `data`, one after another."""
+    size = int(sizes[0])
+    if (sizes == size).all():
+        # Equal ones are gathered by numpy, an eighth of the cost: every byte of `data` seen as the begin of a record.
+        everywhere = np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
+        return everywhere[starts].view(np.uint8).data
+    return b"".join([data[start:stop] for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)])
+
+
+def together(cold: Cold, log: CommitLog, offsets: Numbers, sizes: Numbers) -> Cold:
+    """One trip to the disk for this read and all that the next answer needs."""
+    fetches = [cold.fetch]
+    for span in bounded(spans(offsets, sizes, log.segments.size)):
+        try:
+            log.read(span.start, span.length)
+        except Cold as another:
+            fetches.append(another.fetch)
+
+    def fetch() -> None:
+        for one in fetches:
+            one()
+
+    return Cold(fetch)

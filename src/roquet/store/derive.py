@@ -1,0 +1,281 @@
+"""A piece of the log -> its records and their queue and index entries, many at once.
+
+`scan` and `fanout` say what a record is and what is derived from it, one record at a time. Here the same is done with numpy over
+millions, for checks and rebuilds of whole stores; a property test holds both to the same answers. Positions count from the
+piece's first byte, which stands at `base` in the log.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roquet.store.fanout import KEYS_MAX, PREPARED, ROLLBACK, TRANSACTION_MASK, queue_tag
+from roquet.store.index import POWERS, TopicHashes
+from roquet.store.scan import RECORD_MIN, parse
+from roquet.wire.hashing import java_hash
+from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from roquet.wire.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
+
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Bits = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+SIZE_AND_MAGIC = struct.Struct(">iI")
+MAGICS = (SIZE_AND_MAGIC.pack(0, MAGIC_V1)[4:], SIZE_AND_MAGIC.pack(0, MAGIC_V2)[4:])
+MAGIC_START = MAGICS[0][:3]  # of both
+assert MAGICS[1].startswith(MAGIC_START)
+SEPARATOR = 2  # between two properties; 1 stands between name and value
+PADDING = bytes(16)  # so that a look at the eight bytes from any property on stays inside
+
+
+@dataclass(slots=True)
+class Records:
+    """Whole records in the order of the log, a column a field."""
+
+    base: int
+    starts: Longs
+    sizes: Ints
+    queue_ids: Ints
+    queue_offsets: Longs
+    sys_flags: Ints
+    store_ms: Longs
+    topics: list[str]
+    """The distinct ones."""
+    topic_of: Ints
+    """Which of them a record has."""
+    text: bytes
+    """All properties, each record's ended by a separator, then padding."""
+    text_at: Longs
+    """Where each record's begin there."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def offsets(self) -> Longs:
+        """In the log."""
+        return self.starts + self.base
+
+    @property
+    def queued(self) -> Bits:
+        """fanout.is_queued of each."""
+        kind = self.sys_flags & TRANSACTION_MASK
+        found: Bits = (kind != PREPARED) & (kind != ROLLBACK)
+        return found
+
+    def properties(self, number: int) -> str:
+        stop = self.text_at[number + 1] if number + 1 < len(self) else len(self.text) - len(PADDING)
+        return self.text[self.text_at[number] : stop - 1].decode()
+
+
+def walk(data: bytes, at: int, stop: int) -> tuple[list[int], int]:
+    """The starts of what look like records, one behind the other, and where that ends: at `stop` or later, or where nothing begins."""
+    starts: list[int] = []
+    add, unpack, size_of_data = starts.append, SIZE_AND_MAGIC.unpack_from, len(data)
+    stop = min(stop, size_of_data - SIZE_AND_MAGIC.size + 1)
+    while at < stop:
+        size, magic = unpack(data, at)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_MIN or at + size > size_of_data:
+            break
+        add(at)
+        at += size
+    return starts, at
+
+
+def next_record(data: bytes, at: int, base: int) -> int:
+    """Where the first whole record at or after this position begins, -1 when none does. It knows itself: it carries its own offset."""
+    place = data.find(MAGIC_START, at + 4)
+    while place >= 0:
+        start = place - 4
+        size = int.from_bytes(data[start:place], "big", signed=True)
+        if size >= RECORD_MIN and data[place : place + 4] in MAGICS and parse(data[start : start + size], base + start) is not None:
+            return start
+        place = data.find(MAGIC_START, place + 1)
+    return -1
+
+
+def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = True) -> tuple[Records, list[tuple[int, str]]]:
+    """The records that begin at these positions, and those that are none, each with what is wrong: scan.parse of each."""
+    at = np.array(starts, dtype=np.int64)
+    sizes, magic, crcs = _field(data, at, ">i4"), _field(data, at + 4, ">u4"), _field(data, at + 8, ">i4")
+    queue_ids, queue_offsets, physical = _field(data, at + 12, ">i4"), _field(data, at + 20, ">i8"), _field(data, at + 28, ">i8")
+    flags = _field(data, at + 36, ">i4")
+    ends = at + sizes
+    store_at = at + 56 + 12 * ((flags & BORN_HOST_V6) != 0)
+    body_at = store_at + 28 + 12 * ((flags & STORE_HOST_V6) != 0) + 4
+    body_size = _field(data, body_at - 4, ">i4").astype(np.int64)
+    body_end = body_at + body_size
+    fits = (body_size >= 0) & (body_end + 3 <= ends)
+    wide = magic == MAGIC_V2
+    topic_at = body_end + 1 + wide
+    topic_size = np.where(wide, _field(data, body_end, ">u2"), _field(data, body_end, ">u1")).astype(np.int64)
+    topic_end = topic_at + topic_size
+    text_at = topic_end + 2
+    fits &= (text_at <= ends) & (topic_size > 0)
+    text_size = _field(data, topic_end, ">u2").astype(np.int64)
+    fits &= text_at + text_size == ends
+    bad = [(int(at[n]), "its lengths do not add up") for n in np.flatnonzero(~fits)]
+    itself = (physical == at + base) & (queue_offsets >= 0) & (queue_ids >= 0)
+    bad += [(int(at[n]), "it is not the record of this place") for n in np.flatnonzero(fits & ~itself)]
+    good = fits & itself
+    if check_crc:
+        view, checksum = memoryview(data), zlib.crc32
+        kept = np.flatnonzero(good & (body_size > 0))  # upstream stores 0 for an empty body
+        sums = [checksum(view[a:b]) for a, b in zip(body_at[kept].tolist(), body_end[kept].tolist(), strict=True)]
+        wrong = kept[(np.array(sums, dtype=np.int64) & 0x7FFFFFFF) != crcs[kept]]
+        bad += [(int(at[n]), "the checksum of its body is wrong") for n in wrong]
+        good[wrong] = False
+    chosen = np.flatnonzero(good)
+    ids: dict[bytes, int] = {}
+    names = [data[a:b] for a, b in zip(topic_at[chosen].tolist(), topic_end[chosen].tolist(), strict=True)]
+    topic_of = np.array([ids.setdefault(name, len(ids)) for name in names], dtype=np.int32)
+    texts = [data[a:b] for a, b in zip(text_at[chosen].tolist(), ends[chosen].tolist(), strict=True)]
+    torn = _not_text(list(ids), texts, topic_of)
+    if torn:
+        bad += [(int(at[chosen[n]]), "its topic or properties are no text") for n in torn]
+        kept = np.setdiff1d(np.arange(len(chosen)), torn)
+        chosen, topic_of, texts = chosen[kept], topic_of[kept], [texts[n] for n in kept.tolist()]
+    text_sizes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)) + 1
+    found = Records(
+        base,
+        at[chosen],
+        sizes[chosen],
+        queue_ids[chosen],
+        queue_offsets[chosen],
+        flags[chosen],
+        _field(data, store_at[chosen], ">i8"),
+        [name.decode(errors="replace") for name in ids],
+        topic_of,
+        b"\x02".join([*texts, PADDING]),
+        np.cumsum(text_sizes) - text_sizes,
+    )
+    return found, sorted(bad)
+
+
+def _field(data: bytes, positions: Longs, kind: str) -> npt.NDArray[Any]:
+    """The number at each position. One outside the data gives any number: whoever asks there finds out by other fields."""
+    dtype = np.dtype(kind)
+    if len(data) < dtype.itemsize:
+        return np.zeros(len(positions), dtype=dtype.newbyteorder("="))
+    every = np.ndarray((len(data) - dtype.itemsize + 1,), dtype, buffer=data, strides=(1,))
+    return every[np.clip(positions, 0, len(every) - 1)].astype(dtype.newbyteorder("="))
+
+
+def _not_text(topics: list[bytes], texts: list[bytes], topic_of: Ints) -> list[int]:
+    """The records whose topic or properties hold a zero, as a torn write leaves them, or are not UTF-8."""
+    spoiled = [number for number, name in enumerate(topics) if not _is_text(name)]
+    torn = set(np.flatnonzero(np.isin(topic_of, spoiled)).tolist()) if spoiled else set()
+    if not _is_text(b"\x02".join(texts)):
+        torn |= {number for number, text in enumerate(texts) if not _is_text(text)}
+    return sorted(torn)
+
+
+def _is_text(raw: bytes) -> bool:
+    if b"\0" in raw:
+        return False
+    if not raw.isascii():
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+# What is derived
+
+
+def queue_tags(records: Records, delays_ms: Sequence[int]) -> Longs:
+    """fanout.queue_tag of each record."""
+    tags: Longs = np.zeros(len(records), dtype=np.int64)
+    owners, starts, stops = _values(records, b"TAGS")
+    hashes, _ = _hashes(records.text, starts, stops)
+    tags[owners] = hashes.view(np.int32)
+    # The broker's own two topics carry times in place of tags.
+    own = [number for number, topic in enumerate(records.topics) if topic in (SCHEDULE_TOPIC, TIMER_TOPIC)]
+    for number in np.flatnonzero(np.isin(records.topic_of, own)).tolist() if own else ():
+        topic = records.topics[records.topic_of[number]]
+        tags[number] = queue_tag(topic, records.properties(number), int(records.store_ms[number]), delays_ms)
+    return tags
+
+
+def key_entries(records: Records) -> tuple[Longs, Ints]:
+    """(the record's number, index.key_hash) of every key that is indexed, in the order of the index."""
+    uniques, unique_starts, unique_stops = _values(records, b"UNIQ_KEY")
+    owners, starts, stops = _words(records.text, *_values(records, b"KEYS"))
+    order = np.concatenate((uniques, owners)).argsort(kind="stable")  # the unique key comes first
+    owners = np.concatenate((uniques, owners))[order]
+    starts = np.concatenate((unique_starts, starts))[order]
+    stops = np.concatenate((unique_stops, stops))[order]
+    kept = (stops > starts) & ((records.sys_flags & TRANSACTION_MASK) != ROLLBACK)[owners]
+    owners, starts, stops = owners[kept], starts[kept], stops[kept]
+    hashes, units = _hashes(records.text, starts, stops)
+    known = TopicHashes()
+    heads = np.array([known[topic] for topic in records.topics], dtype=np.uint32)
+    # h(topic# + key) = h(topic#) * 31^len(key) + h(key); the index holds the absolute value, 0 for the one that has none.
+    joined = np.abs((heads[records.topic_of[owners]] * POWERS[units] + hashes).view(np.int32)) if len(owners) else hashes.view(np.int32)
+    joined[joined < 0] = 0
+    return owners, joined
+
+
+def _values(records: Records, name: bytes) -> tuple[Longs, Longs, Longs]:
+    """(record, start, stop) of this property's value, for the records that have it; the last one when it stands twice."""
+    text = np.frombuffer(records.text, dtype=np.uint8)
+    ends = np.flatnonzero(text == SEPARATOR)
+    if not len(ends):
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    begins = np.append(0, ends[:-1] + 1)
+    mark = name + b"\x01"
+    head = mark[:8]
+    words = np.ndarray((len(text) - 7,), ">u8", buffer=records.text, strides=(1,))[begins]
+    here = (words >> np.uint64(64 - 8 * len(head))) == int.from_bytes(head, "big")
+    for more in range(8, len(mark)):
+        here[here] = text[begins[here] + more] == mark[more]
+    begins, ends = begins[here], ends[here]
+    owners = np.searchsorted(records.text_at, begins, side="right") - 1
+    last = np.append(owners[1:] != owners[:-1], True) if len(owners) else np.empty(0, np.bool_)
+    return owners[last], begins[last] + len(mark), ends[last]
+
+
+def _words(raw: bytes, owners: Longs, starts: Longs, stops: Longs) -> tuple[Longs, Longs, Longs]:
+    """The words of these values that are not empty, at most KEYS_MAX of a record."""
+    text = np.frombuffer(raw, dtype=np.uint8)
+    spaces = np.flatnonzero(text == 0x20)
+    if not len(starts) or not len(spaces):
+        return owners, starts, stops
+    inside = np.searchsorted(starts, spaces, side="right") - 1
+    spaces = spaces[(inside >= 0) & (spaces < stops[inside])]
+    # Values lie apart and in order, so the n-th start and the n-th stop belong together.
+    begins, ends = np.sort(np.append(starts, spaces + 1)), np.sort(np.append(stops, spaces))
+    filled = ends > begins
+    begins, ends = begins[filled], ends[filled]
+    owned = owners[np.searchsorted(starts, begins, side="right") - 1]
+    rank = np.arange(len(owned)) - np.searchsorted(owned, owned, side="left")
+    kept = rank < KEYS_MAX
+    return owned[kept], begins[kept], ends[kept]
+
+
+def _hashes(raw: bytes, starts: Longs, stops: Longs) -> tuple[npt.NDArray[np.uint32], Longs]:
+    """(Java's hash, length in UTF-16 units) of each range of bytes. Ranges of one length make a matrix, hashed in one product."""
+    sizes = stops - starts
+    hashes = np.zeros(len(starts), dtype=np.uint32)
+    for size in np.unique(sizes[sizes > 0]).tolist():
+        chosen = np.flatnonzero(sizes == size)
+        rows = np.ndarray((len(raw) - size + 1,), f"V{size}", buffer=raw, strides=(1,))[starts[chosen]]
+        matrix = rows.view(np.uint8).reshape(len(chosen), size).astype(np.uint32)
+        hashes[chosen] = matrix @ POWERS[:size][::-1]
+    if not raw.isascii():
+        text = np.frombuffer(raw, dtype=np.uint8)
+        beyond = np.cumsum(text >= 0x80)
+        for number in np.flatnonzero(beyond[np.maximum(stops - 1, 0)] > np.where(starts > 0, beyond[starts - 1], 0)).tolist():
+            word = raw[starts[number] : stops[number]].decode()
+            hashes[number] = java_hash(word) & 0xFFFFFFFF
+            sizes[number] = len(word.encode("utf-16-le", "surrogatepass")) // 2
+    return hashes, sizes
