@@ -7,7 +7,7 @@ from importlib import import_module
 
 from roquet.cli.options import Commands, default_namesrv, noun
 
-NAMES: tuple[str, ...] = ()
+NAMES: tuple[str, ...] = ("archive", "restore", "sql", "analytics", "dlq", "trace", "lag", "verify", "rebuild")
 """Modules of roquet.cli.pipelines, in the order of --help; each has add_command(commands)."""
 
 EXAMPLES = """
@@ -34,7 +34,7 @@ def place_options(parser: argparse.ArgumentParser, *, store: bool = True) -> Non
     )
     if store:
         parser.add_argument(
-            "--store", metavar="DIR", default=None, help="read the files of this store directory instead; no broker is needed"
+            "--store", metavar="DIR", default=None, help="read the files of this store instead; no broker is needed"
         )
     parser.add_argument("--access-key", metavar="KEY", default=None, help="for brokers that check access")
     parser.add_argument("--secret-key", metavar="SECRET", default=None, help="its secret (better: $ROQUET_SECRET_KEY)")
