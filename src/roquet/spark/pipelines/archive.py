@@ -1,0 +1,392 @@
+"""Topics into an archive, exactly once: batch by batch, each with one commit that holds its files and its offsets.
+
+The driver plans ranges of queues; tasks read, decode and write them and answer with facts about files; the driver commits.
+What happens in a crash stands in archive/ledger.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from roquet.errors import CallTimeout, ConnectFailed
+from roquet.message import MessageQueue
+from roquet.spark.archive.compact import FILES_MAX, Group, groups, rewrite
+from roquet.spark.archive.delta import DeltaBook, in_place
+from roquet.spark.archive.jobs import Here, OnSpark, Runner
+from roquet.spark.archive.ledger import Fault, Ledger, no_fault
+from roquet.spark.archive.manifest import ArchiveError, Commit, File, Gap, Kind, State, evolved
+from roquet.spark.archive.plan import chosen_topics, cut, rows_of_batch, starts
+from roquet.spark.archive.read import archive_info, opened, read_archive, verify_archive
+from roquet.spark.archive.typed import parse_property
+from roquet.spark.archive.write import Parts, Shape, staged, write_ranges
+from roquet.spark.columns import BY_NAME, COLUMNS
+from roquet.spark.decode import Decoder
+from roquet.spark.offsets import Offsets, Range, limited, ranges
+from roquet.spark.options import place_of
+from roquet.spark.places import DataGone, Place, Wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Plan", "Summary", "archive", "archive_info", "compact", "plan", "read_archive", "verify_archive"]
+
+log = logging.getLogger(__name__)
+
+BATCH_ROWS = 4_000_000
+BATCH_BYTES = 2 << 30
+EVERY_S = 60.0
+"""How long a following archive gathers messages for one commit."""
+AWAY_S = 300.0
+"""How long brokers may be away before a run that does not follow gives up."""
+TASKS_PER_CORE = 1
+DECODE_ROWS = 65_536
+"""In one go: a quarter faster than 4,096, which suits Spark's rows better than files."""
+
+EARLIEST, LATEST = "earliest", "latest"
+ALL = Wanted()
+
+
+class Book(Protocol):
+    """Where commits go: Ledger, or a Delta table."""
+
+    state: State
+
+    def stage(self) -> Path: ...
+
+    def commit(
+        self,
+        kind: Kind,
+        files: Sequence[File] = (),
+        *,
+        removed: Sequence[str] = (),
+        ranges: Sequence[tuple[MessageQueue, int, int]] = (),
+        gaps: Sequence[Gap] = (),
+        filtered: bool = False,
+        columns: tuple[str, ...] = (),
+        properties: tuple[tuple[str, str], ...] = (),
+    ) -> Commit: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a task is given."""
+
+    where: dict[str, str]
+    ranges: tuple[Range, ...]
+    wanted: Wanted
+    staging: str
+    prefix: str
+    """Of the names of its files: tells the batch."""
+    shape: Shape
+    delta: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    files: tuple[File, ...] = ()
+    read_bytes: int = 0
+    gone: DataGone | None = None
+    away: str = ""
+    """A server did not answer: what it said. Worth another try."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a run would read: of every queue start and stop."""
+
+    ranges: list[Range]
+    gaps: list[Gap]
+    fresh: list[tuple[MessageQueue, int]]
+    """Queues that the archive does not know yet, and where they begin: recorded even when they hold nothing."""
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.ranges)
+
+
+@dataclass(slots=True)
+class Summary:
+    messages: int = 0
+    """Read; with a filter more than rows."""
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    compacted: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+    offsets: Offsets = field(default_factory=dict)
+
+
+def run_task(task: Task, open_place: Callable[[Mapping[str, str]], Place] = place_of) -> Answer:
+    """In an executor. Errors that the driver should decide about come back as values."""
+    place = open_place(task.where)
+    parts = Parts(Path(task.staging), task.shape, in_place if task.delta else staged, prefix=task.prefix)
+    schema = task.shape.decoded()
+    bytes_read = 0
+
+    def decoded(queue: MessageQueue) -> Any:
+        decoder = Decoder(schema, queue.broker_name)
+
+        def batches(chunk: Any) -> Any:
+            nonlocal bytes_read
+            bytes_read += int(chunk.sizes.sum())
+            return decoder.batches(chunk, DECODE_ROWS)
+
+        return batches
+
+    try:
+        return Answer(tuple(write_ranges(place, task.ranges, task.wanted, parts, decoded)), bytes_read)
+    except DataGone as gone:
+        return Answer(gone=gone)
+    except (ConnectFailed, CallTimeout) as error:
+        return Answer(away=str(error))
+    finally:
+        parts.abandon()
+        place.close()
+
+
+@dataclass(slots=True)
+class Job:
+    """One run: what it is to do, and the place it looks at."""
+
+    where: dict[str, str]
+    topics: Sequence[str]
+    starting: str | int
+    until_ms: int | None
+    wanted: Wanted
+    shape: Shape
+    batch_rows: int
+    batch_bytes: int
+    skip_lost: bool
+    delta: bool
+    run: Runner
+    open_place: Callable[[Mapping[str, str]], Place]
+
+    def plan(self, place: Place, state: State, ends: Offsets | None = None) -> Plan:
+        """From where the archive stands to `ends`, or to what is there now. Raises DataGone, ArchiveError, NoRoute."""
+        queues = [queue for topic in chosen_topics(self.topics, place.topics()) for queue in place.queues(topic)]
+        bounds = place.bounds(queues)
+        away = sorted({queue.broker_name for queue in queues if queue not in bounds})
+        if away:
+            raise ConnectFailed(f"broker {', '.join(away)} does not answer, and has queues of these topics")
+        begin, gaps = starts(state.offsets, self._first(place, state, bounds), bounds, skip_lost=self.skip_lost)
+        if ends is None:
+            ends = {queue: high for queue, (_, high) in bounds.items()}
+            if self.until_ms is not None:
+                ends |= {queue: min(ends[queue], stop) for queue, stop in place.offsets_at(queues, self.until_ms).items() if queue in ends}
+        return Plan(ranges(begin, ends), gaps, [(queue, at) for queue, at in begin.items() if queue not in state.offsets])
+
+    def _first(self, place: Place, state: State, bounds: Mapping[MessageQueue, tuple[int, int]]) -> Offsets:
+        """Where queues begin that the archive does not know. A queue added to a known topic begins at its first message."""
+        known = {queue.topic for queue in state.offsets}
+        fresh = [queue for queue in bounds if queue.topic not in known]
+        if self.starting == EARLIEST or not fresh:
+            return {}
+        if self.starting == LATEST:
+            return {queue: bounds[queue][1] for queue in fresh}
+        return place.offsets_at(fresh, int(self.starting))
+
+    def batch(self, book: Book, planned: Plan, rows_max: int) -> tuple[list[File], int, int]:
+        """One batch of the plan, committed: its files, messages and bytes read.
+
+        Raises DataGone, ConnectFailed; then nothing has changed.
+        """
+        begin = {one.queue: one.start for one in planned.ranges}
+        ends = limited(begin, {one.queue: one.stop for one in planned.ranges}, rows_max)
+        taken = ranges(begin, ends)
+        staging = book.stage()
+        tasks = [
+            Task(self.where, part, self.wanted, str(staging), f"part-{book.state.number + 1:08d}-", self.shape, self.delta)
+            for part in cut(taken, self.run.width * TASKS_PER_CORE)
+        ]
+        answers: list[Answer] = self.run(partial(run_task, open_place=self.open_place), tasks)
+        for answer in answers:
+            if answer.gone is not None:
+                raise answer.gone
+            if answer.away:
+                raise ConnectFailed(answer.away)
+        files = [file for answer in answers for file in answer.files]
+        reached = {queue: (at, at) for queue, at in planned.fresh} | {one.queue: (one.start, one.stop) for one in taken}
+        book.commit(
+            "append",
+            files,
+            ranges=[(queue, start, stop) for queue, (start, stop) in reached.items()],
+            gaps=planned.gaps,
+            filtered=self.wanted != ALL,
+            columns=self.shape.columns,
+            properties=self.shape.properties,
+        )
+        return files, sum(one.rows for one in taken), sum(answer.read_bytes for answer in answers)
+
+
+def open_book(path: str | Path, *, delta: bool, fault: Fault = no_fault) -> Book:
+    """Raises ArchiveError when the directory has the other format."""
+    is_delta = (Path(path) / "_delta_log").is_dir()
+    is_parquet = (Path(path) / "_roquet" / "archive.json").exists()
+    if (is_delta and not delta) or (is_parquet and delta):
+        has, wanted = ("delta", "parquet") if is_delta else ("parquet", "delta")
+        raise ArchiveError(f"{path} is an archive of format {has} and cannot go on as {wanted}; use --format {has} or another directory")
+    if delta:
+        return DeltaBook.open(Path(path), fault=fault)
+    return Ledger.open(path, fault=fault)
+
+
+def shape_of(state: State, columns: Sequence[str] | None, properties: Sequence[str]) -> Shape:
+    for name in columns or ():
+        if name not in BY_NAME:
+            raise ArchiveError(f"there is no column {name}; there are {', '.join(BY_NAME)}")
+    chosen = tuple(columns) if columns else (() if state.columns else tuple(column.name for column in COLUMNS))
+    return Shape(*evolved(state, chosen, [parse_property(text) for text in properties]))
+
+
+def plan(
+    where: Mapping[str, str], topics: Sequence[str], to: str | Path, *, starting: str | int = EARLIEST, until_ms: int | None = None,
+    skip_lost: bool = False, open_place: Callable[[Mapping[str, str]], Place] = place_of,
+) -> Plan:  # fmt: skip
+    """What `archive` would read now. Changes nothing."""
+    there = (Path(to) / "_roquet").is_dir() or (Path(to) / "_delta_log").is_dir()
+    job = Job(
+        dict(where), topics, starting, until_ms, ALL, Shape(), BATCH_ROWS, BATCH_BYTES, skip_lost, False, Here(), open_place
+    )  # fmt: skip
+    with closing(open_place(where)) as place:
+        return job.plan(place, opened(to) if there else State())
+
+
+def archive(
+    where: Mapping[str, str],
+    topics: Sequence[str],
+    to: str | Path,
+    *,
+    spark: SparkSession | None = None,
+    starting: str | int = EARLIEST,
+    until_ms: int | None = None,
+    wanted: Wanted = ALL,
+    columns: Sequence[str] | None = None,
+    properties: Sequence[str] = (),
+    delta: bool = False,
+    batch_rows: int = BATCH_ROWS,
+    batch_bytes: int = BATCH_BYTES,
+    skip_lost: bool = False,
+    follow: bool = False,
+    every_s: float = EVERY_S,
+    compact_above: int | None = FILES_MAX,
+    stop: Callable[[], bool] = lambda: False,
+    wait: Callable[[float], object] = time.sleep,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    open_place: Callable[[Mapping[str, str]], Place] = place_of,
+    fault: Fault = no_fault,
+) -> Summary:
+    """Messages of these topics to `to`, each exactly once, also over many runs and crashes.
+
+    `where`: source options that name the place. `topics`: names, `orders-*`, `/regular expressions/`. `starting`: earliest,
+    latest or ms since 1970, for topics that the archive does not know yet. Until what is there now, or with `follow` until
+    `stop()` is true. Without `spark` it works in this process alone.
+    """
+    begun = time.monotonic()
+    summary = Summary()
+    with closing(open_book(to, delta=delta, fault=fault)) as book, closing(open_place(where)) as place:
+        run: Runner = Here() if spark is None else OnSpark(spark)
+        shape = shape_of(book.state, columns, properties)
+        job = Job(
+            dict(where), topics, starting, until_ms, wanted, shape, batch_rows, batch_bytes, skip_lost, delta, run, open_place
+        )  # fmt: skip
+        work(job, book, place, summary, follow, every_s, stop, wait, progress)
+        if compact_above is not None and not stop():
+            summary.compacted = compact_book(book, Path(to), run, more_than=compact_above)
+    summary.seconds = time.monotonic() - begun
+    summary.offsets = dict(book.state.offsets)
+    return summary
+
+
+def work(
+    job: Job,
+    book: Book,
+    place: Place,
+    summary: Summary,
+    follow: bool,
+    every_s: float,
+    stop: Callable[[], bool],
+    wait: Callable[[float], object],
+    progress: Callable[[int, int], None],
+) -> None:
+    ends: Offsets | None = None
+    bytes_read = messages = total = 0
+    away_since: float | None = None
+    while not stop():
+        try:
+            planned = job.plan(place, book.state, ends)
+            if not follow and ends is None:
+                ends = {one.queue: one.stop for one in planned.ranges}
+                total = planned.rows
+            if planned.ranges or planned.gaps or planned.fresh:
+                rows_max = rows_of_batch(job.batch_rows, job.batch_bytes, messages, bytes_read)
+                files, read, size = job.batch(book, planned, rows_max)
+                messages, bytes_read = messages + read, bytes_read + size
+                summary.batches += 1
+                summary.messages += read
+                summary.rows += sum(file.rows for file in files)
+                summary.files += len(files)
+                summary.bytes += sum(file.bytes for file in files)
+                summary.gaps.extend(planned.gaps)
+                progress(messages, total)
+            away_since = None
+            if not follow and not planned.ranges:
+                return
+            if follow and planned.rows < job.batch_rows:
+                patient(every_s, stop, wait)
+        except DataGone:
+            if not job.skip_lost:
+                raise
+            # Retention was faster than the batch. Planned again, the next one begins where there is something, with a gap.
+            log.warning("messages went away while they were read; planning again")
+        except (ConnectFailed, CallTimeout) as error:
+            away_since = time.monotonic() if away_since is None else away_since
+            if not follow and time.monotonic() - away_since > AWAY_S:
+                raise
+            log.warning("%s; trying again", error)
+            patient(min(every_s, 1.0), stop, wait)
+
+
+def patient(seconds: float, stop: Callable[[], bool], wait: Callable[[float], object]) -> None:
+    """Waits, in small steps, so that a signal is heard."""
+    until = time.monotonic() + seconds
+    while not stop() and (left := until - time.monotonic()) > 0:
+        wait(min(0.2, left))
+
+
+def rewrite_task(root: str, staging: str, shape: Shape, group: Group) -> list[File]:
+    return rewrite(Path(root), group, Path(staging), shape)
+
+
+def compact_book(book: Book, root: Path, run: Runner, *, more_than: int = 1) -> int:
+    """Small files of each day put together; how many went. Every commit replaces some, so a crash costs one at most."""
+    if isinstance(book, DeltaBook):
+        return book.compact(more_than)
+    assert isinstance(book, Ledger)
+    shape = Shape(book.state.columns, book.state.properties)
+    gone = 0
+    waiting = groups(book.state.files.values(), more_than=more_than)
+    while waiting:
+        now, waiting = waiting[: run.width * 2], waiting[run.width * 2 :]
+        staging = book.stage()
+        made = run(partial(rewrite_task, str(root), str(staging), shape), now)
+        removed = [file.path for group in now for file in group.files]
+        book.commit("replace", [file for files in made for file in files], removed=removed)
+        gone += len(removed)
+    return gone
+
+
+def compact(path: str | Path, *, spark: SparkSession | None = None, fault: Fault = no_fault) -> int:
+    """All days of an archive that have more than one small file; how many files were put together."""
+    with closing(open_book(path, delta=(Path(path) / "_delta_log").is_dir(), fault=fault)) as book:
+        return compact_book(book, Path(path), Here() if spark is None else OnSpark(spark))
