@@ -10,10 +10,10 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help java up demo test check interop bench bench-spark docs clean
+.PHONY: help java up demo test check interop bench bench-spark exactly-once docs tour clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer with venv and ensurepip found. Install one (Debian: apt install python3.11-venv) or run make PYTHON=/path/to/python3.11"; exit 1; }
@@ -48,8 +48,14 @@ bench: $(STAMP) ## Apache RocketMQ and Roquet in turn under the same load; needs
 bench-spark: $(STAMP) ## Spark over Kafka and over Roquet in turn, the same records; needs Java and Maven (ARGS=--quick: a fifth of the records)
 	$(BIN)/python bench/spark/run.py $(ARGS)
 
+exactly-once: $(STAMP) java ## the archive under kill -9 of driver, executor and broker, 30 rounds (ARGS="--format delta --seed 1"; soak/README.md)
+	$(BIN)/python -m soak.exactly_once $(ARGS)
+
 docs: $(STAMP) ## write docs/configuration.md again from the settings tables
 	$(BIN)/python -m roquet.cli.reference > docs/configuration.md
+
+tour: $(STAMP) java ## run examples/tour.py, a notebook with Spark, and write docs/tour.md with its output and plots
+	$(BIN)/python docs/notebook.py examples/tour.py docs/tour.md
 
 clean: ## remove what make made: the virtual environment, caches, build output; never ./data
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

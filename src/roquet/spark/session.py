@@ -58,9 +58,12 @@ def session(app: str, master: str | None = None, conf: Mapping[str, str] | None 
     need_spark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Under spark-submit the JVM is there already and knows what was asked for; without this a SparkConf is empty.
+        SparkContext._ensure_initialized()
     given = SparkConf()
     chosen = master or given.get("spark.master", None) or "local[*]"
     settings = dict(SETTINGS)
