@@ -1,6 +1,7 @@
 """Real clients against a running cluster, and stores handed from one broker to another. One line a check.
 
-python interop/run.py [--against roquet|apache|apache-5.5.0] [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,differential] [--json]
+python interop/run.py [--against roquet|apache|apache-5.5.0] [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,differential,spark]
+                      [--json] [--keep]
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ import java_client
 import mixed
 import mqadmin
 import report
+import spark_exchange
 import store_exchange
 from client_logs import PassedOver
 from java_client import JavaClient
 from report import Reporter, Section
 from store_exchange import ApachePeer, Peer, RoquetPeer
 
-PARTS = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed", "store", "differential")
+from roquet.errors import ClientError
+from roquet.spark.session import need_spark, session
+
+PARTS = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed", "store", "differential", "spark")
 PEERS: dict[str, Callable[[], Peer]] = {
     "roquet": RoquetPeer,
     "apache": lambda: ApachePeer(apache.SERVER),
@@ -96,7 +101,7 @@ class Run:
         """Compile what the parts need; a part whose tools are missing is skipped by name."""
         missing = apache.missing_tools()
         needed = {part.removeprefix("java-") for part in self.only if part.startswith("java-")}
-        if {"mqadmin", "mixed"} & set(self.only):
+        if {"mqadmin", "mixed", "spark"} & set(self.only):
             needed |= set(java_client.VERSIONS)
         if {"store", "go"} & set(self.only):
             needed |= {java_client.VERSIONS[0]}
@@ -176,12 +181,31 @@ class Run:
             return [(section, lambda section: section.skip("all checks", "5.5.0 answers differently in many places, and is not compared"))]
         return [(section, partial(differential.check, peer=self.peer, directory=self.directory / "differential"))]
 
+    def spark(self) -> None:
+        """Tables and streams, with the cluster asked for and with Apache's: one after the other, in one session."""
+        if "spark" not in self.only or not self.java:
+            return
+        try:
+            need_spark()
+        except ClientError as missing:
+            self._skip("spark", str(missing))
+            return
+        spark = session("roquet interop", "local[2]")
+        try:
+            for peer in [self.peer] if isinstance(self.peer, ApachePeer) else [self.peer, ApachePeer(apache.SERVER)]:
+                ours, timed = isinstance(peer, RoquetPeer), peer.name != f"apache-{apache.SERVER}"
+                directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="spark-"))
+                body = partial(spark_exchange.check, spark=spark, peer=peer, java=self.java, directory=directory, timed=timed)
+                self.reporter.run(Section(f"spark, {peer.name}"), partial(body, logs=servers_logs if ours else None))
+        finally:
+            spark.stop()
+
     def run(self) -> None:
         self.prepare()
         with ThreadPoolExecutor(AT_ONCE) as pool:
             stores = [*self.of_differences(), *self.of_stores()]
             try:
-                if self.java.keys() | ({"go"} if self.go else set()) and set(self.only) - {"store", "differential"}:
+                if self.java.keys() | ({"go"} if self.go else set()) and set(self.only) - {"store", "differential", "spark"}:
                     with (
                         self.peer.name_server(apache.free_port(), self.directory / "namesrv") as namesrv,
                         self.peer.broker(
@@ -197,6 +221,7 @@ class Run:
                             self.reporter.run(Section("roquet's servers"), partial(servers_logs, servers=[namesrv, broker]))
                 for each in [pool.submit(self.reporter.run, *job) for job in stores]:
                     each.result()
+                self.spark()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 report.kill_programs()

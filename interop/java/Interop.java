@@ -15,6 +15,8 @@ import java.util.concurrent.Future;
  * Interop check NAMESRV PREFIX              everything a client can do
  * Interop write NAMESRV MANIFEST            fill a store, note what went in
  * Interop read  NAMESRV MANIFEST PREFIX     find it all again
+ * Interop send  NAMESRV MANIFEST PREFIX TOPIC timed|untimed    messages that Spark is to read, noted
+ * Interop receive NAMESRV MANIFEST PREFIX TOPIC STEM COUNT     messages that Spark wrote, noted
  * </pre>
  */
 final class Interop {
@@ -37,6 +39,18 @@ final class Interop {
             case "read":
                 try (Cluster cluster = new Cluster(args[1], args[3])) {
                     new Store(cluster).read(Path.of(args[2]));
+                    phase("closing");
+                }
+                break;
+            case "send":
+                try (Cluster cluster = new Cluster(args[1], args[3])) {
+                    new SparkExchange(cluster).send(args[4], "timed".equals(args[5]), Path.of(args[2]));
+                    phase("closing");
+                }
+                break;
+            case "receive":
+                try (Cluster cluster = new Cluster(args[1], args[3])) {
+                    new SparkExchange(cluster).receive(args[4], args[5], Integer.parseInt(args[6]), Path.of(args[2]));
                     phase("closing");
                 }
                 break;
