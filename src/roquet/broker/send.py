@@ -186,13 +186,18 @@ class Sender:
     def _messages(self, body: bytes, suffix: str) -> list[BatchedMessage]:
         """The messages of a batch, checked and ready to store. Raises Refused, and then none is stored.
 
-        A name that stands in a message and in `suffix` has the latter's value, as in Java's map: 5.x has its unique key there.
+        A name that stands in a message and in `suffix` has the latter's value, as in Java's map; but a message keeps its own
+        unique key (5.x gives the whole batch one too): as 5.x brokers do, and else who drops repeated ids would lose messages.
         """
         messages: list[BatchedMessage] = []
         # Looked for once in the whole, not in every message: most batches have neither.
         tagged, keyed = b"TAGS\x01" in body, b"KEYS\x01" in body
         unique, odd = property_of(suffix, "UNIQ_KEY"), "TAGS\x01" in suffix or "KEYS\x01" in suffix
         added = suffix.encode()
+        if unique and b"UNIQ_KEY\x01" in body:
+            keyless = "".join(["\x02" + item for item in suffix[1:].split("\x02") if not item.startswith("UNIQ_KEY\x01")])
+        else:
+            keyless = ""
         limit = PROPERTIES_MAX - len(added)
         for flag, one, raw in split_batch(body):
             try:
@@ -201,10 +206,12 @@ class Sender:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"properties in the batch are not UTF-8: {error}") from None
             if "\0" in text or len(raw) > limit:
                 check_properties(text + suffix)
-            properties = raw + added if raw and raw[-1] != 2 else raw + added[1:]
+            more = keyless if keyless and property_of(text, "UNIQ_KEY") else suffix
+            tail = added if more is suffix else more.encode()
+            properties = raw + tail if raw and raw[-1] != 2 else raw + tail[1:]
             keys: Iterable[str]
-            if odd or (keyed and unique):
-                text += suffix
+            if odd or more is not suffix or (keyed and unique):
+                text += more
                 tag, keys = tag_hash(property_of(text, "TAGS")), index_keys(text)
             else:
                 tag = tag_hash(property_of(text, "TAGS")) if tagged else 0
