@@ -303,6 +303,25 @@ def test_a_group_that_cannot_be_written_does_not_stop_the_query(caplog: pytest.L
     assert "progress of group g could not be written: gone" in caplog.text
 
 
+def test_a_group_that_could_not_be_written_is_told_again_although_nothing_happens() -> None:
+    class Refusing(Imagined):
+        refuses = True
+
+        def commit(self, group: str, offsets: dict[MessageQueue, int]) -> None:
+            if self.refuses:
+                raise ConnectFailed("gone")
+            super().commit(group, offsets)
+
+    place = Refusing(q0=100)
+    scene = Scene(place, groupId="g")
+    end = scene.watch.latest({queue(0): 10})
+    scene.watch.latest(end)
+    place.refuses = False
+    for _ in range(100):
+        scene.later(end)
+    assert place.committed == [("g", {queue(0): 100})]
+
+
 def test_the_newest_offsets_show_the_lag() -> None:
     scene = Scene(Imagined(q0=100), maxOffsetsPerTrigger="10")
     assert scene.watch.latest({queue(0): 0}) == {queue(0): 10}

@@ -3,10 +3,10 @@
 async def pay(message: Message, order: Order) -> TransactionState:      # runs when the message is stored, but hidden
     async with database.transaction():
         ...                                                             # remember message.transaction_id, or a key of your own
-    return COMMIT
+    return TransactionState.COMMIT
 
 async def was_paid(message: ReceivedMessage) -> TransactionState:       # a broker asks when it heard nothing
-    return COMMIT if await database.is_paid(message.keys[0]) else ROLLBACK
+    return TransactionState.COMMIT if await database.is_paid(message.keys[0]) else TransactionState.ROLLBACK
 
 async with TransactionProducer("payments", "127.0.0.1:9876", execute=pay, check=was_paid) as producer:
     result = await producer.send_in_transaction(Message("paid", b"...", keys=["order-17"]), order)
@@ -29,8 +29,6 @@ from roquet.message import Message, ReceivedMessage
 
 log = logging.getLogger(__name__)
 
-COMMIT = TransactionState.COMMIT
-ROLLBACK = TransactionState.ROLLBACK
 UNKNOWN = TransactionState.UNKNOWN
 
 Execute = Callable[[Message, Any], Any]

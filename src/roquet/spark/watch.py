@@ -28,6 +28,8 @@ DISCOVER_S = 5.0
 """How often new topics, queues and brokers are looked for."""
 AWAY_S = 2.0
 """How long a broker that did not answer is left alone: trying may take seconds, and the others would wait."""
+MIRROR_AGAIN_S = 5.0
+"""How long after a failure a group's progress is written again."""
 SAMPLE_ROWS = 64
 """Messages of a queue by which the size of the next ones is judged."""
 USUAL_SIZE = 1_024.0
@@ -58,6 +60,7 @@ class Watch:
         self._away: dict[str, float] = {}  # broker -> not to be asked before
         self._last_batch = -1e9
         self._mirrored: Offsets | None = None
+        self._mirror_after = -1e9  # after a failure: not before
         self._sizes: dict[MessageQueue, float] = {}
         self._told: set[str] = set()
 
@@ -253,13 +256,15 @@ class Watch:
     def _mirror(self, start: Offsets) -> None:
         """Spark asks what comes after `start` when everything before it is done: that is the group's progress."""
         group, commit = self.options.group, getattr(self.place, "commit", None)
-        if not group or commit is None or start == self._mirrored:
+        if not group or commit is None or start == self._mirrored or self._clock() < self._mirror_after:
             return
         try:
             commit(group, {queue: offset for queue, offset in start.items() if queue in self._bounds})
         except ClientError as error:
             self._tell(f"the progress of group {group} could not be written: {error}; the query goes on")
-        self._mirrored = dict(start)
+            self._mirror_after = self._clock() + MIRROR_AGAIN_S
+        else:
+            self._mirrored = dict(start)
 
 
 def named(queues: Sequence[MessageQueue]) -> str:

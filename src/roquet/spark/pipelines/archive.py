@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roquet.errors import CallTimeout, ConnectFailed
+from roquet.errors import CallTimeout, ConnectFailed, NoRoute
 from roquet.message import MessageQueue
 from roquet.spark.archive.compact import FILES_MAX, Group, groups, rewrite
 from roquet.spark.archive.delta import DeltaBook, in_place
@@ -148,7 +148,7 @@ def run_task(task: Task, open_place: Callable[[Mapping[str, str]], Place] = plac
         return Answer(tuple(write_ranges(place, task.ranges, task.wanted, parts, decoded)), bytes_read)
     except DataGone as gone:
         return Answer(gone=gone)
-    except (ConnectFailed, CallTimeout) as error:
+    except (ConnectFailed, CallTimeout, NoRoute) as error:
         return Answer(away=str(error))
     finally:
         parts.abandon()
@@ -174,7 +174,7 @@ class Job:
 
     def plan(self, place: Place, state: State, ends: Offsets | None = None) -> Plan:
         """From where the archive stands to `ends`, or to what is there now. Raises DataGone, ArchiveError, NoRoute."""
-        queues = [queue for topic in chosen_topics(self.topics, place.topics()) for queue in place.queues(topic)]
+        queues = self._queues(place, state)
         bounds = place.bounds(queues)
         away = sorted({queue.broker_name for queue in queues if queue not in bounds})
         if away:
@@ -185,6 +185,15 @@ class Job:
             if self.until_ms is not None:
                 ends |= {queue: min(ends[queue], stop) for queue, stop in place.offsets_at(queues, self.until_ms).items() if queue in ends}
         return Plan(ranges(begin, ends), gaps, [(queue, at) for queue, at in begin.items() if queue not in state.offsets])
+
+    def _queues(self, place: Place, state: State) -> list[MessageQueue]:
+        there = place.topics()
+        try:
+            return [queue for topic in chosen_topics(self.topics, there) for queue in place.queues(topic)]
+        except NoRoute as error:
+            # A name server forgets a broker that goes, and its topics with it. One that was archived before will come back.
+            chosen_topics(self.topics, [*there, *sorted({queue.topic for queue in state.offsets})])
+            raise ConnectFailed(f"{error}, and the archive has it; its broker may be away") from None
 
     def _first(self, place: Place, state: State, bounds: Mapping[MessageQueue, tuple[int, int]]) -> Offsets:
         """Where queues begin that the archive does not know. A queue added to a known topic begins at its first message."""
