@@ -146,7 +146,11 @@ def test_every_python_snippet_of_the_readme_is_one_of_those_that_run() -> None:
     assert len(FRAGMENTS) == 5
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "tour.py")
+"""The tour needs Spark, and has a test of its own: test_tour.py."""
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_runs(example: Path) -> None:
     async def scenario() -> None:
         async with roquet.embedded() as mq:
