@@ -111,7 +111,7 @@ def stream(spark: SparkSession, where: dict[str, str], directory: Path, a_trigge
 
 def main(namesrv: str, topic: str, directory: Path, a_trigger: int) -> None:
     spark = session("cluster job")  # on the master that spark-submit was given
-    assert spark.sparkContext.master.startswith("spark://"), spark.sparkContext.master
+    assert str(spark.sparkContext.master).startswith("spark://"), spark.sparkContext.master
     place = {"namesrvAddr": namesrv}
     where = {**place, "subscribe": topic, "minPartitions": "4"}  # so few messages would fit into one task
     batch(spark, where, directory / "batch")
