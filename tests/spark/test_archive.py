@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from roquet.cli.main import main
 from roquet.errors import ConnectFailed, NoRoute
 from roquet.message import MessageQueue
 from roquet.spark.archive import write
+from roquet.spark.archive.delta import DeltaBook
 from roquet.spark.archive.jobs import OnSpark, TaskFailed, cause
 from roquet.spark.archive.ledger import load
 from roquet.spark.archive.manifest import ArchiveError, Gap, Span
@@ -163,6 +167,21 @@ def test_a_broker_that_is_away_for_a_moment_is_waited_for(topic: str, where: dic
     assert verify_archive(tmp_path / "a").fine
 
 
+def test_a_topic_that_is_forgotten_while_its_broker_is_away_is_waited_for(topic: str, where: dict[str, str], tmp_path: Path) -> None:
+    asked = iter(range(1 << 30))
+
+    def forgetful(options: Any) -> Any:
+        """As a name server that has just lost the broker; but the archive has a batch of the topic already."""
+        place = place_of(options)
+        real = place.topics
+        place.topics = lambda: [] if next(asked) == 1 else real()  # type: ignore[method-assign]
+        return place
+
+    assert archive(where, [topic], tmp_path / "a", batch_rows=COUNT // 2, open_place=forgetful, every_s=0.01).rows == COUNT
+    with pytest.raises(NoRoute):
+        archive(where, [topic, "never-there"], tmp_path / "a")
+
+
 def test_messages_that_are_gone_stop_the_run_unless_they_may_be_skipped(topic: str, where: dict[str, str], tmp_path: Path) -> None:
     archive(where, [topic], tmp_path / "a", batch_rows=3, stop=after(1))
     reached = load(tmp_path / "a").offsets
@@ -274,6 +293,33 @@ def test_a_compacted_file_is_in_the_order_of_its_queues(topic: str, where: dict[
 def test_a_day_with_very_many_small_files_is_compacted_unasked(topic: str, where: dict[str, str], tmp_path: Path) -> None:
     assert archive(where, [topic], tmp_path / "a", batch_rows=50, compact_above=10).compacted == 0
     assert archive(where, [topic], tmp_path / "a", compact_above=5).compacted == 6
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_a_run_that_follows_compacts_while_it_goes(topic: str, where: dict[str, str], tmp_path: Path, delta: bool) -> None:
+    """It may run for months."""
+    seen: list[int] = []
+    summary = archive(
+        where, [topic], tmp_path / "a", batch_rows=20, follow=True, every_s=0.01, compact_above=4, delta=delta,
+        progress=lambda done, _: seen.append(done), stop=lambda: len(seen) == COUNT // 20,
+    )  # fmt: skip
+    assert summary.compacted >= 10
+    assert archive_info(tmp_path / "a")["files"] <= 5
+    assert len(archive_table(tmp_path / "a")) == COUNT
+    assert verify_archive(tmp_path / "a").problems == []
+
+
+def test_a_delta_table_keeps_a_committed_file_whatever_number_its_name_has(topic: str, where: dict[str, str], tmp_path: Path) -> None:
+    """Names of an uncommitted batch tell its number; those that optimize gives mean something else."""
+    archive(where, [topic], tmp_path, delta=True)
+    with closing(DeltaBook.open(tmp_path)) as book:
+        file = next(iter(book.state.files.values()))
+        other = replace(file, path=file.path.replace("part-00000000", "part-00000099"))
+        shutil.copy(tmp_path / file.path, tmp_path / other.path)
+        book.commit("append", [other], columns=book.state.columns)
+    with closing(DeltaBook.open(tmp_path)) as book:
+        book.stage()
+    assert (tmp_path / other.path).exists()
 
 
 def test_verify_finds_what_was_done_to_the_files(topic: str, where: dict[str, str], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from roquet.errors import Damaged
 from roquet.message import MessageQueue
+from roquet.spark.archive.compact import SMALL_BYTES
 from roquet.spark.archive.ledger import ArchiveBusy, Fault, no_fault, take_lock
 from roquet.spark.archive.manifest import ArchiveError, Commit, File, Gap, Kind, State, partition, state_from_json, state_to_json
 from roquet.spark.archive.write import Shape
@@ -93,8 +94,10 @@ class DeltaBook:
         self._sweep(strangers)
 
     def _uncommitted(self) -> list[Path]:
+        """Of a batch that has no commit. Files that optimize made are named by other numbers, and are committed."""
         names = [(path, path.name.split("-")[1]) for path in self.root.glob("topic=*/date=*/part-*.parquet")]
-        return [path for path, number in names if number.isdigit() and int(number) > self.state.number]
+        later = [path for path, number in names if number.isdigit() and int(number) > self.state.number]
+        return [path for path in later if path.relative_to(self.root).as_posix() not in self.state.files]
 
     def _sweep(self, paths: list[Path]) -> None:
         for path in paths:
@@ -179,7 +182,8 @@ class DeltaBook:
 def crowded(state: State, more_than: int) -> bool:
     days: dict[tuple[str, str], int] = {}
     for file in state.files.values():
-        days[file.topic, file.date] = days.get((file.topic, file.date), 0) + 1
+        if file.bytes < SMALL_BYTES:
+            days[file.topic, file.date] = days.get((file.topic, file.date), 0) + 1
     return any(count > more_than for count in days.values())
 
 

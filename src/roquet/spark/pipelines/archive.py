@@ -309,9 +309,13 @@ def archive(
         job = Job(
             dict(where), topics, starting, until_ms, wanted, shape, batch_rows, batch_bytes, skip_lost, delta, run, open_place
         )  # fmt: skip
-        work(job, book, place, summary, follow, every_s, stop, wait, progress)
-        if compact_above is not None and not stop():
-            summary.compacted = compact_book(book, Path(to), run, more_than=compact_above)
+
+        def tidy() -> None:
+            if compact_above is not None and not stop():
+                summary.compacted += compact_book(book, Path(to), run, more_than=compact_above)
+
+        work(job, book, place, summary, follow, every_s, stop, wait, progress, tidy)
+        tidy()
     summary.seconds = time.monotonic() - begun
     summary.offsets = dict(book.state.offsets)
     return summary
@@ -327,6 +331,7 @@ def work(
     stop: Callable[[], bool],
     wait: Callable[[float], object],
     progress: Callable[[int, int], None],
+    tidy: Callable[[], None],
 ) -> None:
     ends: Offsets | None = None
     bytes_read = messages = total = 0
@@ -348,6 +353,8 @@ def work(
                 summary.bytes += sum(file.bytes for file in files)
                 summary.gaps.extend(planned.gaps)
                 progress(messages, total)
+                if follow:  # it may have no end
+                    tidy()
             away_since = None
             if not follow and not planned.ranges:
                 return
