@@ -31,8 +31,15 @@ java: $(STAMP)
 demo: $(STAMP) java ## the real thing on free ports with a temporary store, in under two minutes
 	@$(BIN)/python demo/run.py $(ARGS)
 
-test: $(STAMP) java ## every test (ARGS="-k supervisor" and other options of pytest)
+test: $(STAMP) java ## every test, those of Spark beside the others (ARGS="-k supervisor" and other options of pytest: one after another)
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/python -m pytest tests/spark > $(VENV)/spark-tests.log 2>&1 & spark=$$!; \
+	$(BIN)/python -m pytest --ignore=tests/spark; rest=$$?; \
+	wait $$spark; of_spark=$$?; echo "tests/spark:"; cat $(VENV)/spark-tests.log; \
+	test $$rest -eq 0 -a $$of_spark -eq 0
+else
 	$(BIN)/python -m pytest $(ARGS)
+endif
 
 check: $(STAMP) ## ruff and mypy (strict)
 	$(BIN)/python -m ruff check .
