@@ -171,6 +171,32 @@ def test_a_run_that_ends_does_not_wait_for_more() -> None:
     assert scene.watch.latest({queue(0): 90}) == {queue(0): 100}
 
 
+def test_a_run_that_ends_waits_for_what_does_not_answer_and_does_not_end_without_it() -> None:
+    class Flickering(Imagined):
+        """As a name server that has just lost a broker, and then a broker that is being restarted."""
+
+        looks = 0
+
+        def queues(self, topic: str) -> list[MessageQueue]:
+            self.looks += 1
+            self.away = {"a"} if self.looks == 3 else set()
+            return super().queues("nothing" if self.looks == 2 else topic)
+
+    scene = Scene(Flickering(q0=100), startingOffsets="earliest")
+    start = scene.watch.initial()
+    scene.watch.freeze()
+    assert scene.watch.latest(start) == {queue(0): 100}
+
+
+def test_a_run_that_ends_fails_when_something_stays_away() -> None:
+    place = Imagined(q0=100)
+    place.away = {"a"}
+    scene = Scene(place, timeout="30s")
+    with pytest.raises(BrokerAway, match="a does not answer"):
+        scene.watch.freeze()
+    assert 1_030 <= scene.now < 1_040
+
+
 def test_a_run_that_ends_reads_nothing_that_comes_later() -> None:
     scene = Scene(Imagined(q0=100))
     scene.watch.freeze()

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from roquet.errors import ClientError
+from roquet.errors import CallTimeout, ClientError, ConnectFailed, NoRoute
 from roquet.message import MessageQueue
 from roquet.spark.offsets import Offsets, Range, backlog, limited, limited_by_bytes, ranges
 from roquet.spark.options import LATEST, Edge, Options
 from roquet.spark.places import Place, Wanted
-from roquet.spark.scan import Bounds, all_bounds, lost, resolve, subscribed, there
+from roquet.spark.scan import Bounds, BrokerAway, all_bounds, lost, resolve, subscribed, there
 
 log = logging.getLogger("roquet.spark")
 
@@ -77,8 +77,25 @@ class Watch:
         return resolve(self.place, "startingOffsets", self.options.starting or Edge(LATEST), self._bounds, self._began_ms)
 
     def freeze(self) -> None:
-        """From now on nothing newer than this moment is read."""
-        self._poll()
+        """From now on nothing newer than this moment is read.
+
+        A run that ends must not leave out in silence what just did not answer (a name server forgets a broker for a moment when
+        their connection breaks): this waits for all of it, and raises when that takes too long.
+        """
+        deadline = self._clock() + self.options.where.timeout_s
+        while True:
+            try:
+                queues = subscribed(self.place, self.options)
+                self._bounds |= all_bounds(self.place, queues)
+                break
+            except (NoRoute, BrokerAway, ConnectFailed, CallTimeout) as error:
+                if self._clock() >= deadline:
+                    raise
+                self._tell(f"{error}; waiting, because a run until now must see everything")
+                self._sleep(AWAY_S)
+        self._queues = queues
+        self._discovered = self._polled = self._clock()
+        self._cap()
         self._frozen = True
 
     def latest(self, start: Offsets, unlimited: bool = False) -> Offsets:
