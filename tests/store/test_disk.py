@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from roquet.store.disk import Cold, DiskFile, RealDisk, RealFile
+from roquet.store.disk import Cold, DiskFile, RealDisk, RealFile, used_share
 
 MIB = 1 << 20
 
@@ -172,3 +172,10 @@ def test_the_lock_excludes_another_process_and_is_free_again_after_release(tmp_p
     assert (tmp_path / "lock").read_bytes() == b"lock"
     release()
     assert another() == "taken"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "free", "available", "share"), [(100, 40, 40, 0.6), (100, 93, 20, 7 / 27), (100, 0, 0, 1.0), (0, 0, 0, 0.0)]
+)
+def test_blocks_that_are_reserved_for_others_do_not_make_a_disk_look_full(blocks: int, free: int, available: int, share: float) -> None:
+    assert used_share(blocks, free, available) == pytest.approx(share)

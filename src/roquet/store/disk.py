@@ -181,6 +181,12 @@ class RealFile:
         return f"<RealFile {self.path}>"
 
 
+def used_share(blocks: int, free: int, available: int) -> float:
+    """As df and upstream reckon: of what is used and what we may still use. Blocks that are reserved for others count as neither."""
+    used = blocks - free
+    return used / (used + available) if used + available else 0.0
+
+
 class RealDisk:
     def open(self, path: str, *, size: int | None = None) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if size is not None else 0)
@@ -230,8 +236,8 @@ class RealDisk:
             os.close(fd)
 
     def used_ratio(self, path: str) -> float:
-        total, free = self.total_bytes(path)
-        return 1.0 - free / total if total else 0.0
+        found = os.statvfs(path)
+        return used_share(found.f_blocks, found.f_bfree, found.f_bavail)
 
     def total_bytes(self, path: str) -> tuple[int, int]:
         found = os.statvfs(path)
