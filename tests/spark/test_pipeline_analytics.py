@@ -78,3 +78,18 @@ def test_a_dry_run_shows_the_counts_and_sends_nothing(spark: Any, servers: Serve
     assert main([*arguments, "--window", "100 days", "--json"]) == 0
     assert [(row["key"], row["count"]) for row in json.loads(capsys.readouterr().out)] == [("paid", 3)]
     assert spark.read.format("rocketmq").options(namesrvAddr=servers.namesrv, subscribe="analytics-dry-out").load().count() == 0
+
+
+def test_the_command_counts_until_now_and_a_second_run_goes_on(
+    spark: Any, servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = servers.topic("analytics-command", 1)
+    servers.topic("analytics-command-counts", 1)
+    arguments = ["pipeline", "analytics", topic, "--to", "analytics-command-counts", "--checkpoint", str(tmp_path / "c")]
+    arguments += ["-n", servers.namesrv]
+    servers.send([Message(topic, b"x", tags="paid") for _ in range(3)])
+    assert main([*arguments, "--until-now", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["messages"] == 3
+    servers.send([Message(topic, b"x", tags="paid") for _ in range(2)])
+    assert main([*arguments, "--until-now"]) == 0
+    assert "2 messages of analytics-command counted" in capsys.readouterr().out

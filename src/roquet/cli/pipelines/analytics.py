@@ -63,8 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         until_now=arguments.until_now,
         to_where=to_where,
     )
-    seen, rows, sent = -1, 0, 0
-    began = None
+    seen, rows = -1, 0
     try:
         while query.isActive or (query.lastProgress and query.lastProgress["batchId"] > seen):
             ended = query.awaitTermination(1)
@@ -72,9 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
                 if progress["batchId"] <= seen:
                     continue
                 seen = progress["batchId"]
-                began = began or progress["timestamp"]
                 rows += progress["numInputRows"]
-                sent += max(0, int(progress["sink"]["numOutputRows"] or 0))
                 if progress["numInputRows"]:
                     note(f"batch {seen}: {counted(progress['numInputRows'], 'message')}, {rows_a_second(progress)}")
             if ended:
@@ -88,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         emit_json(facts)
     else:
-        emit(f"{counted(rows, 'message')} of {arguments.topic} counted in {counted(seen + 1, 'batch')}; windows go to {arguments.to}.")
+        emit(f"{counted(rows, 'message')} of {arguments.topic} counted; windows go to {arguments.to}.")
     return 0
 
 
