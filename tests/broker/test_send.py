@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from roquet.broker import send as send_module
 from roquet.store.disk import RealFile
 from roquet.wire.batch import join_batch
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -318,3 +319,95 @@ def test_properties_that_end_with_a_separator_take_the_hot_path_too(whole: Whole
     first, second = stored(whole)
     assert first.properties == b"UNIQ_KEY\x01U1\x02CLUSTER\x01DefaultCluster"
     assert second.properties == b"UNIQ_KEY\x01U2\x02WAIT\x01true\x02WAIT\x01true\x02CLUSTER\x01DefaultCluster"
+
+
+# A batch of many goes through columns; the same, told that it is not many, message by message.
+batch_texts = (
+    properties.map(lambda values: "\x02".join(f"{name}\x01{value}" for name, value in values.items()))
+    | st.sampled_from(
+        ["", "TAGS\x01a\x02KEYS\x01k1  k2\x02UNIQ_KEY\x01U1\x02", "a\x02b\x01", "KEYS\x01\x02UNIQ_KEY\x01", "DELAY\x010", "MYDELAY\x011"]
+    )
+).map(str.encode)
+batches = st.lists(st.tuples(st.integers(-(1 << 31), (1 << 31) - 1), st.binary(max_size=60), batch_texts), min_size=1, max_size=6)
+"""Mostly sound; what is spoiled comes from `spoil`."""
+spoil = st.sampled_from(
+    [None, None, None, (0, b"x", b"a\0"), (0, b"x", b"TAGS\x01\xff"), (0, b"x", b"DELAY\x011"), (0, b"", b"a\x01" + b"v" * 32_760)]
+)
+whole_texts = st.sampled_from(
+    [
+        "WAIT\x01true",
+        "",
+        "UNIQ_KEY\x01B\x02WAIT\x01true\x02",
+        "TAGS\x01whole",
+        "KEYS\x01w\x02color\x01red",
+        "color\x01red\x02",
+        "WAIT\x01false",
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(batches, min_size=1, max_size=3), spoil, whole_texts, st.booleans())
+def test_a_batch_in_columns_is_stored_and_answered_as_one_message_after_another(
+    tmp_path_factory: pytest.TempPathFactory,
+    sent: list[list[tuple[int, bytes, bytes]]],
+    bad: tuple[int, bytes, bytes] | None,
+    whole_text: str,
+    ends: bool,
+) -> None:
+    results = []
+    for many in (0, 1 << 30):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(send_module, "MANY", many)
+            # With 5.x every message ends with a separator; and small files, so that some batch meets the end of one.
+            whole = Whole(tmp_path_factory.mktemp("agree"), mapped_file_size_commit_log=40_000)
+            create(whole, "T")
+            answers = []
+            for number, parts in enumerate(sent):
+                told = [(flag, body, text + b"\x02" if ends and text else text) for flag, body, text in parts]
+                told += [bad] if bad and number == 0 else []
+                answers.append(whole.ask(320, send_fields(m="true", properties=whole_text, queue_id=number % 2), join_batch(told)))
+                whole.ask(310, send_fields(properties="UNIQ_KEY\x01S\x02KEYS\x01k1"), b"single")
+            store = whole.broker.store
+            tails = [bytes(store.queue("T", number).tail) for number in range(2)]
+            end = store.log.end
+            whole.close()
+        log = b"".join(path.read_bytes() for path in sorted((whole.root / "commitlog").iterdir()))
+        index = [path.read_bytes() for path in sorted((whole.root / "index").iterdir())]
+        results.append(([(answer.code, answer.remark, answer.fields) for answer in answers], tails, end, log, index))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("whole_text", ["WAIT\x01true", "UNIQ_KEY\x01B\x02WAIT\x01true\x02"])
+def test_a_batch_of_many_takes_the_path_of_columns_from_clients_of_both_lines(
+    whole: Whole, monkeypatch: pytest.MonkeyPatch, whole_text: str
+) -> None:
+    create(whole, "T")
+    monkeypatch.setattr(whole.broker.store, "put_batch", None)
+    end = "\x02" if whole_text.endswith("\x02") else ""
+    parts = [
+        (0, b"body %d" % n, f"TAGS\x01t{n % 3}\x02KEYS\x01k{n} all\x02UNIQ_KEY\x01U{n}\x02WAIT\x01true{end}".encode()) for n in range(100)
+    ]
+    answer = whole.ask(320, send_fields(m="true", properties=whole_text), join_batch(parts))
+    assert answer.code == 0
+    assert [record.body for record in stored(whole)] == [body for _, body, _ in parts]
+    assert answer.fields["msgId"].split(",") == [f"7F00000100002A9F{record.physical_offset:016X}" for record in stored(whole)]
+    assert len(whole.broker.store.query("T", "all", 200, 0, 1 << 60)[0]) == 100
+    assert len(whole.broker.store.query("T", "U7", 200, 0, 1 << 60)[0]) == 1
+
+
+def test_a_batch_of_many_that_the_full_disk_does_not_take_leaves_nothing_behind(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(whole, "T")
+    whole.ask(310, send_fields(), b"before")
+    parts = [(0, b"lost %d" % n, b"UNIQ_KEY\x01U%d" % n) for n in range(100)]
+
+    def full(fd: int, data: Any, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        assert whole.ask(320, send_fields(m="true", properties="WAIT\x01true"), join_batch(parts)).code == 14
+    whole.tick(20_000)
+    assert whole.ask(310, send_fields(), b"after").fields["queueOffset"] == "1"
+    assert [record.body for record in stored(whole)] == [b"before", b"after"]
+    assert whole.broker.store.query("T", "U7", 9, 0, 1 << 60)[0] == []

@@ -86,7 +86,7 @@ def test_many_records_at_once_are_derived_as_one_by_one(
     assert [found.topics[number] for number in found.topic_of] == [one.topic for one in whole]
     assert found.queue_offsets.tolist() == [one.queue_offset for one in whole]
     assert found.store_ms.tolist() == [one.store_ms for one in whole]
-    assert [found.properties(number) for number in range(len(found))] == [one.properties for one in whole]
+    assert [found.texts[number] for number in range(len(found))] == [one.properties for one in whole]
     assert found.queued.tolist() == [is_queued(one.sys_flag) for one in whole]
     assert derive.queue_tags(found, DELAYS).tolist() == [queue_tag(one.topic, one.properties, one.store_ms, DELAYS) for one in whole]
     owners, hashes = derive.key_entries(found)

@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from roquet.store import index as index_module
 from roquet.store.disk import Cold, DiskFile, RealDisk, RealFile
 from roquet.store.fanout import index_keys, is_indexed
 from roquet.store.index import ENTRY, HEADER, KeyIndex, TopicHashes, key_hash, key_hashes, next_name
-from roquet.wire.hashing import java_hash
+from roquet.wire.hashing import java_hash, java_hashes
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 ALWAYS = 1 << 62
@@ -531,6 +532,66 @@ def test_pending_keys_are_bounded_while_the_disk_is_full(tmp_path: Path, monkeyp
     assert (len(held), index.dropped) == (10, 15)
     disk.full = False
     assert index.query("t", "k", 99, 0, ALWAYS)[0] == list(range(24, 14, -1))
+
+
+# -- keys in columns ----------------------------------------------------------------------------------------------------
+
+
+def add_many(index: KeyIndex, topic: str, keys: list[str], offsets: list[int], store_ms: int) -> None:
+    units = np.array([len(key.encode("utf-16-le")) // 2 for key in keys])
+    index.add_many(topic, java_hashes(keys).view(np.uint32), units, np.array(offsets), store_ms)
+
+
+def test_keys_in_columns_and_single_ones_make_the_same_file_in_the_order_of_the_log(tmp_path: Path) -> None:
+    single, mixed = make(tmp_path / "single", entries=40), make(tmp_path / "mixed", entries=40)
+    keys = [f"key-{number % 7}" if number % 3 else f"鍵{number % 5}" for number in range(200)]
+    for number, key in enumerate(keys):
+        single.add("t", key, number, 1_000 + number // 50)
+    for start in range(0, 200, 25):
+        store_ms = 1_000 + start // 50
+        if start % 2:
+            add_many(mixed, "t", keys[start : start + 25], list(range(start, start + 25)), store_ms)
+        else:
+            for number in range(start, start + 25):
+                mixed.add("t", keys[number], number, store_ms)
+        assert mixed.waiting == start % 100 + 25
+        if start % 100 == 75:
+            mixed.settle()
+            assert mixed.waiting == 0
+    single.settle()
+    contents = []
+    for index, where in ((single, "single"), (mixed, "mixed")):
+        index.close()
+        contents.append([path.read_bytes() for path in sorted((tmp_path / where / "index").iterdir())])
+    assert len(contents[0]) > 5
+    assert contents[0] == contents[1]
+
+
+def test_keys_in_columns_wait_while_the_disk_is_full_and_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "PENDING_MAX", 10)
+    disk = Full()
+    index = make(tmp_path, disk=disk)
+    index.settle()
+    disk.full = True
+    add_many(index, "t", ["k"] * 8, list(range(8)), 1_000)
+    add_many(index, "t", ["k"] * 3, [8, 9, 10], 1_000)
+    index.add("t", "k", 11, 1_000)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            index.settle()
+        assert (index.waiting, index.dropped) == (10, 2)
+    disk.full = False
+    assert index.query("t", "k", 99, 0, ALWAYS)[0] == list(range(11, 1, -1))
+
+
+def test_keys_of_what_was_not_written_are_forgotten_from_the_middle_of_a_column_on(tmp_path: Path) -> None:
+    index = make(tmp_path)
+    for number in range(3):
+        index.add("t", "k", number, 1_000)
+    add_many(index, "t", ["k"] * 4, [3, 3, 4, 5], 1_000)
+    index.add("t", "k", 6, 1_000)
+    index.forget_from(4)
+    assert index.query("t", "k", 99, 0, ALWAYS)[0] == [3, 3, 2, 1, 0]
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from roquet.errors import InvalidMessage, Refused
 from roquet.message import Message, MessageQueue, ReceivedMessage, decode_properties, encode_properties, host_text
-from roquet.wire.batch import join_batch, split_batch
+from roquet.wire.batch import batch_columns, join_batch, split_batch
 from roquet.wire.codes import SysFlag
 from roquet.wire.compression import KINDS, compress, decompress
 from roquet.wire.hashing import java_hash, java_hashes
@@ -108,6 +108,28 @@ def test_any_bytes_give_a_batch_or_refused(data: bytes, size: int, body: int) ->
     for given_bytes in (data, struct.pack(">iiiii", size, 0, 0, 0, body) + data):
         with contextlib.suppress(Refused):
             split_batch(given_bytes)
+
+
+@given(
+    st.lists(st.tuples(INT32, st.binary(max_size=50), st.binary(max_size=50)), min_size=1, max_size=5) | st.just([(1, b"x", b"y")] * 9),
+    st.integers(0, 400),
+    st.integers(-3, 90),
+)
+def test_a_batch_in_columns_is_the_same_batch_and_one_that_is_refused_is_none(
+    parts: list[tuple[int, bytes, bytes]], place: int, value: int
+) -> None:
+    body = join_batch(parts)
+    spoiled = bytearray(body)
+    struct.pack_into(">i", spoiled, place % (len(body) - 3), value)
+    for one in (body, bytes(spoiled), body[: place % len(body)]):
+        columns = batch_columns(one)
+        if columns is None:
+            with pytest.raises(Refused):
+                split_batch(one)
+        else:
+            assert list(zip(columns.flags.tolist(), columns.bodies, columns.properties, strict=True)) == split_batch(one)
+            assert columns.body_sizes.tolist() == list(map(len, columns.bodies))
+            assert columns.property_sizes.tolist() == list(map(len, columns.properties))
 
 
 # ---- properties and messages ------------------------------------------------------------------------------------------

@@ -12,18 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from roquet.broker.flow import Flow
 from roquet.broker.topics import Topic, Topics
 from roquet.broker.writer import PROPERTIES_MAX, Diversion, Draft, Writer, check_properties
 from roquet.errors import Refused, StoreUnavailable
 from roquet.ports import Peer
 from roquet.settings import BrokerSettings
+from roquet.store.batch import Batch, Longs
 from roquet.store.fanout import KEYS_MAX, index_keys, property_of, tag_hash
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Message as BatchedMessage
 from roquet.store.store import Store
+from roquet.store.texts import Texts
 from roquet.wire import headers
-from roquet.wire.batch import split_batch
+from roquet.wire.batch import Part, batch_columns, split_batch
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
@@ -44,6 +48,10 @@ NOTHING_ASKED = ("0", "false")
 
 SPECIAL_MARKS = [name + "\x01" for name in SPECIAL]
 SPECIAL_BYTES = [mark.encode() for mark in SPECIAL_MARKS]
+SEPARATOR = 2
+
+MANY = 48
+"""Messages in a batch from which on columns cost less than one message after another."""
 
 UNUSUAL = SPECIAL | {"WAIT"}
 """What the hot path leaves to `accept`."""
@@ -169,13 +177,49 @@ class Sender:
         for name in SPECIAL_MARKS:
             if name in header_properties:
                 return False
-        for mark in SPECIAL_BYTES:
-            if mark in body:
-                return False
-        messages = self._messages(body, self._suffix(header_properties))
-        offsets, first = self.store.put_batch(queue, messages, sys_flag, born_ms, born_host)
-        self._plain.append((opaque, queue.queue_id, first, b",".join([self._id % offset for offset in offsets])))
+        suffix = self._suffix(header_properties)
+        if len(body) >= MANY * int.from_bytes(body[:4], "big"):  # by the size of its first message; any answer is right
+            batch = self._columns(body, suffix)
+            placed = None if batch is None else self.store.put_columns(queue, batch, sys_flag, born_ms, born_host)
+            if placed is not None:
+                offsets, first = placed
+                self._plain.append((opaque, queue.queue_id, first, self._ids(offsets)))
+                return True
+        parts = split_batch(body)
+        if asks_for_more(b"\x02".join([properties for _, _, properties in parts])):
+            return False
+        messages = self._messages(parts, suffix)
+        places, first = self.store.put_batch(queue, messages, sys_flag, born_ms, born_host)
+        self._plain.append((opaque, queue.queue_id, first, b",".join([self._id % offset for offset in places])))
         return True
+
+    def _columns(self, body: bytes, suffix: str) -> Batch | None:
+        """What `_messages` does, for many. None: something about it is unusual, so look at one message after another."""
+        columns = batch_columns(body)
+        if columns is None or "TAGS\x01" in suffix or "KEYS\x01" in suffix:
+            return None
+        texts = Texts.of(columns.properties)
+        if not texts.sound or asks_for_more(texts.raw) or int(columns.property_sizes.max()) > PROPERTIES_MAX - len(suffix.encode()):
+            return None
+        if property_of(suffix, "UNIQ_KEY"):  # of the whole batch, from 5.x: each keeps its own
+            whose, starts, stops = texts.values(b"UNIQ_KEY")
+            if len(whose) < len(texts) or not (stops > starts).all():
+                return None
+            suffix = without_unique_key(suffix)
+        bare = (columns.property_sizes == 0) | (texts.last_bytes() == SEPARATOR)
+        if bare.any():
+            if not bare.all():
+                return None
+            suffix = suffix[1:]
+        return Batch.of(columns, texts, suffix.encode())
+
+    def _ids(self, offsets: Longs) -> bytes:
+        """Message ids of these places in the log, with commas between."""
+        ids = np.empty((len(offsets), 33), dtype=np.uint8)
+        ids[:, :16] = np.frombuffer(self._host_id.encode(), dtype=np.uint8)
+        ids[:, 16:32] = np.frombuffer(offsets.astype(">u8").tobytes().hex().upper().encode(), dtype=np.uint8).reshape(-1, 16)
+        ids[:, 32] = ord(",")
+        return ids.tobytes()[:-1]
 
     def _suffix(self, header_properties: str) -> str:
         """What a batch's own properties add to those of each message."""
@@ -183,7 +227,7 @@ class Sender:
             return self._usual_suffix
         return "\x02" + "\x02".join([item for item in header_properties.split("\x02") if "\x01" in item] + [self.cluster_property])
 
-    def _messages(self, body: bytes, suffix: str) -> list[BatchedMessage]:
+    def _messages(self, parts: list[Part], suffix: str) -> list[BatchedMessage]:
         """The messages of a batch, checked and ready to store. Raises Refused, and then none is stored.
 
         A name that stands in a message and in `suffix` has the latter's value, as in Java's map; but a message keeps its own
@@ -191,15 +235,13 @@ class Sender:
         """
         messages: list[BatchedMessage] = []
         # Looked for once in the whole, not in every message: most batches have neither.
-        tagged, keyed = b"TAGS\x01" in body, b"KEYS\x01" in body
+        every = b"\x02".join([properties for _, _, properties in parts])
+        tagged, keyed = b"TAGS\x01" in every, b"KEYS\x01" in every
         unique, odd = property_of(suffix, "UNIQ_KEY"), "TAGS\x01" in suffix or "KEYS\x01" in suffix
         added = suffix.encode()
-        if unique and b"UNIQ_KEY\x01" in body:
-            keyless = "".join(["\x02" + item for item in suffix[1:].split("\x02") if not item.startswith("UNIQ_KEY\x01")])
-        else:
-            keyless = ""
+        keyless = without_unique_key(suffix) if unique and b"UNIQ_KEY\x01" in every else ""
         limit = PROPERTIES_MAX - len(added)
-        for flag, one, raw in split_batch(body):
+        for flag, one, raw in parts:
             try:
                 text = raw.decode()
             except UnicodeDecodeError as error:
@@ -272,11 +314,12 @@ class Sender:
         if len(command.body) > self.settings.max_message_size:
             raise too_large(len(command.body), self.settings.max_message_size)
         whole = header.properties or ""
-        for text in (whole, *(properties.decode("utf-8", "replace") for _, _, properties in split_batch(command.body))):
+        parts = split_batch(command.body)
+        for text in (whole, *(properties.decode("utf-8", "replace") for _, _, properties in parts)):
             asked = self._properties(text)
             if any(asked.get(name, "0") not in NOTHING_ASKED for name in SPECIAL):
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "messages of a batch can be neither delayed, timed nor transactional")
-        messages = self._messages(command.body, self._suffix(whole))
+        messages = self._messages(parts, self._suffix(whole))
         offsets, first = self.store.put_batch(queue, messages, header.sys_flag & KEPT_FLAGS, header.born_timestamp, peer.host)
         ids = ",".join(f"{self._host_id}{offset:016X}" for offset in offsets)
         self._remember(command, queue.queue_id, first, ids, header.properties or "")
@@ -391,6 +434,15 @@ class Sender:
             recall_handle=recall_handle,
         )  # fmt: skip
         return command.reply(code, remark, headers.encode(header))
+
+
+def asks_for_more(properties: bytes) -> bool:
+    """May one of these ask for more than storing?"""
+    return any(mark in properties for mark in SPECIAL_BYTES)
+
+
+def without_unique_key(suffix: str) -> str:
+    return "".join(["\x02" + item for item in suffix[1:].split("\x02") if not item.startswith("UNIQ_KEY\x01")])
 
 
 def unavailable(why: str) -> Refused:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from roquet.store.fanout import KEYS_MAX, PREPARED, ROLLBACK, TRANSACTION_MASK, queue_tag
-from roquet.store.index import POWERS, TopicHashes
+from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, queue_tag
+from roquet.store.index import TopicHashes, joined_hashes
 from roquet.store.scan import RECORD_MIN, parse
-from roquet.wire.hashing import java_hash
+from roquet.store.texts import Texts, is_text
 from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from roquet.wire.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
 
@@ -32,8 +32,6 @@ SIZE_AND_MAGIC = struct.Struct(">iI")
 MAGICS = (SIZE_AND_MAGIC.pack(0, MAGIC_V1)[4:], SIZE_AND_MAGIC.pack(0, MAGIC_V2)[4:])
 MAGIC_START = MAGICS[0][:3]  # of both
 assert MAGICS[1].startswith(MAGIC_START)
-SEPARATOR = 2  # between two properties; 1 stands between name and value
-PADDING = bytes(16)  # so that a look at the eight bytes from any property on stays inside
 
 
 @dataclass(slots=True)
@@ -51,10 +49,8 @@ class Records:
     """The distinct ones."""
     topic_of: Ints
     """Which of them a record has."""
-    text: bytes
-    """All properties, each record's ended by a separator, then padding."""
-    text_at: Longs
-    """Where each record's begin there."""
+    texts: Texts
+    """Their properties."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -70,10 +66,6 @@ class Records:
         kind = self.sys_flags & TRANSACTION_MASK
         found: Bits = (kind != PREPARED) & (kind != ROLLBACK)
         return found
-
-    def properties(self, number: int) -> str:
-        stop = self.text_at[number + 1] if number + 1 < len(self) else len(self.text) - len(PADDING)
-        return self.text[self.text_at[number] : stop - 1].decode()
 
 
 def walk(data: bytes, at: int, stop: int) -> tuple[list[int], int]:
@@ -143,7 +135,6 @@ def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = Tru
         bad += [(int(at[chosen[n]]), "its topic or properties are no text") for n in torn]
         kept = np.setdiff1d(np.arange(len(chosen)), torn)
         chosen, topic_of, texts = chosen[kept], topic_of[kept], [texts[n] for n in kept.tolist()]
-    text_sizes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)) + 1
     found = Records(
         base,
         at[chosen],
@@ -154,8 +145,7 @@ def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = Tru
         _field(data, store_at[chosen], ">i8"),
         [name.decode(errors="replace") for name in ids],
         topic_of,
-        b"\x02".join([*texts, PADDING]),
-        np.cumsum(text_sizes) - text_sizes,
+        Texts.of(texts),
     )
     return found, sorted(bad)
 
@@ -171,22 +161,11 @@ def _field(data: bytes, positions: Longs, kind: str) -> npt.NDArray[Any]:
 
 def _not_text(topics: list[bytes], texts: list[bytes], topic_of: Ints) -> list[int]:
     """The records whose topic or properties hold a zero, as a torn write leaves them, or are not UTF-8."""
-    spoiled = [number for number, name in enumerate(topics) if not _is_text(name)]
+    spoiled = [number for number, name in enumerate(topics) if not is_text(name)]
     torn = set(np.flatnonzero(np.isin(topic_of, spoiled)).tolist()) if spoiled else set()
-    if not _is_text(b"\x02".join(texts)):
-        torn |= {number for number, text in enumerate(texts) if not _is_text(text)}
+    if not is_text(b"\x02".join(texts)):
+        torn |= {number for number, text in enumerate(texts) if not is_text(text)}
     return sorted(torn)
-
-
-def _is_text(raw: bytes) -> bool:
-    if b"\0" in raw:
-        return False
-    if not raw.isascii():
-        try:
-            raw.decode()
-        except UnicodeDecodeError:
-            return False
-    return True
 
 
 # What is derived
@@ -194,88 +173,20 @@ def _is_text(raw: bytes) -> bool:
 
 def queue_tags(records: Records, delays_ms: Sequence[int]) -> Longs:
     """fanout.queue_tag of each record."""
-    tags: Longs = np.zeros(len(records), dtype=np.int64)
-    owners, starts, stops = _values(records, b"TAGS")
-    hashes, _ = _hashes(records.text, starts, stops)
-    tags[owners] = hashes.view(np.int32)
+    tags = records.texts.tags()
     # The broker's own two topics carry times in place of tags.
     own = [number for number, topic in enumerate(records.topics) if topic in (SCHEDULE_TOPIC, TIMER_TOPIC)]
     for number in np.flatnonzero(np.isin(records.topic_of, own)).tolist() if own else ():
         topic = records.topics[records.topic_of[number]]
-        tags[number] = queue_tag(topic, records.properties(number), int(records.store_ms[number]), delays_ms)
+        tags[number] = queue_tag(topic, records.texts[number], int(records.store_ms[number]), delays_ms)
     return tags
 
 
 def key_entries(records: Records) -> tuple[Longs, Ints]:
     """(the record's number, index.key_hash) of every key that is indexed, in the order of the index."""
-    uniques, unique_starts, unique_stops = _values(records, b"UNIQ_KEY")
-    owners, starts, stops = _words(records.text, *_values(records, b"KEYS"))
-    order = np.concatenate((uniques, owners)).argsort(kind="stable")  # the unique key comes first
-    owners = np.concatenate((uniques, owners))[order]
-    starts = np.concatenate((unique_starts, starts))[order]
-    stops = np.concatenate((unique_stops, stops))[order]
-    kept = (stops > starts) & ((records.sys_flags & TRANSACTION_MASK) != ROLLBACK)[owners]
-    owners, starts, stops = owners[kept], starts[kept], stops[kept]
-    hashes, units = _hashes(records.text, starts, stops)
+    owners, hashes, units = records.texts.keys()
+    kept = ((records.sys_flags & TRANSACTION_MASK) != ROLLBACK)[owners]
+    owners = owners[kept]
     known = TopicHashes()
     heads = np.array([known[topic] for topic in records.topics], dtype=np.uint32)
-    # h(topic# + key) = h(topic#) * 31^len(key) + h(key); the index holds the absolute value, 0 for the one that has none.
-    joined = np.abs((heads[records.topic_of[owners]] * POWERS[units] + hashes).view(np.int32)) if len(owners) else hashes.view(np.int32)
-    joined[joined < 0] = 0
-    return owners, joined
-
-
-def _values(records: Records, name: bytes) -> tuple[Longs, Longs, Longs]:
-    """(record, start, stop) of this property's value, for the records that have it; the last one when it stands twice."""
-    text = np.frombuffer(records.text, dtype=np.uint8)
-    ends = np.flatnonzero(text == SEPARATOR)
-    if not len(ends):
-        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
-    begins = np.append(0, ends[:-1] + 1)
-    mark = name + b"\x01"
-    head = mark[:8]
-    words = np.ndarray((len(text) - 7,), ">u8", buffer=records.text, strides=(1,))[begins]
-    here = (words >> np.uint64(64 - 8 * len(head))) == int.from_bytes(head, "big")
-    for more in range(8, len(mark)):
-        here[here] = text[begins[here] + more] == mark[more]
-    begins, ends = begins[here], ends[here]
-    owners = np.searchsorted(records.text_at, begins, side="right") - 1
-    last = np.append(owners[1:] != owners[:-1], True) if len(owners) else np.empty(0, np.bool_)
-    return owners[last], begins[last] + len(mark), ends[last]
-
-
-def _words(raw: bytes, owners: Longs, starts: Longs, stops: Longs) -> tuple[Longs, Longs, Longs]:
-    """The words of these values that are not empty, at most KEYS_MAX of a record."""
-    text = np.frombuffer(raw, dtype=np.uint8)
-    spaces = np.flatnonzero(text == 0x20)
-    if not len(starts) or not len(spaces):
-        return owners, starts, stops
-    inside = np.searchsorted(starts, spaces, side="right") - 1
-    spaces = spaces[(inside >= 0) & (spaces < stops[inside])]
-    # Values lie apart and in order, so the n-th start and the n-th stop belong together.
-    begins, ends = np.sort(np.append(starts, spaces + 1)), np.sort(np.append(stops, spaces))
-    filled = ends > begins
-    begins, ends = begins[filled], ends[filled]
-    owned = owners[np.searchsorted(starts, begins, side="right") - 1]
-    rank = np.arange(len(owned)) - np.searchsorted(owned, owned, side="left")
-    kept = rank < KEYS_MAX
-    return owned[kept], begins[kept], ends[kept]
-
-
-def _hashes(raw: bytes, starts: Longs, stops: Longs) -> tuple[npt.NDArray[np.uint32], Longs]:
-    """(Java's hash, length in UTF-16 units) of each range of bytes. Ranges of one length make a matrix, hashed in one product."""
-    sizes = stops - starts
-    hashes = np.zeros(len(starts), dtype=np.uint32)
-    for size in np.unique(sizes[sizes > 0]).tolist():
-        chosen = np.flatnonzero(sizes == size)
-        rows = np.ndarray((len(raw) - size + 1,), f"V{size}", buffer=raw, strides=(1,))[starts[chosen]]
-        matrix = rows.view(np.uint8).reshape(len(chosen), size).astype(np.uint32)
-        hashes[chosen] = matrix @ POWERS[:size][::-1]
-    if not raw.isascii():
-        text = np.frombuffer(raw, dtype=np.uint8)
-        beyond = np.cumsum(text >= 0x80)
-        for number in np.flatnonzero(beyond[np.maximum(stops - 1, 0)] > np.where(starts > 0, beyond[starts - 1], 0)).tolist():
-            word = raw[starts[number] : stops[number]].decode()
-            hashes[number] = java_hash(word) & 0xFFFFFFFF
-            sizes[number] = len(word.encode("utf-16-le", "surrogatepass")) // 2
-    return hashes, sizes
+    return owners, joined_hashes(heads[records.topic_of[owners]], hashes[kept], units[kept])

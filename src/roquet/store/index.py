@@ -22,7 +22,7 @@ import bisect
 import contextlib
 import errno
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -43,6 +43,8 @@ Pending = tuple[str, str, int, int]
 """(topic, key, physical offset, store time in ms)."""
 Ints = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.int64]
+Hashed = tuple[Ints, Numbers, Numbers]
+"""(key_hash, physical offset, store time in ms), a column each."""
 
 BATCH = 8_192
 """Keys settled with one write. Bounds the memory of a settle after a long wait for disk space."""
@@ -89,7 +91,16 @@ def key_hashes(topics: Sequence[str], keys: Sequence[str], topic_hashes: TopicHa
         hashes = java_hashes([f"{topic}#{key}" for topic, key in zip(topics, keys, strict=True)])
     else:
         heads = np.fromiter(map(topic_hashes.__getitem__, topics), dtype=np.uint32, count=len(topics))
-        hashes = (heads * POWERS[sizes] + java_hashes(keys).view(np.uint32)).view(np.int32)
+        return joined_hashes(heads, java_hashes(keys).view(np.uint32), sizes)
+    return absolute(hashes)
+
+
+def joined_hashes(heads: npt.NDArray[np.uint32], hashes: npt.NDArray[np.uint32], units: Numbers) -> Ints:
+    """key_hash where the topic's part and the key's own hash, with the key's length in UTF-16 units, are known."""
+    return absolute((heads * POWERS[units] + hashes).view(np.int32))
+
+
+def absolute(hashes: Ints) -> Ints:
     found = np.abs(hashes)
     found[found < 0] = 0  # the absolute value of -2^31 is itself
     return found
@@ -153,7 +164,8 @@ class IndexFile:
 class KeyIndex:
     """All index files of one store. One owner, one thread; only what `begin_sync` returns and Cold.fetch run elsewhere.
 
-    `pending` may be appended to directly, in the order of the log; it stays the same list for ever.
+    `pending` may be appended to directly, in the order of the log; it stays the same list for ever. `_hashed` holds keys that
+    came in columns, and all of them stand before those in `pending`.
     """
 
     def __init__(self, disk: Disk, directory: str, *, slots_max: int, entries_max: int, clock: Clock) -> None:
@@ -169,6 +181,7 @@ class KeyIndex:
 
         # State of the owner's thread.
         self.pending: list[Pending] = []
+        self._hashed: list[Hashed] = []
         self.covered = 0
         """Records from this physical offset on must be dispatched again after `open`; keys below it are ignored. The start of
         a record, unless the index is intact: then one more than the offset of the last record in it. Does not move as keys
@@ -197,40 +210,89 @@ class KeyIndex:
         """Keys come in the order of the log. They are found by queries at once and written by `settle`."""
         self.pending.append((topic, key, physical_offset, store_ms))
 
+    def add_many(self, topic: str, hashes: npt.NDArray[np.uint32], units: Numbers, physical_offsets: Numbers, store_ms: int) -> None:
+        """The same for many keys of one topic, of which only Java's hash and the length in UTF-16 units are needed."""
+        if self.pending:  # what came before stays before
+            self._hashed += [self._hash(kept)] if (kept := self._wanted(self.pending)) else []
+            self.pending.clear()
+        head = np.uint32(self._topic_hashes[topic])
+        times = np.full(len(hashes), store_ms, dtype=np.int64)
+        self._hashed.append((joined_hashes(np.full(len(hashes), head), hashes, units), physical_offsets, times))
+
+    @property
+    def waiting(self) -> int:
+        """Keys that are not in a file yet."""
+        return len(self.pending) + sum([len(hashes) for hashes, _, _ in self._hashed])
+
+    def forget_from(self, physical_offset: int) -> None:
+        """Keys from this log offset on that are not in a file yet: what they lead to was not written."""
+        pending, hashed = self.pending, self._hashed
+        while pending and pending[-1][2] >= physical_offset:
+            pending.pop()
+        while hashed and hashed[-1][1][-1] >= physical_offset:
+            kept = int(hashed[-1][1].searchsorted(physical_offset))
+            hashes, offsets, times = hashed.pop()
+            if kept:
+                hashed.append((hashes[:kept], offsets[:kept], times[:kept]))
+
     def settle(self) -> None:
         """Write what is pending. On OSError (disk full) the rest stays pending, up to PENDING_MAX, and can be tried again."""
-        pending = self.pending
+        pending, hashed = self.pending, self._hashed
         try:
+            if hashed:
+                hashes, offsets, times = hashed[0] if len(hashed) == 1 else map(np.concatenate, zip(*hashed, strict=True))
+                at = 0
+                try:
+                    for stop in self._fill(hashes, offsets, times):
+                        at = stop
+                finally:
+                    hashed[:] = [(hashes[at:], offsets[at:], times[at:])] if at < len(hashes) else []
             while pending:
                 batch = pending[:BATCH]
-                if batch[0][2] < self.covered:  # recovery dispatches from further back than we need
-                    pending[: len(batch)] = batch = [one for one in batch if one[2] >= self.covered]
-                    if not batch:
-                        continue
+                pending[: len(batch)] = batch = self._wanted(batch)
+                if not batch:
+                    continue
                 file = self._writable()
                 batch = batch[: self.entries_max - file.number]
-                self._write(file, batch)
+                self._append(file, *self._hash(batch))
                 del pending[: len(batch)]
         except OSError:
-            excess = len(pending) - PENDING_MAX
-            if excess > 0:
-                del pending[:excess]
-                self.dropped += excess
+            self._bound()
             raise
+
+    def _wanted(self, batch: list[Pending]) -> list[Pending]:
+        """Recovery dispatches from further back than we need."""
+        return batch if batch[0][2] >= self.covered else [one for one in batch if one[2] >= self.covered]
+
+    def _bound(self) -> None:
+        """Drop the oldest of what waits for too long."""
+        excess = self.waiting - PENDING_MAX
+        if excess > 0:
+            self.dropped += excess
+            if self._hashed:  # one, after a settle that failed
+                hashes, offsets, times = self._hashed[0]
+                self._hashed[:] = [(hashes[excess:], offsets[excess:], times[excess:])] if excess < len(hashes) else []
+                excess -= min(excess, len(hashes))
+            del self.pending[:excess]
 
     def fill(self, hashes: Ints, offsets: Numbers, times: Numbers) -> None:
         """Write keys that are hashed already, in the order of the log: whoever builds a whole index again hashed them elsewhere."""
+        for _ in self._fill(hashes, offsets, times):
+            pass
+
+    def _fill(self, hashes: Ints, offsets: Numbers, times: Numbers) -> Iterator[int]:
+        """The same in steps; gives how many are written."""
         at = 0
         while at < len(hashes):
             file = self._writable()
-            stop = at + min(self.entries_max - file.number, CHUNK)
+            stop = min(at + min(self.entries_max - file.number, CHUNK), len(hashes))
             self._append(file, hashes[at:stop], offsets[at:stop], times[at:stop])
+            yield stop
             at = stop
 
-    def _write(self, file: IndexFile, batch: list[Pending]) -> None:
+    def _hash(self, batch: list[Pending]) -> Hashed:
         topics, keys, offsets, times = zip(*batch, strict=True)
-        hashes = key_hashes(topics, keys, self._topic_hashes)
-        self._append(file, hashes, np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64))
+        return key_hashes(topics, keys, self._topic_hashes), np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64)
 
     def _append(self, file: IndexFile, hashes: Ints, offsets: Numbers, times: Numbers) -> None:
         """Entries that this file has room for."""
@@ -462,7 +524,7 @@ class KeyIndex:
 
     def truncate_after(self, physical_end: int) -> None:
         """Forget what lies at or beyond this log offset: the log lost its tail."""
-        self.pending[:] = [one for one in self.pending if one[2] < physical_end]
+        self.forget_from(physical_end)
         self.covered = min(self.covered, physical_end)
         while self.files and self.files[-1].end_offset >= physical_end:
             file = self.files[-1]
@@ -600,7 +662,7 @@ class KeyIndex:
         return f"{self.directory}/{name}"
 
     def __repr__(self) -> str:
-        return f"<KeyIndex {self.directory} {len(self.files)} files, {len(self.pending)} pending>"
+        return f"<KeyIndex {self.directory} {len(self.files)} files, {self.waiting} pending>"
 
 
 def step(read: Callable[[int, int], bytes], entries_at: int, at: int, window: tuple[int, int, int], found: list[int]) -> int:

@@ -24,6 +24,7 @@ from roquet.errors import Damaged, StoreUnavailable
 from roquet.ports import Background, Clock
 from roquet.settings import BrokerSettings, delay_levels_ms
 from roquet.store import retention
+from roquet.store.batch import Batch, Longs
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.disk import Cold, Disk
 from roquet.store.documents import Document
@@ -387,6 +388,29 @@ class Store:
         self._staged.append((queue, first, queue_offset, offset))
         return offsets, first
 
+    def put_columns(self, queue: ConsumeQueue, batch: Batch, sys_flag: int, born_ms: int, born_host: bytes) -> tuple[Longs, int] | None:
+        """`put_batch` where the messages are columns. None: not here (another size of host, the end of a file); nothing has happened."""
+        log, first, store_ms, topic_field = self.log, queue.next, self.now_ms, queue.topic_field
+        sizes = batch.sizes(topic_field)
+        total = int(sizes.sum())
+        if len(born_host) != 8 or len(self.store_host) != 8 or not log.has_room(total):
+            return None
+        offsets: Longs = log.end + np.cumsum(sizes) - sizes
+        records = batch.records(
+            sizes, offsets, topic_field, queue.queue_id, first, sys_flag, born_ms, born_host, store_ms, self.store_host
+        )  # fmt: skip
+        entries = batch.entries(sizes, offsets)
+        # From here on nothing can fail.
+        log.reserve(total)
+        log.staged.append(records)
+        queue.tail += entries
+        queue.next = first + len(batch)
+        self._staged.append((queue, first, queue.next, log.end))
+        owners, hashes, units = batch.keys
+        if len(owners):
+            self.index.add_many(queue.topic, hashes, units, offsets[owners], store_ms)
+        return offsets, first
+
     def begin(self, now_ms: int) -> None:
         """A tick begins: the store time of its messages. Store time orders the log, so it never goes back."""
         if now_ms > self.now_ms:
@@ -419,7 +443,7 @@ class Store:
         else:
             self.log.safe.advance(self.log.written)
             self._show(staged)
-        if len(self.index.pending) >= SETTLE_AT:
+        if self.index.waiting >= SETTLE_AT:
             self._settle()
 
     def _undo(self) -> None:
@@ -428,9 +452,7 @@ class Store:
             queue.next = before
             del queue.tail[(queue.next - queue.tail_start) * ENTRY_SIZE :]
         self._staged = []
-        end, pending = self.log.written, self.index.pending
-        while pending and pending[-1][2] >= end:
-            pending.pop()
+        self.index.forget_from(self.log.written)
 
     def fail(self, why: str) -> None:
         """Stop taking writes for good: what the disk holds can no longer be told."""
@@ -515,7 +537,7 @@ class Store:
         self._write_tails()
         self._settle()
         end, last_ms = self.log.written, self._last_store_ms
-        all_written = not self._tails and not self.index.pending
+        all_written = not self._tails and not self.index.waiting
         dirty, self._dirty = self._dirty, set()
         manifest = self._manifest(clean=False, end=end)
         checkpoint = self.checkpoint

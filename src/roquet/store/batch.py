@@ -1,0 +1,82 @@
+"""Many messages for one queue -> their records and entries, a column a field. What `Store.put_derived` does for one.
+
+Headers are one numpy array, bodies and properties stay the slices they are, and one join makes the piece of log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from roquet.store.queue import ENTRIES
+from roquet.store.texts import Hashes, Texts
+from roquet.wire.batch import Columns
+from roquet.wire.record import FRONT, MAGIC_V1
+
+Longs = npt.NDArray[np.int64]
+
+FRONTS = np.dtype(
+    [
+        ("size", ">i4"), ("magic", ">u4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"), ("queue_offset", ">i8"),
+        ("offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", "V8"), ("store_ms", ">i8"), ("store_host", "V8"),
+        ("reconsumed", ">i4"), ("prepared", ">i8"), ("body", ">i4"),
+    ]
+)  # fmt: skip
+"""wire.record.FRONT for numpy."""
+assert FRONTS.itemsize == FRONT.size
+FRONT_BYTES = f"V{FRONT.size}"
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages, checked and ready to store."""
+
+    columns: Columns
+    suffix: bytes
+    """What is stored behind the properties of each."""
+    tags: Longs
+    keys: tuple[Longs, Hashes, Longs]
+    """Texts.keys of all of them."""
+
+    @classmethod
+    def of(cls, columns: Columns, texts: Texts, suffix: bytes) -> Batch:
+        return cls(columns, suffix, texts.tags(), texts.keys())
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def sizes(self, topic_field: bytes) -> Longs:
+        """Of the records."""
+        fixed = FRONT.size + len(topic_field) + 2 + len(self.suffix)
+        found: Longs = self.columns.body_sizes + self.columns.property_sizes + fixed
+        return found
+
+    def records(
+        self, sizes: Longs, offsets: Longs, topic_field: bytes, queue_id: int, queue_offset: int,
+        sys_flag: int, born_ms: int, born_host: bytes, store_ms: int, store_host: bytes,
+    ) -> bytes:  # fmt: skip
+        """One after another, as the log holds them."""
+        columns, count = self.columns, len(self)
+        fronts = np.empty(count, dtype=FRONTS)
+        fronts[:] = np.array((0, MAGIC_V1, 0, queue_id, 0, 0, 0, sys_flag, born_ms, born_host, store_ms, store_host, 0, 0, 0), FRONTS)
+        fronts["size"], fronts["flag"], fronts["offset"], fronts["body"] = sizes, columns.flags, offsets, columns.body_sizes
+        fronts["crc"] = np.fromiter(map(crc32, columns.bodies), dtype=np.int64, count=count) & 0x7FFFFFFF
+        fronts["queue_offset"] = np.arange(queue_offset, queue_offset + count)
+        middles = np.empty((count, len(topic_field) + 2), dtype=np.uint8)
+        middles[:, :-2] = np.frombuffer(topic_field, dtype=np.uint8)
+        middles[:, -2:] = (columns.property_sizes + len(self.suffix)).astype(">u2").view(np.uint8).reshape(count, 2)
+        pieces = [self.suffix] * (5 * count)
+        pieces[0::5] = fronts.view(FRONT_BYTES).tolist()
+        pieces[1::5] = columns.bodies
+        pieces[2::5] = middles.view(f"V{middles.shape[1]}").ravel().tolist()
+        pieces[3::5] = columns.properties
+        return b"".join(pieces)
+
+    def entries(self, sizes: Longs, offsets: Longs) -> bytes:
+        """Of the queue."""
+        entries = np.empty(len(self), dtype=ENTRIES)
+        entries["offset"], entries["size"], entries["tag"] = offsets, sizes, self.tags
+        return entries.tobytes()
