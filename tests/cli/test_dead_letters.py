@@ -308,3 +308,13 @@ def test_the_commands_from_listing_to_the_second_replay(run: Run) -> None:
     assert run("look", "billing")[1].count("sent again 2") == 6
     code, out, _ = run("replay", "billing", "--id", made["letters"][0]["messageId"], "--again", "--yes")
     assert (code, out) == (0, "sent 1 dead letter; 0 were sent before\n")
+
+
+def test_a_group_whose_letters_are_all_gone_has_none_now(run: Run, cluster: str) -> None:
+    async def empty_topic() -> None:
+        async with Admin(cluster) as admin:
+            await admin.create_topic("%DLQ%spent", read_queues=1, write_queues=1)
+
+    asyncio.run(empty_topic())
+    assert run("look", "spent") == (1, "", "group 'spent' has no dead letters now\n")
+    assert run("look", "spent", "--key", "order-3") == (1, "", "no such dead letter of group spent\n")

@@ -13,11 +13,11 @@ from typing import Any
 from roquet import Message, PullConsumer, ReceivedMessage
 from roquet.spark.encode import COLUMNS
 from roquet.spark.sink import PLACE, SINK_OPTIONS
+from tests.docs.snippets import ROOT, section, snippets
 from tests.spark.conftest import Servers
+from tests.spark.printed import Printed
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
-SECTION = DOCUMENT.split("\n## Writing to a topic\n")[1].split("\n## ")[0]
-SNIPPETS = re.findall(r"```py\n(.*?)```", SECTION, re.DOTALL)
+SECTION = section((ROOT / "docs" / "spark.md").read_text(), "Writing to a topic")
 COUNT = 60
 CUSTOMERS = 5
 DEADLINE_S = 60
@@ -82,21 +82,14 @@ def test_the_snippets_of_the_section_run_as_printed(spark: Any, servers: Servers
     async def ship(message: ReceivedMessage) -> None:
         shipped.append(message.body)
 
-    names: dict[str, Any] = {"spark": spark, "ship": ship}
+    printed = Printed(servers, tmp_path, topics, spark=spark, ship=ship)
+    batch, stream, consuming, each_batch = snippets(SECTION)
 
-    def run(snippet: str) -> None:
-        snippet = snippet.replace("127.0.0.1:9876", servers.namesrv)
-        snippet = re.sub(r'"([a-z-]+\.(?:checkpoint|seen))"', rf'"{tmp_path}/\1"', snippet)
-        snippet = re.sub(r'"(subscribe|topic)", "([a-z-]+)"', r'"\1", "sink-docs-\2"', snippet)
-        exec(snippet.replace('subscribe("', 'subscribe("sink-docs-'), names)  # as it is printed is the test
-
-    batch, stream, consuming, each_batch = SNIPPETS
-
-    run(batch)
+    printed.run(batch)
     paid = [message for queue in stored(servers, topics["paid-orders"]).values() for message in queue]
     assert sorted(message.body for message in paid) == sorted(body for body, tag in zip(bodies, tags, strict=True) if tag == "paid")
 
-    run(stream)
+    printed.run(stream)
     queues = stored(servers, topics["orders-by-customer"])
     assert sorted(message.body for queue in queues.values() for message in queue) == sorted(body.upper() for body in bodies)
     homes: dict[str, set[int]] = defaultdict(set)
@@ -105,17 +98,17 @@ def test_the_snippets_of_the_section_run_as_printed(spark: Any, servers: Servers
             homes[json.loads(message.body)["CUSTOMER"]].add(queue_id)
     assert [len(homes[f"C{number}"]) for number in range(CUSTOMERS)] == [1] * CUSTOMERS
 
-    run(each_batch)
+    printed.run(each_batch)
     shutil.rmtree(tmp_path / "orders-audit.checkpoint")
-    run(each_batch)  # the same batches with the same keys
+    printed.run(each_batch)  # the same batches with the same keys
     twice = [message for queue in stored(servers, topics["orders-audit"]).values() for message in queue]
     assert len(twice) == 2 * COUNT
     assert len({message.message_id for message in twice}) == COUNT
 
     async def consume() -> None:
-        run(consuming)
-        async with names["consumer"], asyncio.timeout(DEADLINE_S):
-            while len(shipped) + names["listener"].dropped < 2 * COUNT:
+        printed.run(consuming)
+        async with printed.names["consumer"], asyncio.timeout(DEADLINE_S):
+            while len(shipped) + printed.names["listener"].dropped < 2 * COUNT:
                 await asyncio.sleep(0.02)
 
     servers.run(consume(), 2 * DEADLINE_S)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -23,7 +22,9 @@ from roquet.spark.options import BadOption, place_of, read_options
 from roquet.spark.projection import Projection, check_schema
 from roquet.spark.scan import DataLost, batches, matching, opened, plan
 from roquet.wire.codes import RequestCode
+from tests.docs.snippets import ROOT, section, snippets
 from tests.spark.conftest import Servers
+from tests.spark.printed import Printed
 
 NOW_MS = time.time_ns() // 1_000_000
 
@@ -335,18 +336,11 @@ def test_the_store_may_be_a_path_of_load(spark: Any, shortened: tuple[Servers, s
 
 
 def test_the_snippets_of_the_document_run_as_printed(spark: Any, servers: Servers, topic: str, tmp_path: Path) -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
-    replaced = {
-        "127.0.0.1:9876": servers.namesrv,
-        '"store"': f'"{servers.store}"',
-        '"orders"': f'"{topic}"',
-        '"orders.': f'"{tmp_path}/orders.',
-    }
-    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(snippets) == 4
-    names = {"spark": spark}
-    for snippet in snippets:
-        for printed, here in replaced.items():
-            snippet = snippet.replace(printed, here)
-        exec(snippet, names)  # as it is printed is the test
+    text = (ROOT / "docs" / "spark.md").read_text()
+    of_the_sink = snippets(section(text, "Writing to a topic"))  # test_sink_docs.py runs those
+    of_the_source = [snippet for snippet in snippets(text) if snippet not in of_the_sink]
+    assert len(of_the_source) == 4
+    printed = Printed(servers, tmp_path, {"orders": topic}, spark=spark)
+    for snippet in of_the_source:
+        printed.run(snippet)
     assert spark.read.parquet(f"{tmp_path}/orders.parquet").count() == 1_000

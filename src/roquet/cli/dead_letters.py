@@ -131,7 +131,7 @@ async def list_groups(arguments: argparse.Namespace) -> int:
 
 
 async def look_at(arguments: argparse.Namespace) -> int:
-    from roquet.admin.dead_letters import DeadLetters, origin_topic
+    from roquet.admin.dead_letters import Choice, DeadLetters, origin_topic
 
     choice = choice_of(arguments)
     chosen: list[ReceivedMessage] = []
@@ -156,7 +156,9 @@ async def look_at(arguments: argparse.Namespace) -> int:
             emit(("\n" if number else "") + describe(letter) + f"\n{'came from':<16} {printable(origin_topic(letter) or '-')}, {again}")
         else:
             emit(f"{one_line(letter)}  <- {printable(origin_topic(letter) or '?')}, {again}")
-    if not chosen:
+    if not chosen and choice == Choice():
+        note(f"group {arguments.group!r} has no dead letters now")
+    elif not chosen:
         note(f"no such dead letter of group {arguments.group}")
     elif more:
         note(f"and {counted(more, 'more letter')}; --count N shows more")

@@ -6,9 +6,10 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from roquet.cli.options import Commands, command, confirmed, positive
-from roquet.cli.pipeline import job_options, place_of, place_options
-from roquet.cli.pipelines.rows import kept, laid_out, plain, rows_of, spoken
+from roquet.cli.options import Commands, confirmed, positive
+from roquet.cli.pipeline import place_of
+from roquet.cli.pipelines.report import add_report
+from roquet.cli.pipelines.rows import kept, laid_out, plain, rows_of
 from roquet.cli.pipelines.times import text_of, time_options, times_of
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, emit, emit_json, note, printable
@@ -42,7 +43,7 @@ SHOWN = {
 
 
 def add_command(commands: Commands) -> None:
-    parser = command(
+    add_report(
         commands,
         "dlq",
         "count and show dead letters of all groups by reason; send a selection of them again",
@@ -53,10 +54,13 @@ def add_command(commands: Commands) -> None:
         roquet pipeline dlq --redrive --group billing --tag paid --dry-run
         roquet pipeline dlq --redrive --origin-topic orders --where "properties['region'] = 'eu'" --rate 100 --yes
         """,
+        NOTES,
+        options,
+        answer,
     )
-    assert parser.epilog is not None
-    parser.epilog += "\n" + NOTES.rstrip()
-    place_options(parser)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", metavar="GROUP", action="append", default=[], help="of this group (may be repeated; default: all)")
     parser.add_argument("--origin-topic", metavar="TOPIC", default="", help="that came from this topic")
     parser.add_argument("--tag", metavar="TAG", default="", help="with this tag")
@@ -74,13 +78,6 @@ def add_command(commands: Commands) -> None:
     again.add_argument("--again", action="store_true", help="also what was sent before")
     again.add_argument("--dry-run", action="store_true", help="only show what would be sent")
     again.add_argument("--yes", action="store_true", help="do not ask")
-    job_options(parser)
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    with spoken():
-        return answer(arguments)
 
 
 def answer(arguments: argparse.Namespace) -> int:

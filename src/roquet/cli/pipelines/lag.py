@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roquet.cli.options import Commands, command, positive_seconds
-from roquet.cli.pipeline import job_options, place_of, place_options
-from roquet.cli.pipelines.rows import kept, laid_out, plain, rows_of, spoken
+from roquet.cli.options import Commands, positive_seconds
+from roquet.cli.pipeline import place_of
+from roquet.cli.pipelines.report import add_report
+from roquet.cli.pipelines.rows import kept, laid_out, plain, rows_of
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, duration, emit, emit_json, note
 
@@ -30,7 +31,7 @@ how to read it:
 
 
 def add_command(commands: Commands) -> None:
-    parser = command(
+    add_report(
         commands,
         "lag",
         "sample how far groups are behind, keep it as a table, and say when they will have caught up",
@@ -40,10 +41,14 @@ def add_command(commands: Commands) -> None:
         roquet pipeline lag --every 10 --for 3600 --to ./lag
         roquet pipeline lag --once --to ./lag --json            one more sample, and a forecast from all in DIR
         """,
+        NOTES,
+        options,
+        answer,
+        store=False,
     )
-    assert parser.epilog is not None
-    parser.epilog += "\n" + NOTES.rstrip()
-    place_options(parser, store=False)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", metavar="GROUP", action="append", default=[], help="only this group (may be repeated; default: all)")
     parser.add_argument("--all", action="store_true", help="with the system's own groups")
     parser.add_argument("--every", type=positive_seconds, default=5.0, metavar="SECONDS", help="between two samples (default: 5)")
@@ -54,13 +59,6 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--to", metavar="DIR", type=Path, default=None, help="add the samples to the table in this directory")
     parser.add_argument("--dry-run", action="store_true", help="with --to: sample and answer, but write nothing")
     parser.add_argument("--queues", action="store_true", help="a line for each queue, not for each group and topic")
-    job_options(parser)
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    with spoken():
-        return answer(arguments)
 
 
 def answer(arguments: argparse.Namespace) -> int:

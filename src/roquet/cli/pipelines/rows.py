@@ -1,40 +1,16 @@
-"""Rows of a DataFrame for people and for programs, and Spark's errors for people."""
+"""Rows of a DataFrame for people and for programs."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from roquet.cli.render import Cell, duration, moment, table
-from roquet.errors import ClientError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-log = logging.getLogger(__name__)
-
-
-@contextlib.contextmanager
-def spoken() -> Iterator[None]:
-    """What Spark raises in here becomes one sentence; the whole of it shows with -v."""
-    try:
-        yield
-    except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):  # not imported for this: it may not be installed
-            raise
-        log.debug("Spark failed", exc_info=True)
-        raise ClientError(sentence(str(error))) from error
-
-
-def sentence(text: str) -> str:
-    """Of what went wrong in a task, our own error if it is one; else the first line, which says most."""
-    ours = re.findall(r"^(?:roquet\.[\w.]+): (.+)$", text, re.MULTILINE)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return ours[-1] if ours else lines[0] if lines else "Spark failed and did not say why; try again with -v"
 
 
 @contextlib.contextmanager

@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from roquet.cli.options import Commands, command, positive, positive_seconds
-from roquet.cli.pipeline import job_options, place_of, place_options
-from roquet.cli.pipelines.rows import first, kept, laid_out, plain, rows_of, spoken
+from roquet.cli.options import Commands, positive, positive_seconds
+from roquet.cli.pipeline import place_of
+from roquet.cli.pipelines.report import add_report
+from roquet.cli.pipelines.rows import first, kept, laid_out, plain, rows_of
 from roquet.cli.pipelines.times import text_of, time_options, times_of
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, emit, emit_json, note, printable
@@ -43,7 +44,7 @@ TABLES: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def add_command(commands: Commands) -> None:
-    parser = command(
+    add_report(
         commands,
         "trace",
         "latencies, slowest and failed messages, stuck transactions and messages never consumed, from the trace topic",
@@ -53,10 +54,13 @@ def add_command(commands: Commands) -> None:
         roquet pipeline trace --save ./traces --json
         roquet pipeline trace --store ./data/broker-0 --trace-topic my_traces
         """,
+        NOTES,
+        options,
+        answer,
     )
-    assert parser.epilog is not None
-    parser.epilog += "\n" + NOTES.rstrip()
-    place_options(parser)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", metavar="TOPIC", default="", help="only messages of this topic (default: all)")
     parser.add_argument("--trace-topic", metavar="TOPIC", default="", help="where traces are (default: RMQ_SYS_TRACE_TOPIC)")
     time_options(parser, "traces stored")
@@ -69,13 +73,6 @@ def add_command(commands: Commands) -> None:
     )
     parser.add_argument("--save", metavar="DIR", type=Path, default=None, help="keep the events here, and go on from what is there")
     parser.add_argument("--dry-run", action="store_true", help="with --save: read and answer, but keep nothing")
-    job_options(parser)
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    with spoken():
-        return answer(arguments)
 
 
 def answer(arguments: argparse.Namespace) -> int:
