@@ -86,6 +86,7 @@ async def run_broker(
         if own_process:
             quiet_collector()
         server.on_lateness = broker.flow.loop_came_round
+        server.on_processor_awaited = broker.puller.pace.processor_awaited
         server.start_ticking()
         # Whoever reads "ready" may ask a name server at once. One that does not answer must not keep us from serving.
         registered = asyncio.Event()

@@ -78,7 +78,7 @@ class TestAScan:
         answer = scan(whole, 10, scanStop="60")
         assert (bodies(answer), answer.fields["nextBeginOffset"]) == ([b"%d" % n for n in range(10, 60)], "60")
 
-    def test_is_never_held(self, whole: Whole) -> None:
+    def test_never_waits_for_messages(self, whole: Whole) -> None:
         send(whole, b"x")
         assert scan(whole, 1, sysFlag="6").code == ResponseCode.PULL_NOT_FOUND
 

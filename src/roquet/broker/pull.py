@@ -8,6 +8,7 @@ moves with it. The deadline is checked in `tick`.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +17,7 @@ from roquet.broker.filters import Filters, Judge, check_filter, properties_at
 from roquet.broker.groups import Groups
 from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
+from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.scans import BUSY_BYTES, Scan, collect, keep_memory
 from roquet.broker.stats import Stats
@@ -48,6 +50,8 @@ WORK_MAX = 40_000
 BLANK_LENGTH = 0x7FFFFFFF
 """Of an entry that stands for a message that is gone."""
 SUSPEND_MS_MAX = 60_000
+HELD_MAX = 64
+"""Scans that wait for the next tick. More of them are answered at once: nobody is to wait for a second."""
 
 
 class Status(StrEnum):
@@ -103,7 +107,7 @@ class Pull:
 
 
 class Puller:
-    """State: the parked pulls; everything else is looked up."""
+    """State: the parked pulls, and the scans that must wait for the next tick; everything else is looked up."""
 
     def __init__(
         self,
@@ -129,7 +133,9 @@ class Puller:
         self.fetch = fetch
         self.memory_bytes = memory_bytes
         self.parking = Parking()
+        self.pace = Pace()
         self.scanned_at = -1  # end of the log at the last scan, -1 before the first
+        self._held: deque[tuple[Pull, Callable[[], None] | None]] = deque()
 
     @property
     def parked(self) -> int:
@@ -137,10 +143,13 @@ class Puller:
 
     def handle(self, peer: Peer, command: Command) -> None:
         pull, commit_offset = self._decode(peer, command)
+        then = None
         if commit_offset is not None and self.topics.get(pull.topic) is not None:
-            self._answer_or_park(pull, lambda: self._commit(pull, commit_offset))
+            then = lambda: self._commit(pull, commit_offset)  # noqa: E731
+        if pull.scan is not None and not self.pace.open and len(self._held) < HELD_MAX:
+            self._held.append((pull, then))
         else:
-            self._answer_or_park(pull)
+            self._answer_or_park(pull, then)
 
     def _commit(self, pull: Pull, offset: int) -> None:
         """The group's progress that came along. Beyond the queue's end it is from before a power loss that took messages:
@@ -304,6 +313,7 @@ class Puller:
             found = Found(Status.FOUND, offset + records.judged, first, last, len(records.sizes), records.pieces, records.sizes_field)
         if not raw:
             return self._step_over(queue, offset, first, last)
+        self.pace.spent += sum(map(len, found.records))
         if not found.count:
             found.status = Status.MESSAGE_WAS_REMOVING if tags is None and judge is None else Status.NO_MATCHED_MESSAGE
         return found
@@ -488,6 +498,9 @@ class Puller:
 
     def tick(self, now_ms: int) -> None:
         """Answer what has waited long enough."""
+        self.pace.tick(self.store.log.end)
+        while self._held and self.pace.open:
+            self._again(*self._held.popleft(), 0)
         for pull in self.parking.take_due(now_ms):
             self._unwatch(pull)
             pull.deadline_ms = 0

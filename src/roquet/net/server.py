@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -175,6 +176,9 @@ class Server:
         self._tick_due = self.loop.time()
         self.on_lateness: Callable[[int], None] = lambda late_ms: None
         """Told at every tick how late it came: how long what is read now may have waited."""
+        self.on_processor_awaited: Callable[[float], None] = lambda share: None
+        """Told at every tick for which share of the time in which this thread could have worked it had no processor."""
+        self._processor = ProcessorTime()
 
     async def listen(self, host: str, port: int) -> int:
         """Returns the port, chosen by the system when 0 was asked for."""
@@ -193,6 +197,7 @@ class Server:
         self._ticking = self.loop.call_at(self._tick_due, self._tick)
         try:
             self.on_lateness(max(0, int(late_s * 1_000)))
+            self.on_processor_awaited(self._processor.awaited())
             self.core.tick(self.clock.now_ms())
         except Exception:
             log.exception("! tick failed")
@@ -246,6 +251,35 @@ class Server:
             await asyncio.sleep(0.01)
         for connection in list(self.connections):
             connection._transport.abort()
+        self._processor.close()
+
+
+class ProcessorTime:
+    """How long this thread ran and how long it was ready to run and did not: Linux counts that. Elsewhere it never waits."""
+
+    def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
+        self._file = -1
+        with contextlib.suppress(OSError):
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._ran, self._waited = self._read()
+
+    def awaited(self) -> float:
+        """Share of the time since the last call, of that in which there was something to do."""
+        ran, waited = self._read()
+        worked, idle = ran - self._ran, waited - self._waited
+        self._ran, self._waited = ran, waited
+        return idle / (worked + idle) if worked + idle > 0 else 0.0
+
+    def _read(self) -> tuple[int, int]:
+        if self._file < 0:
+            return 0, 0
+        ran, waited, _ = os.pread(self._file, 128, 0).split()  # both in nanoseconds; the third counts turns
+        return int(ran), int(waited)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 def host_bytes(ip: str, port: int) -> bytes:
