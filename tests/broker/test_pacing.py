@@ -46,6 +46,13 @@ def test_they_never_get_less_than_a_floor() -> None:
     assert pace_after(100, share=1.0).limit == FLOOR
 
 
+def test_who_reads_about_as_much_as_is_sent_is_not_held_back() -> None:
+    """A stream from topic to topic, or a few who follow what is sent."""
+    pace = pace_after(100, share=1.0, sent=4 * FLOOR, scanned=8 * FLOOR)
+    assert pace.limit > 8 * FLOOR
+    assert pace_after(100, share=1.0, sent=4 * FLOOR, scanned=80 * FLOOR).limit < 16 * FLOOR
+
+
 @pytest.mark.parametrize(("share", "sent"), [(ENOUGH, SENT_BYTES), (AWAITED_MAX, SENT_BYTES), (SHORT, SENT_BYTES - 1), (SHORT, 0)])
 def test_nothing_is_limited_when_processors_are_enough_or_hardly_anybody_sends(share: float, sent: int) -> None:
     assert pace_after(100, share=share, sent=sent).limit == math.inf
@@ -143,14 +150,14 @@ def test_a_reader_that_left_meanwhile_is_forgotten(pressed: Whole) -> None:
 # What the shell measures
 
 
-def test_the_share_is_what_was_waited_of_the_time_in_which_there_was_work(tmp_path: Path) -> None:
-    counters = tmp_path / "schedstat"
+def test_the_share_is_what_was_waited_of_the_time_since_the_last_look(tmp_path: Path) -> None:
+    counters, times = tmp_path / "schedstat", iter([10_000, 14_000, 20_000])
     counters.write_text("1000 500 7\n")
-    time = ProcessorTime(str(counters))
+    processor = ProcessorTime(str(counters), lambda: next(times))
     counters.write_text("4000 1500 9\n")
-    assert time.awaited() == 0.25
-    assert time.awaited() == 0.0
-    time.close()
+    assert processor.awaited() == 0.25
+    assert processor.awaited() == 0.0
+    processor.close()
 
 
 def test_where_nobody_counts_it_nothing_is_waited(tmp_path: Path) -> None:
@@ -164,12 +171,12 @@ def test_a_thread_that_must_share_a_processor_waits() -> None:
 
     def work() -> None:
         os.sched_setaffinity(0, one)  # of this thread alone
-        time = ProcessorTime()
+        processor = ProcessorTime()
         done = os.times().user + 0.3
         while os.times().user < done:
             sum(range(10_000))
-        shares.append(time.awaited())
-        time.close()
+        shares.append(processor.awaited())
+        processor.close()
 
     # A process of its own beside it: threads of one take turns over the interpreter, not over the processor.
     spin = f"import os; os.sched_setaffinity(0, {one}); print(flush=True)\nwhile True: pass"

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -177,7 +178,7 @@ class Server:
         self.on_lateness: Callable[[int], None] = lambda late_ms: None
         """Told at every tick how late it came: how long what is read now may have waited."""
         self.on_processor_awaited: Callable[[float], None] = lambda share: None
-        """Told at every tick for which share of the time in which this thread could have worked it had no processor."""
+        """Told at every tick for which share of the time since the last one this thread had something to do and no processor."""
         self._processor = ProcessorTime()
 
     async def listen(self, host: str, port: int) -> int:
@@ -255,26 +256,27 @@ class Server:
 
 
 class ProcessorTime:
-    """How long this thread ran and how long it was ready to run and did not: Linux counts that. Elsewhere it never waits."""
+    """How long this thread was ready to run and had no processor: Linux counts that. Elsewhere it never waits."""
 
-    def __init__(self, path: str = "/proc/thread-self/schedstat") -> None:
+    def __init__(self, path: str = "/proc/thread-self/schedstat", clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._file = -1
         with contextlib.suppress(OSError):
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._ran, self._waited = self._read()
+        self._clock_ns = clock_ns
+        self._waited, self._then = self._read(), clock_ns()
 
     def awaited(self) -> float:
-        """Share of the time since the last call, of that in which there was something to do."""
-        ran, waited = self._read()
-        worked, idle = ran - self._ran, waited - self._waited
-        self._ran, self._waited = ran, waited
-        return idle / (worked + idle) if worked + idle > 0 else 0.0
+        """Share of the time since the last call."""
+        waited, now = self._read(), self._clock_ns()
+        share = (waited - self._waited) / max(1, now - self._then)
+        self._waited, self._then = waited, now
+        return share
 
-    def _read(self) -> tuple[int, int]:
+    def _read(self) -> int:
         if self._file < 0:
-            return 0, 0
-        ran, waited, _ = os.pread(self._file, 128, 0).split()  # both in nanoseconds; the third counts turns
-        return int(ran), int(waited)
+            return 0
+        _, waited, _ = os.pread(self._file, 128, 0).split()  # time on a processor, time without, both in ns, and turns
+        return int(waited)
 
     def close(self) -> None:
         if self._file >= 0:
