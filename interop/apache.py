@@ -326,6 +326,16 @@ def _home(directory: Path) -> Path:
     return home
 
 
+def write_accounts(directory: Path, accounts: list[dict[str, str]]) -> Path:
+    """Who may do what at a broker that is started in `directory` with aclEnable: plain_acl.yml, by its own names."""
+    lines = ["globalWhiteRemoteAddresses: []", "accounts:"]
+    for account in accounts:
+        lines += [f"{'  ' if number else '- '}{key}: {value}" for number, (key, value) in enumerate(account.items())]
+    file = _home(directory) / "conf" / "plain_acl.yml"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
 class NameServer(_ApacheServer):
     """An Apache name server that listens by the time the constructor returns."""
 

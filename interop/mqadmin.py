@@ -18,6 +18,8 @@ class Command:
 
     arguments: str
     shows: tuple[str, ...]
+    about: str = ""
+    """What tells it from another with the same options."""
 
 
 def commands(version: str, broker: str, prefix: str, offset_id: str, unique_id: str) -> list[Command]:
@@ -78,14 +80,23 @@ def check(section: Section, client: JavaClient, namesrv: str, broker: str, extra
             if said[:1] != ["live"]:
                 section.fail("a producer and a consumer to look at", f"said {said}")
                 return
-            _run(section, client, namesrv, commands(client.version, broker, prefix, said[1], said[2]), extra)
+            run(section, client, namesrv, commands(client.version, broker, prefix, said[1], said[2]), extra=extra)
         finally:
             live.kill()
 
 
-def _run(section: Section, client: JavaClient, namesrv: str, wanted: list[Command], extra: tuple[client_logs.PassedOver, ...]) -> None:
+def run(
+    section: Section,
+    client: JavaClient,
+    namesrv: str,
+    wanted: list[Command],
+    *,
+    name: str = "mqadmin",
+    extra: tuple[client_logs.PassedOver, ...] = (),
+) -> None:
+    """All of them in one process. `name`: of the run, which has a directory of its own."""
     lines = [f"{each.arguments} -n {namesrv}" for each in wanted]
-    program, log = client.command("mqadmin", "Mqadmin")
+    program, log = client.command(name, "Mqadmin")
     output, finished = run_program(program, timeout_s=180, stdin="".join(line.replace(" ", "\t") + "\n" for line in lines))
     answers = output.split("### end\n")
     for command, answer in zip(wanted, answers, strict=False):
@@ -99,7 +110,7 @@ def _run(section: Section, client: JavaClient, namesrv: str, wanted: list[Comman
 
 def _name(command: Command) -> str:
     name, *options = command.arguments.split()
-    return " ".join([name, *(option for option in options if option.startswith("-"))])
+    return " ".join([name, *(option for option in options if option.startswith("-"))]) + (f", {command.about}" if command.about else "")
 
 
 def _problem(command: Command, answer: str) -> str | None:

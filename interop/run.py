@@ -26,6 +26,7 @@ import java_client
 import mixed
 import mqadmin
 import report
+import spark_acl
 import spark_exchange
 import store_exchange
 from client_logs import PassedOver
@@ -191,12 +192,24 @@ class Run:
             self._skip("spark", str(missing))
             return
         spark = session("roquet interop", "local[2]")
+        others = () if isinstance(self.peer, ApachePeer) else (apache.SERVER, apache.SERVER_5)
         try:
-            for peer in [self.peer] if isinstance(self.peer, ApachePeer) else [self.peer, ApachePeer(apache.SERVER)]:
-                ours, timed = isinstance(peer, RoquetPeer), peer.name != f"apache-{apache.SERVER}"
-                directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="spark-"))
-                body = partial(spark_exchange.check, spark=spark, peer=peer, java=self.java, directory=directory, timed=timed)
-                self.reporter.run(Section(f"spark, {peer.name}"), partial(body, logs=servers_logs if ours else None))
+            for peer in (self.peer, *map(ApachePeer, others)):
+                slim = peer is not self.peer and peer.name == f"apache-{apache.SERVER_5}"
+                body = partial(
+                    spark_exchange.check,
+                    spark=spark,
+                    peer=peer,
+                    java={apache.SERVER_5: self.java[apache.SERVER_5]} if slim else self.java,
+                    directory=Path(tempfile.mkdtemp(dir=self.directory, prefix="spark-")),
+                    timed=peer.name != f"apache-{apache.SERVER}",
+                    slim=slim,
+                    finder=self.java[java_client.VERSIONS[0]] if peer is self.peer else None,
+                    logs=servers_logs if isinstance(peer, RoquetPeer) else None,
+                    # plain_acl.yml is of 4.x; Roquet's servers know no keys
+                    last=partial(spark_acl.check, peer=peer) if peer.name == f"apache-{apache.SERVER}" else None,
+                )
+                self.reporter.run(Section(f"spark, {peer.name}{', in short' if slim else ''}"), body)
         finally:
             spark.stop()
 

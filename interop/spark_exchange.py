@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import apache
 import java_client
+import mqadmin
 import store_exchange
 from java_client import JavaClient
 from report import Section, run_program
@@ -24,6 +25,7 @@ from store_exchange import ApachePeer, Peer
 
 from roquet import Admin, Message, Producer
 from roquet.wire.codes import SysFlag
+from roquet.wire.signing import Credentials
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -32,10 +34,14 @@ BROKER = "broker-a"
 QUEUES = 3
 ROWS = 40
 """That the sink writes."""
+WRITTEN = "spark_written"
+"""Where to."""
 LATE = 7
 """The row among them that is delayed."""
 KEY = "interop"
 """idempotencyKey, so that the ids are known."""
+LOOKED_UP = {0: "a row with an order key", LATE: "a delayed row", 25: "a row without either", ROWS - 1: "the last row"}
+"""By the ids that the sink gave them, in mqadmin."""
 MORE = 25
 """Messages that come between two runs of a stream."""
 
@@ -101,6 +107,8 @@ class Exchange:
         """Topics where the messages of a batch all have the id of the batch."""
         self.rows: list[Row] = []
         """Of these topics, as the broker gives them."""
+        self.written: list[Row] = []
+        """What the sink wrote, as the broker gives it."""
 
     # -- the cluster
 
@@ -115,12 +123,12 @@ class Exchange:
         self.administer(lambda admin: admin.create_topic(name, read_queues=QUEUES, write_queues=QUEUES))
         return name
 
-    def await_held(self, topic: str, count: int) -> None:
+    def await_held(self, topic: str, count: int, credentials: Credentials | None = None) -> None:
         """Until so many can be read: delayed and committed ones come a moment after their producer is done."""
 
         from roquet.spark.brokers import BrokerPlace
 
-        with contextlib.closing(BrokerPlace(self.namesrv, group="spark_reader")) as place:
+        with contextlib.closing(BrokerPlace(self.namesrv, group="spark_reader", credentials=credentials)) as place:
 
             def held() -> int:
                 return sum(end for _, end in place.bounds(place.queues(topic)).values())
@@ -240,9 +248,7 @@ class Exchange:
         self.await_held(topic, ROWS)
 
     def received(self, topic: str, manifest: Path) -> None:
-        from roquet.spark.encode import id_prefix, unique_ids
-
-        ids = [bytes(one).decode() for one in unique_ids(id_prefix("batch", KEY, topic, 0), 0, ROWS)]
+        ids = written_ids(topic)
         places: dict[str, list[tuple[int, int, int]]] = {}
         lines = manifest.read_text().splitlines()
         for line in lines:
@@ -263,9 +269,33 @@ class Exchange:
             same(f"offsets of {order_key}, in the order of its rows", sorted(offsets), offsets)
 
     def read_back(self, topic: str) -> None:
-        written = self.table([topic])
-        same("bodies", sorted(f"row {number}".encode() for number in range(ROWS)), sorted(bytes(row["body"]) for row in written))
-        same_rows(written, self.files([topic]))
+        self.written = self.table([topic])
+        same("bodies", sorted(f"row {number}".encode() for number in range(ROWS)), sorted(bytes(row["body"]) for row in self.written))
+        same_rows(self.written, self.files([topic]))
+
+    def queries(self, topic: str) -> list[mqadmin.Command]:
+        """By the ids that the sink is said to give, not by those that were read."""
+        ids, places = written_ids(topic), {bytes(row["body"]).decode(): row["physical_offset"] for row in self.written}
+        return [
+            mqadmin.Command(
+                f"queryMsgByUniqueKey -t {topic} -i {ids[number]}",
+                (
+                    rf"Topic:\s+{topic}\s",
+                    rf"Tags:\s+\[tag{number % 2}\]",
+                    rf"Keys:\s+\[key{number} all\]",
+                    rf"CommitLog Offset:\s+{places.get(f'row {number}')}\s",
+                    rf"[{{ ]UNIQ_KEY={ids[number]}[,}}]",
+                ),
+                about,
+            )
+            for number, about in LOOKED_UP.items()
+        ]
+
+
+def written_ids(topic: str) -> list[str]:
+    from roquet.spark.encode import id_prefix, unique_ids
+
+    return [bytes(one).decode() for one in unique_ids(id_prefix("batch", KEY, topic, 0), 0, ROWS)]
 
 
 def compare(note: Note, row: Row) -> None:
@@ -307,72 +337,116 @@ def same_rows(expected: list[Row], found: list[Row]) -> None:
 
 
 Logs = Callable[[Section, list[apache.Server]], None]
+Last = Callable[[Section, Exchange], None]
+
+
+def judge(section: Section, name: str, body: Callable[[], None]) -> None:
+    try:
+        body()
+    except Wrong as problem:
+        section.fail(name, str(problem))
+    except Exception as problem:  # Spark's are long: the last line with words in it is ours
+        lines = [line for line in str(problem).splitlines() if line.strip() and not line.startswith(("\t", " "))]
+        section.fail(name, f"{type(problem).__name__}: {(lines or ['?'])[0][:300]} ... {(lines or ['?'])[-1][:500]}")
+    else:
+        section.ok(name)
 
 
 def check(
-    section: Section, spark: Any, peer: Peer, java: dict[str, JavaClient], directory: Path, *, timed: bool, logs: Logs | None = None
+    section: Section,
+    spark: Any,
+    peer: Peer,
+    java: dict[str, JavaClient],
+    directory: Path,
+    *,
+    timed: bool,
+    slim: bool = False,
+    finder: JavaClient | None = None,
+    logs: Logs | None = None,
+    last: Last | None = None,
 ) -> None:
-    """All of it against one kind of servers. `timed`: whether they know timed messages. `logs` judges what they logged."""
-    run = section.title.replace(" ", "-").replace(",", "")
+    """All of it against one kind of servers.
 
-    def judge(name: str, body: Callable[[], None]) -> None:
-        try:
-            body()
-        except Wrong as problem:
-            section.fail(name, str(problem))
-        except Exception as problem:  # Spark's are long: the last line with words in it is ours
-            lines = [line for line in str(problem).splitlines() if line.strip() and not line.startswith(("\t", " "))]
-            section.fail(name, f"{type(problem).__name__}: {(lines or ['?'])[0][:300]} ... {(lines or ['?'])[-1][:500]}")
-        else:
-            section.ok(name)
-
-    def java_run(version: str, what: str, manifest: Path, *arguments: str) -> bool:
-        given = (what, namesrv.address, str(manifest), f"spark{version[0]}", *arguments)
-        command, log = java[version].command(f"{run}-{what}", "Interop", *given)
-        output, finished = run_program(command, timeout_s=120)
-        phases = section.take(output, finished=finished, what=f"java {version}: ")
-        problem = java_client.log_problem(log, phases, provoked=False)
-        section.judge(f"java {version}: {what}: no warning or error in the client's log", problem)
-        return manifest.exists()
-
+    `timed`: whether they know timed messages. `slim`: one table and one write, with what Java sent and received, is all. `finder`:
+    whose mqadmin looks for what the sink wrote. `logs` judges what they logged. `last` comes when the broker has left its store behind,
+    and the name server is still there.
+    """
     with (
         peer.name_server(apache.free_port(), directory / "namesrv") as namesrv,
         peer.broker(apache.free_port(), namesrv.address, directory / "broker", SETTINGS) as broker,
     ):
         exchange = Exchange(spark, namesrv.address, directory / "broker" / "store", directory)
-        topics = {version: exchange.topic(f"spark_java_{version[0]}") for version in java}
-        manifests = {version: directory / f"sent-{version}.tsv" for version in java}
-        with ThreadPoolExecutor() as pool:
-            kind = "timed" if timed else "untimed"
-            sent = pool.map(lambda version: java_run(version, "send", manifests[version], topics[version], kind), java)
-            if not all(sent):
-                return
-        for version, topic in topics.items():
-            notes = [Note.read(line) for line in manifests[version].read_text().splitlines()]
-            exchange.sent[topic] = notes
-            if version.startswith("5") and peer.name.startswith("apache") and peer.name != f"apache-{apache.SERVER_5}":
-                # A client of 5.x gives the batch an id too, and Apache's 4.9 appends it to each message, where the last one counts.
-                exchange.shared_ids.add(topic)
-            exchange.await_held(topic, sum(note.kind != "rolledback" for note in notes))
-        judge("what Java sent, from the broker", exchange.of_brokers)
-        judge("the same from its files, while it writes them", exchange.of_files)
-        judge("tags and SQL, with gaps in the offsets", exchange.filtered)
-        judge("from a moment on", exchange.since)
-        if isinstance(peer, ApachePeer):
-            judge("over TLS", exchange.encrypted)
-        else:
-            section.skip("over TLS", "Roquet's servers do not speak it")
-        judge("a stream in two runs, and its group's progress", exchange.streamed)
-        written = exchange.topic("spark_written")
-        judge("the sink writes", partial(exchange.write, written))
-        manifests = {version: directory / f"received-{version}.tsv" for version in java}
-        with ThreadPoolExecutor() as pool:
-            received = list(pool.map(lambda version: java_run(version, "receive", manifests[version], written, "row", str(ROWS)), java))
-        for version, noted in zip(java, received, strict=True):
-            if noted:
-                judge(f"java {version}: ids, tags, keys, properties, order, delay", partial(exchange.received, written, manifests[version]))
-        judge("what the sink wrote, from broker and files", partial(exchange.read_back, written))
+        if not java_sends(section, exchange, java, peer, timed=timed):
+            return
+        judge(section, "what Java sent, from the broker", exchange.of_brokers)
+        if not slim:
+            judge(section, "the same from its files, while it writes them", exchange.of_files)
+            judge(section, "tags and SQL, with gaps in the offsets", exchange.filtered)
+            judge(section, "from a moment on", exchange.since)
+            if isinstance(peer, ApachePeer):
+                judge(section, "over TLS", exchange.encrypted)
+            else:
+                section.skip("over TLS", "Roquet's servers do not speak it")
+            judge(section, "a stream in two runs, and its group's progress", exchange.streamed)
+        written = exchange.topic(WRITTEN)
+        judge(section, "the sink writes", partial(exchange.write, written))
+        java_receives(section, exchange, java, written)
+        if slim:
+            for server in (broker, namesrv):
+                server.kill()  # nobody needs what they would leave behind, and they take long to leave
+            return
+        judge(section, "what the sink wrote, from broker and files", partial(exchange.read_back, written))
+        if finder is not None:
+            mqadmin.run(section, finder, namesrv.address, exchange.queries(written), name=run_name(section, "mqadmin"))
         broker.stop()
-        judge("from the files it left behind", exchange.of_files)
+        judge(section, "from the files it left behind", exchange.of_files)
         if logs is not None:
             logs(section, [namesrv, broker])
+        if last is not None:
+            last(section, exchange)
+
+
+def java_sends(section: Section, exchange: Exchange, java: dict[str, JavaClient], peer: Peer, *, timed: bool) -> bool:
+    """Every kind of message by every client, each to a topic of its own, until all can be read. False: there are no notes of them."""
+    topics = {version: exchange.topic(f"spark_java_{version[0]}") for version in java}
+    manifests = {version: exchange.directory / f"sent-{version}.tsv" for version in java}
+    kind = "timed" if timed else "untimed"
+    with ThreadPoolExecutor() as pool:
+        sent = pool.map(lambda version: run_java(section, exchange, java[version], "send", manifests[version], topics[version], kind), java)
+        if not all(sent):
+            return False
+    for version, topic in topics.items():
+        notes = [Note.read(line) for line in manifests[version].read_text().splitlines()]
+        exchange.sent[topic] = notes
+        if version.startswith("5") and peer.name.startswith("apache") and peer.name != f"apache-{apache.SERVER_5}":
+            # A client of 5.x gives the batch an id too, and Apache's 4.9 appends it to each message, where the last one counts.
+            exchange.shared_ids.add(topic)
+        exchange.await_held(topic, sum(note.kind != "rolledback" for note in notes))
+    return True
+
+
+def java_receives(section: Section, exchange: Exchange, java: dict[str, JavaClient], topic: str) -> None:
+    manifests = {version: exchange.directory / f"received-{version}.tsv" for version in java}
+    arguments = (topic, "row", str(ROWS))
+    with ThreadPoolExecutor() as pool:
+        received = list(
+            pool.map(lambda version: run_java(section, exchange, java[version], "receive", manifests[version], *arguments), java)
+        )
+    for version, noted in zip(java, received, strict=True):
+        if noted:
+            body = partial(exchange.received, topic, manifests[version])
+            judge(section, f"java {version}: ids, tags, keys, properties, order, delay", body)
+
+
+def run_java(section: Section, exchange: Exchange, client: JavaClient, what: str, manifest: Path, *arguments: str) -> bool:
+    given = (what, exchange.namesrv, str(manifest), f"spark{client.version[0]}", *arguments)
+    command, log = client.command(run_name(section, what), "Interop", *given)
+    output, finished = run_program(command, timeout_s=120)
+    phases = section.take(output, finished=finished, what=f"java {client.version}: ")
+    problem = java_client.log_problem(log, phases, provoked=False)
+    section.judge(f"java {client.version}: {what}: no warning or error in the client's log", problem)
+    return manifest.exists()
+
+
+def run_name(section: Section, what: str) -> str:
+    return f"{section.title.replace(' ', '-').replace(',', '')}-{what}"

@@ -1,5 +1,7 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.lang.reflect.Field;
+import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -17,7 +19,18 @@ final class Mqadmin {
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
             MQAdminStartup.main0(line.split("\t"), null);
             System.out.println("\n### end");
+            forget();
         }
         System.exit(0);
+    }
+
+    /** Each line gets new commands: that of queryMsgByUniqueKey keeps its client, which is shut down after the first time. */
+    private static void forget() throws IllegalAccessException {
+        for (Field field : MQAdminStartup.class.getDeclaredFields()) { // the list has another name in each version
+            if (List.class.isAssignableFrom(field.getType())) {
+                field.setAccessible(true);
+                ((List<?>) field.get(null)).clear();
+            }
+        }
     }
 }

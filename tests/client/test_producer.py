@@ -432,3 +432,19 @@ def test_only_retried_codes_are_the_codes_of_the_table() -> None:
     error = errors(send(cluster, started(cluster, ProducerSettings(retries=0)), Message("t", b"x")))
     assert isinstance(error, ServerRejected)  # one attempt, so the broker's own words
     assert error.remark == "broken"
+
+
+def test_keys_that_the_broker_does_not_know_are_not_tried_again() -> None:
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    asked: list[Command] = []
+
+    def refuse(_: object, command: Command) -> Command:
+        asked.append(command)
+        return command.reply(ResponseCode.SYSTEM_ERROR, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured")
+
+    cluster.overrides[SEND] = refuse
+    error = errors(send(cluster, started(cluster, ProducerSettings(retries=2)), Message("t", b"x")))
+    assert isinstance(error, ServerRejected)
+    assert "accessKey and secretKey" in str(error)
+    assert len(asked) == 1

@@ -132,6 +132,15 @@ def test_a_busy_broker_gets_fewer_at_once_and_then_more_again() -> None:
     assert max(at_once[-50:]) == 8
 
 
+def test_keys_that_a_broker_does_not_know_fail_at_once_with_what_to_do() -> None:
+    """Apache answers that with code 1, which is tried again when anything else is behind it."""
+    remark = "org.apache.rocketmq.acl.common.AclException: No acl config for hare, org.apache..."
+    brokers = Brokers(lambda _address, _command: Command(ResponseCode.SYSTEM_ERROR, remark=remark))
+    with pytest.raises(SendFailed, match=r"rows of x: not sent to 't': .*No acl config for hare.*give the accessKey and secretKey"):
+        run(brokers, [letter(b"x")])
+    assert len(brokers.sent) == 1
+
+
 def test_what_a_retry_cannot_mend_fails_at_once_with_the_rows() -> None:
     brokers = Brokers(lambda _address, _command: Command(ResponseCode.MESSAGE_ILLEGAL, remark="too odd"))
     with pytest.raises(SendFailed, match=r"rows of x: not sent to 't': .*too odd"):

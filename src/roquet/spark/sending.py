@@ -161,7 +161,7 @@ class Sending:
         status = STATUSES.get(answer.code)
         if status is None:
             refusal = rejected(answer, address)
-            if answer.code not in RETRIED:
+            if answer.code not in RETRIED or refusal.of_keys:
                 raise SendFailed(f"{parcel.letter.rows}: not sent to {parcel.letter.topic!r}: {refusal}", self._tried(parcel, refusal))
             if answer.code == ResponseCode.SYSTEM_BUSY:
                 self.window = max(1.0, self.window / 2)

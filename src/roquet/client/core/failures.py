@@ -32,15 +32,23 @@ RETRIED: frozenset[int] = frozenset(
 )
 """Codes after which a send is tried on another broker: upstream's set, with SYSTEM_BUSY and GO_AWAY that 5.x added."""
 
+ACL_EXCEPTION = "AclException"
+ACL_ADVICE = "give the accessKey and secretKey of an account in its plain_acl.yml that may do this"
+
 
 class ServerRejected(Rejected):
     """A Rejected whose text ends with what to do."""
 
     def __init__(self, code: int, remark: str, address: str = "") -> None:
         super().__init__(code, remark, address)
-        advice = ADVICE.get(code)
+        advice = ACL_ADVICE if self.of_keys else ADVICE.get(code)
         if advice:
             self.args = (f"{self.args[0]}; {advice}",)
+
+    @property
+    def of_keys(self) -> bool:
+        """Refused for who asks, which trying again does not change. Upstream answers it with code 1, as it does much that passes."""
+        return ACL_EXCEPTION in self.remark
 
 
 def rejected(answer: Command, address: str) -> ServerRejected:

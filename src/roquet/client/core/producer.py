@@ -515,10 +515,11 @@ class _Send:
                     return
                 self._again(queue, status.name)
                 return
-            failure: RoquetError = rejected(result, self.address)
-            if result.code not in RETRIED:
-                self.fail(failure)
+            refusal = rejected(result, self.address)
+            if result.code not in RETRIED or refusal.of_keys:
+                self.fail(refusal)
                 return
+            failure: RoquetError = refusal
         else:
             failure = result
             self.timed_out = self.timed_out or isinstance(result, CallTimeout)
