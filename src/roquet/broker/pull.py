@@ -19,7 +19,7 @@ from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
-from roquet.broker.scans import BUSY_BYTES, Scan, collect, keep_memory
+from roquet.broker.scans import BUSY_BYTES, Scan, collect
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
 from roquet.errors import Refused
@@ -295,8 +295,6 @@ class Puller:
         return self._read(pull, queue, first, last)
 
     def _scan(self, pull: Pull, scan: Scan, queue: ConsumeQueue, first: int, last: int) -> Found:
-        if self.scanned_at < 0:
-            keep_memory()
         # Whoever sends meanwhile waits for one answer at most: then answers are short.
         bytes_max = min(scan.bytes_max, BUSY_BYTES) if self.store.log.end > self.scanned_at >= 0 else scan.bytes_max
         self.scanned_at = self.store.log.end

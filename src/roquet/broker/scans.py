@@ -46,7 +46,6 @@ READ_BYTES_MAX = 4 * 1024 * 1024
 READS_MAX = 128
 BUSY_BYTES = 256 * 1024
 """Of an answer while messages are sent to this broker: some 0.3 ms, about as long as a read full of sends."""
-KEPT_BYTES = 16 * 1024 * 1024
 BLANK_SIZE = 0x7FFFFFFF
 """Of an entry that stands for a message that is gone."""
 
@@ -82,12 +81,6 @@ class Scan:
         """How many entries to look at, of those before `end`."""
         stop = end if self.stop is None else min(self.stop, end)
         return min(FILTERED_MAX if filtered else min(ENTRIES_MAX, self.bytes_max // SMALLEST + 1), stop - offset)
-
-
-def keep_memory() -> None:
-    """Have the C library keep the memory of answers for the next ones. It gives back what is large, and faulting it in again
-    costs a third of a scan; but once something this large was freed, it takes that for usual. Harmless where it does not."""
-    bytearray(KEPT_BYTES)
 
 
 def whole_number(text: str) -> int | None:

@@ -31,7 +31,8 @@ class Letter:
     queue: MessageQueue | None
     """Where it must go, because of a queue or an order key; None: to any queue of the topic."""
     batch: bool
-    body: bytes
+    body: bytes | memoryview
+    """A view for a batch: all of a piece's are not copied at once, each is when it goes."""
     properties: str
     flag: int
     count: int
@@ -47,8 +48,11 @@ def letters(rows: Rows, queues: Mapping[str, Sequence[MessageQueue]], bytes_max:
     if not len(rows):
         return []
     targets, target = targets_of(rows, queues)
-    by_target = np.argsort(target, kind="stable")
-    frames = rows.frames.take(pa.array(by_target))
+    if (target[1:] >= target[:-1]).all():  # as it is when no row says where it goes
+        by_target, frames = np.arange(len(rows)), rows.frames
+    else:
+        by_target = np.argsort(target, kind="stable")
+        frames = rows.frames.take(pa.array(by_target))
     offsets = np.frombuffer(frames.buffers()[1], dtype=np.int32)[frames.offset : frames.offset + len(rows) + 1].astype(np.int64)
     data = memoryview(frames.buffers()[2])
     sorted_target, alone = target[by_target], rows.alone[by_target]
@@ -62,7 +66,7 @@ def letters(rows: Rows, queues: Mapping[str, Sequence[MessageQueue]], bytes_max:
             made.append(Letter(topic, queue, False, rows.body[first].as_py(), text, int(rows.flag[first]), 1, rows.name(first)))
         else:
             named = rows.name(first) if start + 1 == stop else f"{stop - start} rows, {rows.name(first)} to {rows.name(last)}"
-            made.append(Letter(topic, queue, True, bytes(data[offsets[start] : offsets[stop]]), "", 0, stop - start, named))
+            made.append(Letter(topic, queue, True, data[offsets[start] : offsets[stop]], "", 0, stop - start, named))
     return made
 
 

@@ -151,7 +151,7 @@ class Sending:
             queue = parcel.queue = letter.queue or self._choice(letter.topic).next(route.write_queues, 0, avoid)
             command = SendCommand(
                 self._template(letter, queue.broker_name), queue.queue_id, 0, int(time.time() * 1000), letter.flag, letter.properties,
-                letter.body,
+                bytes(letter.body),
             )  # fmt: skip
             self._under_way.append((self.caller.start(master_of(route, queue), command, self.timeout_s), parcel))
         except ClientError as error:
