@@ -74,7 +74,7 @@ def archive(spark: SparkSession, job: Job) -> Job:
 
     with Scratch() as target:
         began = time.perf_counter()
-        pipeline(job["where"], [job["topic"]], target / "out", spark=spark, columns=job["columns"])
+        pipeline(job["where"], [job["topic"]], target / "out", spark=spark, columns=job["columns"], compression=job["compression"])
         seconds = time.perf_counter() - began
         return {**written(target / "out"), "seconds": seconds}
 

@@ -32,6 +32,7 @@ ROWS = (
     Row("files", "scan of the store's files, seven columns", "scan", 1.5),
     Row("files-all", "scan of the store's files, all columns", "scan"),
     Row("archive", "to a Parquet archive from files, seven columns", "archive", 2.0),
+    Row("archive-snappy", "the same, compressed as Spark does for Kafka", "archive", 2.0),
     Row("archive-all", "to a Parquet archive from files, all columns", "archive"),
     Row("archive-broker", "to a Parquet archive from the broker, seven", "archive"),
     Row("stream", "topic to topic, availableNow", "stream"),
@@ -40,7 +41,7 @@ ROWS = (
     Row("sends-shared", "sends while Spark catches up, equal shares", "sends-shared", 1 / 3, slowed=True),
 )
 BY_KEY = {row.key: row for row in ROWS}
-READS = ("scan", "scan-all", "files", "files-all", "archive", "archive-all", "archive-broker")
+READS = ("scan", "scan-all", "files", "files-all", "archive", "archive-snappy", "archive-all", "archive-broker")
 SENDS = ("sends", "sends-shared")
 
 

@@ -195,7 +195,8 @@ class Roquet(Side):
         if kind == "archive":
             place = {"namesrvAddr": self.running.namesrv} if how == "broker" else {"path": str(self.store)}
             columns = None if how == "all" else [column.split()[0] for column in SEVEN.split(", ")]
-            return {"work": "archive", "where": place, "topic": data.topic, "columns": columns}
+            compression = "snappy" if how == "snappy" else None  # else the archive's own, zstd; Spark's own for Kafka is snappy
+            return {"work": "archive", "where": place, "topic": data.topic, "columns": columns, "compression": compression}
         if kind == "stream":
             sink = {"namesrvAddr": self.running.namesrv, "topic": target}
             select = ["keys", "body"]

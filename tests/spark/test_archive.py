@@ -259,6 +259,48 @@ def test_a_property_that_cannot_be_a_column_is_refused(text: str, why: str) -> N
         parse_property(text)
 
 
+CODECS = {"zstd": "ZSTD", "lz4": "LZ4", "snappy": "SNAPPY", "none": "UNCOMPRESSED"}
+
+
+def codecs(path: Path) -> set[str]:
+    """Of every column of every committed file."""
+    from roquet.spark.archive.read import opened
+
+    groups = [pq.read_metadata(path / file).row_group(0) for file in opened(path).files]
+    return {group.column(at).compression for group in groups for at in range(group.num_columns)}
+
+
+@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("compression", CODECS)
+def test_files_are_compressed_as_asked_also_when_they_are_put_together_and_by_the_next_run(
+    servers: Servers, topic: str, where: dict[str, str], tmp_path: Path, compression: str, delta: bool
+) -> None:
+    archive(where, [topic], tmp_path / "a", compression=compression, batch_rows=100, delta=delta)
+    assert codecs(tmp_path / "a") == {CODECS[compression]}
+    assert compact(tmp_path / "a") == 3
+    assert codecs(tmp_path / "a") == {CODECS[compression]}
+    send(servers, messages(topic, 10, COUNT))
+    archive(where, [topic], tmp_path / "a", delta=delta)
+    assert codecs(tmp_path / "a") == {CODECS[compression]}
+    assert archive_info(tmp_path / "a")["compression"] == compression
+    assert verify_archive(tmp_path / "a").rows == COUNT + 10
+
+
+def test_a_new_archive_is_compressed_with_zstd_and_can_change_to_another(
+    servers: Servers, topic: str, where: dict[str, str], tmp_path: Path, spark: Any
+) -> None:
+    archive(where, [topic], tmp_path / "a")
+    assert codecs(tmp_path / "a") == {"ZSTD"}
+    for number, compression in enumerate(CODECS):
+        send(servers, messages(topic, 10, COUNT + number * 10))
+        archive(where, [topic], tmp_path / "a", compression=compression)
+    assert codecs(tmp_path / "a") == set(CODECS.values())
+    rows = read_archive(spark, tmp_path / "a").select("properties").collect()
+    assert sorted(int(row.properties["number"]) for row in rows) == list(range(COUNT + 10 * len(CODECS)))
+    with pytest.raises(ArchiveError, match="no compression brotli; there are zstd, lz4, snappy, none"):
+        archive(where, [topic], tmp_path / "a", compression="brotli")
+
+
 # ---- looking after it -----------------------------------------------------------------------------------------------------
 
 
@@ -508,7 +550,8 @@ def test_the_command_archives_and_the_next_call_finds_nothing_new(
     topic: str, where: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
 ) -> None:
     call = ["pipeline", "archive", topic, "--to", str(tmp_path / "a"), "-n", where["namesrvAddr"], "--batch-rows", "100"]
-    assert main([*call, "--json"]) == 0
+    assert main([*call, "--json", "--compression", "lz4"]) == 0
+    assert codecs(tmp_path / "a") == {"LZ4"}
     said = json.loads(capsys.readouterr().out)
     assert (said["rows"], said["batches"]) == (COUNT, 3)
     assert said["offsets"][topic]["broker-a"] == {"0": 100, "1": 100, "2": 100}

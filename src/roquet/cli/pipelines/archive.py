@@ -57,6 +57,10 @@ def add_command(commands: Commands) -> None:
         "--property", action="append", default=[], metavar="NAME:TYPE",
         help="a property as a column: string, bigint, double, boolean, timestamp; may be added later, older files give null",
     )  # fmt: skip
+    parser.add_argument(
+        "--compression", choices=("zstd", "lz4", "snappy", "none"), default=None,
+        help="of new files; a compacted one gets that of the newest (default: what the archive had last; of a new one zstd)",
+    )  # fmt: skip
     parser.add_argument("--batch-rows", type=positive, default=4_000_000, metavar="N", help="of one commit (default: 4,000,000)")
     parser.add_argument("--batch-bytes", type=positive, default=2 << 30, metavar="N", help="of one commit, about (default: 2 GiB)")
     parser.add_argument("--skip-lost", action="store_true", help="go on when the broker removed messages before they were archived")
@@ -115,6 +119,7 @@ def archive(arguments: argparse.Namespace) -> int:
             wanted=Wanted(arguments.tags, arguments.sql),
             columns=[name.strip() for name in arguments.columns.split(",")] if arguments.columns else None,
             properties=arguments.property,
+            compression=arguments.compression,
             delta=delta,
             batch_rows=arguments.batch_rows,
             batch_bytes=arguments.batch_bytes,

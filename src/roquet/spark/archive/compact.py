@@ -58,17 +58,18 @@ def rewrite(root: Path, group: Group, staging: Path, shape: Shape) -> list[File]
     """The group's rows as new files in staging. Raises ArchiveError when they are not what the manifest says."""
     schema = shape.written()
     sources = [(file, pq.ParquetFile(root / file.path, memory_map=True)) for file in group.files]
-    parts = Parts(staging, shape, staged, shaped=lambda batch: batch)
+    parts = Parts(staging, shape, staged, shaped=lambda batch: batch, root=root)
     try:
         for broker, queue_id in sorted({(span.broker, span.queue_id) for file in group.files for span in file.spans}):
             queue = MessageQueue(group.topic, broker, queue_id)
             for _, source in sorted(holding(sources, broker, queue_id), key=lambda one: one[0]):
                 for batch in rows_of(source, schema, broker, queue_id):
                     parts.add(queue, batch)
+        made = parts.close()
     finally:
+        parts.abandon()
         for _, source in sources:
             source.close()
-    made = parts.close()
     before, after = sum(file.rows for file in group.files), sum(file.rows for file in made)
     if before != after:
         raise ArchiveError(

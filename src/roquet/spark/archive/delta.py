@@ -29,7 +29,7 @@ from roquet.message import MessageQueue
 from roquet.spark.archive.compact import SMALL_BYTES
 from roquet.spark.archive.ledger import ArchiveBusy, Fault, no_fault, take_lock
 from roquet.spark.archive.manifest import ArchiveError, Commit, File, Gap, Kind, State, partition, state_from_json, state_to_json
-from roquet.spark.archive.write import Shape
+from roquet.spark.archive.write import COMPRESSION, COMPRESSIONS, Shape
 
 APP = "roquet-archive"
 METADATA = "roquet"
@@ -108,6 +108,13 @@ class DeltaBook:
         self._sweep(self._uncommitted())
         return self.root
 
+    def discard(self) -> None:
+        """After an error: data of a batch that is not in the log goes, so that a full disk has room again."""
+        if self._table is not None:  # the commit may have been made before the error
+            self._table.update_incremental()
+            self.state = state_of(self._table)
+        self._sweep(self._uncommitted())
+
     def commit(
         self,
         kind: Kind,
@@ -119,6 +126,7 @@ class DeltaBook:
         filtered: bool = False,
         columns: tuple[str, ...] = (),
         properties: tuple[tuple[str, str], ...] = (),
+        compression: str = "",
     ) -> Commit:
         """Raises ArchiveBusy when another writer committed meanwhile."""
         delta = need_delta()
@@ -127,7 +135,7 @@ class DeltaBook:
 
         commit = Commit(
             self.state.number + 1, kind, APP, time.time_ns() // 1_000_000, tuple(files), tuple(removed), tuple(ranges), tuple(gaps),
-            filtered, columns, properties,
+            filtered, columns, properties, compression,
         )  # fmt: skip
         after = self.state.copy()
         after.apply(commit)
@@ -172,11 +180,18 @@ class DeltaBook:
         """Delta's own; old files go when nobody can ask for an older version any more (vacuum, a week)."""
         if self._table is None or not crowded(self.state, more_than):
             return 0
-        removed = int(self._table.optimize.compact()["numFilesRemoved"])
+        removed = int(self._table.optimize.compact(writer_properties=writer_properties(self.state.compression))["numFilesRemoved"])
         self._table.update_incremental()
         self._table.vacuum(dry_run=False)
         self.state = state_of(self._table)
         return removed
+
+
+def writer_properties(compression: str) -> Any:
+    """Delta's own writer takes zstd, whatever the files had that it puts together."""
+    name = compression or COMPRESSION
+    codec = {"lz4": "LZ4_RAW", "none": "UNCOMPRESSED"}.get(name, name.upper())
+    return need_delta().WriterProperties(compression=codec, compression_level=COMPRESSIONS[name])
 
 
 def crowded(state: State, more_than: int) -> bool:

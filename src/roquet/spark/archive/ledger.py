@@ -124,6 +124,11 @@ class Ledger:
         self._fault("staged")
         return self.staging
 
+    def discard(self) -> None:
+        """After an error: what was staged goes, so that a full disk has room again. Unless its commit was made, or may have been."""
+        if not commit_path(self.root, self.number).exists():
+            shutil.rmtree(self.staging, ignore_errors=True)
+
     def commit(
         self,
         kind: Kind,
@@ -135,11 +140,12 @@ class Ledger:
         filtered: bool = False,
         columns: tuple[str, ...] = (),
         properties: tuple[tuple[str, str], ...] = (),
+        compression: str = "",
     ) -> Commit:
         """All of it counts, or nothing. Raises ArchiveBusy when another writer took the number."""
         commit = Commit(
             self.number, kind, self.run, time.time_ns() // 1_000_000, tuple(files), tuple(removed), tuple(ranges), tuple(gaps), filtered,
-            columns, properties,
+            columns, properties, compression,
         )  # fmt: skip
         after = self.state.copy()
         after.apply(commit)
@@ -287,13 +293,15 @@ def take_lock(root: Path) -> int:
 def create_once(path: Path, data: bytes, fault: Fault = no_fault) -> bool:
     """The whole file under this name, durable; False when the name is taken."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    write_synced(temporary, data)
-    fault("commit written")
     try:
+        write_synced(temporary, data)
+        fault("commit written")
         os.link(temporary, path)
-    except FileExistsError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        return False
+        if isinstance(error, FileExistsError):
+            return False
+        raise
     fault("linked")
     temporary.unlink(missing_ok=True)
     sync_directory(path.parent)

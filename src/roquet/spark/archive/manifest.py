@@ -82,6 +82,8 @@ class Commit:
     columns: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
     """(property, type) with a column of its own."""
+    compression: str = ""
+    """Of its files; "" in commits of a Roquet that knew zstd alone."""
 
 
 @dataclass(slots=True)
@@ -97,6 +99,8 @@ class State:
     filtered: bool = False
     columns: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
+    compression: str = ""
+    """Of the newest files: the next ones, and compacted ones, get the same unless told otherwise."""
 
     @property
     def rows(self) -> int:
@@ -125,6 +129,7 @@ class State:
         if commit.kind == "append":
             self.filtered |= commit.filtered
             self.columns, self.properties = commit.columns, commit.properties
+            self.compression = commit.compression
         self.number = commit.number
 
     def _advance(self, commit: Commit, queue: MessageQueue, start: int, stop: int) -> None:
@@ -176,6 +181,7 @@ def commit_to_json(commit: Commit) -> bytes:
         "filtered": commit.filtered,
         "columns": list(commit.columns),
         "properties": [list(pair) for pair in commit.properties],
+        "compression": commit.compression,
         "removed": list(commit.removed),
         "files": [file_to_json(file) for file in commit.files],
     }
@@ -201,6 +207,7 @@ def commit_from_json(data: bytes, name: str) -> Commit:
             filtered=value["filtered"],
             columns=tuple(value["columns"]),
             properties=tuple((name, kind) for name, kind in value["properties"]),
+            compression=value.get("compression", ""),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{name} is not a commit of an archive ({type(error).__name__}: {error}); restore it from a copy") from None
@@ -227,6 +234,7 @@ def state_to_json(state: State) -> bytes:
         "filtered": state.filtered,
         "columns": list(state.columns),
         "properties": [list(pair) for pair in state.properties],
+        "compression": state.compression,
         "files": [file_to_json(file) for file in state.files.values()],
     }
     return json.dumps(value, separators=(",", ":")).encode()
@@ -247,6 +255,7 @@ def state_from_json(data: bytes) -> State | None:
             filtered=value["filtered"],
             columns=tuple(value["columns"]),
             properties=tuple((name, kind) for name, kind in value["properties"]),
+            compression=value.get("compression", ""),
         )
     except (ValueError, KeyError, TypeError):
         return None

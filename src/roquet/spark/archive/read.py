@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from roquet.message import MessageQueue
 from roquet.spark.archive.ledger import load, locate, read_head
 from roquet.spark.archive.manifest import File, State
-from roquet.spark.archive.write import KEY_COLUMNS, size_and_crc
+from roquet.spark.archive.write import COMPRESSION, KEY_COLUMNS, size_and_crc
 from roquet.spark.columns import BY_NAME, COLUMNS
 from roquet.spark.offsets import nested
 
@@ -115,6 +115,7 @@ def archive_info(path: str | Path) -> dict[str, Any]:
         "filtered": state.filtered,
         "columns": list(state.columns),
         "properties": dict(state.properties),
+        "compression": state.compression or COMPRESSION,
     }
 
 

@@ -7,8 +7,11 @@ rise and for ids that share their beginning, no statistics on columns nobody com
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import mmap
 import os
+import re
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roquet.message import MessageQueue
-from roquet.spark.archive.manifest import File, Span, partition
+from roquet.spark.archive.manifest import ArchiveError, File, Span, partition
 from roquet.spark.archive.typed import field_of, value_of
 from roquet.spark.columns import COLUMNS, arrow_schema
 from roquet.spark.offsets import Range
@@ -54,7 +57,34 @@ DELTA = {
 COMPARED = ("broker", "queue_id", "queue_offset", "store_time", "born_time", "tags", "keys")
 """Columns with statistics, by which readers skip row groups."""
 
+COMPRESSIONS: dict[str, int | None] = {"zstd": 1, "lz4": None, "snappy": None, "none": None}
+"""Name -> level. lz4 is Parquet's LZ4_RAW."""
+COMPRESSION = "zstd"
+"""Half of snappy's bytes, a quarter fewer rows a second (docs/pipeline-archive.md). An archive is written once and lies there for years."""
+
+ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 Batches = Callable[[Chunk], Iterator[Any]]
+
+
+class CannotWrite(ArchiveError):
+    """The disk is full, or fails, or forbids it. Whatever was being written does not count."""
+
+
+@contextlib.contextmanager
+def writing(where: Path) -> Iterator[None]:
+    """OSErrors as a sentence for the person who runs it. Raises CannotWrite."""
+    try:
+        yield
+    except OSError as error:
+        found = re.search(r"os error (\d+)", str(error))  # delta-rs gives no errno
+        number = error.errno or (int(found[1]) if found else 0)
+        why = os.strerror(number) if number else str(error)
+        mend = "Make room there" if number in ROOM else "Mend that"
+        raise CannotWrite(
+            f"{where} cannot be written to: {why}. What was committed stays, and nothing is in the archive by half. "
+            f"{mend} and run the same command again: it goes on where it stopped"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +93,7 @@ class Shape:
 
     columns: tuple[str, ...] = tuple(column.name for column in COLUMNS)
     properties: tuple[tuple[str, str], ...] = ()
+    compression: str = COMPRESSION
 
     def decoded(self) -> pa.Schema:
         """What is decoded from records: not the topic, which is the directory's name; the map also when only its entries are kept."""
@@ -84,13 +115,13 @@ class Shape:
         return pa.RecordBatch.from_arrays([*arrays, *values], schema=self.written())
 
 
-def parquet_writer(path: Path, schema: pa.Schema) -> Any:
+def parquet_writer(path: Path, schema: pa.Schema, compression: str = COMPRESSION) -> Any:
     properties = [name for name in schema.names if name not in {column.name for column in COLUMNS}]
     return pq.ParquetWriter(
         path,
         schema,
-        compression="zstd",
-        compression_level=1,
+        compression=compression,
+        compression_level=COMPRESSIONS[compression],
         use_dictionary=[name for name in schema.names if name in DICTIONARY or name in properties],
         column_encoding={name: encoding for name, encoding in DELTA.items() if name in schema.names},
         write_statistics=[name for name in schema.names if name in COMPARED or name in properties],
@@ -109,6 +140,7 @@ class Part:
     topic: str
     date: str
     schema: pa.Schema
+    compression: str = COMPRESSION
     writer: Any = None
     waiting: list[Any] = field(default_factory=list)
     waiting_rows: int = 0
@@ -138,7 +170,7 @@ class Part:
         if not self.waiting:
             return
         if self.writer is None:
-            self.writer = parquet_writer(self.path, self.schema)
+            self.writer = parquet_writer(self.path, self.schema, self.compression)
         self.writer.write_table(pa.Table.from_batches(self.waiting, self.schema), row_group_size=self.waiting_rows)
         self.rows += self.waiting_rows
         self.groups += 1
@@ -174,11 +206,14 @@ class Parts:
         *,
         prefix: str = "part-",
         shaped: Callable[[Any], Any] | None = None,
+        root: Path | None = None,
     ) -> None:
-        """`name`: where a file of a topic and date is written; `shaped`: a batch that is added -> as it is written."""
+        """`name`: where a file of a topic and date is written; `shaped`: a batch that is added -> as it is written; `root`: the
+        archive, for whoever is told that it cannot be written to."""
         self._directory, self._name, self._prefix = directory, name, prefix
+        self._root = root or directory
         self._shaped = shape.row_of if shaped is None else shaped
-        self._schema = shape.written()
+        self._schema, self._compression = shape.written(), shape.compression
         self._open: dict[tuple[str, str], Part] = {}
         self.files: list[File] = []
         # Row groups go to the disk while the next ones are made, so that the sync at the end has little left to wait for.
@@ -186,7 +221,7 @@ class Parts:
         self._syncs: list[Future[None]] = []
 
     def add(self, queue: MessageQueue, batch: Any) -> None:
-        """A decoded batch of one queue, of whatever days."""
+        """A decoded batch of one queue, of whatever days. Raises CannotWrite."""
         if not batch.num_rows:
             return
         times = numbers(batch.column("store_time"))
@@ -196,9 +231,10 @@ class Parts:
         bounds = [0, *edges.tolist(), len(days)]
         for start, stop in pairwise(bounds):
             piece = batch if stop - start == len(days) else batch.slice(start, stop - start)
-            part = self._part(queue.topic, day_name(int(days[start])))
-            if part.add(queue, piece, times[start:stop]):
-                self._syncs.append(self._syncer.submit(sync_file, part.path))
+            with writing(self._root):
+                part = self._part(queue.topic, day_name(int(days[start])))
+                if part.add(queue, piece, times[start:stop]):
+                    self._syncs.append(self._syncer.submit(sync_file, part.path))
 
     def _part(self, topic: str, date: str) -> Part:
         part = self._open.get((topic, date))
@@ -209,23 +245,29 @@ class Parts:
             if len(self._open) >= OPEN_MAX:
                 self.files.append(self._open.pop(next(iter(self._open))).close())
             name = f"{self._prefix}{uuid.uuid4().hex}"
-            part = Part(self._name(self._directory, topic, date, name), name, topic, date, self._schema)
+            part = Part(self._name(self._directory, topic, date, name), name, topic, date, self._schema, self._compression)
             self._open[topic, date] = part
         return part
 
     def close(self) -> list[File]:
-        """Raises OSError when a disk failed at any time: an error is told once, to whoever synced then."""
+        """Raises CannotWrite when a disk failed at any time: an error is told once, to whoever synced then."""
         self._syncer.shutdown()
-        for sync in self._syncs:
-            sync.result()
-        self.files.extend(part.close() for part in self._open.values())
+        with writing(self._root):
+            for sync in self._syncs:
+                sync.result()
+            self.files.extend(part.close() for part in self._open.values())
         self._open.clear()
         return self.files
 
-
     def abandon(self) -> None:
-        """After an error: what was written stays in staging, where nobody counts it."""
+        """After an error: files that were not finished go. Finished ones stay, where nobody counts them, until the batch is discarded."""
         self._syncer.shutdown(wait=False, cancel_futures=True)
+        for part in self._open.values():
+            if part.writer is not None:
+                with contextlib.suppress(OSError):
+                    part.writer.close()
+                part.path.unlink(missing_ok=True)
+        self._open.clear()
 
 
 def staged(directory: Path, _topic: str, _date: str, name: str) -> Path:

@@ -6,9 +6,10 @@ What happens in a crash stands in archive/ledger.py.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +26,7 @@ from roquet.spark.archive.manifest import ArchiveError, Commit, File, Gap, Kind,
 from roquet.spark.archive.plan import chosen_topics, cut, rows_of_batch, starts
 from roquet.spark.archive.read import archive_info, opened, read_archive, verify_archive
 from roquet.spark.archive.typed import parse_property
-from roquet.spark.archive.write import Parts, Shape, staged, write_ranges
+from roquet.spark.archive.write import COMPRESSION, COMPRESSIONS, CannotWrite, Parts, Shape, staged, write_ranges, writing
 from roquet.spark.columns import BY_NAME, COLUMNS
 from roquet.spark.decode import Decoder
 from roquet.spark.offsets import Offsets, Range, limited, ranges
@@ -60,6 +61,8 @@ class Book(Protocol):
 
     def stage(self) -> Path: ...
 
+    def discard(self) -> None: ...
+
     def commit(
         self,
         kind: Kind,
@@ -71,6 +74,7 @@ class Book(Protocol):
         filtered: bool = False,
         columns: tuple[str, ...] = (),
         properties: tuple[tuple[str, str], ...] = (),
+        compression: str = "",
     ) -> Commit: ...
 
     def close(self) -> None: ...
@@ -83,6 +87,7 @@ class Task:
     where: dict[str, str]
     ranges: tuple[Range, ...]
     wanted: Wanted
+    root: str
     staging: str
     prefix: str
     """Of the names of its files: tells the batch."""
@@ -97,6 +102,8 @@ class Answer:
     gone: DataGone | None = None
     away: str = ""
     """A server did not answer: what it said. Worth another try."""
+    unwritten: str = ""
+    """The disk did not take it: why. Not worth Spark's tries, which would fill it again."""
 
 
 @dataclass(slots=True)
@@ -130,7 +137,7 @@ class Summary:
 def run_task(task: Task, open_place: Callable[[Mapping[str, str]], Place] = place_of) -> Answer:
     """In an executor. Errors that the driver should decide about come back as values."""
     place = open_place(task.where)
-    parts = Parts(Path(task.staging), task.shape, in_place if task.delta else staged, prefix=task.prefix)
+    parts = Parts(Path(task.staging), task.shape, in_place if task.delta else staged, prefix=task.prefix, root=Path(task.root))
     schema = task.shape.decoded()
     bytes_read = 0
 
@@ -150,9 +157,22 @@ def run_task(task: Task, open_place: Callable[[Mapping[str, str]], Place] = plac
         return Answer(gone=gone)
     except (ConnectFailed, CallTimeout, NoRoute) as error:
         return Answer(away=str(error))
+    except CannotWrite as error:
+        return Answer(unwritten=str(error))
     finally:
         parts.abandon()
         place.close()
+
+
+@contextlib.contextmanager
+def discarding(book: Book) -> Iterator[None]:
+    """What a batch leaves behind when it fails goes at once: a full disk may have no room for what open() would do first."""
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(Exception):  # the first error is the one to tell, and open() will try again
+            book.discard()
+        raise
 
 
 @dataclass(slots=True)
@@ -161,6 +181,7 @@ class Job:
 
     where: dict[str, str]
     topics: Sequence[str]
+    to: Path
     starting: str | int
     until_ms: int | None
     wanted: Wanted
@@ -208,14 +229,19 @@ class Job:
     def batch(self, book: Book, planned: Plan, rows_max: int) -> tuple[list[File], int, int]:
         """One batch of the plan, committed: its files, messages and bytes read.
 
-        Raises DataGone, ConnectFailed; then nothing has changed.
+        Raises DataGone, ConnectFailed, CannotWrite; then it is not in the archive, or as a whole.
         """
+        with discarding(book):
+            return self._batch(book, planned, rows_max)
+
+    def _batch(self, book: Book, planned: Plan, rows_max: int) -> tuple[list[File], int, int]:
         begin = {one.queue: one.start for one in planned.ranges}
         ends = limited(begin, {one.queue: one.stop for one in planned.ranges}, rows_max)
         taken = ranges(begin, ends)
-        staging = book.stage()
+        with writing(self.to):
+            staging = book.stage()
         tasks = [
-            Task(self.where, part, self.wanted, str(staging), f"part-{book.state.number + 1:08d}-", self.shape, self.delta)
+            Task(self.where, part, self.wanted, str(self.to), str(staging), f"part-{book.state.number + 1:08d}-", self.shape, self.delta)
             for part in cut(taken, self.run.width * TASKS_PER_CORE)
         ]
         answers: list[Answer] = self.run(partial(run_task, open_place=self.open_place), tasks)
@@ -224,17 +250,21 @@ class Job:
                 raise answer.gone
             if answer.away:
                 raise ConnectFailed(answer.away)
+            if answer.unwritten:
+                raise CannotWrite(answer.unwritten)
         files = [file for answer in answers for file in answer.files]
         reached = {queue: (at, at) for queue, at in planned.fresh} | {one.queue: (one.start, one.stop) for one in taken}
-        book.commit(
-            "append",
-            files,
-            ranges=[(queue, start, stop) for queue, (start, stop) in reached.items()],
-            gaps=planned.gaps,
-            filtered=self.wanted != ALL,
-            columns=self.shape.columns,
-            properties=self.shape.properties,
-        )
+        with writing(self.to):
+            book.commit(
+                "append",
+                files,
+                ranges=[(queue, start, stop) for queue, (start, stop) in reached.items()],
+                gaps=planned.gaps,
+                filtered=self.wanted != ALL,
+                columns=self.shape.columns,
+                properties=self.shape.properties,
+                compression=self.shape.compression,
+            )
         return files, sum(one.rows for one in taken), sum(answer.read_bytes for answer in answers)
 
 
@@ -245,17 +275,19 @@ def open_book(path: str | Path, *, delta: bool, fault: Fault = no_fault) -> Book
     if (is_delta and not delta) or (is_parquet and delta):
         has, wanted = ("delta", "parquet") if is_delta else ("parquet", "delta")
         raise ArchiveError(f"{path} is an archive of format {has} and cannot go on as {wanted}; use --format {has} or another directory")
-    if delta:
-        return DeltaBook.open(Path(path), fault=fault)
-    return Ledger.open(path, fault=fault)
+    with writing(Path(path)):
+        return DeltaBook.open(Path(path), fault=fault) if delta else Ledger.open(path, fault=fault)
 
 
-def shape_of(state: State, columns: Sequence[str] | None, properties: Sequence[str]) -> Shape:
+def shape_of(state: State, columns: Sequence[str] | None, properties: Sequence[str], compression: str | None) -> Shape:
+    if compression is not None and compression not in COMPRESSIONS:
+        raise ArchiveError(f"there is no compression {compression}; there are {', '.join(COMPRESSIONS)}")
     for name in columns or ():
         if name not in BY_NAME:
             raise ArchiveError(f"there is no column {name}; there are {', '.join(BY_NAME)}")
     chosen = tuple(columns) if columns else (() if state.columns else tuple(column.name for column in COLUMNS))
-    return Shape(*evolved(state, chosen, [parse_property(text) for text in properties]))
+    kept = evolved(state, chosen, [parse_property(text) for text in properties])
+    return Shape(*kept, compression or state.compression or COMPRESSION)
 
 
 def plan(
@@ -265,7 +297,7 @@ def plan(
     """What `archive` would read now. Changes nothing."""
     there = (Path(to) / "_roquet").is_dir() or (Path(to) / "_delta_log").is_dir()
     job = Job(
-        dict(where), topics, starting, until_ms, ALL, Shape(), BATCH_ROWS, BATCH_BYTES, skip_lost, False, Here(), open_place
+        dict(where), topics, Path(to), starting, until_ms, ALL, Shape(), BATCH_ROWS, BATCH_BYTES, skip_lost, False, Here(), open_place
     )  # fmt: skip
     with closing(open_place(where)) as place:
         return job.plan(place, opened(to) if there else State())
@@ -282,6 +314,7 @@ def archive(
     wanted: Wanted = ALL,
     columns: Sequence[str] | None = None,
     properties: Sequence[str] = (),
+    compression: str | None = None,
     delta: bool = False,
     batch_rows: int = BATCH_ROWS,
     batch_bytes: int = BATCH_BYTES,
@@ -298,16 +331,17 @@ def archive(
     """Messages of these topics to `to`, each exactly once, also over many runs and crashes.
 
     `where`: source options that name the place. `topics`: names, `orders-*`, `/regular expressions/`. `starting`: earliest,
-    latest or ms since 1970, for topics that the archive does not know yet. Until what is there now, or with `follow` until
-    `stop()` is true. Without `spark` it works in this process alone.
+    latest or ms since 1970, for topics that the archive does not know yet. `compression`: zstd, lz4, snappy or none; else what
+    the archive had last. Until what is there now, or with `follow` until `stop()` is true. Without `spark` it works in this
+    process alone.
     """
     begun = time.monotonic()
     summary = Summary()
     with closing(open_book(to, delta=delta, fault=fault)) as book, closing(open_place(where)) as place:
         run: Runner = Here() if spark is None else OnSpark(spark)
-        shape = shape_of(book.state, columns, properties)
+        shape = shape_of(book.state, columns, properties, compression)
         job = Job(
-            dict(where), topics, starting, until_ms, wanted, shape, batch_rows, batch_bytes, skip_lost, delta, run, open_place
+            dict(where), topics, Path(to), starting, until_ms, wanted, shape, batch_rows, batch_bytes, skip_lost, delta, run, open_place
         )  # fmt: skip
 
         def tidy() -> None:
@@ -387,17 +421,21 @@ def rewrite_task(root: str, staging: str, shape: Shape, group: Group) -> list[Fi
 def compact_book(book: Book, root: Path, run: Runner, *, more_than: int = 1) -> int:
     """Small files of each day put together; how many went. Every commit replaces some, so a crash costs one at most."""
     if isinstance(book, DeltaBook):
-        return book.compact(more_than)
+        with writing(root):
+            return book.compact(more_than)
     assert isinstance(book, Ledger)
-    shape = Shape(book.state.columns, book.state.properties)
+    shape = Shape(book.state.columns, book.state.properties, book.state.compression or COMPRESSION)
     gone = 0
     waiting = groups(book.state.files.values(), more_than=more_than)
     while waiting:
         now, waiting = waiting[: run.width * 2], waiting[run.width * 2 :]
-        staging = book.stage()
-        made = run(partial(rewrite_task, str(root), str(staging), shape), now)
         removed = [file.path for group in now for file in group.files]
-        book.commit("replace", [file for files in made for file in files], removed=removed)
+        with discarding(book):
+            with writing(root):
+                staging = book.stage()
+            made = run(partial(rewrite_task, str(root), str(staging), shape), now)
+            with writing(root):
+                book.commit("replace", [file for files in made for file in files], removed=removed)
         gone += len(removed)
     return gone
 
