@@ -30,8 +30,9 @@ class Peer(Protocol):
     """The same as stored in records: 4 or 16 bytes of ip, then 4 bytes of port."""
     closed: bool
 
-    def send(self, data: bytes) -> None:
-        """Queue whole frames for writing. Never blocks; a peer that does not read is closed by the shell."""
+    def send(self, data: bytes | memoryview) -> None:
+        """Queue whole frames for writing. Never blocks; a peer that does not read is closed by the shell. What a view looks at
+        must not change any more."""
         ...
 
     def close(self, reason: str) -> None: ...

@@ -62,9 +62,9 @@ class FakePeer:
         self.close_reason = ""
         self.sent: list[Command] = []
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         assert not self.closed
-        self.sent += [commands.decode(frame) for frame in Framer().feed(data)]
+        self.sent += [commands.decode(frame) for frame in Framer().feed(bytes(data))]
 
     def close(self, reason: str) -> None:
         self.closed = True

@@ -209,7 +209,11 @@ class TestAColdRead:
                 raise Cold(fetch)
             return read_now(self, offset, size)
 
+        def sometimes_into(self: RealFile, offset: int, room: memoryview) -> None:
+            room[:] = sometimes(self, offset, len(room))
+
         monkeypatch.setattr(RealFile, "read_now", sometimes)
+        monkeypatch.setattr(RealFile, "read_into", sometimes_into)
         trips: list[Cold] = []
         fetch = whole.broker.puller.fetch
 

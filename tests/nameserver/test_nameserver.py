@@ -37,9 +37,9 @@ class Link:
         self._framer = Framer()
         self.answers: list[Command] = []
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         self.sends += 1
-        self.answers += map(decode, self._framer.feed(data))
+        self.answers += map(decode, self._framer.feed(bytes(data)))
 
     def close(self, reason: str) -> None:
         self.closed = True

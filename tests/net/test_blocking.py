@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from roquet.errors import CallTimeout, ClientError, ConnectFailed, Rejected
-from roquet.net.blocking import BlockingCaller, Tls
+from roquet.net.blocking import SMALL, BlockingCaller, Room, Tls
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Framer
 from roquet.wire.signing import Credentials, sign
@@ -90,6 +90,40 @@ def test_a_large_body_arrives_whole(start: Callable[..., FakeServer]) -> None:
     body = bytes(range(256)) * 20_000
     caller = BlockingCaller()
     assert caller.call(start(echo).address, Command(11, {}, body), 10).body == body
+    caller.close()
+
+
+def test_large_bodies_go_one_behind_the_other_into_the_room_as_long_as_they_fit(start: Callable[..., FakeServer]) -> None:
+    server, caller, room = start(echo), BlockingCaller(), Room(memoryview(bytearray(110_000)))
+    bodies = [bytes([n]) * 50_000 for n in range(1, 4)]
+    calls = [caller.start(server.address, Command(11, {}, body), 10) for body in bodies]
+    answers = [caller.wait_in(room, call) for call in calls]
+    assert [answer.body for answer in answers] == [b"", b"", bodies[2]]
+    assert bytes(room.data[: room.used]) == bodies[0] + bodies[1]
+    assert bytes(room.data[room.used :]) == bytes(10_000)
+    caller.close()
+
+
+def test_a_small_body_and_one_of_another_call_do_not_go_into_the_room(start: Callable[..., FakeServer]) -> None:
+    server, caller, room = start(echo), BlockingCaller(), Room(memoryview(bytearray(200_000)))
+    other = caller.start(server.address, Command(11, {}, b"o" * 50_000), 10)
+    small = caller.start(server.address, Command(11, {}, b"s" * (SMALL - 1_000)), 10)
+    assert caller.wait_in(room, small).body == b"s" * (SMALL - 1_000)
+    assert caller.wait_in(room, other).body == b"o" * 50_000
+    assert room.used == 0
+    caller.close()
+
+
+@pytest.mark.parametrize("reason", ["nothing in time", "closed it"])
+def test_a_body_that_stops_in_its_middle_leaves_the_room_as_it_was(start: Callable[..., FakeServer], reason: str) -> None:
+    def torn(requests: list[Command], write: Write) -> bool:
+        write(requests[0].reply(0, None, {}, b"x" * 50_000).encode()[:-1])
+        return reason == "nothing in time"
+
+    server, caller, room = start(torn), BlockingCaller(), Room(memoryview(bytearray(100_000)))
+    with pytest.raises(ClientError, match=reason):
+        caller.wait_in(room, caller.start(server.address, Command(11), 0.05 if reason == "nothing in time" else 10))
+    assert room.used == 0
     caller.close()
 
 
@@ -217,6 +251,14 @@ def test_nobody_listening_is_said_with_the_address() -> None:
             BlockingCaller().call(address, Command(11), 1)
 
 
+def test_a_port_that_there_cannot_be_is_not_taken_for_another(start: Callable[..., FakeServer]) -> None:
+    """65536 more is the same port to the C library."""
+    server = start(lambda requests, write: True)
+    host, port = server.address.split(":")
+    with pytest.raises(ConnectFailed, match=r"is not a port from 1 to 65535"):
+        BlockingCaller().call(f"{host}:{int(port) + 65536}", Command(11), 1)
+
+
 def test_requests_are_signed(start: Callable[..., FakeServer]) -> None:
     credentials = Credentials("who", "secret")
     caller = BlockingCaller(credentials=credentials)
@@ -257,6 +299,14 @@ def server_context(certificate: Path, *, asks_who: bool = False) -> ssl.SSLConte
         made.verify_mode = ssl.CERT_REQUIRED
         made.load_verify_locations(certificate)
     return made
+
+
+def test_an_encrypted_body_goes_into_the_room_too(start: Callable[..., FakeServer], certificate: Path) -> None:
+    server, room = start(echo, server_context(certificate)), Room(memoryview(bytearray(300_000)))
+    caller = BlockingCaller(tls=Tls(ca_file=str(certificate)))
+    assert caller.wait_in(room, caller.start(server.address, Command(11, {}, b"x" * 300_000), 10)).body == b""
+    assert bytes(room.data) == b"x" * 300_000
+    caller.close()
 
 
 def test_a_certificate_that_is_known_is_trusted(start: Callable[..., FakeServer], certificate: Path) -> None:

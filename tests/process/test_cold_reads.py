@@ -43,6 +43,9 @@ class SlowFile:
             raise Cold(lambda: self.read(offset, size))
         return self._inner.read_now(offset, size)
 
+    def read_into(self, offset: int, room: memoryview) -> None:
+        room[:] = self.read_now(offset, len(room))
+
     def read(self, offset: int, size: int) -> bytes:
         if self._slow.is_cold(self.path, offset):
             assert threading.current_thread() is not self._slow.loop_thread, "the event loop waits for the disk"

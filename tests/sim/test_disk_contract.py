@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from roquet.store.disk import Disk, DiskFile, RealDisk
+from roquet.store.disk import Cold, Disk, DiskFile, RealDisk
 from roquet.testing import SimDisk
 
 
@@ -72,6 +72,15 @@ def test_reads_end_where_the_file_ends(file: DiskFile) -> None:
         assert read(9_996, 100) == b"last"
         assert read(10_000, 100) == b""
         assert read(20_000, 100) == b""
+
+
+def test_a_read_into_memory_fills_it_or_says_that_it_is_not_there(file: DiskFile) -> None:
+    file.write(9_990, b"0123456789")
+    room = bytearray(b"........")
+    file.read_into(9_992, memoryview(room)[2:6])
+    assert room == b"..2345.."
+    with pytest.raises(Cold):
+        file.read_into(9_996, memoryview(room))
 
 
 def test_a_write_behind_the_end_lengthens_the_file(file: DiskFile) -> None:

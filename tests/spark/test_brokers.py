@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from roquet import Message
 from roquet.errors import ClientError, ConnectFailed, NoRoute, Rejected
 from roquet.message import MessageQueue
-from roquet.net.blocking import Call
+from roquet.net.blocking import Call, Room
 from roquet.routing.subscription import TagFilter, subscribe
 from roquet.spark import brokers
-from roquet.spark.answers import CHUNK_BYTES
+from roquet.spark.answers import CHUNK_BYTES, CHUNK_ROWS, ROOM_BYTES
 from roquet.spark.brokers import BrokerPlace, EndMissing
 from roquet.spark.places import Chunk, DataGone, Wanted
 from roquet.spark.tags import TagCheck
@@ -194,6 +194,8 @@ class Upstream:
     pulls: list[tuple[int, int]] = field(default_factory=list)
     under_way: dict[int, Command | ClientError] = field(default_factory=dict)
     most_under_way: int = 0
+    in_room: bool = False
+    """Large bodies are received where the reader wants them."""
 
     def call(self, address: str, command: Command, timeout_s: float) -> Command:
         if not self.namesrv:
@@ -228,8 +230,36 @@ class Upstream:
             raise answer
         return answer
 
+    def wait_in(self, room: Room, call: Call) -> Command:
+        answer = self.wait(call)
+        if self.in_room and len(answer.body) <= room.left:
+            room.put(answer.body)
+            answer.body = b""
+        return answer
+
     def forget(self, call: Call) -> None:
         del self.under_way[call.opaque]
+
+
+@dataclass
+class Scanned(Upstream):
+    """Answers large pulls: up to `scan_bytes` of records that grow from 100 bytes on."""
+
+    scan_bytes: int = 100_000
+    body_bytes: int = 0
+    in_room: bool = True
+
+    def answer(self, command: Command, begin: int, count: int) -> Command | ClientError:
+        stop = min(int(command.fields["scanStop"]), self.end)
+        found: list[bytes] = []
+        for n in range(begin, stop):
+            found.append(Record("T", 0, b"%d" % n + bytes(self.body_bytes + n % 97), queue_offset=n).encode())
+            if len(found) > 1 and sum(map(len, found)) > self.scan_bytes:
+                found.pop()
+                break
+        sizes = b"".join(len(one).to_bytes(4, "big") for one in found)
+        fields = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": str(self.end), "scanCount": str(len(found))}
+        return command.reply(0, "FOUND", fields | {"nextBeginOffset": str(begin + len(found))}, b"".join(found) + sizes)
 
 
 class Clock:
@@ -264,6 +294,48 @@ def gather(place: BrokerPlace, found: list[Record]) -> None:
         found += records(chunk)
 
 
+class TestABrokerThatAnswersLargePulls:
+    def test_has_the_next_answer_on_its_way_while_one_is_used(self, clock: Clock) -> None:
+        scanned = Scanned(20_000)
+        chunks = place_of(scanned).chunks(QUEUE, 5, 19_990, Wanted())
+        found = records(next(chunks))
+        assert len(scanned.under_way) == 1
+        for chunk in chunks:
+            found += records(chunk)
+        assert offsets(found) == list(range(5, 19_990))
+        assert not scanned.under_way
+        whole = 19_985 * len(Record("T", 0, bytes(52)).encode())
+        assert len(scanned.pulls) < 1.1 * whole / scanned.scan_bytes + 1
+
+    def test_and_answers_less_from_some_moment_on_leaves_no_hole(self, clock: Clock) -> None:
+        scanned, found = Scanned(9_000), list[Record]()
+        for chunk in place_of(scanned).chunks(QUEUE, 0, 9_000, Wanted()):
+            found += records(chunk)
+            scanned.scan_bytes = 30_000 if scanned.scan_bytes > 30_000 else 80_000
+        assert offsets(found) == list(range(9_000))
+
+    def test_fills_chunks_with_several_answers_in_one_stretch_of_memory(self, clock: Clock) -> None:
+        scanned = Scanned(8_000, body_bytes=1_000, scan_bytes=1 << 20)
+        chunks = list(place_of(scanned).chunks(QUEUE, 0, 8_000, Wanted()))
+        assert offsets([record for chunk in chunks for record in records(chunk)]) == list(range(8_000))
+        assert all(chunk.data.nbytes >= CHUNK_BYTES - 10_000 for chunk in chunks[:-1])
+        assert len(chunks) < len(scanned.pulls)
+        assert all(chunk.data.obj.nbytes == ROOM_BYTES for chunk in chunks)  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("in_room", [True, False])
+    @pytest.mark.parametrize("scan_bytes", [3_500_000, 1_900_000])
+    def test_with_more_than_there_is_room_for_is_read_all_the_same(self, clock: Clock, scan_bytes: int, in_room: bool) -> None:
+        scanned = Scanned(3_000, body_bytes=6_000, scan_bytes=scan_bytes, in_room=in_room)
+        assert offsets(read(place_of(scanned), QUEUE, 0, 3_000)) == list(range(3_000))
+
+    def test_leaves_earlier_chunks_as_they_were(self, clock: Clock) -> None:
+        chunks = place_of(Scanned(12_000)).chunks(QUEUE, 0, 12_000, Wanted())
+        first = next(chunks)
+        before = bytes(first.data)
+        list(chunks)
+        assert bytes(first.data) == before
+
+
 class TestABrokerOfUpstream:
     def test_is_asked_for_several_answers_ahead(self, clock: Clock) -> None:
         upstream = Upstream(1_000)
@@ -280,7 +352,7 @@ class TestABrokerOfUpstream:
 
     def test_small_answers_are_gathered_to_large_chunks(self, clock: Clock) -> None:
         chunks = list(place_of(Upstream(10_000)).chunks(QUEUE, 0, 10_000, Wanted()))
-        assert len(chunks) == 10_000 * len(Record("T", 0, b"1234").encode()) // CHUNK_BYTES + 1
+        assert [len(chunk.sizes) for chunk in chunks] == [CHUNK_ROWS] * 4 + [10_000 - 4 * CHUNK_ROWS]
         assert offsets([record for chunk in chunks for record in records(chunk)]) == list(range(10_000))
 
     def test_that_is_away_for_a_while_is_waited_for(self, clock: Clock) -> None:

@@ -19,7 +19,7 @@ from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
-from roquet.broker.scans import BUSY_BYTES, Scan, collect
+from roquet.broker.scans import BUSY_BYTES, Records, Scan, collect
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
 from roquet.errors import Refused
@@ -79,6 +79,14 @@ class Found:
     """The bytes of `count` records, some of them in one piece."""
     sizes: bytes = b""
     """Of the records, in the answer to a scan."""
+    scanned: Records | None = None
+    """In place of both, when nobody had to look into the records."""
+
+
+    @property
+    def size(self) -> int:
+        """Of the records."""
+        return sum(map(len, self.records)) if self.scanned is None else self.scanned.size
 
 
 @dataclass(slots=True, eq=False)
@@ -308,10 +316,10 @@ class Puller:
         else:
             raw = queue.read(offset, count_max)
             records = collect(self.store.log, raw, None if tags is None else tags.codes, bytes_max)
-            found = Found(Status.FOUND, offset + records.judged, first, last, len(records.sizes), records.pieces, records.sizes_field)
+            found = Found(Status.FOUND, offset + records.judged, first, last, len(records.sizes), scanned=records)
         if not raw:
             return self._step_over(queue, offset, first, last)
-        self.pace.spent += sum(map(len, found.records))
+        self.pace.spent += found.size
         if not found.count:
             found.status = Status.MESSAGE_WAS_REMOVING if tags is None and judge is None else Status.NO_MATCHED_MESSAGE
         return found
@@ -440,25 +448,30 @@ class Puller:
         command = pull.command
         if command.is_oneway:
             return
-        pieces, size = found.records, sum(map(len, found.records))
-        if pieces:
+        pieces, size = found.records, found.size
+        if found.count:
             self.stats.got(pull.group, pull.topic, found.count, size)
         else:
             self.stats.get_missed += 1
         if found.sizes:
             pieces, size = [*pieces, found.sizes], size + len(found.sizes)
+        is_scan = bool(found.count and pull.scan)
         if command.binary:
             fields = headers.encode(headers.PullResponseHeader(0, found.next_offset, found.first, found.last))
-            if found.sizes:
+            if is_scan:
                 fields["scanCount"] = str(found.count)
-            pull.peer.send(command.reply(code, found.status, fields, b"".join(pieces)).encode())
+            body = b"".join(pieces) if found.scanned is None else bytes(found.scanned.body)
+            pull.peer.send(command.reply(code, found.status, fields, body).encode())
             return
-        scanned = b',"scanCount":"%d"' % found.count if found.sizes else b""
+        scanned = b',"scanCount":"%d"' % found.count if is_scan else b""
         head = (
             b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"%b},'
             b'"flag":1,"language":"JAVA","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
             % (code, found.next_offset, found.first, found.last, scanned, command.opaque, found.status.encode(), VERSION)
         )
+        if found.scanned is not None:
+            pull.peer.send(found.scanned.frame(head))
+            return
         # One join, so that a large answer is copied once.
         pull.peer.send(b"".join(((4 + len(head) + size).to_bytes(4, "big"), len(head).to_bytes(4, "big"), head, *pieces)))
 

@@ -5,7 +5,8 @@
     calls = [caller.start(address, one, timeout_s=3) for one in commands]    several under way on one connection
     answers = [caller.wait(one) for one in calls]                            in any order
 
-Used by one thread. A large body is received by one system call into the bytes object that the caller gets: no copy.
+Used by one thread. A large body is received by one system call into the bytes object that the caller gets, or into memory of
+the caller's (Room): no copy.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from roquet.errors import Broken, CallTimeout, ClientError, ConnectFailed, Rejected
+from roquet.net.address import endpoint
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import FRAME_SIZE_MAX
 from roquet.wire.signing import Credentials, sign
@@ -70,6 +72,22 @@ class Call:
     line: _Line
 
 
+@dataclass(slots=True)
+class Room:
+    """Memory that large bodies are received into, one behind the other, so that whoever wants several need not join them."""
+
+    data: memoryview
+    used: int = 0
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.used
+
+    def put(self, body: bytes) -> None:
+        self.data[self.used : self.used + len(body)] = body
+        self.used += len(body)
+
+
 class BlockingCaller:
     def __init__(
         self,
@@ -110,6 +128,10 @@ class BlockingCaller:
     def wait(self, call: Call) -> Command:
         """The answer of a started call, of any code. Raises ConnectFailed or CallTimeout."""
         return call.line.answer(call.opaque, call.deadline)
+
+    def wait_in(self, room: Room, call: Call) -> Command:
+        """The same, but a large body that fits goes into the room, and the answer's own is empty."""
+        return call.line.answer(call.opaque, call.deadline, room)
 
     def forget(self, call: Call) -> None:
         """Nobody waits for this answer any more; it is thrown away when it comes."""
@@ -189,13 +211,12 @@ class _Line:
 
     def _connect(self, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
         try:
-            host, _, port = self.address.rpartition(":")
-            host = host.strip("[]")
-            made = socket.create_connection((host, int(port)), timeout_s)
+            host, port = endpoint(self.address)
+            made = socket.create_connection((host, port), timeout_s)
         except TimeoutError:
             text = f"no connection to {self.address} within {timeout_s:g} s; is it reachable from this host?"
             raise ConnectFailed(text) from None
-        except (OSError, ValueError, OverflowError) as error:
+        except (OSError, ValueError) as error:
             text = f"cannot connect to {self.address}: {error}; is the server running there, and the address right?"
             raise ConnectFailed(text) from None
         try:
@@ -228,18 +249,18 @@ class _Line:
 
     # -- reading
 
-    def answer(self, opaque: int, deadline: float) -> Command:
+    def answer(self, opaque: int, deadline: float, room: Room | None = None) -> Command:
         while opaque not in self.arrived:
             if self.ended is not None:
                 raise ConnectFailed(self._sentence(self.ended))
-            command = self._read(deadline, opaque)
+            command = self._read(deadline, opaque, room)
             # Requests of the server, and answers that nobody waits for any more, are not for us.
             if command.is_response and command.opaque in self.expected:
                 self.expected.discard(command.opaque)
                 self.arrived[command.opaque] = command
         return self.arrived.pop(opaque)
 
-    def _read(self, deadline: float, opaque: int) -> Command:
+    def _read(self, deadline: float, opaque: int, room: Room | None) -> Command:
         """The next frame. A time limit that passes between two frames leaves the connection in use; inside one it ends it."""
         front = self._receive(8, deadline)
         if not front:
@@ -256,11 +277,15 @@ class _Line:
                 raise Broken(f"bad header length {header_size} or form {word >> 24} in a frame of {size}")
             if size <= SMALL:
                 rest = self._receive(size - 4, deadline, inside=True)
-                header, body = rest[:header_size], rest[header_size:]
+                return decode((word >> 24, rest[:header_size], rest[header_size:]))
+            command = decode((word >> 24, self._receive(header_size, deadline, inside=True), b""))
+            left = size - 4 - header_size
+            if room is not None and left <= room.left and command.is_response and command.opaque == opaque:
+                self._receive_into(room.data[room.used : room.used + left], deadline)
+                room.used += left
             else:
-                header = self._receive(header_size, deadline, inside=True)
-                body = self._receive(size - 4 - header_size, deadline, inside=True)
-            return decode((word >> 24, header, body))
+                command.body = self._receive(left, deadline, inside=True)
+            return command
         except Broken as error:
             self.end(str(error))
             text = f"{self.address} sent bytes that are not the protocol: {error}; is this a RocketMQ port?"
@@ -277,8 +302,7 @@ class _Line:
             except (BlockingIOError, TimeoutError):
                 if not pieces and not inside:
                     return b""
-                self.end("an answer stopped in its middle")
-                raise CallTimeout(f"{self.address} sent part of an answer and then nothing in time; it may be overloaded") from None
+                raise self._stopped() from None
             except OSError as error:
                 raise self._lost(str(error)) from None
             if not piece:
@@ -286,6 +310,20 @@ class _Line:
             pieces.append(piece)
             left -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _receive_into(self, room: memoryview, deadline: float) -> None:
+        """As many bytes as there is room for, of a frame that has begun."""
+        while room:
+            try:
+                self._limit(deadline)
+                got = self._socket.recv_into(room, 0, 0 if self._encrypted else socket.MSG_WAITALL)
+            except (BlockingIOError, TimeoutError):
+                raise self._stopped() from None
+            except OSError as error:
+                raise self._lost(str(error)) from None
+            if not got:
+                raise self._lost("the server closed it")
+            room = room[got:]
 
     def _limit(self, deadline: float) -> None:
         """Set how long the socket may wait. Set anew only when it would be wrong by a tenth."""
@@ -306,6 +344,10 @@ class _Line:
 
     def _sentence(self, reason: str) -> str:
         return f"the connection to {self.address} was lost: {reason}; the request may or may not have been carried out"
+
+    def _stopped(self) -> CallTimeout:
+        self.end("an answer stopped in its middle")
+        return CallTimeout(f"{self.address} sent part of an answer and then nothing in time; it may be overloaded")
 
     def _lost(self, reason: str) -> ConnectFailed:
         self.end(reason)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import cast
 
 from roquet.errors import Broken, ConnectFailed, RoquetError
+from roquet.net.address import endpoint
 from roquet.wire.calls import NEVER, Done, PendingCalls
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import Framer
@@ -162,13 +163,13 @@ class _Line(asyncio.Protocol):
 
     async def _connect(self) -> None:
         try:
-            host, _, port = self.address.rpartition(":")
+            host, port = endpoint(self.address)
             async with asyncio.timeout(self.caller.connect_timeout_ms / 1000):
-                await self._loop.create_connection(lambda: self, host.strip("[]"), int(port))
+                await self._loop.create_connection(lambda: self, host, port)
         except TimeoutError:
             limit = self.caller.connect_timeout_ms
             self.end(ConnectFailed(f"no connection to {self.address} within {limit} ms; is it reachable from this host?"))
-        except (OSError, ValueError, OverflowError) as error:
+        except (OSError, ValueError) as error:
             self.end(ConnectFailed(f"cannot connect to {self.address}: {error}; is the server running there, and the address right?"))
         finally:
             self._connecting = None

@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._loop = server.loop
         self._framer = Framer()
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._out_size = 0
         self._waiting = 0  # bytes the peer has not read, as last looked at
         self._busy = False  # inside data_received, which writes at its end
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             if self._out:
                 self._flush()
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         if self.closed:
             return
         self._out.append(data)

@@ -5,43 +5,40 @@ Nothing here is done per record but the walk over small answers, which say no si
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from roquet.client.core.failures import BadAnswer
 from roquet.message import MessageQueue
+from roquet.net.blocking import Room
 from roquet.spark.places import Chunk, DataGone, Positions, Sizes
 from roquet.spark.tags import TagCheck
 from roquet.wire.command import Command
 from roquet.wire.record import SMALLEST
 
-CHUNK_BYTES = 768 * 1024
-"""Small answers are gathered to chunks of about so many bytes."""
+CHUNK_ROWS = 2_048
+CHUNK_BYTES = 2 * 1024 * 1024
+"""Answers are gathered to chunks of at least so many records or about so many bytes: what is done once for every chunk costs as much as
+decoding some hundred records."""
+ROOM_BYTES = CHUNK_BYTES + 1024 * 1024 + 64 * 1024
+"""Of one chunk: when there are not enough yet, there is room for one more answer of the size that brokers give unless told otherwise."""
+KEPT_BYTES = 16 * 1024 * 1024
 QUEUE_OFFSET_AT = 20
 
-Placed = tuple[memoryview, Positions, Sizes]
+
+def keep_memory() -> None:
+    """Have the C library keep the memory of chunks for the next ones, as `programs.py` does: faulting it in anew costs more than
+    receiving into it."""
+    bytearray(KEPT_BYTES)
 
 
-def together(parts: Sequence[Placed]) -> Placed:
-    """Several answers as one."""
-    if len(parts) == 1:
-        return parts[0]
-    starts = np.cumsum([0] + [len(data) for data, _, _ in parts[:-1]], dtype=np.int64)
-    return (
-        memoryview(b"".join([data for data, _, _ in parts])),
-        np.concatenate([positions + start for (_, positions, _), start in zip(parts, starts, strict=True)]),
-        np.concatenate([sizes for _, _, sizes in parts]),
-    )
-
-
-def place_records(answer: Command) -> Placed:
-    """The records of a pull's answer, and where they stand. Raises BadAnswer."""
-    body, count_text = answer.body, answer.fields.get("scanCount")
+def place_records(body: memoryview, count_text: str | None) -> tuple[Positions, Sizes]:
+    """Where the records of a pull's answer stand; `count_text`: its scanCount. Raises BadAnswer."""
     if count_text is None:
         positions = walk(body)
-        return memoryview(body), positions, np.diff(positions, append=len(body)).astype(np.int32)
+        return positions, np.diff(positions, append=len(body)).astype(np.int32)
     # A large answer: after the records stand their sizes, so that nobody has to walk.
     count = int(count_text) if count_text.isdigit() else 0
     size = len(body) - 4 * count
@@ -51,10 +48,10 @@ def place_records(answer: Command) -> Placed:
     ends = np.cumsum(sizes, dtype=np.int64)
     if int(sizes.min()) < SMALLEST or int(ends[-1]) != size:
         raise BadAnswer(f"a broker answered {size} bytes of messages, and sizes that make {int(ends[-1])}; look at its version")
-    return memoryview(body)[:size], ends - sizes, sizes
+    return ends - sizes, sizes
 
 
-def walk(body: bytes) -> Positions:
+def walk(body: memoryview) -> Positions:
     """Where each record begins: with its size. Raises BadAnswer."""
     starts: list[int] = []
     at, end, number = 0, len(body), int.from_bytes
@@ -69,9 +66,13 @@ def walk(body: bytes) -> Positions:
     return np.array(starts, np.int64)
 
 
+def new_room() -> Room:
+    return Room(np.empty(ROOM_BYTES, np.uint8).data)
+
+
 @dataclass(slots=True)
 class Gathered:
-    """Answers put together to one chunk."""
+    """Answers put together to one chunk. They are received one behind the other; only one that does not fit there costs a copy."""
 
     queue: MessageQueue
     start: int
@@ -79,26 +80,45 @@ class Gathered:
     stop: int
     filtered: bool
     check: TagCheck | None
-    answers: list[Command] = field(default_factory=list)
+    room: Room = field(default_factory=new_room)
+    positions: list[Positions] = field(default_factory=list)
+    sizes: list[Sizes] = field(default_factory=list)
+    rows: int = 0
     size: int = 0
+    """Of the answers in the room."""
+
+    def next_room(self) -> Room:
+        """Where the next answer may go: behind the last one that was added."""
+        self.room.used = self.size
+        return self.room
 
     def add(self, answer: Command) -> None:
-        self.answers.append(answer)
-        self.size += len(answer.body)
+        """Its body is in the room already, or goes there. Raises BadAnswer."""
+        body = answer.body
+        if len(body) <= self.room.left:
+            self.room.put(body)
+        else:
+            whole = b"".join((self.room.data[: self.size], body)) if self.size else body
+            self.room = Room(memoryview(whole), len(whole))
+        positions, sizes = place_records(self.room.data[self.size : self.room.used], answer.fields.get("scanCount"))
+        self.positions.append(positions + self.size)
+        self.sizes.append(sizes)
+        self.rows += len(sizes)
+        self.size = self.room.used
 
     @property
     def is_large(self) -> bool:
-        return self.size >= CHUNK_BYTES
+        return self.rows >= CHUNK_ROWS or self.size >= CHUNK_BYTES
 
     def take(self) -> Iterator[Chunk]:
         """One chunk, or none. Leaves out what was not asked for: other offsets, and strangers whose tag has the same hash.
 
         Raises DataGone where an answer without a filter leaves a message out, after what stands before that.
         """
-        if not self.answers:
+        if not self.rows:
             return
-        answers, self.answers, self.size = self.answers, [], 0
-        data, positions, sizes = together([place_records(answer) for answer in answers])
+        data, positions, sizes = self.room.data[: self.size], np.concatenate(self.positions), np.concatenate(self.sizes)
+        self.room, self.positions, self.sizes, self.rows, self.size = new_room(), [], [], 0, 0
         everywhere = np.ndarray((len(data) - QUEUE_OFFSET_AT - 7,), ">i8", data, QUEUE_OFFSET_AT, (1,))
         offsets = everywhere[positions].astype(np.int64)
         keep = (offsets >= self.start) & (offsets < self.stop)

@@ -19,9 +19,9 @@ from roquet.client.core.queue_calls import queue_header, read_header
 from roquet.client.core.routes import read_queues
 from roquet.errors import CallTimeout, ClientError, ConnectFailed, NoRoute, Rejected, RoquetError
 from roquet.message import MessageQueue
-from roquet.net.blocking import BlockingCaller, Call, Tls
+from roquet.net.blocking import BlockingCaller, Call, Room, Tls
 from roquet.routing.subscription import ALL, SQL92, TAG
-from roquet.spark.answers import Gathered
+from roquet.spark.answers import Gathered, keep_memory
 from roquet.spark.places import Chunk, DataGone, Wanted
 from roquet.spark.tags import TagCheck
 from roquet.wire import headers
@@ -137,6 +137,7 @@ class BrokerPlace:
     # -- reading
 
     def chunks(self, queue: MessageQueue, start: int, stop: int, wanted: Wanted) -> Iterator[Chunk]:
+        keep_memory()
         reading = _Reading(self, queue, start, stop, wanted)
         gathered = Gathered(queue, start, stop, reading.filtered, TagCheck.of(wanted.tags))
         try:
@@ -145,7 +146,7 @@ class BrokerPlace:
                 # Only now: while the chunk is used, the next answers are on their way.
                 if gathered.is_large:
                     yield from gathered.take()
-                answer = reading.next_answer()
+                answer = reading.next_answer(gathered.next_room())
                 if answer is not None:
                     gathered.add(answer)
             # What was read before something is missing is not lost with it.
@@ -326,13 +327,14 @@ class _Reading:
         else:
             self.pulls.append((begin, end, call))
 
-    def next_answer(self) -> Command | None:
-        """The next answer with records; None when it had none, or has to be asked for again. Moves `offset`."""
+    def next_answer(self, room: Room | None = None) -> Command | None:
+        """The next answer with records, these in `room` if they fit; None when it had none, or has to be asked for again.
+        Moves `offset`."""
         if not self.pulls:
             return None
         begin, end, call = self.pulls.popleft()
         try:
-            answer = self.place._caller.wait(call)
+            answer = self.place._caller.wait(call) if room is None else self.place._caller.wait_in(room, call)
             if answer.code in BUSY:
                 raise rejected(answer, call.address)
         except (ConnectFailed, CallTimeout, Rejected) as error:

@@ -391,7 +391,7 @@ COLUMNS: dict[str, Callable[[Piece], Any]] = {
     "order_key": lambda piece: piece.properties.value(Property.SHARDING_KEY),
     "delay_level": Piece.delay_levels,
     "deliver_time": Piece.deliver_times,
-    "transaction": lambda piece: TRANSACTIONS.take(pa.array(piece.transactions)),
+    "transaction": lambda piece: piece.in_transaction(lambda: TRANSACTIONS.take(pa.array(piece.transactions)), pa.string()),
     "transaction_id": lambda piece: piece.in_transaction(piece.transaction_ids, pa.string()),
     "prepared_offset": lambda piece: piece.in_transaction(lambda: piece.number("prepared", np.int64), pa.int64()),
     "flag": lambda piece: piece.number("flag", np.int32),

@@ -26,6 +26,8 @@ Bounds = dict[MessageQueue, tuple[int, int]]
 
 BATCH_ROWS = 4_096
 """Rows of a record batch. Between 1,000 and 10,000 it makes no difference to Spark; a hundred would halve the speed."""
+BATCH_BYTES = 2 * 1024 * 1024
+"""A batch of so many bytes is not small, whatever its rows: putting it together with others would copy it for nothing."""
 OPEN_MAX = 4
 """Places that a worker process keeps open between its tasks."""
 
@@ -204,15 +206,16 @@ def batches(place: Place, one: Range, options: Options, schema: pa.Schema) -> It
 def gathered(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Small batches put together, so that filtered or quiet queues do not send Spark many tiny ones."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for part in parts:
         if part.num_rows == 0:
             continue
         waiting.append(part)
         rows += part.num_rows
-        if rows > BATCH_ROWS // 2:
+        size += part.nbytes
+        if rows > BATCH_ROWS // 2 or size > BATCH_BYTES // 2:
             yield _joined(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
     if waiting:
         yield _joined(waiting)
 

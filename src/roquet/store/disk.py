@@ -37,6 +37,10 @@ class DiskFile(Protocol):
         """The same from memory; raises Cold when the disk would have to be asked."""
         ...
 
+    def read_into(self, offset: int, room: memoryview) -> None:
+        """The same into this memory, all of it; raises Cold also when the file ends before."""
+        ...
+
     def map(self, offset: int, size: int) -> memoryview:
         """A writable view of bytes that are already allocated on disk (see `allocate`), so that writing cannot fail."""
         ...
@@ -142,6 +146,19 @@ class RealFile:
         if got == size or offset + got >= self.size():
             return bytes(view[:got])
         raise Cold(lambda: self.read(offset, size))
+
+    def read_into(self, offset: int, room: memoryview) -> None:
+        try:
+            got = os.preadv(self.fd, [room], offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            got = 0
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:  # see read_now
+                raise
+            got = os.preadv(self.fd, [room], offset)
+        if got < len(room):
+            size = len(room)  # not the room itself, which may be gone by then
+            raise Cold(lambda: self.read(offset, size))
 
     def map(self, offset: int, size: int) -> memoryview:
         import mmap

@@ -96,12 +96,21 @@ class CommitLog:
 
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes of one file. Raises Cold when they are not in memory, and LookupError when they are not in the log."""
+        file, place = self._find(offset, size)
+        return file.read_now(place, size)
+
+    def read_into(self, offset: int, room: memoryview) -> None:
+        """The same into this memory."""
+        file, place = self._find(offset, len(room))
+        file.read_into(place, room)
+
+    def _find(self, offset: int, size: int) -> tuple[DiskFile, int]:
         if size < 0 or offset < self.segments.start or offset + size > self.written:
             raise LookupError(f"offset {offset} with {size} bytes is not in the log, which holds {self.start} to {self.written}")
         base = self.segments.base_of(offset)
         if base is None or offset + size > base + self.segments.size:
             raise LookupError(f"{size} bytes at offset {offset} are not inside one file")
-        return self.segments.file(base).read_now(offset - base, size)
+        return self.segments.file(base), offset - base
 
     def syncer(self) -> tuple[int, Callable[[], None]]:
         """What a flush must do now, as (the mark it reaches, work that may block)."""

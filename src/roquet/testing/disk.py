@@ -219,6 +219,13 @@ class SimFile:
                 file.warm.clear()  # somebody else needed the memory
         return bytes(file.content[offset : min(offset + size, file.length)])
 
+    def read_into(self, offset: int, room: memoryview) -> None:
+        data = self.read_now(offset, len(room))
+        if len(data) < len(room):
+            size = len(room)
+            raise Cold(lambda: self._fetch(offset, size))
+        room[:] = data
+
     def _fetch(self, offset: int, size: int) -> bytes:
         data = self.read(offset, size)
         self._file.warm.update(range(offset // PAGE, (offset + size) // PAGE + 1))

@@ -192,9 +192,9 @@ class SimPeer:
         if frames:
             self._core.receive(self, frames)
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         if not self.closed:
-            self._wire.send(data, to_server=False)
+            self._wire.send(bytes(data), to_server=False)
 
     def close(self, reason: str) -> None:
         if not self.closed:
