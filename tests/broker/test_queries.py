@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from roquet.store.disk import Cold
@@ -132,3 +134,15 @@ def test_fields_that_are_missing_or_wrong_are_named(kit: BrokerKit, fields: dict
     answer = kit.request(RequestCode.GET_MAX_OFFSET, fields)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "<topic>" in (answer.remark or "") or "<queueId>" in (answer.remark or "")
+
+
+def test_without_an_index_keys_are_not_indexed_and_nothing_is_written_for_them(kits: Callable[..., BrokerKit]) -> None:
+    kit = kits(message_index_enable=False)
+    for number in range(3):
+        kit.put("T", properties=f"KEYS\x01k{number}")
+    assert kit.store.query("T", "k1", 9, 0, 1 << 60)[0] == []
+    kit.store.tick(kit.clock.ms + 60_000)
+    assert list((kit.root / "index").iterdir()) == []
+    kit.settings.message_index_enable = True  # at run time: from now on
+    kit.put("T", properties="KEYS\x01later")
+    assert len(kit.store.query("T", "later", 9, 0, 1 << 60)[0]) == 1

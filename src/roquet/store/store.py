@@ -237,6 +237,7 @@ class Store:
             raise OSError(errno.ENOSPC, f"{len(self._tails)} queues have entries that are not in their files")
         for queue in self._dirty:
             queue.syncer()()
+        self._settle()
         index_ms = self.index.sync()
         self.checkpoint.rise(log_ms=self._last_store_ms, queues_ms=self._last_store_ms, index_ms=index_ms)
         self.checkpoint.save()
@@ -507,6 +508,9 @@ class Store:
         self.background.run(work, done)
 
     def _settle(self) -> None:
+        if not self.settings.message_index_enable:
+            self.index.forget_from(0)
+            return
         try:
             self.index.settle()
         except OSError as error:
