@@ -15,6 +15,7 @@ from roquet.broker import pull as pull_module
 from roquet.broker import scans as scans_module
 from roquet.broker.scans import BUSY_BYTES, spans
 from roquet.store.disk import Cold, RealFile
+from roquet.store.queue import ConsumeQueue
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import decode_records
@@ -141,6 +142,28 @@ class TestLimits:
         send(whole, b"another")
         assert len(bodies(scan(whole))) == BUSY_BYTES // 10_100
         assert len(bodies(scan(whole))) == 61
+
+    def test_entries_that_one_answer_looks_at_go_by_the_size_of_the_first_messages(
+        self, whole: Whole, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        send(whole, *[bytes(1_000)] * 400)
+        read, asked = ConsumeQueue.read, list[int]()
+
+        def counted(self: ConsumeQueue, offset: int, count_max: int) -> bytes:
+            asked.append(count_max)
+            return read(self, offset, count_max)
+
+        monkeypatch.setattr(ConsumeQueue, "read", counted)
+        assert len(bodies(scan(whole, size=100_000))) == 89  # as many as there is room for
+        assert max(asked) < 160
+
+    def test_a_long_row_of_blank_entries_is_stepped_over_at_once(self, whole: Whole) -> None:
+        send(whole, b"x")
+        queue = whole.broker.store.queue("T", 0)
+        for _ in range(1_000):
+            queue.append(0, 0x7FFFFFFF, 0)
+        queue.visible = queue.next
+        assert scan(whole, 1).fields["nextBeginOffset"] == "1001"
 
     def test_bytes_read_over_foreign_messages(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(scans_module, "SPAN_MAX", 20_000)

@@ -19,7 +19,7 @@ from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
-from roquet.broker.scans import BUSY_BYTES, Records, Scan, collect
+from roquet.broker.scans import BUSY_BYTES, PROBED, Records, Scan, collect, likely_count
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
 from roquet.errors import Refused
@@ -314,6 +314,8 @@ class Puller:
             found = Found(Status.FOUND, offset + judged, first, last, len(taken), taken)
             found.sizes = b"".join([len(record).to_bytes(4, "big") for record in taken])
         else:
+            if tags is None:
+                count_max = likely_count(queue.read(offset, PROBED), bytes_max, count_max)
             raw = queue.read(offset, count_max)
             records = collect(self.store.log, raw, None if tags is None else tags.codes, bytes_max)
             found = Found(Status.FOUND, offset + records.judged, first, last, len(records.sizes), scanned=records)

@@ -18,8 +18,8 @@ from roquet.spark.tags import TagCheck
 from roquet.wire.command import Command
 from roquet.wire.record import SMALLEST
 
-CHUNK_ROWS = 2_048
-CHUNK_BYTES = 2 * 1024 * 1024
+CHUNK_ROWS = 8_192
+CHUNK_BYTES = 8 * 1024 * 1024
 """Answers are gathered to chunks of at least so many records or about so many bytes: what is done once for every chunk costs as much as
 decoding some hundred records."""
 ROOM_BYTES = CHUNK_BYTES + 1024 * 1024 + 64 * 1024

@@ -26,7 +26,7 @@ Bounds = dict[MessageQueue, tuple[int, int]]
 
 BATCH_ROWS = 4_096
 """Rows of a record batch. Between 1,000 and 10,000 it makes no difference to Spark; a hundred would halve the speed."""
-BATCH_BYTES = 2 * 1024 * 1024
+BATCH_BYTES = 8 * 1024 * 1024
 """A batch of so many bytes is not small, whatever its rows: putting it together with others would copy it for nothing."""
 OPEN_MAX = 4
 """Places that a worker process keeps open between its tasks."""
