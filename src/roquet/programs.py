@@ -17,6 +17,7 @@ from roquet.broker.core import Broker
 from roquet.clock import SystemClock
 from roquet.nameserver.core import NameServer
 from roquet.net.background import ThreadBackground
+from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
 from roquet.net.server import Server, host_bytes
 from roquet.settings import BrokerSettings, NameServerSettings
@@ -24,8 +25,6 @@ from roquet.store.disk import RealDisk
 from roquet.store.recovery import Progress
 
 log = logging.getLogger("roquet")
-
-KEPT_BYTES = 16 * 1024 * 1024
 
 Ready = Callable[[str], None]
 """Called once with the "ip:port" that is listened on."""
@@ -118,13 +117,6 @@ def quiet_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
-
-
-def keep_memory() -> None:
-    """Have the C library keep the memory of large requests and answers for the next ones. It gives back what is large, and
-    faulting it in again costs a tenth of a large batch and a third of a scan; but once something this large was freed, it takes
-    that for usual. Harmless where it does not."""
-    bytearray(KEPT_BYTES)
 
 
 def allow_many_files() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from roquet.broker import pull as pull_module
 from roquet.broker.pacing import AWAITED_MAX, CEILING, FLOOR, QUIET_TICKS, SENT_BYTES, Pace
-from roquet.net.server import ProcessorTime
+from roquet.net.processor import ProcessorTime
 from roquet.wire.command import Command
 
 from .whole import Whole, pull_fields, send_fields
@@ -162,6 +162,16 @@ def test_the_share_is_what_was_waited_of_the_time_since_the_last_look(tmp_path: 
 
 def test_where_nobody_counts_it_nothing_is_waited(tmp_path: Path) -> None:
     assert ProcessorTime(str(tmp_path / "nothing")).awaited() == 0.0
+
+
+@pytest.mark.parametrize("said", ["", "what?", "1 x 3", "7"])
+def test_a_system_that_says_something_else_keeps_nobody_from_serving(tmp_path: Path, said: str) -> None:
+    counters = tmp_path / "schedstat"
+    counters.write_text("1000 500 7\n")
+    processor = ProcessorTime(str(counters))
+    counters.write_text(said)
+    assert (processor.awaited(), processor.awaited()) == (0.0, 0.0)
+    assert ProcessorTime(str(counters)).awaited() == 0.0
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/thread-self/schedstat"), reason="this system does not count it")

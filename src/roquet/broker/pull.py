@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
 from roquet.broker.groups import Groups
@@ -153,7 +154,7 @@ class Puller:
         pull, commit_offset = self._decode(peer, command)
         then = None
         if commit_offset is not None and self.topics.get(pull.topic) is not None:
-            then = lambda: self._commit(pull, commit_offset)  # noqa: E731
+            then = partial(self._commit, pull, commit_offset)
         if pull.scan is not None and not self.pace.open and len(self._held) < HELD_MAX:
             self._held.append((pull, then))
         else:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
-import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
 from roquet.errors import Broken
+from roquet.net.processor import ProcessorTime
 from roquet.ports import Clock, Peer
 from roquet.wire.frame import Frame, Framer
 
@@ -253,35 +252,6 @@ class Server:
         for connection in list(self.connections):
             connection._transport.abort()
         self._processor.close()
-
-
-class ProcessorTime:
-    """How long this thread was ready to run and had no processor: Linux counts that. Elsewhere it never waits."""
-
-    def __init__(self, path: str = "/proc/thread-self/schedstat", clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        self._file = -1
-        with contextlib.suppress(OSError):
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._clock_ns = clock_ns
-        self._waited, self._then = self._read(), clock_ns()
-
-    def awaited(self) -> float:
-        """Share of the time since the last call."""
-        waited, now = self._read(), self._clock_ns()
-        share = (waited - self._waited) / max(1, now - self._then)
-        self._waited, self._then = waited, now
-        return share
-
-    def _read(self) -> int:
-        if self._file < 0:
-            return 0
-        _, waited, _ = os.pread(self._file, 128, 0).split()  # time on a processor, time without, both in ns, and turns
-        return int(waited)
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
 
 
 def host_bytes(ip: str, port: int) -> bytes:

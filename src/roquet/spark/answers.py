@@ -24,14 +24,7 @@ CHUNK_BYTES = 8 * 1024 * 1024
 decoding some hundred records."""
 ROOM_BYTES = CHUNK_BYTES + 1024 * 1024 + 64 * 1024
 """Of one chunk: when there are not enough yet, there is room for one more answer of the size that brokers give unless told otherwise."""
-KEPT_BYTES = 16 * 1024 * 1024
 QUEUE_OFFSET_AT = 20
-
-
-def keep_memory() -> None:
-    """Have the C library keep the memory of chunks for the next ones, as `programs.py` does: faulting it in anew costs more than
-    receiving into it."""
-    bytearray(KEPT_BYTES)
 
 
 def place_records(body: memoryview, count_text: str | None) -> tuple[Positions, Sizes]:

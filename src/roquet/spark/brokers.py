@@ -20,8 +20,9 @@ from roquet.client.core.routes import read_queues
 from roquet.errors import CallTimeout, ClientError, ConnectFailed, NoRoute, Rejected, RoquetError
 from roquet.message import MessageQueue
 from roquet.net.blocking import BlockingCaller, Call, Room, Tls
+from roquet.net.buffers import keep_memory
 from roquet.routing.subscription import ALL, SQL92, TAG
-from roquet.spark.answers import Gathered, keep_memory
+from roquet.spark.answers import Gathered
 from roquet.spark.places import Chunk, DataGone, Wanted
 from roquet.spark.tags import TagCheck
 from roquet.wire import headers
