@@ -8,3 +8,6 @@ import time
 class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def steady_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000

@@ -16,8 +16,14 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
+    """Two clocks. Somebody may set the wall clock, forward or back, at any moment; the steady one only goes on."""
+
     def now_ms(self) -> int:
-        """Milliseconds since 1970, as stored in records."""
+        """Wall time: milliseconds since 1970. For what is stored, promised to people or shown to them, and for nothing else."""
+        ...
+
+    def steady_ms(self) -> int:
+        """Milliseconds since some moment, never going back. For intervals, deadlines, leases and rates. `tick` is given this one."""
         ...
 
 

@@ -25,20 +25,13 @@ from roquet.errors import Refused
 from roquet.settings import BrokerSettings, Value
 from roquet.store.disk import Cold, RealDisk
 from roquet.store.store import Store
+from roquet.testing.clock import ManualClock
 from roquet.wire import command as commands
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 MEMORY = 1 << 30
-
-
-class ManualClock:
-    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
-        self.ms = now_ms
-
-    def now_ms(self) -> int:
-        return self.ms
 
 
 class InlineBackground:

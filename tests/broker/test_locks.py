@@ -7,10 +7,11 @@ import pytest
 from roquet.broker.locks import QueueLocks
 from roquet.message import MessageQueue
 from roquet.settings import BrokerSettings
+from roquet.testing.clock import ManualClock
 from roquet.wire import fastjson
 from roquet.wire.codes import RequestCode, ResponseCode
 
-from .conftest import BrokerKit, Golden, ManualClock, golden, recorded, same_answer
+from .conftest import BrokerKit, Golden, golden, recorded, same_answer
 
 ONE, TWO = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 

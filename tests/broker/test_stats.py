@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from roquet.broker.stats import Stats
+from roquet.testing.clock import ManualClock
 from roquet.wire import fastjson
 from roquet.wire.codes import RequestCode, ResponseCode
 
-from .conftest import BrokerKit, Golden, ManualClock, golden
+from .conftest import BrokerKit, Golden, golden
 
 ZERO = {"avgpt": 0.0, "sum": 0, "tps": 0.0}
 

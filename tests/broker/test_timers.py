@@ -17,13 +17,13 @@ from roquet.broker.writer import Draft
 from roquet.store import timers as files_module
 from roquet.store.scan import Found
 from roquet.store.segments import Segments
+from roquet.testing.clock import ManualClock
 from roquet.testing.disk import PowerLost, SimDisk
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import TIMER_TOPIC
 from roquet.wire.record import Record, decode_properties, decode_records
 
-from .conftest import ManualClock
 from .whole import Whole, pull_fields, send_fields
 
 DAY_MS = 86_400_000

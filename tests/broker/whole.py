@@ -10,12 +10,13 @@ from roquet.broker.core import Broker
 from roquet.ports import Answered
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Disk, RealDisk
+from roquet.testing.clock import ManualClock
 from roquet.wire import command as commands
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
 
 from ..store.conftest import ManualBackground as HeldBackground
-from .conftest import FakePeer, ManualClock
+from .conftest import FakePeer
 
 HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 

@@ -11,6 +11,7 @@ from roquet.client.core import ClientCore
 from roquet.errors import CallTimeout, ConnectFailed, RoquetError
 from roquet.message import MessageQueue
 from roquet.ports import Answered
+from roquet.testing.clock import ManualClock
 from roquet.wire.batch import split_batch
 from roquet.wire.bodies import BrokerData, ClusterInfo, ConsumerList, HeartbeatBody, LockBody, LockResult, QueueData, RouteInfo
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
@@ -36,19 +37,11 @@ STORE_HOST = bytes([10, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 Override = Callable[[str, Command], Command | RoquetError | None]
 
 
-class ManualClock:
-    def __init__(self) -> None:
-        self.ms = START_MS
-
-    def now_ms(self) -> int:
-        return self.ms
-
-
 class FakeCluster:
     """A Caller whose servers live in this object. Answers are delivered by run(), never inside call()."""
 
     def __init__(self, *broker_names: str, name_servers: tuple[str, ...] = (NAME_SERVER,)) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(START_MS)
         self.name_servers = name_servers
         self.masters = {name: f"{name}:10911" for name in broker_names}
         self.topics: dict[str, dict[str, QueueData]] = {}  # topic -> broker name -> queues

@@ -18,11 +18,12 @@ from roquet.errors import Broken
 from roquet.nameserver.core import NameServer
 from roquet.settings import NameServerSettings
 from roquet.store.disk import RealDisk
+from roquet.testing.clock import ManualClock
 from roquet.wire import command as commands
 from roquet.wire.command import Command
 from roquet.wire.frame import JSON, Frame, Framer
 from roquet.wire.record import Record
-from tests.broker.conftest import FakePeer, ManualClock
+from tests.broker.conftest import FakePeer
 from tests.hostile import mutations
 from tests.hostile.conftest import LastResort
 from tests.process.inside import InsideBroker

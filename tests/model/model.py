@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from roquet.broker.delay import waiting_for_disk
+from roquet.testing.clock import ManualClock
 from roquet.testing.disk import PowerLost, SimDisk
 from roquet.wire.batch import join_batch
 from roquet.wire.bodies import HeartbeatBody, ProducerData
@@ -48,7 +49,6 @@ from roquet.wire.ids import offset_message_id
 from roquet.wire.names import CHECK_MAX_TIME_TOPIC
 from roquet.wire.record import Record, decode_properties, decode_records
 
-from ..broker.conftest import ManualClock
 from ..broker.whole import FakePeer, Whole, pull_fields, send_fields
 
 Step = tuple[Any, ...]

@@ -12,6 +12,7 @@ from roquet.nameserver.core import HANDLERS, NameServer
 from roquet.ports import Peer
 from roquet.settings import NameServerSettings, parse_properties
 from roquet.store.disk import RealDisk
+from roquet.testing.clock import ManualClock
 from roquet.wire import fastjson
 from roquet.wire.bodies import DataVersion, RegisterBrokerBody, RouteInfo, TopicConfig, TopicTable
 from roquet.wire.codes import RequestCode
@@ -46,19 +47,9 @@ class Link:
         self.reason = reason
 
 
-class Hand:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-
 class World:
     def __init__(self, directory: Path, **settings: Any) -> None:
-        self.clock = Hand()
+        self.clock = ManualClock(1_000_000)
         self.directory = directory
         self.server = NameServer(NameServerSettings(**settings), self.clock, RealDisk(), str(directory))
         self.link = Link()

@@ -12,10 +12,11 @@ from roquet.errors import ConnectFailed
 from roquet.ports import Answered
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Disk, RealDisk
+from roquet.testing.clock import ManualClock
 from roquet.wire import command as commands
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
-from tests.broker.conftest import FakePeer, ManualClock
+from tests.broker.conftest import FakePeer
 
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
 

@@ -14,6 +14,7 @@ from threading import Timer
 
 import pytest
 
+from roquet.clock import SystemClock
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold, RealDisk
 from roquet.store.store import Store
@@ -171,13 +172,9 @@ def stored(store: Store) -> Iterator[tuple[Place, Record]]:
 
 
 def open_store(broker: Broker, flush: str) -> Store:
-    class Now:
-        def now_ms(self) -> int:
-            return int(time.time() * 1_000)
-
     settings, warnings = BrokerSettings.read({"storePathRootDir": str(broker.store), "flushDiskType": flush, **SMALL_FILES})
     assert not warnings
-    store = Store(RealDisk(), settings, Now(), InlineBackground())
+    store = Store(RealDisk(), settings, SystemClock(), InlineBackground())
     store.open()
     return store
 

@@ -12,16 +12,9 @@ import pytest
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Disk, RealDisk
 from roquet.store.store import Store
+from roquet.testing.clock import ManualClock
 
 VECTORS = Path(__file__).parent.parent / "vectors"
-
-
-class ManualClock:
-    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
-        self.ms = now_ms
-
-    def now_ms(self) -> int:
-        return self.ms
 
 
 class ManualBackground:

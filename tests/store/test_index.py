@@ -18,24 +18,17 @@ from roquet.store import index as index_module
 from roquet.store.disk import Cold, DiskFile, RealDisk, RealFile
 from roquet.store.fanout import index_keys, is_indexed
 from roquet.store.index import ENTRY, HEADER, KeyIndex, TopicHashes, key_hash, key_hashes, next_name
+from roquet.testing.clock import ManualClock
 from roquet.wire.hashing import java_hash, java_hashes
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 ALWAYS = 1 << 62
 
 
-class Clock:
-    def __init__(self, now_ms: int = 1_794_732_520_880) -> None:
-        self.ms = now_ms
-
-    def now_ms(self) -> int:
-        return self.ms
-
-
 def make(
     where: Path, *, slots: int = 100, entries: int = 400, crashed: bool = False, safe_ms: int = 0, disk: RealDisk | None = None
 ) -> KeyIndex:
-    made = KeyIndex(disk or RealDisk(), str(where / "index"), slots_max=slots, entries_max=entries, clock=Clock())
+    made = KeyIndex(disk or RealDisk(), str(where / "index"), slots_max=slots, entries_max=entries, clock=ManualClock(1_794_732_520_880))
     made.open(crashed=crashed, safe_ms=safe_ms)
     return made
 
@@ -102,7 +95,7 @@ def test_the_fan_out_names_the_keys_that_java_indexed(recorded: Path) -> None:
 
 
 def test_every_key_of_the_recorded_log_is_found_in_javas_file(recorded: Path) -> None:
-    index = KeyIndex(RealDisk(), str(recorded / "index"), slots_max=100, entries_max=400, clock=Clock())
+    index = KeyIndex(RealDisk(), str(recorded / "index"), slots_max=100, entries_max=400, clock=ManualClock(1_794_732_520_880))
     index.open(crashed=False, safe_ms=0)
     asked, last = 0, 0
     for offset, flag, _, topic, properties in records((recorded / "commitlog" / ("0" * 20)).read_bytes()):

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from roquet.errors import Damaged, StoreUnavailable
 from roquet.store.disk import Cold, RealDisk, RealFile
 from roquet.store.store import Store
+from roquet.testing.clock import ManualClock
 from roquet.wire.record import decode_records
 
-from .conftest import VECTORS, ManualBackground, ManualClock, StoreKit, bodies, put
+from .conftest import VECTORS, ManualBackground, StoreKit, bodies, put
 
 APACHE = {
     "mapped_file_size_commit_log": 65_536,

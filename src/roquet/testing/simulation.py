@@ -23,7 +23,7 @@ EVENTS_MAX = 2_000_000
 
 
 class SimClock:
-    """The simulation's time as a core sees it. `skew_ms` makes one host's clock differ."""
+    """The simulation's time as a core sees it. `skew_ms` makes one host's wall clock differ, and may change at any moment."""
 
     def __init__(self, simulation: Simulation, skew_ms: int = 0) -> None:
         self._simulation = simulation
@@ -31,6 +31,9 @@ class SimClock:
 
     def now_ms(self) -> int:
         return START_MS + self._simulation.now_us // 1_000 + self.skew_ms
+
+    def steady_ms(self) -> int:
+        return START_MS + self._simulation.now_us // 1_000
 
 
 class Simulation:

@@ -253,6 +253,9 @@ class _NoClock:
     def now_ms(self) -> int:
         return 0
 
+    def steady_ms(self) -> int:
+        return 0
+
 
 def write_index(directory: str, layout: files.Layout, parts: list[Part], names: dict[int, str], watch: Progress) -> list[str]:
     """All index files, filled in the order of the log. `names`: those of the old files by the log offset they begin with."""
