@@ -99,9 +99,9 @@ class BrokerKit:
             self.store, self.topics, self.groups, self.offsets, self.members, self.stats, self.notices, made, self.clock,
             "127.0.0.1:10911", lambda values: self.changes.append(dict(values)),
         )  # fmt: skip
-        self.topics.open()
-        self.offsets.open()
-        self.groups.open()
+        for document in (self.topics, self.offsets, self.groups):
+            document.load()
+            document.open()
         self.handlers: dict[int, Handler] = {}
         for part in (self.offsets, self.groups, self.stats, self.locks, self.members, self.queries, self.admin):
             fresh = part.handlers()

@@ -414,7 +414,7 @@ def test_a_clean_restart_goes_on_without_reading_the_log(tmp_path: Path, monkeyp
         starts.append(start)
         return iter(())
 
-    monkeypatch.setattr(files_module, "read_records", nothing)
+    monkeypatch.setattr(files_module, "Walk", nothing)
     again = Timed(tmp_path / "store", clock=whole.clock)
     assert again.broker.timers.followed == 20
     assert starts == [again.broker.store.log.written]

@@ -1,4 +1,4 @@
-"""A crash that leaves whole records behind the log's end: they must never count again."""
+"""A power loss whose writes overtook each other: what is whole counts, once, and what is new comes behind it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bodies(store: Store) -> dict[int, list[bytes]]:
     return found
 
 
-def test_a_record_behind_the_end_does_not_come_back_when_a_new_one_ends_where_it_begins() -> None:
+def test_a_record_behind_a_lost_one_counts_and_keeps_its_place_in_log_and_queue() -> None:
     disk = SimDisk()
     store = open_store(disk)
     put(store, b"a", 0)
@@ -43,9 +43,33 @@ def test_a_record_behind_the_end_does_not_come_back_when_a_new_one_ends_where_it
     disk.kill()
     disk.open("/store/commitlog/00000000000000000000").write(second, bytes(1_000))
     store = open_store(disk)
+    assert bodies(store) == {0: [b"a", b"c"]}
+    put(store, b"d", 0)
+    put(store, b"e", 1)
+    disk.kill()
+    store = open_store(disk)
+    assert bodies(store) == {0: [b"a", b"c", b"d"], 1: [b"e"]}
+
+
+def test_a_torn_record_behind_the_end_is_kept_aside_and_never_counts_again() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    put(store, b"a", 0)
+    second = put(store, b"b", 1)
+    third = put(store, b"c", 0)
+    disk.kill()
+    log = disk.open("/store/commitlog/00000000000000000000")
+    torn = log.read(third, 600)
+    log.write(second, bytes(1_000))
+    log.write(third + 600, bytes(1_000))
+    store = open_store(disk)
     assert bodies(store) == {0: [b"a"]}
+    (kept,) = disk.list("/store/lost")
+    assert kept.startswith(f"{second:020d}.")
+    assert torn in disk.open(f"/store/lost/{kept}").read(0, 10_000)
     # An acknowledged message takes the place of "b" in the log and of "c" in its queue, and the broker dies again.
     put(store, b"d", 0)
     disk.kill()
     store = open_store(disk)
     assert bodies(store) == {0: [b"a", b"d"]}
+    assert disk.list("/store/lost") == [kept]

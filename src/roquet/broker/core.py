@@ -24,6 +24,7 @@ from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
+from roquet.broker.missing import told_of
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
 from roquet.broker.pull import Puller
@@ -162,15 +163,34 @@ class Broker:
     # Life
 
     def open(self, progress: Progress = lambda what, done, total: None) -> None:
-        """Recover the store and load the tables. May take long; nothing is answered before."""
+        """Recover the store and load the tables. May take long; nothing is answered before.
+
+        Raises Damaged when this store must not be opened. Nothing is written before everything that can refuse has been looked at.
+        """
+        for part in (self.topics, self.groups, self.offsets, self.delays):
+            part.load()
         self.store.open(progress)
-        self.topics.open()
-        self.groups.open()
-        self.offsets.open()
-        self.filters.open()
-        self.delays.open()
-        self.transactions.open()
-        self.timers.open()
+        try:
+            for opening in (self.topics, self.groups, self.offsets, self.filters, self.delays, self.transactions, self.timers):
+                opening.open()
+        except BaseException:
+            self.store.abandon()
+            raise
+        self._tell_of_damage()
+
+    def _tell_of_damage(self) -> None:
+        now_ms, root = self.clock.now_ms(), self.settings.store_path_root_dir
+        for name in self.store.missing:
+            path = f"{root}/config/{name}"
+            self.notices.warn(name, f"{path} is missing, and it was there when this store was last written: {told_of(name)}", now_ms)
+        if self.store.holes:
+            first, size = self.store.holes[0].offset, sum(hole.size for hole in self.store.holes)
+            self.notices.warn(
+                "damaged log",
+                f"the log has {len(self.store.holes)} damaged places, {size} bytes, the first at offset {first}. They are stepped over and "
+                "kept, and the broker's own log names each. Look at the disk, and bring back from elsewhere what must not be missing.",
+                now_ms,
+            )
 
     def listening(self, address: str, store_host: bytes, ha_address: str = "") -> None:
         """The address that clients use is known: message ids and registrations carry it."""

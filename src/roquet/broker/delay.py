@@ -87,6 +87,7 @@ class Delays:
         self.document = Document(disk, f"{settings.store_path_root_dir}/config/delayOffset.json")
         self.delays_ms = store.delays_ms
         self.offsets: dict[int, int] = {}
+        self._loaded: tuple[dict[int, int], int | None] | None = None
         self.delivered = 0
         """Since the start."""
         self._due: dict[int, int] = {}
@@ -98,15 +99,18 @@ class Delays:
 
     # Opening
 
-    def open(self) -> None:
-        """Load the cursors. Raises Damaged when there is a file that nobody can read: from 0 on, everything would come again."""
-        loaded = self.document.load(parse_offsets)
+    def load(self) -> None:
+        """Read the file. Raises Damaged when there is one that nobody can read: from 0 on, everything would come again."""
+        self._loaded = self.document.load(parse_offsets)
         if self.document.warning:
-            if loaded is None:
+            if self._loaded is None:
                 raise Damaged(self.document.warning)
             self.notices.warn("delayOffset.json", self.document.warning, self.clock.now_ms())
+
+    def open(self) -> None:
+        """Take up the cursors."""
         # Without a file: nothing was delivered when the log was empty, as long as the log still begins there.
-        saved, log_offset = loaded or ({}, 0 if self.store.log.start == 0 else None)
+        saved, log_offset = self._loaded or ({}, 0 if self.store.log.start == 0 else None)
         queues = {queue.queue_id + 1: queue for queue in self.store.queues_of(SCHEDULE_TOPIC)}
         for level in sorted(saved.keys() | queues.keys()):
             at, queue = saved.get(level, 0), queues.get(level)

@@ -73,8 +73,8 @@ class Groups:
         self._unsaved = False
         self._save_after_ms = 0
 
-    def open(self) -> None:
-        """Load the file and add the groups every broker has. Raises Damaged when there is a file that nobody can read."""
+    def load(self) -> None:
+        """Read the file. Raises Damaged when there is one that nobody can read."""
         loaded = self.document.load(parse_groups)
         if self.document.warning:
             if loaded is None:
@@ -82,6 +82,9 @@ class Groups:
             self.notices.warn("subscriptionGroup.json", self.document.warning, self.clock.now_ms())
         if loaded is not None:
             self.data_version, self._table, self._extras, self._top_extras = loaded
+
+    def open(self) -> None:
+        """Add the groups every broker has."""
         for name in STARTING_GROUPS:
             self._table.setdefault(name, GroupConfig(name))
 

@@ -65,8 +65,8 @@ class Offsets:
         self._due_ms = 0
         self._saving: tuple[bytes, int] | None = None  # waits for the log to be flushed so far: progress must not be safer than messages
 
-    def open(self) -> None:
-        """Load the file. Raises Damaged when there is one that nobody can read: to start anew would consume everything again."""
+    def load(self) -> None:
+        """Read the file. Raises Damaged when there is one that nobody can read: to start anew would consume everything again."""
         loaded = self.document.load(OffsetTable.decode)
         if self.document.warning:
             if loaded is None:
@@ -75,10 +75,12 @@ class Offsets:
         if loaded is not None:
             self._table = loaded.offset_table
             self._entries = sum(map(len, self._table.values()))
-            if self.store.crashed:
-                self._hold_back()
-            self._dirty = dict.fromkeys(self._table)
-            self._settle()  # now, and not in the first tick that finds a change
+
+    def open(self) -> None:
+        if self.store.crashed:
+            self._hold_back()
+        self._dirty = dict.fromkeys(self._table)
+        self._settle()  # now, and not in the first tick that finds a change
 
     def _hold_back(self) -> None:
         """Progress beyond a queue's end: under ASYNC_FLUSH a power loss took messages that a group had consumed. The next ones

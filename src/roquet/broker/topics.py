@@ -105,8 +105,8 @@ class Topics:
         self._table: dict[str, Topic] = {}
         self._lost: set[str] = set()  # topics that were found again from their messages
 
-    def open(self) -> None:
-        """Load the file and add the topics every broker has. Raises Damaged when there is one that nobody can read."""
+    def load(self) -> None:
+        """Read the file. Raises Damaged when there is one that nobody can read."""
         table = self.document.load(TopicTable.decode)
         if self.document.warning:
             if table is None:
@@ -116,6 +116,9 @@ class Topics:
             self.data_version = table.data_version
             for config in table.topic_config_table.values():
                 self._table[config.topic_name] = Topic.of(config)
+
+    def open(self) -> None:
+        """Add the topics every broker has, and those whose messages are here."""
         settings, queues = self.settings, self.settings.default_topic_queue_nums
         inherit = Perm.READ | Perm.WRITE | Perm.INHERIT
         self._seed(SELF_TEST_TOPIC, 1)
@@ -131,14 +134,13 @@ class Topics:
         if settings.trace_topic_enable:
             self._seed(settings.msg_trace_topic_name, 1)
         self._seed(settings.broker_cluster_name + REPLY_SUFFIX, 1)
-        if self.store.crashed:
-            self._find_lost()
+        self._find_lost()
         for topic in self._table.values():
             self._make_doors(topic)
 
     def _find_lost(self) -> None:
-        """A topic made by a send just before a crash may not have reached topics.json, while its messages are safe in the log:
-        they were acknowledged, so they must be reachable."""
+        """A topic made by a send just before a crash may not have reached topics.json, or the file is gone, while its messages are
+        safe in the log: they were acknowledged, so they must be reachable."""
         for (name, queue_id), queue in sorted(self.store.queues.items()):
             if queue.next > queue.first:
                 known = self._table.get(name)

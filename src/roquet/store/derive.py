@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, queue_tag
 from roquet.store.index import TopicHashes, joined_hashes
-from roquet.store.scan import RECORD_MIN, parse
+from roquet.store.scan import MAGIC_START, MAGICS, QUEUE_ID_MAX, RECORD_MIN, TOPIC, parse
 from roquet.store.texts import Texts, is_text
 from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from roquet.wire.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
@@ -29,9 +29,6 @@ Bits = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 SIZE_AND_MAGIC = struct.Struct(">iI")
-MAGICS = (SIZE_AND_MAGIC.pack(0, MAGIC_V1)[4:], SIZE_AND_MAGIC.pack(0, MAGIC_V2)[4:])
-MAGIC_START = MAGICS[0][:3]  # of both
-assert MAGICS[1].startswith(MAGIC_START)
 
 
 @dataclass(slots=True)
@@ -115,7 +112,7 @@ def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = Tru
     text_size = _field(data, topic_end, ">u2").astype(np.int64)
     fits &= text_at + text_size == ends
     bad = [(int(at[n]), "its lengths do not add up") for n in np.flatnonzero(~fits)]
-    itself = (physical == at + base) & (queue_offsets >= 0) & (queue_ids >= 0)
+    itself = (physical == at + base) & (queue_offsets >= 0) & (queue_ids >= 0) & (queue_ids <= QUEUE_ID_MAX)
     bad += [(int(at[n]), "it is not the record of this place") for n in np.flatnonzero(fits & ~itself)]
     good = fits & itself
     if check_crc:
@@ -130,9 +127,13 @@ def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = Tru
     names = [data[a:b] for a, b in zip(topic_at[chosen].tolist(), topic_end[chosen].tolist(), strict=True)]
     topic_of = np.array([ids.setdefault(name, len(ids)) for name in names], dtype=np.int32)
     texts = [data[a:b] for a, b in zip(text_at[chosen].tolist(), ends[chosen].tolist(), strict=True)]
-    torn = _not_text(list(ids), texts, topic_of)
+    odd = _not_text(list(ids), texts, topic_of)
+    pieces = {n: data[int(at[chosen[n]]) : int(ends[chosen[n]])] for n in odd}
+    torn = [n for n, piece in pieces.items() if parse(piece, base + int(at[chosen[n]]), check_crc=False) is None]
+    for n in set(odd).difference(torn):
+        texts[n] = texts[n].decode(errors="replace").encode()
     if torn:
-        bad += [(int(at[chosen[n]]), "its topic or properties are no text") for n in torn]
+        bad += [(int(at[chosen[n]]), "its topic or properties are no text, or cut off") for n in torn]
         kept = np.setdiff1d(np.arange(len(chosen)), torn)
         chosen, topic_of, texts = chosen[kept], topic_of[kept], [texts[n] for n in kept.tolist()]
     found = Records(
@@ -160,12 +161,12 @@ def _field(data: bytes, positions: Longs, kind: str) -> npt.NDArray[Any]:
 
 
 def _not_text(topics: list[bytes], texts: list[bytes], topic_of: Ints) -> list[int]:
-    """The records whose topic or properties hold a zero, as a torn write leaves them, or are not UTF-8."""
-    spoiled = [number for number, name in enumerate(topics) if not is_text(name)]
-    torn = set(np.flatnonzero(np.isin(topic_of, spoiled)).tolist()) if spoiled else set()
+    """The records whose topic is no name, or whose properties hold a zero or are not UTF-8: they want a closer look."""
+    spoiled = [number for number, name in enumerate(topics) if not TOPIC.fullmatch(name)]
+    odd = set(np.flatnonzero(np.isin(topic_of, spoiled)).tolist()) if spoiled else set()
     if not is_text(b"\x02".join(texts)):
-        torn |= {number for number, text in enumerate(texts) if not is_text(text)}
-    return sorted(torn)
+        odd |= {number for number, text in enumerate(texts) if not is_text(text)}
+    return sorted(odd)
 
 
 # What is derived

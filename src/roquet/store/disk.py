@@ -55,6 +55,10 @@ class DiskFile(Protocol):
 
     def size(self) -> int: ...
 
+    def next_data(self, offset: int) -> int | None:
+        """Where bytes may stand that are not zero: at this offset or later. None: only zeros follow, up to the file's end."""
+        ...
+
     def truncate(self, size: int) -> None: ...
 
     def close(self) -> None: ...
@@ -100,7 +104,8 @@ class Disk(Protocol):
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Take an exclusive lock; returns the function that releases it. Raises OSError when somebody else holds it."""
+        """Take an exclusive lock on a file, made if missing, or on a directory; returns the function that releases it. Raises
+        OSError with EAGAIN or EACCES when somebody else holds it."""
         ...
 
 
@@ -178,6 +183,15 @@ class RealFile:
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
+
+    def next_data(self, offset: int) -> int | None:
+        if offset >= self.size():
+            return None
+        try:
+            return os.lseek(self.fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            # ENXIO: a hole to the end. Anything else: this file system does not know its holes.
+            return None if error.errno == errno.ENXIO else offset
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.fd, size)
@@ -266,14 +280,18 @@ class RealDisk:
         real = os.path.realpath(path)
         if real in _locked:
             raise OSError(errno.EAGAIN, "locked by this process", path)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        directory = os.path.isdir(path)
+        fd = os.open(path, os.O_CLOEXEC | (os.O_RDONLY | os.O_DIRECTORY if directory else os.O_RDWR | os.O_CREAT), 0o644)
         try:
-            # Upstream locks byte 0 with a POSIX record lock (FileChannel.tryLock(0, 1, false)); so must we, to exclude a Java broker.
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            if directory:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            else:
+                # Upstream locks byte 0 with a POSIX record lock (FileChannel.tryLock(0, 1, false)); so must we, to exclude a Java broker.
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                os.pwrite(fd, b"lock", 0)
         except OSError:
             os.close(fd)
             raise
-        os.pwrite(fd, b"lock", 0)
         _locked.add(real)
 
         def release() -> None:

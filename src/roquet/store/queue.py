@@ -25,8 +25,10 @@ assert ENTRY_SIZE == 20
 ENTRIES = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 """The same for numpy, to look at many at once."""
 
-BLANK_ENTRY = ENTRY.pack(0, 0x7FFFFFFF, 0)
-"""Fills a file before the first entry of a queue that starts in its middle, as upstream does."""
+BLANK_SIZE = 0x7FFFFFFF
+BLANK_ENTRY = ENTRY.pack(0, BLANK_SIZE, 0)
+"""Fills a file before the first entry of a queue that starts in its middle, as upstream does; and stands for a message that the
+log lost, so that the others keep their numbers."""
 
 
 def unpack_entry(raw: bytes) -> tuple[int, int, int] | None:
@@ -62,6 +64,10 @@ class ConsumeQueue:
     def append(self, log_offset: int, size: int, tag_hash: int) -> None:
         self.tail += ENTRY.pack(log_offset, size, tag_hash)
         self.next += 1
+
+    def append_blanks(self, count: int) -> None:
+        self.tail += BLANK_ENTRY * count
+        self.next += count
 
     def read(self, offset: int, count_max: int) -> bytes:
         """Entries from this offset, as many as lie together in one file and the tail; empty outside first..next. May raise Cold."""
@@ -125,10 +131,17 @@ class ConsumeQueue:
         return work
 
     def start_at(self, offset: int) -> None:
-        """An empty queue whose first entry will be this one."""
+        """An empty queue whose first entry will be this one. `keep_number` writes that into its files."""
         self.segments.drop_all()
         self.first = self.visible = self.next = self.tail_start = self.synced = offset
         self.tail = bytearray()
+
+    def keep_number(self) -> None:
+        """An empty queue with no file would begin at 0 again after the next restart. May block; raises OSError."""
+        if self.next and not self.segments.bases and not self.tail:
+            position = self.next * ENTRY_SIZE
+            base = position - position % self.segments.size
+            self.segments.create(base).write(0, BLANK_ENTRY * ((position - base) // ENTRY_SIZE))
 
     def truncate(self, offset: int) -> None:
         """Forget this entry and all behind it, on disk too: a stale entry must not come back after a restart."""

@@ -4,9 +4,11 @@
    manifest says that all derived files were synced. Without a manifest of ours that fits (Apache RocketMQ wrote here
    last), where upstream starts: three files back after a clean stop, else the newest file that begins before the checkpoint.
 2. Queues forget every entry from there on, the index what it cannot vouch for.
-3. The log is read forward; each whole record gets its entries again. The first record that is not whole is the end.
+3. The log is read forward; each whole record gets its entries again. What cannot be read is a hole: it is reported, stays where
+   it is, and is stepped over. The log ends where no whole record follows, and never below what was synced once.
 4. A record whose queue lacks entries before it shows that queue files were lost: then all is derived again from the
    oldest record that is left. The log is the only truth.
+5. Numbers of a queue never go back: where its records are lost or expired, blanks stand for them.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from roquet.errors import Damaged
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.fanout import index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
-from roquet.store.queue import ENTRY_SIZE, ConsumeQueue, unpack_entry
-from roquet.store.scan import Found, parse, read_records
-from roquet.store.segments import Segments
+from roquet.store.queue import BLANK_SIZE, ENTRY_SIZE, ConsumeQueue, unpack_entry
+from roquet.store.scan import RECORD_MIN, Found, Hole, Walk, parse, read_records
+from roquet.store.segments import Segments, file_name
 
 log = logging.getLogger("roquet.store")
 
@@ -31,6 +33,12 @@ Progress = Callable[[str, int, int], None]
 """(what, done, total): called now and then while opening takes long."""
 
 STEP = 64 * 1024 * 1024
+HOLES_SAID = 100
+"""Holes that get a line of their own."""
+BLANKS_MAX = 10_000_000
+"""Blanks in a row that a queue may get; a number further ahead than that is not believed."""
+MISSING_MAX = 16
+"""Newest log files that may be missing; more than that is no accident that a broker should go on after."""
 
 
 @dataclass
@@ -47,24 +55,40 @@ class Manifest:
     indexes: list[str] = field(default_factory=list)
     broker: str = ""
     """Name of the broker whose store this is, for who reads the files alone."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Setting -> the size of files that it gave this store."""
+    documents: list[str] = field(default_factory=list)
+    """What stood in config/."""
 
     def encode(self) -> bytes:
         return orjson.dumps(
             {
                 "broker": self.broker, "clean": self.clean, "end": self.end, "checkpoint": self.checkpoint,
-                "queues": self.queues, "indexes": self.indexes,
+                "sizes": self.sizes, "documents": self.documents, "queues": self.queues, "indexes": self.indexes,
             },
             option=orjson.OPT_INDENT_2,
         )  # fmt: skip
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
+        """Raises for what it cannot be: a number that is none is found here and not later."""
         value = orjson.loads(data)
-        physic, logics, index = value["checkpoint"]
+        physic, logics, index = (_number(one, "checkpoint") for one in value["checkpoint"])
+        queues = {str(key): _number(count, f"queue {key}") for key, count in value["queues"].items()}
+        for key in queues:
+            if not key.rpartition("@")[2].isdigit():
+                raise ValueError(f"queue {key!r} is not of the form topic@number")
         return cls(
-            bool(value["clean"]), int(value["end"]), (physic, logics, index), dict(value["queues"]), list(value["indexes"]),
-            str(value.get("broker", "")),
+            value["clean"] is True, _number(value["end"], "end"), (physic, logics, index), queues, [str(one) for one in value["indexes"]],
+            str(value.get("broker", "")), {str(key): _number(size, key) for key, size in value.get("sizes", {}).items()},
+            [str(one) for one in value.get("documents", [])],
         )  # fmt: skip
+
+
+def _number(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise ValueError(f"{what} is {value!r}, a number from 0 on is expected")
+    return value
 
 
 def queue_key(queue: ConsumeQueue) -> str:
@@ -111,6 +135,14 @@ class Recovery:
         self.records = 0
         self.sure = 0
         """Below this the log is known to be on disk."""
+        self.holes: list[Hole] = []
+        trusted = manifest if fits or not any(times_of(checkpoint)) else None
+        self._vouched = trusted.end if trusted is not None else 0
+        """Below this our last run had synced the log, so nothing there is the end."""
+        self._counts = trusted.queues if trusted is not None else {}
+        """How far the numbers of each queue had come at least."""
+        self._doubted: dict[ConsumeQueue, Found] = {}
+        """Records whose number does not fit their queue, until the next one confirms it or not."""
 
     def run(self) -> int:
         if self.index is not None:
@@ -118,12 +150,8 @@ class Recovery:
             for warning in self.index.warnings:
                 log.warning("%s", warning)
         if not self.segments.bases:
-            for queue in self.queues.values():
-                queue.segments.drop_all()
-            self.queues.clear()
-            if self.index is not None:
-                self.index.truncate_after(0)
-            return 0
+            return self._begin_anew()
+        self._make_missing()
         for queue in self.queues.values():
             self._measure(queue)
         start = self._start()
@@ -133,11 +161,62 @@ class Recovery:
         except _Hole as hole:
             log.warning("%s: entries are missing in the queue files; deriving all of them from the log again", hole)
             end = self._derive_from(self.segments.start)
+        self._report()
         for queue in self.queues.values():
             self._write_tail(queue)
             queue.first = self._first(queue)
             queue.visible = queue.next
         return end
+
+    def _begin_anew(self) -> int:
+        """No log file. Where there are queue files they tell how far numbers and offsets had come: none is given twice."""
+        end = 0
+        for queue in self.queues.values():
+            try:
+                queue.segments.load()
+                filled = queue.tail_start = self._filled(queue)
+                last = _entry(queue, filled - 1) if filled > queue.segments.start // ENTRY_SIZE else None
+            except Damaged:
+                filled, last = 0, None
+            if last is not None and last[1] != BLANK_SIZE:
+                end = max(end, last[0] + last[1])
+            queue.start_at(filled)
+            self._keep_number(queue)
+        if self.index is not None:
+            self.index.truncate_after(0)
+        if end:
+            end += -end % self.segments.size
+            log.error(
+                "%s holds no file, but %d queues have entries: their messages are lost. Their numbers go on, and the log at offset %d",
+                self.segments.directory, len(self.queues), end,
+            )  # fmt: skip
+        return end
+
+    def _make_missing(self) -> None:
+        """Newest files that are gone are made again, empty: offsets and numbers must not be given a second time."""
+        stop = self.segments.stop
+        missing = (self._vouched - stop + self.segments.size - 1) // self.segments.size if self._vouched > stop else 0
+        if missing > MISSING_MAX:
+            raise Damaged(
+                f"{self.segments.directory}: the log had reached offset {self._vouched}, its newest file ends at {stop}, {missing} files "
+                "are missing. Bring them back from a backup, or remove config/roquet.json to go on without them"
+            )
+        for _ in range(missing):
+            base = self.segments.stop
+            log.error("%s is missing: its messages are lost; it is made again, empty", self.segments.path(base))
+            self.segments.create(base)
+
+    def _report(self) -> None:
+        """Each hole with its place; what they hold stays in the log."""
+        for hole in self.holes[:HOLES_SAID]:
+            base = self.segments.base_of(hole.offset) or 0
+            of = f" It was {hole.record.topic}/{hole.record.queue_id} offset {hole.record.queue_offset}." if hole.record else ""
+            log.error(
+                "the log is damaged at offset %d (%s, position %d): %s. %d bytes are stepped over and stay where they are.%s",
+                hole.offset, file_name(base), hole.offset - base, hole.why, hole.size, of,
+            )  # fmt: skip
+        if self.holes:
+            log.error("the log has %d damaged places, %d bytes in all", len(self.holes), sum(hole.size for hole in self.holes))
 
     # Where to start
 
@@ -188,8 +267,10 @@ class Recovery:
             return False
         if next(read_records(self.segments, offset, offset + 1, check_crc=False), None) is not None:
             return True
-        # Nothing begins here: it is the end if some queue's last record ends here.
-        return any(self._last_end(queue) == offset for queue in self.queues.values())
+        # Nothing begins here: it is the end if some queue's last record ends here, or our last run said so.
+        if any(self._last_end(queue) == offset for queue in self.queues.values()):
+            return True
+        return offset == self._vouched and not any(self.segments.file(base).read(offset - base, 8))
 
     def _last_end(self, queue: ConsumeQueue) -> int:
         entry = _entry(queue, queue.next - 1) if queue.next > queue.first else None
@@ -221,6 +302,19 @@ class Recovery:
         if not segments.bases:
             queue.start_at(0)
             return
+        queue.first = segments.start // ENTRY_SIZE
+        queue.next = queue.tail_start = self._filled(queue)
+        while queue.next > queue.first and not self._confirmed(queue, queue.next - 1):
+            queue.next -= 1
+        if queue.next < queue.tail_start:
+            whole, queue.next = queue.next, queue.tail_start
+            queue.truncate(whole)
+
+    def _filled(self, queue: ConsumeQueue) -> int:
+        """Where the entries in its files end."""
+        segments = queue.segments
+        if not segments.bases:
+            return 0
         last = segments.bases[-1]
         file = segments.file(last)
         low, high = 0, segments.size // ENTRY_SIZE  # entries before low are filled, from high on they are not
@@ -230,21 +324,15 @@ class Recovery:
                 low = middle + 1
             else:
                 high = middle
-        queue.first = segments.start // ENTRY_SIZE
-        queue.next = queue.tail_start = last // ENTRY_SIZE + low
-        while queue.next > queue.first and not self._confirmed(queue, queue.next - 1):
-            queue.next -= 1
-        if queue.next < queue.tail_start:
-            whole, queue.next = queue.next, queue.tail_start
-            queue.truncate(whole)
+        return last // ENTRY_SIZE + low
 
     def _confirmed(self, queue: ConsumeQueue, offset: int) -> bool:
         entry = _entry(queue, offset)
         if entry is None:
             return False
         position, size, _ = entry
-        if position < self.segments.start:
-            return True  # its record is gone with an old file; the entry is no longer of interest, and not wrong
+        if position < self.segments.start or size == BLANK_SIZE:
+            return True  # its record is gone with an old file, or lost; the entry is no longer of interest, and not wrong
         base = self.segments.base_of(position)
         if base is None or size <= 0 or position + size > base + self.segments.size:
             return False
@@ -257,8 +345,9 @@ class Recovery:
     # Reading forward
 
     def _derive_from(self, start: int) -> int:
+        whole_log = start == self.segments.start
         ended: dict[ConsumeQueue, int] = {}
-        if start == self.segments.start:
+        if whole_log:
             for queue in self.queues.values():
                 ended[queue] = queue.next
                 queue.start_at(0)
@@ -267,49 +356,106 @@ class Recovery:
             queue.synced = queue.next  # whoever vouches for the start vouches for the entries before it
         if self.index is not None and start < self.index.covered:
             self.index.truncate_after(start)
-        end, shown, total = start, start, self.segments.stop - start
+        shown, total = start, self.segments.stop - start
         self.records = 0
-        for found in read_records(self.segments, start, check_crc=self.check_crc):
-            self._derive(found, whole_log=start == self.segments.start)
-            end = found.offset + found.size
-            self.records += 1
-            if end - shown >= STEP:
-                shown = end
-                self.progress("reading the log", end - start, total)
+        self.holes.clear()
+        self._doubted.clear()
+        reading = Walk(self.segments, start, sure=self._vouched, tidy=not self.crashed, check_crc=self.check_crc)
+        for found in reading:
+            if isinstance(found, Hole):
+                self._step_over(found)
+            else:
+                self._derive(found, whole_log)
+                self.records += 1
+            if reading.end - shown >= STEP:
+                shown = reading.end
+                self.progress("reading the log", shown - start, total)
                 self._write_tails()
+        end = reading.end
+        for queue, doubted in self._doubted.items():
+            if doubted.queue_offset > queue.next:  # nothing came behind it, so nothing contradicts it
+                self._place(queue, doubted)
         self._forget_after(end)
+        self._number_on(ended)
         self._write_tails()
-        for queue, offset in ended.items():
-            if queue.next == 0 and offset > 0:
-                queue.start_at(offset)  # its messages are all gone with old files, but its numbering goes on
         return end
 
-    def _derive(self, found: Found, *, whole_log: bool) -> None:
-        offset, size, topic, queue_id, queue_offset, sys_flag, store_ms, properties = found
+    def _step_over(self, hole: Hole) -> None:
+        self.holes.append(hole)
+        record = hole.record
+        queue = self.queues.get((record.topic, record.queue_id)) if record is not None and is_queued(record.sys_flag) else None
+        if queue is not None and record is not None and record.queue_offset == queue.next:
+            queue.append_blanks(1)
+
+    def _derive(self, found: Found, whole_log: bool) -> None:
+        offset, _, topic, queue_id, queue_offset, sys_flag, store_ms, properties = found
         self.last_store_ms = store_ms
         if is_queued(sys_flag):
             queue = self.queues.get((topic, queue_id)) or self.make_queue(topic, queue_id)
-            if queue_offset > queue.next:
-                if not whole_log:
-                    raise _Hole(f"{topic}/{queue_id} at {queue_offset}, entries end at {queue.next}")
-                if queue.next == queue.first:
-                    queue.start_at(queue_offset)
-                else:
-                    # Only a log damaged in its middle looks like this; offsets must stay what they were, so the gap is shown as blanks.
-                    log.warning("queue %s/%d: entries %d to %d have no record in the log", topic, queue_id, queue.next, queue_offset - 1)
-                    while queue.next < queue_offset:
-                        queue.append(0, 0x7FFFFFFF, 0)
-            elif queue_offset < queue.next:
-                # The topic was deleted and made again, or a failed write left an older record behind: the newer record counts.
-                queue.truncate(queue_offset)
-                if queue_offset < queue.first:
-                    queue.start_at(queue_offset)
-            queue.append(offset, size, queue_tag(topic, properties, store_ms, self.delays_ms))
+            if queue_offset == queue.next:
+                if self._doubted:
+                    self._doubted.pop(queue, None)
+                queue.append(offset, found.size, queue_tag(topic, properties, store_ms, self.delays_ms))
+            else:
+                self._fit(queue, found, whole_log)
         if self.index is not None and is_indexed(sys_flag):
             for key in index_keys(properties):
                 self.index.add(topic, key, offset, store_ms)
             if len(self.index.pending) >= 4_096:
                 self._settle()
+
+    def _fit(self, queue: ConsumeQueue, found: Found, whole_log: bool) -> None:
+        """Its number is not the next one. Either a topic was deleted and made again, or records before it are lost, or the number
+        itself is damaged: no checksum covers it. A second record that goes on from it confirms it."""
+        number = found.queue_offset
+        if number > queue.next and not whole_log:
+            raise _Hole(f"{queue.topic}/{queue.queue_id} at {number}, entries end at {queue.next}")
+        before = self._doubted.pop(queue, None)
+        lost = sum(hole.size for hole in self.holes) // RECORD_MIN
+        if number == 0 or queue.next == queue.first or 0 < number - queue.next <= lost:
+            self._place(queue, found)
+        elif before is not None and number == before.queue_offset + 1 and number - queue.next <= BLANKS_MAX:
+            self._place(queue, before)
+            self._place(queue, found)
+        else:
+            self._doubted[queue] = found
+
+    def _place(self, queue: ConsumeQueue, found: Found) -> None:
+        """Give it the entry of its number, whatever stands there."""
+        number = found.queue_offset
+        if queue.next == queue.first and number > queue.next:
+            queue.start_at(number)
+        elif number > queue.next:
+            log.warning("queue %s/%d: entries %d to %d have no record in the log", queue.topic, queue.queue_id, queue.next, number - 1)
+            queue.append_blanks(number - queue.next)
+        elif number < queue.next:
+            # The topic was deleted and made again, or a failed write left an older record behind: the newer record counts.
+            queue.truncate(number)
+            if number < queue.first:
+                queue.start_at(number)
+        queue.append(found.offset, found.size, queue_tag(queue.topic, found.properties, found.store_ms, self.delays_ms))
+
+    def _number_on(self, ended: dict[ConsumeQueue, int]) -> None:
+        """Numbers that were given once are not given again, though their records are gone with old files or lost."""
+        for key, count in self._counts.items():
+            topic, _, queue_id = key.rpartition("@")
+            if count:
+                queue = self.queues.get((topic, int(queue_id))) or self.make_queue(topic, int(queue_id))
+                ended[queue] = max(ended.get(queue, 0), count)
+        for queue, number in ended.items():
+            if queue.next == queue.first:
+                if number > queue.next:
+                    queue.start_at(number)
+            elif 0 < number - queue.next <= BLANKS_MAX and self._counts:
+                log.error("queue %s/%d: the records of entries %d to %d are lost", queue.topic, queue.queue_id, queue.next, number - 1)
+                queue.append_blanks(number - queue.next)
+            self._keep_number(queue)
+
+    def _keep_number(self, queue: ConsumeQueue) -> None:
+        try:
+            queue.keep_number()
+        except OSError as error:
+            log.warning("queue %s/%d could not be written: %s", queue.topic, queue.queue_id, error)
 
     def _write_tails(self) -> None:
         for queue in self.queues.values():
@@ -337,7 +483,7 @@ class Recovery:
         for queue in self.queues.values():
             while queue.next > queue.first:
                 entry = _entry(queue, queue.next - 1)
-                if entry is not None and (entry[0] + entry[1] <= end or entry[1] == 0x7FFFFFFF):
+                if entry is not None and (entry[0] + entry[1] <= end or entry[1] == BLANK_SIZE):
                     break
                 queue.truncate(queue.next - 1)
         if self.index is not None:
@@ -361,13 +507,19 @@ def _entry(queue: ConsumeQueue, offset: int) -> tuple[int, int, int] | None:
 
 
 def first_at_or_after(queue: ConsumeQueue, log_offset: int) -> int:
-    """The first entry whose record stands at or after this log offset. Log offsets rise along a queue; blanks count as before."""
-    low, high = queue.first, queue.next
+    """The first entry whose record stands at or after this log offset. Log offsets rise along a queue; blanks say nothing, and
+    those right before it count as before."""
+    low, high, found = queue.first, queue.next, queue.next
     while low < high:
         middle = (low + high) // 2
-        entry = _entry(queue, middle)
-        if entry is None or entry[0] < log_offset or entry[1] == 0x7FFFFFFF:
-            low = middle + 1
+        at, entry = middle, _entry(queue, middle)
+        while at < high and (entry is None or entry[1] == BLANK_SIZE):
+            at += 1
+            entry = _entry(queue, at) if at < high else None
+        if entry is not None and entry[0] < log_offset:
+            low = at + 1
         else:
             high = middle
-    return low
+            if entry is not None:
+                found = at
+    return found

@@ -1,7 +1,12 @@
-"""Reading the log forward, record by record, trusting nothing. Recovery, verification and rebuilds all walk with this."""
+"""Reading the log forward, record by record, trusting nothing. Recovery, verification and rebuilds all walk with this.
+
+Odd is not the end. What cannot be read is a hole: it is reported with its place and size, and the walk goes on behind it. The
+log ends only where no whole record follows.
+"""
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -16,6 +21,12 @@ CHUNK = 4 * 1024 * 1024
 HEAD = struct.Struct(">iIiiiqqiq")
 assert HEAD.size == 48
 RECORD_MIN = 91
+MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
+MAGIC_START = MAGICS[0][:3]
+assert MAGICS[1].startswith(MAGIC_START)
+TOPIC = re.compile(rb"[!-.0-~]{1,255}")
+"""What a directory can be named after. Clients may use fewer characters; a log of long ago may hold more than they do."""
+QUEUE_ID_MAX = 65_535
 
 
 class Found(NamedTuple):
@@ -31,26 +42,177 @@ class Found(NamedTuple):
     properties: str
 
 
-def read_records(segments: Segments, start: int, stop: int | None = None, *, check_crc: bool = True) -> Iterator[Found]:
-    """Every record from `start` (a record's first byte) to the first that is not whole. Blocking reads.
+class Hole(NamedTuple):
+    """A stretch of the log that holds no record that can be read."""
 
-    The generator's end is the log's end: the caller takes it from the last record, or from `start` when there is none.
-    """
-    at = start
-    while stop is None or at < stop:
-        base = segments.base_of(at)
-        if base is None:
+    offset: int
+    size: int
+    why: str
+    record: Found | None = None
+    """What the damaged record says of itself, where its lengths add up."""
+
+
+def read_records(segments: Segments, start: int, stop: int | None = None, *, check_crc: bool = True) -> Iterator[Found]:
+    """Every record from `start` (a record's first byte) to the first that is not whole, which may be one that is being written
+    just now. Blocking reads."""
+    for found in _Stretch(segments, start, check_crc).read(stop):
+        if isinstance(found, Hole):
             return
-        reader = _Window(segments.file(base), segments.size)
-        while at < base + segments.size and (stop is None or at < stop):
-            found = _one(reader, at - base, at, segments.size, check_crc)
-            if found is None:
+        yield found
+
+
+class Walk:
+    """Every record from `start` to the log's end, and the holes between them. Blocking reads; for a log that nobody writes.
+
+    `sure`: below this the log was synced once, so whatever stands there is part of it. `tidy`: the log was left by a clean stop,
+    so its last record cannot be half written, only damaged. `end` is the log's end when all has been read.
+    """
+
+    def __init__(self, segments: Segments, start: int, *, sure: int = 0, tidy: bool = False, check_crc: bool = True) -> None:
+        self.segments = segments
+        self.sure = sure
+        self.tidy = tidy
+        self.check_crc = check_crc
+        self.end = start
+
+    def __iter__(self) -> Iterator[Found | Hole]:
+        while True:
+            stretch, hole = _Stretch(self.segments, self.end, self.check_crc), None
+            for found in stretch.read():
+                if isinstance(found, Hole):
+                    hole = found
+                    break
+                self.end = stretch.at
+                yield found
+            self.end = stretch.at
+            step = self._over(hole, stretch) if hole is not None else None
+            if step is None and self.end < self.sure:
+                step = Hole(self.end, self.sure - self.end, hole.why if hole is not None else "nothing stands here, and something did")
+            if step is None:
                 return
-            if isinstance(found, int):  # blank: the rest of this file is empty
-                at += found
-                break
-            yield found
-            at += found.size
+            self.end = step.offset + step.size
+            yield step
+
+    def _over(self, hole: Hole, stretch: _Stretch) -> Found | Hole | None:
+        """What to make of a hole; None: the log ends here."""
+        behind = hole.offset + hole.size
+        if hole.size and (behind <= self.sure or stretch.goes_on_at(behind)):
+            # Nothing below a sync was cut off: zeros that stand there were sent.
+            sent = hole.why in (ZEROS, CUT_OFF) and behind <= self.sure
+            return hole.record if sent and hole.record is not None else hole
+        following = next_record(self.segments, hole.offset + 1)
+        if following is not None:
+            return Hole(hole.offset, following - hole.offset, hole.why)
+        return hole if self.tidy and hole.size else None
+
+
+def next_record(segments: Segments, start: int) -> int | None:
+    """Where the first whole record at or after this offset begins; it carries its own offset, so it cannot be mistaken."""
+    for offset, size in heads(segments, start):
+        base = segments.base_of(offset)
+        assert base is not None
+        if size <= base + segments.size - offset and parse(segments.file(base).read(offset - base, size), offset) is not None:
+            return offset
+    return None
+
+
+def heads(segments: Segments, start: int) -> Iterator[tuple[int, int]]:
+    """(offset, size) of everything at or after this offset that says of itself that it is a record of its place, whole or not."""
+    for base in segments.bases:
+        if base + segments.size <= start:
+            continue
+        for at, chunk in _data(segments.file(base), max(start - base, 0), segments.size, HEAD.size - 1):
+            place = chunk.find(MAGIC_START, 4)
+            while 0 <= place <= len(chunk) - HEAD.size + 4:
+                size, magic, _, _, _, _, physical, _, _ = HEAD.unpack_from(chunk, place - 4)
+                if magic in (MAGIC_V1, MAGIC_V2) and physical == base + at + place - 4 and size >= RECORD_MIN:
+                    yield physical, size
+                place = chunk.find(MAGIC_START, place + 1)
+
+
+def next_data(segments: Segments, start: int) -> int | None:
+    """Where the first byte stands that is not zero, at or after this offset; None when all is empty."""
+    for base in segments.bases:
+        if base + segments.size <= start:
+            continue
+        for at, chunk in _data(segments.file(base), max(start - base, 0), segments.size):
+            rest = chunk.lstrip(b"\0")
+            if rest:
+                return base + at + len(chunk) - len(rest)
+    return None
+
+
+def _data(file: DiskFile, start: int, stop: int, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Pieces of a file with their positions, those left out that were never written. `overlap`: so many bytes come twice, so that
+    what is shorter is whole in one of the two."""
+    at = start
+    while (data_at := file.next_data(at)) is not None and data_at < stop:
+        at = max(at, data_at - overlap)
+        chunk = file.read(at, min(CHUNK, stop - at))
+        if len(chunk) <= overlap:
+            return
+        yield at, chunk
+        at += len(chunk) - overlap
+
+
+class _Stretch:
+    """Records one behind the other. State: `at`, behind the last of them, and the part of a file that was read last."""
+
+    def __init__(self, segments: Segments, start: int, check_crc: bool) -> None:
+        self.segments = segments
+        self.check_crc = check_crc
+        self.at = start
+        self._window: _Window | None = None
+        self._base = -1
+
+    def read(self, stop: int | None = None) -> Iterator[Found | Hole]:
+        """Records up to the first hole, which is given too; none where the log simply ends: zeros up to the end of its files."""
+        while stop is None or self.at < stop:
+            base = self.segments.base_of(self.at)
+            if base is None:
+                return
+            one = self._one(self.at, base)
+            if isinstance(one, int):  # blank: the rest of this file is empty
+                self.at += one
+                continue
+            if one is None:
+                return
+            if isinstance(one, Hole):
+                if one.why != CUT_OFF or one.record is None or not self.goes_on_at(self.at + one.size):
+                    yield one
+                    return
+                one = one.record  # whoever wrote what follows had written this before
+            self.at += one.size
+            yield one
+
+    def goes_on_at(self, offset: int) -> bool:
+        """Does a record begin here, or a blank?"""
+        base = self.segments.base_of(offset)
+        if base is None:
+            return offset == self.segments.stop
+        position, limit = offset - base, self.segments.size
+        head = self._reader(base).get(position, HEAD.size)
+        size, magic = int.from_bytes(head[:4], "big", signed=True), head[4:8]
+        if magic == BLANK_MAGIC.to_bytes(4, "big"):
+            return size == limit - position
+        return magic in MAGICS and RECORD_MIN <= size <= limit - position and int.from_bytes(head[28:36], "big") == offset
+
+    def _reader(self, base: int) -> _Window:
+        if self._window is None or self._base != base:
+            self._window, self._base = _Window(self.segments.file(base), self.segments.size), base
+        return self._window
+
+    def _one(self, offset: int, base: int) -> Found | Hole | int | None:
+        reader, position, limit = self._reader(base), offset - base, self.segments.size
+        head = reader.get(position, 8)
+        size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:], "big")
+        if magic == BLANK_MAGIC and size == limit - position:
+            return size
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_MIN or position + size > limit:
+            if not any(head) and next_data(self.segments, offset) is None:
+                return None
+            return Hole(offset, 0, "no record begins here")
+        return read_one(reader.get(position, size), offset, check_crc=self.check_crc)
 
 
 class _Window:
@@ -70,53 +232,65 @@ class _Window:
         return self.data[at : at + size]
 
 
-def _one(reader: _Window, position: int, offset: int, limit: int, check_crc: bool) -> Found | int | None:
-    head = reader.get(position, 8)
-    if len(head) < 8:
-        return None
-    size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:], "big")
-    if magic == BLANK_MAGIC:
-        return limit - position if size == limit - position else None
-    if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_MIN or position + size > limit:
-        return None
-    return parse(reader.get(position, size), offset, check_crc=check_crc)
-
-
 def parse(raw: bytes, offset: int, *, check_crc: bool = True) -> Found | None:
     """A record that should stand at this offset, or None when it does not: every length adds up, the checksum holds, it says so itself."""
+    found = read_one(raw, offset, check_crc=check_crc)
+    return found if isinstance(found, Found) else None
+
+
+ZEROS = "a part of its properties is zeros, as if it had never been written"
+CUT_OFF = "it ends in zeros, as if its end had never been written"
+SECTOR = 512
+"""What a disk writes whole or not at all, or a part of that."""
+
+
+def read_one(raw: bytes, offset: int, *, check_crc: bool = True) -> Found | Hole:
+    """The same, or what is wrong with it. The hole has the record's size where its lengths add up, else 0: nobody knows."""
     if len(raw) < RECORD_MIN:
-        return None
+        return Hole(offset, 0, "it is shorter than any record")
     size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _ = HEAD.unpack_from(raw)
-    if size != len(raw) or physical != offset or queue_offset < 0 or queue_id < 0:
-        return None
+    if magic not in (MAGIC_V1, MAGIC_V2) or size != len(raw):
+        return Hole(offset, 0, "its length is not its own")
     at = 48 + (20 if sys_flag & BORN_HOST_V6 else 8)
-    store_ms = int.from_bytes(raw[at : at + 8], "big")
+    store_ms = int.from_bytes(raw[at : at + 8], "big", signed=True)
     at += 8 + (20 if sys_flag & STORE_HOST_V6 else 8) + 12
-    body_size = int.from_bytes(raw[at : at + 4], "big", signed=True)
-    at += 4
-    if body_size < 0 or at + body_size + 3 > size:
-        return None
-    # Upstream stores 0 for an empty body and checks only bodies that are there.
-    if check_crc and body_size and zlib.crc32(raw[at : at + body_size]) & 0x7FFFFFFF != crc:
-        return None
-    at += body_size
+    body_at = at + 4
+    body_size = int.from_bytes(raw[at:body_at], "big", signed=True)
+    at = body_at + body_size
     width = 1 if magic == MAGIC_V1 else 2
+    if body_size < 0 or at + width + 2 > size:
+        return Hole(offset, 0, "its lengths do not add up")
     topic_size = int.from_bytes(raw[at : at + width], "big")
     at += width
     topic = raw[at : at + topic_size]
     at += topic_size
-    if at + 2 > size:
-        return None
-    properties_size = int.from_bytes(raw[at : at + 2], "big")
-    at += 2
-    properties = raw[at : at + properties_size]
-    if at + properties_size != size:
-        return None
-    # The checksum covers the body alone. A torn write leaves zeros, which neither a topic nor properties contain: sends with
-    # them are refused.
-    if b"\0" in properties or b"\0" in topic or not topic:
-        return None
-    try:
-        return Found(offset, size, topic.decode(), queue_id, queue_offset, sys_flag, store_ms, properties.decode())
-    except UnicodeDecodeError:
-        return None
+    properties = raw[at + 2 :]
+    if at + 2 > size or len(properties) != int.from_bytes(raw[at : at + 2], "big"):
+        return Hole(offset, 0, "its lengths do not add up")
+    if physical != offset:
+        return Hole(offset, size, f"it says that it stands at {physical}")
+    if not TOPIC.fullmatch(topic) or topic in (b".", b"..") or queue_offset < 0 or not 0 <= queue_id <= QUEUE_ID_MAX:
+        return Hole(offset, size, "its topic, queue or queue offset cannot be")
+    found = Found(offset, size, topic.decode(), queue_id, queue_offset, sys_flag, store_ms, properties.decode(errors="replace"))
+    # Upstream stores 0 for an empty body and checks only bodies that are there.
+    if check_crc and body_size and zlib.crc32(memoryview(raw)[body_at : body_at + body_size]) & 0x7FFFFFFF != crc:
+        return Hole(offset, size, "its body does not match its checksum", found)
+    if b"\0" in properties:
+        if _lacks_a_sector(raw, size - len(properties)):
+            return Hole(offset, size, ZEROS, found)
+        if properties[-1] == 0:
+            return Hole(offset, size, CUT_OFF, found)
+    return found
+
+
+def _lacks_a_sector(raw: bytes, start: int) -> bool:
+    """The checksum covers the body alone. Whether a sector of what follows it was never written, and is all zeros therefore. Zeros
+    among other bytes were sent: such sends are refused, but were not always."""
+    offset = int.from_bytes(raw[28:36], "big")
+    at = raw.find(0, start)
+    while at >= 0:
+        begin = at - (offset + at) % SECTOR
+        if not any(raw[max(begin, 0) : begin + SECTOR]):
+            return True
+        at = raw.find(0, begin + SECTOR)
+    return False

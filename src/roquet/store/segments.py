@@ -75,27 +75,29 @@ class Segments:
         """
         disk = self.files.disk
         names = [name for name in disk.list(self.directory) if len(name) == 20 and name.isdigit()]
-        self.bases = [int(name) for name in names]
-        for index, base in enumerate(self.bases):
+        bases = [int(name) for name in names]
+        short: list[tuple[str, int]] = []
+        for index, base in enumerate(bases):
             path = self.path(base)
             size = disk.size(path)
-            if crashed and (size == 0 or (size < self.size and base == self.bases[-1])):
-                log.warning("%s has %d bytes of %d: the power failed while its length changed; the rest is empty", path, size, self.size)
-                disk.open(path, size=self.size).close()
-                size = self.size
-            if size != self.size:
-                if index == len(self.bases) - 1 and size == 0 and index > 0:
-                    # A crash between creating the file and giving it its length: it holds nothing yet.
-                    log.warning("%s is empty and newest: removed", path)
-                    disk.remove(path)
-                    self.bases.pop()
-                    break
+            last = index == len(bases) - 1
+            if size < self.size and (size == 0 or last) and (crashed or (size == 0 and last and index > 0)):
+                short.append((path, size))
+            elif size != self.size:
                 raise Damaged(
                     f"{path} has {size} bytes, files of this store are configured to have {self.size}: "
                     "set mappedFileSizeCommitLog / mappedFileSizeConsumeQueue as it was when the store was written"
                 )
-            if index and base != self.bases[index - 1] + self.size:
-                raise Damaged(f"{self.directory}: file {file_name(self.bases[index - 1] + self.size)} is missing before {file_name(base)}")
+            if index and base != bases[index - 1] + self.size:
+                raise Damaged(
+                    f"{self.directory}: file {file_name(bases[index - 1] + self.size)} is missing before {file_name(base)}: "
+                    "bring it back from a backup, or move the files before it away to go on without them"
+                )
+        # Nothing is written before every file is found to be right: who is refused finds all as it was.
+        for path, size in short:
+            log.warning("%s has %d bytes of %d: the power failed while its length changed; the rest is empty", path, size, self.size)
+            disk.open(path, size=self.size).close()
+        self.bases = bases
 
     @property
     def start(self) -> int:
@@ -136,6 +138,12 @@ class Segments:
         """Remove whole files that start at or after this offset; the file that holds it stays."""
         while self.bases and self.bases[-1] >= offset:
             self._drop(self.bases.pop())
+
+    def move(self, base: int, path: str) -> None:
+        """This file goes, and stays under another name."""
+        self.files.disk.rename(self.path(base), path)
+        self.files.forget(self.directory, base)
+        self.bases.remove(base)
 
     def drop_all(self) -> None:
         """Newest first: should a crash bring some back, then the oldest, and what is missing shows at the end."""

@@ -23,7 +23,7 @@ import numpy as np
 from roquet.errors import Damaged, StoreUnavailable
 from roquet.ports import Background, Clock
 from roquet.settings import BrokerSettings, delay_levels_ms
-from roquet.store import retention
+from roquet.store import lost, retention
 from roquet.store.batch import Batch, Longs
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.disk import Cold, Disk
@@ -34,8 +34,8 @@ from roquet.store.log import CommitLog
 from roquet.store.queue import ENTRIES, ENTRY, ENTRY_SIZE, ConsumeQueue
 from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_after, index_names, queue_key, times_of
 from roquet.store.retention import LogFile
-from roquet.store.scan import CHUNK, parse, read_records
-from roquet.store.segments import OpenFiles, Segments, file_name
+from roquet.store.scan import CHUNK, Hole, parse
+from roquet.store.segments import OpenFiles, Segments
 from roquet.wire.record import BORN_HOST_V6, FRONT, FRONTS, MAGIC_V1, STORE_HOST_V6
 
 log = logging.getLogger("roquet.store")
@@ -86,6 +86,10 @@ class Store:
         self.crashed = False
         """Whether the run before this one ended without a clean stop; known after `open`."""
         self.recovered_records = 0
+        self.holes: list[Hole] = []
+        """Damaged places that recovery found in the log."""
+        self.missing: list[str] = []
+        """Documents of config/ that were there when the store was last written, and are gone."""
         self.on_counted: Callable[[str, int, int], None] = lambda topic, count, size: None
         """(topic, messages, bytes) appended since the last time, about once a second: statistics cost a send nothing."""
         self.on_slow_write: Callable[[int], None] = lambda took_ms: None
@@ -120,24 +124,80 @@ class Store:
         return self._flushing or self._derived_at_work
 
     def open(self, progress: Progress = lambda what, done, total: None) -> None:
-        """Recover and get ready to append."""
-        disk, root = self.disk, self.root
-        for directory in (root, f"{root}/config", self.log.segments.directory, f"{root}/consumequeue", f"{root}/index"):
+        """Recover and get ready to append. Raises Damaged when this directory must not be opened; it is left as it was then."""
+        self._lock()
+        try:
+            manifest = self._look()
+            self._recover(manifest, progress)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _lock(self) -> None:
+        """Every directory that is written: the store's root as upstream locks it, and the log's, which may be elsewhere."""
+        disk, root, directory = self.disk, self.root, self.log.segments.directory
+        releases: list[Callable[[], None]] = []
+
+        def release_all() -> None:
+            for release in reversed(releases):
+                release()
+
+        self._release = release_all
+        for path, made, setting in ((f"{root}/lock", root, "storePathRootDir"), (directory, directory, "storePathCommitLog")):
+            disk.make_dir(made)
+            try:
+                releases.append(disk.lock(path))
+            except OSError as error:
+                if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF) and path is directory:
+                    log.warning("%s cannot be locked (%s): take care that no other broker uses it", path, error)
+                    continue
+                self.abandon()
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+                raise Damaged(f"{made} is in use by another broker: stop that one, or choose another {setting}") from None
+
+    def _look(self) -> Manifest | None:
+        """Whatever can refuse a start is looked at here, before anything is written."""
+        disk, root, segments = self.disk, self.root, self.log.segments
+        self.crashed = disk.exists(f"{root}/abort")
+        manifest = self.manifest.load(Manifest.decode)
+        if self.manifest.warning:
+            log.error("%s. Without it more of the log is read again, and nothing else is lost.", self.manifest.warning)
+        for setting, size in self._sizes().items():
+            given = manifest.sizes.get(setting, size) if manifest is not None else size
+            if given != size:
+                raise Damaged(f"{setting} is {size}, but {root} was written with {given}: set it as it was, sizes of files cannot change")
+        segments.load(crashed=self.crashed)
+        if manifest is not None:
+            if manifest.end and not segments.bases:
+                raise Damaged(
+                    f"{segments.directory} holds no file, but the log of this store had reached offset {manifest.end}. If it is on a "
+                    "disk of its own: is that mounted? If its messages are lost for good, remove roquet.json and roquet.json.bak from "
+                    f"{root}/config: then a new log begins, and topics, groups and the numbers of queues stay"
+                )
+            present = set(disk.list(f"{root}/config"))
+            self.missing = sorted(name for name in manifest.documents if not present & {name, f"{name}.bak"})
+            if any(manifest.checkpoint) and not disk.exists(f"{root}/checkpoint"):
+                log.error("%s/checkpoint is missing: more of the log is read again, and nothing is lost", root)
+        return manifest
+
+    def _sizes(self) -> dict[str, int]:
+        settings = self.settings
+        return {
+            "mappedFileSizeCommitLog": settings.mapped_file_size_commit_log,
+            "mappedFileSizeConsumeQueue": settings.mapped_file_size_consume_queue,
+        }
+
+    def _recover(self, manifest: Manifest | None, progress: Progress) -> None:
+        disk, root, crashed = self.disk, self.root, self.crashed
+        for directory in (f"{root}/config", f"{root}/consumequeue", f"{root}/index"):
             disk.make_dir(directory)
         # The store's own name must be safe too: with it a power loss would take everything, synced or not.
         disk.sync_dir(root.rstrip("/").rpartition("/")[0] or ("/" if root.startswith("/") else "."))
-        try:
-            self._release = disk.lock(f"{root}/lock")
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            raise Damaged(f"{root} is in use by another broker: stop that one, or choose another storePathRootDir") from None
-        crashed = self.crashed = disk.exists(f"{root}/abort")
         # From here on a crash must be seen as one, also while recovering.
         disk.open(f"{root}/abort", size=0).close()
         disk.sync_dir(root)
         self.checkpoint.load()
-        self.log.segments.load(crashed=crashed)
         for topic in disk.list(f"{root}/consumequeue"):
             for name in disk.list(f"{root}/consumequeue/{topic}"):
                 if name.isdigit():
@@ -148,7 +208,7 @@ class Store:
             self.queue,
             self.index if self.settings.message_index_enable else None,
             self.checkpoint,
-            self.manifest.load(Manifest.decode),
+            manifest,
             self.delays_ms,
             crashed=crashed,
             check_crc=self.settings.check_crc_on_recover,
@@ -156,10 +216,12 @@ class Store:
         )
         end = recovery.run()
         self.recovered_records = recovery.records
+        self.holes = recovery.holes
         if end == 0 and recovery.manifest is None:
             # A new store tells its broker's name from its first message on: who reads the files keeps positions under that name.
             self.manifest.save(self._manifest(clean=False, end=0).encode())
         self._last_store_ms = max(recovery.last_store_ms, self.checkpoint.log_ms)
+        lost.cut(disk, self.log.segments, root, end, self.clock.now_ms())
         if crashed:
             self._make_sure(recovery.sure, end)
         self.log.start_at(end)
@@ -172,10 +234,8 @@ class Store:
     def _make_sure(self, start: int, end: int) -> None:
         """After a crash: what recovery read back may exist in memory only, in any log file, and must be safe before anything
         builds on it. It is written again, because after a failed fsync the system takes pages for clean that never reached
-        the disk, and a sync alone would do nothing. What stands behind the end goes: once new records end where an old one
-        began, it would count again."""
+        the disk, and a sync alone would do nothing."""
         segments = self.log.segments
-        self._set_aside(end)
         segments.drop_from(end)
         self.disk.sync_dir(segments.directory)
         for base in segments.bases:
@@ -185,21 +245,14 @@ class Store:
                 data = file.read(at - base, min(CHUNK, stop - at))
                 file.write(at - base, data)
                 at += len(data)
-            if base <= end < base + segments.size:
-                file.truncate(end - base)
-                file.truncate(segments.size)
             file.sync()
 
-    def _set_aside(self, end: int) -> None:
-        """Whole log files behind the end that hold messages: writes that overtook lost ones, or the log is damaged in its
-        middle. They are not part of the log any more, but somebody may want to look into them."""
-        segments = self.log.segments
-        for base in [base for base in segments.bases if base >= end]:
-            if next(read_records(segments, base, base + 1), None) is not None:
-                self.disk.make_dir(f"{self.root}/lost")
-                path = f"{self.root}/lost/{file_name(base)}.{self.clock.now_ms()}"
-                log.error("the log ends at %d, but the file at %d holds messages: kept as %s", end, base, path)
-                self.disk.rename(segments.path(base), path)
+    def abandon(self) -> None:
+        """Let go of everything and write nothing: a start was refused, or failed half way, and the next one must find it so."""
+        self.files.close()
+        if self._release is not None:
+            self._release()
+            self._release = None
 
     def close(self) -> None:
         """A clean stop: everything on disk, the checkpoint last, the abort file gone."""
@@ -593,7 +646,10 @@ class Store:
 
     def _manifest(self, *, clean: bool, end: int) -> Manifest:
         queues = {queue_key(queue): queue.next for queue in self.queues.values()}
-        return Manifest(clean, end, times_of(self.checkpoint), queues, index_names(self.index), self.settings.broker_name)
+        names = [name for name in self.disk.list(f"{self.root}/config") if name.endswith(".json")]
+        return Manifest(
+            clean, end, times_of(self.checkpoint), queues, index_names(self.index), self.settings.broker_name, self._sizes(), names
+        )
 
     # Time
 

@@ -26,7 +26,7 @@ import orjson
 
 from roquet.store.disk import Disk, DiskFile
 from roquet.store.fanout import property_of
-from roquet.store.scan import read_records
+from roquet.store.scan import Hole, Walk
 from roquet.store.segments import Segments
 from roquet.wire.names import TIMER_TOPIC
 from roquet.wire.record import BORN_HOST_V6, STORE_HOST_V6
@@ -396,7 +396,9 @@ class Deliveries:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """(due, offset of the timer's record) of each."""
-        for found in read_records(self.segments, self.start, check_crc=False):
+        for found in Walk(self.segments, self.start, check_crc=False):
+            if isinstance(found, Hole):
+                continue
             self.records += 1
             if found.topic == TIMER_TOPIC or "TIMER_OUT_MS\x01" not in found.properties:
                 continue

@@ -256,6 +256,16 @@ class SimFile:
     def size(self) -> int:
         return self._check().length
 
+    def next_data(self, offset: int) -> int | None:
+        file = self._check()
+        if offset >= file.length:
+            return None
+        page = offset // PAGE
+        found = min((one for one in file.pages if one >= page), default=None)
+        if found is None and not file.mapped:
+            return None
+        return offset if found is None or found == page else found * PAGE
+
     def truncate(self, size: int) -> None:
         file = self._check()
         self._disk.changing(lambda: file.resize(size))
@@ -449,8 +459,8 @@ class SimDisk:
     def lock(self, path: str) -> Callable[[], None]:
         if path in self._locks:
             raise OSError(errno.EAGAIN, "locked by somebody else", path)
-        file = self.open(path, size=0)
-        file.write(0, b"lock")
+        if not self.is_dir(path):
+            self.open(path, size=0).write(0, b"lock")
         self._locks.add(path)
         run = self.run
 

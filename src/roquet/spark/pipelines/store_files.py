@@ -24,7 +24,7 @@ from roquet.errors import Damaged
 from roquet.settings import BrokerSettings, delay_levels_ms
 from roquet.store import derive, index, queue
 from roquet.store.log import BLANK, BLANK_SIZE
-from roquet.store.scan import parse
+from roquet.store.scan import MAGICS, parse
 from roquet.store.segments import file_name
 from roquet.wire.names import is_system_topic
 from roquet.wire.record import BLANK_MAGIC
@@ -220,7 +220,7 @@ def _after(data: bytes, at: int, base: int, stop: int, segment_end: int) -> tupl
         size, magic = BLANK.unpack_from(data, at)
         if magic == BLANK_MAGIC and size == left:
             return "blank", 0
-        if data[at + 4 : at + 8] in derive.MAGICS and len(data) - at < size <= left:
+        if data[at + 4 : at + 8] in MAGICS and len(data) - at < size <= left:
             return "record", at + size - len(data)
     return _zeros_or_damage(data, at, stop), 0
 
