@@ -10,6 +10,8 @@ from threading import Timer
 
 import pytest
 
+from roquet.wire.codes import RequestCode
+from roquet.wire.command import Command
 from tests.cli.servers import Roquet
 from tests.process.line import Line, create_topic
 from tests.process.programs import SMALL_FILES, Nursery
@@ -70,3 +72,20 @@ def test_a_port_that_is_taken_is_an_error_with_a_sentence(tmp_path: Path) -> Non
             assert "listens there already" in text
             assert "Traceback" not in text
         assert not (tmp_path / "store" / "abort").exists(), "it never served, so nothing was aborted"
+
+
+def test_a_refused_start_leaves_a_store_that_the_next_right_one_serves(nursery: Nursery, tmp_path: Path) -> None:
+    with nursery.broker(tmp_path, SMALL_FILES) as broker, Line(broker.address) as line:
+        assert line.ask(create_topic("kept")).code == 0
+    wrong = {**SMALL_FILES, "mappedFileSizeCommitLog": str(8 * int(SMALL_FILES["mappedFileSizeCommitLog"]))}
+    lines = "\n".join(f"{key}={value}" for key, value in wrong.items())
+    (tmp_path / "wrong.conf").write_text(f"listenPort=0\nstorePathRootDir={broker.store}\n{lines}\n")
+    for _ in range(2):
+        with Roquet("broker", "-c", str(tmp_path / "wrong.conf")) as refused:
+            assert refused.wait() == 1
+        text = "\n".join(refused.lines)
+        assert "mappedFileSizeCommitLog" in text
+        assert "Traceback" not in text
+        assert not (broker.store / "abort").exists()
+    with nursery.broker(tmp_path, SMALL_FILES) as broker, Line(broker.address) as line:
+        assert b'"kept"' in line.ask(Command(RequestCode.GET_ALL_TOPIC_CONFIG)).body

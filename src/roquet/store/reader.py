@@ -28,7 +28,7 @@ from roquet.store.documents import Document
 from roquet.store.fanout import is_queued, queue_tag
 from roquet.store.queue import BLANK_ENTRY, ENTRIES, ENTRY, ENTRY_SIZE, unpack_entry
 from roquet.store.recovery import Manifest, times_of
-from roquet.store.scan import Found, parse, read_records
+from roquet.store.scan import Found, Hole, Walk, parse, read_records
 from roquet.store.segments import OpenFiles, Segments
 from roquet.wire.record import BORN_HOST_V6
 
@@ -540,7 +540,12 @@ class StoreReader:
                 "start a broker on this store once, it derives them from the log again"
             )
         filled = bytearray(BLANK_ENTRY * missing)
-        for found in self._records(row.last_end, self._entry(row, row.tail_start)[0]):
+        stop = self._entry(row, row.tail_start)[0]
+        for found in Walk(self.log, row.last_end):  # not the end of the log, so what is damaged here was not just being written
+            if found.offset >= stop:
+                break
+            if isinstance(found, Hole):
+                continue
             place = found.queue_offset - row.next
             if (found.topic, found.queue_id) == (row.topic, row.queue_id) and is_queued(found.sys_flag) and 0 <= place < missing:
                 filled[place * ENTRY_SIZE : (place + 1) * ENTRY_SIZE] = self._packed(found)
