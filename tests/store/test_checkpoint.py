@@ -33,22 +33,22 @@ def test_javas_file_is_read_and_written_byte_for_byte(tmp_path: Path, which: str
     assert path.read_bytes() == recorded(which)
 
 
-def test_values_only_rise(tmp_path: Path) -> None:
+def test_values_follow_the_log_also_where_the_clock_was_set_back(tmp_path: Path) -> None:
     checkpoint = Checkpoint(RealDisk(), str(tmp_path / "checkpoint"))
-    checkpoint.rise(log_ms=10, queues_ms=20, index_ms=30)
-    checkpoint.rise(log_ms=9, queues_ms=21)
-    assert (checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms) == (10, 21, 30)
+    checkpoint.note(log_ms=10, queues_ms=20, index_ms=30)
+    checkpoint.note(log_ms=9, queues_ms=21)
+    assert (checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms) == (9, 21, 30)
     checkpoint.save()
-    checkpoint.rise(index_ms=99)
-    checkpoint.load()
-    assert checkpoint.index_ms == 99
+    again = Checkpoint(RealDisk(), checkpoint.path)
+    again.load()
+    assert (again.log_ms, again.queues_ms, again.index_ms) == (9, 21, 30)
 
 
 def test_a_save_writes_the_values_of_when_it_began(tmp_path: Path) -> None:
     checkpoint = Checkpoint(RealDisk(), str(tmp_path / "checkpoint"))
-    checkpoint.rise(log_ms=10)
+    checkpoint.note(log_ms=10)
     work = checkpoint.begin_save()
-    checkpoint.rise(log_ms=11)
+    checkpoint.note(log_ms=11)
     work()
     again = Checkpoint(RealDisk(), checkpoint.path)
     again.load()
@@ -73,7 +73,7 @@ def test_a_missing_or_short_file_vouches_for_nothing_it_does_not_hold(tmp_path: 
     checkpoint = Checkpoint(RealDisk(), str(path))
     checkpoint.load()
     assert checkpoint.log_ms == checkpoint.index_ms == (5 if size is not None and size >= 24 else 0)
-    checkpoint.rise(log_ms=7)
+    checkpoint.note(log_ms=7)
     checkpoint.save()
     assert path.stat().st_size == SIZE
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from roquet.store import timers
 from roquet.store.disk import RealDisk
-from roquet.store.timers import GONE, HOUR_MS, NO_ROWS, NOTHING, ROW_SIZE, Checkpoint, Rows, TimerFiles, Window, joined, rows_of
+from roquet.store.timers import GONE, HOUR_MS, NO_ROWS, NOTHING, ROW_SIZE, Checkpoint, Fired, Rows, TimerFiles, Window, joined, rows_of
 
 T0 = 500_000 * HOUR_MS
 START = (0, -1)
@@ -27,7 +27,7 @@ def write(files: TimerFiles) -> None:
 
 
 def load(files: TimerFiles, hour: int = 500_000, start: int = T0, mark: tuple[int, int] = START) -> tuple[list[list[int]], int]:
-    rows, stop = files.loader(hour, start, mark)()
+    rows, stop = files.loader(hour, start, Fired(mark))()
     return rows.tolist(), stop
 
 
@@ -86,9 +86,9 @@ def test_the_oldest_record_needed_is_known_without_reading(files: TimerFiles) ->
 def test_rows_to_move_are_found_some_at_a_time(files: TimerFiles) -> None:
     files.add(rows_of([(T0 + n, 100 * n, 90) for n in range(1, 9)] + [(T0 + 3, 300, GONE)]))
     write(files)
-    rows, first = files.mover(500_000, 600, (T0 + 1, 100), 2)()
+    rows, first = files.mover(500_000, 600, Fired((T0 + 1, 100)), 2)()
     assert (rows[:, 1].tolist(), first) == ([200, 400], 500)
-    rows, first = files.mover(500_000, 600, (T0 + 1, 100), 10)()
+    rows, first = files.mover(500_000, 600, Fired((T0 + 1, 100)), 10)()
     assert (rows[:, 1].tolist(), first) == ([200, 400, 500], 600)
 
 

@@ -200,7 +200,7 @@ class Admin:
         return command.reply(body=KvTable(self.runtime_table()).encode())
 
     def runtime_table(self) -> dict[str, str]:
-        stats, store, now_ms = self.stats, self.store, self.clock.now_ms()
+        stats, store = self.stats, self.store
         log_, capacity = store.log, store.disk.total_bytes(store.root)
         ratio = f"{store.disk.used_ratio(store.root):.2f}"
         rates = [stats.rates(seconds) for seconds in (10, 60, 600)]
@@ -234,7 +234,7 @@ class Admin:
             "remainHowManyDataToFlush": size_text(max(0, log_.written - log_.flushed.value)),
             "commitLogDirCapacity": f"Total : {size_text(capacity[0])}, Free : {size_text(capacity[1])}.",
             "bootTimestamp": stats.started_ms,
-            "runtime": duration_text(now_ms - stats.started_ms),
+            "runtime": duration_text(self.clock.steady_ms() - stats.started_steady_ms),
             "putMessageEntireTimeMax": 0,
             "putMessageTimesTotal": stats.put_count,
             "putMessageFailedTimes": stats.put_failed,

@@ -1,7 +1,7 @@
 """The broker: a value that takes frames and ticks. It holds the parts, and knows which part answers which request.
 
     receive(peer, frames)     what arrived in one read: decide, append, answer through peer.send or park the answer
-    tick(now_ms)              time passed: flushes, long polls, expiry, registration, retention
+    tick(now_ms)              time passed (steady time, which no clock step moves): flushes, long polls, expiry, registration, retention
     disconnected(peer)        a connection is gone
 
 No socket, no clock, no thread: disk, clock, background, network and randomness are given to it, so a simulation runs the
@@ -46,6 +46,7 @@ from roquet.settings import BrokerSettings, Value
 from roquet.store.disk import Cold, Disk
 from roquet.store.recovery import Progress
 from roquet.store.store import Store
+from roquet.wall import step_text
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import RESPONSE, Command, decode, from_json
 from roquet.wire.frame import JSON, Frame
@@ -315,7 +316,14 @@ class Broker:
         self.members.disconnected(peer)
 
     def tick(self, now_ms: int) -> None:
-        self.store.begin(now_ms)
+        stepped_ms = self.store.wall.look()
+        if stepped_ms:
+            log.warning(
+                "the clock of this machine was %s. Intervals, deadlines and locks do not follow it. Timed and delayed messages do: what "
+                "is due by it is delivered, what is not due any more waits. New messages are stored with its time.",
+                step_text(stepped_ms, self.clock.now_ms()),
+            )
+        self.store.begin(self.clock.now_ms())
         for part in self._ticking:
             try:
                 part.tick(now_ms)

@@ -16,7 +16,8 @@ flushed that far: a cursor must never be safer than the deliveries it vouches fo
   only if the log lost its delivery (a power failure under ASYNC_FLUSH takes what was not flushed), or if an Apache broker
   saved the cursors last and was killed: it writes no `logOffset`, and up to 10 s of its deliveries come again, as upstream.
 
-Time is the store's: it never goes back. When the machine's clock is set back, messages wait until it has caught up.
+Time is the store's, that is wall time. A message may wait for its level's delay and no longer: one whose time of delivery is
+further away was stored while the clock was ahead, and is delivered at once, as upstream does, so that it holds up nobody.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ QUEUE_ID_MAX = 65_535
 HOSTS = 0x30
 """Bits of the system flag that say how wide the hosts are; the store sets them itself."""
 BLANK_LENGTH = 0x7FFFFFFF
+SLACK_MS = 1_000
+"""A clock that is put right by less than this moves no delivery."""
 
 
 class Delays:
@@ -174,11 +177,11 @@ class Delays:
         self._save_when_due(now_ms)
 
     def _deliver(self) -> None:
-        now_ms = self.store.now_ms  # never goes back, and the times of delivery were made from it
+        now_ms = self.store.now_ms  # the times of delivery were made from it
         waiting: list[tuple[int, ConsumeQueue]] = []
         for queue_id in range(self._queue_count()):
             level, queue = queue_id + 1, self.store.find_queue(SCHEDULE_TOPIC, queue_id)
-            if queue is None or self.offsets.get(level, 0) >= queue.visible or self._due.get(level, 0) > now_ms:
+            if queue is None or self.offsets.get(level, 0) >= queue.visible or self._waits(level, self._due.get(level, 0), now_ms):
                 continue
             if level not in self._fetching:
                 waiting.append((level, queue))
@@ -224,7 +227,7 @@ class Delays:
                 for position, size, due_ms in ENTRY.iter_unpack(raw):
                     if due_ms <= 0:  # no time but the address of one (upstream's enableConsumeQueueExt): made again from the record
                         due_ms = self._due_by_record(level, position, size)
-                    if due_ms > now_ms:
+                    if self._waits(level, due_ms, now_ms, position):
                         self._due[level] = due_ms
                         return at
                     record = self._record(position, size)
@@ -237,6 +240,15 @@ class Delays:
             self._fetch(cold, level)
         self._due[level] = 0
         return at
+
+    def _waits(self, level: int, due_ms: int, now_ms: int, position: int = -1) -> bool:
+        """Is it to be delivered later? Not when that is further away than the level's delay: then the clock was set back since."""
+        if due_ms <= now_ms:
+            return False
+        if level <= len(self.delays_ms):
+            return due_ms <= now_ms + self.delays_ms[level - 1] + SLACK_MS
+        # A level that messageDelayLevel no longer has: its delay is not known, but whether the record is from the future.
+        return position < 0 or self.store.store_time_at(position) <= now_ms + SLACK_MS
 
     def _fetch(self, cold: Cold, level: int) -> None:
         self._fetching.add(level)

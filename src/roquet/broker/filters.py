@@ -86,7 +86,7 @@ class Filters:
         self._count = 0
         self._size = 0
         self._unsaved = False
-        self._due_ms = clock.now_ms() + SAVE_MS
+        self._due_ms = clock.steady_ms() + SAVE_MS
 
     def open(self) -> None:
         """Load the file. One that nobody can read is begun anew: the next heartbeats bring everything again."""
@@ -136,8 +136,8 @@ class Filters:
         topic, version = subscription.topic, subscription.sub_version
         expression, kind = subscription.sub_string, subscription.expression_type
         known = self._by_topic.get(topic, {}).get(group)
-        if known is not None and version <= known.client_version:
-            if version == known.client_version and known.is_dead:
+        if known is not None and version <= known.client_version and not (known.is_dead and version < known.client_version):
+            if known.is_dead:
                 self._revive(known)
             return 0
         if known is not None and known.expression == expression and known.expression_type == kind:
@@ -224,7 +224,7 @@ class Filters:
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + SAVE_MS
-        self._clean(now_ms)
+        self._clean(self.clock.now_ms())
         if self._unsaved and not self.document.busy:
             self._unsaved = False
             self.document.save_later(self.encode(), self.background, self._saved)

@@ -76,17 +76,17 @@ class Flow:
         """A write of the log took this long; said only when it was long."""
         if took_ms >= self.settings.os_page_cache_busy_time_out_mills:
             self._stalled_ms = took_ms
-            self._stall_over_ms = self.clock.now_ms() + self.settings.wait_time_mills_in_send_queue
+            self._stall_over_ms = self.clock.steady_ms() + self.settings.wait_time_mills_in_send_queue
             self._look()
 
     def tick(self, now_ms: int) -> None:
         self._look()
 
     def _look(self) -> None:
-        pressed = self.settings.broker_fast_failure_enable and bool(self._reason(self.clock.now_ms()) or self._share)
+        pressed = self.settings.broker_fast_failure_enable and bool(self._reason(self.clock.steady_ms()) or self._share)
         if pressed != self.pressed:
             self.pressed = pressed
-            why = self._reason(self.clock.now_ms()) or f"the event loop is {self._late_ms} ms late"
+            why = self._reason(self.clock.steady_ms()) or f"the event loop is {self._late_ms} ms late"
             if pressed:
                 self.notices.warn("flow control", f"sends are turned away: {why}", self.clock.now_ms())
             else:
@@ -99,7 +99,7 @@ class Flow:
         """Raises Refused(2) when this send is to be turned away."""
         if not self.pressed:
             return
-        reason = self._reason(self.clock.now_ms())
+        reason = self._reason(self.clock.steady_ms())
         if not reason:
             self._debt += self._share
             if self._debt < 1:
@@ -115,8 +115,8 @@ class Flow:
     def _reason(self, now_ms: int) -> str:
         """Why every send is turned away now; "" when not every one is."""
         settings = self.settings
-        flushing = self.store.flushing_since_ms if self.store.sync_flush else 0
-        if flushing and now_ms - flushing >= settings.os_page_cache_busy_time_out_mills:
+        flushing = self.store.flushing_since_ms if self.store.sync_flush else -1
+        if flushing >= 0 and now_ms - flushing >= settings.os_page_cache_busy_time_out_mills:
             return "[REJECTREQUEST]system busy, start flow control for a while"
         if now_ms < self._stall_over_ms:
             return (

@@ -157,16 +157,15 @@ class Groups:
             done(None)
 
     def _changed(self, done: Done | None = None) -> None:
-        now_ms = self.clock.now_ms()
-        self.data_version = self.data_version.next(now_ms)
-        if done is None and (self.document.busy or now_ms < self._save_after_ms):
+        self.data_version = self.data_version.next(self.clock.now_ms())
+        if done is None and (self.document.busy or self.clock.steady_ms() < self._save_after_ms):
             self._unsaved = True  # `tick` comes back to it: a storm of new groups must not write the whole table for each
         else:
             self._save(done)
 
     def _save(self, done: Done | None) -> None:
         self._unsaved = False
-        self._save_after_ms = self.clock.now_ms() + SAVE_EVERY_MS
+        self._save_after_ms = self.clock.steady_ms() + SAVE_EVERY_MS
 
         def saved(error: Exception | None) -> None:
             if error is not None:

@@ -1,6 +1,7 @@
 """Queue locks: who consumes a queue in order. A client holds a queue for its group and renews it; a lock left alone expires.
 
-Pure: the time is an argument. Nothing is kept over a restart, since clients lock again within their interval.
+Pure: the time is an argument, and steady time: setting the wall clock takes no queue from its holder. Nothing is kept over a
+restart, since clients lock again within their interval.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class QueueLocks:
     def lock_batch(self, peer: Peer, command: Command) -> Command:
         """41. `onlyThisBroker` of 5.x asks for what we always do."""
         body = read_lock_body(command)
-        held = self.lock(body.consumer_group, body.client_id, body.mq_set, self.clock.now_ms())
+        held = self.lock(body.consumer_group, body.client_id, body.mq_set, self.clock.steady_ms())
         return command.reply(body=LockResult(held).encode())
 
     def unlock_batch(self, peer: Peer, command: Command) -> Command:

@@ -86,7 +86,8 @@ class Member:
     client_id: str
     language: str
     version: int
-    last_update_ms: int
+    heard_ms: int
+    """Steady time of its last heartbeat."""
     signature: Signature = frozenset()
 
     def __str__(self) -> str:
@@ -129,7 +130,7 @@ class Members:
         self._calls: dict[Peer, PendingCalls] = {}
         self._producing_as: dict[str, Peer] = {}  # client id -> the connection its last heartbeat as a producer came from
         self._shared_ids: dict[str, set[str]] = {}  # group -> client ids that a notice is up for
-        self._scan_due_ms = clock.now_ms() + SCAN_MS
+        self._scan_due_ms = clock.steady_ms() + SCAN_MS
         self.on_heard: list[Callable[[str, list[SubscriptionData]], None]] = []
         """Told of every heartbeat of a consumer: its group, and what it subscribes to."""
         self.on_left: list[Callable[[str], None]] = []
@@ -182,13 +183,13 @@ class Members:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"heartbeat of {len(command.body)} bytes, limit is {HEARTBEAT_MAX}")
         body = HeartbeatBody.decode(command.body)
         self._check(peer, body)
-        now_ms = self.clock.now_ms()
+        now_ms, heard_ms = self.clock.now_ms(), self.clock.steady_ms()
         for data in body.consumer_data_set:
-            member = Member(peer, body.client_id, command.language, command.version, now_ms, signature_of(data))
+            member = Member(peer, body.client_id, command.language, command.version, heard_ms, signature_of(data))
             self._register_consumer(member, data, now_ms)
         for producer in body.producer_data_set:
             self._producers.setdefault(producer.group_name, {})[peer] = Member(
-                peer, body.client_id, command.language, command.version, now_ms
+                peer, body.client_id, command.language, command.version, heard_ms
             )
             self._producing.setdefault(peer, {})[producer.group_name] = None
             self._producing_as[body.client_id] = peer
@@ -373,9 +374,9 @@ class Members:
         oldest_ms = now_ms - self.settings.channel_expired_timeout_ms
         silent: dict[Peer, Member] = {}
         for members in (*(group.members for group in self._consumers.values()), *self._producers.values()):
-            silent |= {peer: member for peer, member in members.items() if member.last_update_ms < oldest_ms}
+            silent |= {peer: member for peer, member in members.items() if member.heard_ms < oldest_ms}
         for peer, member in silent.items():
-            log.info("client %s sent no heartbeat for %d s: removed", member, (now_ms - member.last_update_ms) // 1000)
+            log.info("client %s sent no heartbeat for %d s: removed", member, (now_ms - member.heard_ms) // 1000)
             self.disconnected(peer)
             peer.close(f"no heartbeat for {self.settings.channel_expired_timeout_ms // 1000} s")
 
@@ -410,9 +411,10 @@ class Members:
 
     def all_producers(self, peer: Peer, command: Command) -> Command:
         """328."""
+        started_ms = self.clock.now_ms() - self.clock.steady_ms()  # the wall clock's reading where the steady one began
         table = {
             name: [
-                ProducerInfo(member.client_id, member.peer.address, member.language, member.version, member.last_update_ms)
+                ProducerInfo(member.client_id, member.peer.address, member.language, member.version, started_ms + member.heard_ms)
                 for member in members.values()
             ]
             for name, members in self._producers.items()
@@ -474,7 +476,7 @@ class Members:
         calls = self._calls.setdefault(peer, PendingCalls())
         if len(calls) >= CALLS_MAX:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"{len(calls)} calls to the client at {peer.address} wait for its answer: try later")
-        command.opaque = calls.add(done, self.clock.now_ms() + timeout_ms)
+        command.opaque = calls.add(done, self.clock.steady_ms() + timeout_ms)
         peer.send(command.encode())
 
     def answer(self, peer: Peer, command: Command) -> bool:

@@ -218,7 +218,7 @@ class Puller:
             header.max_msg_bytes if header.max_msg_bytes is not None and header.max_msg_bytes > 0 else 1 << 31,
             tags,
             judge,
-            self.store.now_ms + suspend_ms if suspend_ms else 0,
+            self.store.steady_ms + suspend_ms if suspend_ms else 0,
             scan,
         )
         commits = bool(header.sys_flag & PullFlag.COMMIT_OFFSET) and header.commit_offset >= 0
@@ -265,7 +265,7 @@ class Puller:
             then()
         if (
             found.status is not Status.FOUND
-            and pull.deadline_ms > self.store.now_ms
+            and pull.deadline_ms > self.store.steady_ms
             and _code(found.status, pull.asked)
             in (
                 ResponseCode.PULL_NOT_FOUND,

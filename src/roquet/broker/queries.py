@@ -74,22 +74,10 @@ class Queries:
         elif header.boundary_type is None:
             offset = self.store.offset_by_time(queue, header.timestamp)
         elif header.boundary_type.upper() == "UPPER":
-            offset = max(self._first_from(queue, header.timestamp + 1) - 1, queue.first)
+            offset = max(self.store.first_from(queue, header.timestamp + 1) - 1, queue.first)
         else:
-            offset = self._first_from(queue, header.timestamp)
+            offset = self.store.first_from(queue, header.timestamp)
         return command.reply(fields=encode(OffsetResponseHeader(offset)))
-
-    def _first_from(self, queue: ConsumeQueue, time_ms: int) -> int:
-        """The first message stored at or after this time; the end of the queue when all are older."""
-        low, high = queue.first, queue.visible
-        while low < high:
-            middle = (low + high) // 2
-            entry = queue.entry(middle)
-            if entry is not None and self.store.store_time_at(entry[0]) >= time_ms:
-                high = middle
-            else:
-                low = middle + 1
-        return low
 
     def by_key(self, peer: Peer, command: Command) -> Command:
         """12. Records of other keys with the same hash may be among them; clients look again, as with upstream."""

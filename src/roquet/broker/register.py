@@ -61,7 +61,7 @@ class Registration:
                 if server not in self._failing:
                     log.warning("registering with name server %s failed: %s", server, trouble)
                 self._failing[server] = trouble
-                self._due_ms = min(self._due_ms, self.clock.now_ms() + RETRY_MS)
+                self._due_ms = min(self._due_ms, self.clock.steady_ms() + RETRY_MS)
             elif self._failing.pop(server, None) is not None:
                 log.info("registered with name server %s", server)
             left[0] -= 1

@@ -386,7 +386,7 @@ class Sender:
             self._answer(peer, plain, sent + no_wait, refusal.code, refusal.remark)
             return
         if self.store.sync_flush and (plain or sent):
-            deadline_ms = self.store.now_ms + self.settings.sync_flush_timeout
+            deadline_ms = self.store.steady_ms + self.settings.sync_flush_timeout
 
             flow, count = self.flow, len(plain) + len(sent)
             flow.waiting += count

@@ -9,7 +9,7 @@ a while ago. Upstream's windows are kept, since its tools print them:
 from __future__ import annotations
 
 from collections import deque
-from datetime import datetime
+from datetime import date, datetime
 
 from roquet.broker.handler import Handler
 from roquet.errors import Refused
@@ -75,7 +75,7 @@ class Row:
 
 
 Totals = tuple[int, int, int, int, int]
-"""(now_ms, messages put, messages got, pulls that found some, pulls that found none)."""
+"""(steady time, messages put, messages got, pulls that found some, pulls that found none)."""
 
 
 class Stats:
@@ -84,7 +84,9 @@ class Stats:
     def __init__(self, clock: Clock, cluster: str) -> None:
         self.clock = clock
         self.cluster = cluster
-        self.started_ms = now_ms = clock.now_ms()
+        self.started_ms = clock.now_ms()
+        """Wall time, for people."""
+        self.started_steady_ms = now_ms = clock.steady_ms()
 
         self.put_count = self.put_times = self.put_size = 0
         self.put_failed = 0
@@ -103,7 +105,7 @@ class Stats:
         self._due_minute = now_ms + 10 * SECOND
         self._due_hour = now_ms + 10 * MINUTE
         self._due_day = now_ms + HOUR
-        self._today = datetime.fromtimestamp(now_ms // 1000).date()
+        self._today = self._date()
         # Totals as they stood when the day began (puts, gets), and when yesterday did.
         self.this_morning = (0, 0)
         self.yesterday_morning = (0, 0)
@@ -176,10 +178,13 @@ class Stats:
         if day:
             self._due_day = now_ms + HOUR
             self._drop_idle()
-        today = datetime.fromtimestamp(now_ms // 1000).date()
+        today = self._date()
         if today != self._today:
             self._today = today
             self.yesterday_morning, self.this_morning = self.this_morning, (self.put_count, self.get_count)
+
+    def _date(self) -> date:
+        return datetime.fromtimestamp(self.clock.now_ms() // 1000).date()
 
     def _drop_idle(self) -> None:
         """Make room for others: rows that stood still for a day."""

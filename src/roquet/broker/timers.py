@@ -53,6 +53,7 @@ from roquet.store.timers import (
     WINDOW_ROWS,
     Checkpoint,
     Deliveries,
+    Fired,
     Mark,
     Rows,
     TimerFiles,
@@ -99,6 +100,8 @@ SAVE_MS = 10_000
 SAVE_BYTES = 64 << 20
 """A checkpoint is due after that much of the log even when no timer changed: recovery reads the log from there."""
 RETRY_MS = 1_000
+SLACK_MS = 1_000
+"""A clock that is put right by less than this moves no timer."""
 READ_GAP = 4_096
 READ_MAX = 1 << 19
 SAME_KEY_MAX = 64
@@ -139,7 +142,7 @@ class Timers:
         self.document = Document(disk, f"{root}/checkpoint.json")
         self.window = Window()
         self.horizon = 0
-        self.mark: Mark = (0, -1)
+        self.done = Fired((0, -1))
         self.followed = 0
         self._behind = 0  # entries there were at the start
         self.fired = self.cancelled = self.moved = 0
@@ -163,6 +166,10 @@ class Timers:
         self._saving = self._broken = False
         self._retry_ms = self._move_ms = self._write_ms = self._save_ms = self._purge_ms = 0
 
+    @property
+    def mark(self) -> Mark:
+        return self.done.mark
+
     # Life
 
     def open(self) -> None:
@@ -180,7 +187,7 @@ class Timers:
         self._behind = queue.next
         fits = saved is not None and store.log.start <= saved.log_end <= store.log.written and queue.first <= saved.followed <= queue.next
         if saved is not None and fits and self.files.restore(saved.hours):
-            self.mark, self.followed, start = saved.mark, saved.followed, saved.log_end
+            self.done, self.followed, start = Fired(saved.mark, saved.past), saved.followed, saved.log_end
             self._saved = saved
         else:
             self.files.clear()
@@ -218,7 +225,7 @@ class Timers:
         self.document.save(state.encode())
 
     def _state(self) -> Checkpoint:
-        return Checkpoint(self.store.log.written, self.followed, self.mark, self.files.describe())
+        return Checkpoint(self.store.log.written, self.followed, self.mark, self.files.describe(), self.done.past)
 
     # Taking messages
 
@@ -312,7 +319,8 @@ class Timers:
                 continue
             if gone.get(offset) or self._is_asked(offset):
                 state = "cancelled already"
-            elif due <= self.store.now_ms:  # the mark may be behind: after a crash it does not know all that was delivered
+            elif due <= self.store.now_ms or self.done.has(due, offset):
+                # The first, too: the mark may be behind, after a crash it does not know all that was delivered.
                 state = "delivered already"
             elif offset not in gone:
                 found.append((due, offset, record))
@@ -373,14 +381,39 @@ class Timers:
 
     def tick(self, now_ms: int) -> None:
         """First of all parts: it commits what it puts, and must not commit what others staged."""
+        wall_ms = self.store.now_ms
+        if self.mark[0] > wall_ms + SLACK_MS and not self._put_back(wall_ms):
+            return
         self._follow()
         if self.followed >= self._behind:
             # Not before: what was there at the start includes cancellations, and timers that the files know as delivered already.
-            self._load(now_ms)
-            self._fire(now_ms)
-            self._warm(now_ms)
-            self._move(now_ms)
-        self._tidy(now_ms)
+            self._load(wall_ms)
+            self._fire(wall_ms)
+            self._warm(wall_ms)
+            self._move(wall_ms)
+        self._tidy(wall_ms)
+
+    def _put_back(self, wall_ms: int) -> bool:
+        """The clock was set back behind what is fired: what comes now may be due before that again. False: not yet, the disk is asked."""
+        queue = self.store.find_queue(TIMER_TOPIC, 0)
+        end = 0
+        if queue is not None and self.followed > queue.first:
+            try:
+                entry = queue.entry(self.followed - 1)
+            except Cold as cold:
+                if not self._reading:
+                    self._fetch(cold)
+                return False
+            end = 0 if entry is None else entry[0] + 1
+        # What was taken already, and what came when its time was over, stays due at once.
+        late = np.concatenate((self._batch, self.window.take(self.mark[0] + 1, WINDOW_ROWS)))
+        late[:, 0], self._batch = wall_ms, NO_ROWS
+        self._finished = [*{*self._finished, *self.files.forget_before(self.mark[0])}]
+        self.done = self.done.put_back(wall_ms, end)
+        self.window.add(late)
+        self._warmed = 0
+        self._save_ms = 0
+        return True
 
     def _follow(self) -> None:
         """Take what is new in the timer topic's queue."""
@@ -449,14 +482,14 @@ class Timers:
         if self._loading is not None:
             return
         soon = now_ms + AHEAD_MS
-        if self.horizon >= soon or now_ms < self._retry_ms:
+        if self.horizon >= soon or self.store.steady_ms < self._retry_ms:
             return
         hour = self.files.next_hour(self.horizon)
         if hour is None or hour * HOUR_MS > soon:
             self.horizon = soon
             return
         write, failed = self.files.writer()
-        load = self.files.loader(hour, self.horizon, self.mark)
+        load = self.files.loader(hour, self.horizon, self.done)
         self._loading = []
 
         def work() -> tuple[Rows, int]:
@@ -467,7 +500,7 @@ class Timers:
             came, self._loading = self._loading or [], None
             if isinstance(result, Exception):
                 failed()
-                self._retry_ms = self.store.now_ms + RETRY_MS
+                self._retry_ms = self.store.steady_ms + RETRY_MS
                 log.error("timers due from %d on could not be read: %s; trying again", self.horizon, result)
                 return
             rows, self.horizon = result
@@ -500,7 +533,7 @@ class Timers:
     # Firing
 
     def _fire(self, now_ms: int) -> None:
-        if self._reading or now_ms < self._retry_ms or self.store.refuse_writes():
+        if self._reading or self.store.steady_ms < self._retry_ms or self.store.refuse_writes():
             return
         fired = 0
         while fired < FIRE_MAX:
@@ -508,7 +541,7 @@ class Timers:
                 limit = min(now_ms + 1, self.horizon)
                 self._batch = self.window.take(limit, FIRE_AT_ONCE)
                 if not len(self._batch):
-                    self.mark = max(self.mark, (limit, -1))
+                    self.done = self.done.risen(max(self.mark, (limit, -1)))
                     return
             batch = self._batch
             due = [not self._is_taken_back(offset) for offset in batch[:, 1].tolist()]
@@ -522,10 +555,10 @@ class Timers:
             try:
                 self.store.commit()
             except StoreUnavailable as error:
-                self._retry_ms = now_ms + RETRY_MS
+                self._retry_ms = self.store.steady_ms + RETRY_MS
                 log.warning("%d timed messages are due and could not be delivered: %s; trying again", len(batch), error)
                 return
-            self.mark = (int(batch[-1, 0]), int(batch[-1, 1]))
+            self.done = self.done.risen((int(batch[-1, 0]), int(batch[-1, 1])))
             self._batch = NO_ROWS
             fired += len(batch)
             self.fired += len(found)
@@ -638,7 +671,7 @@ class Timers:
         return entry is None or entry[0] < end
 
     def _move(self, now_ms: int) -> None:
-        if not self._move_below or self._reading or now_ms < self._move_ms or self.store.refuse_writes():
+        if not self._move_below or self._reading or self.store.steady_ms < self._move_ms or self.store.refuse_writes():
             return
         if len(self._movable):
             self._move_some(now_ms)
@@ -653,7 +686,7 @@ class Timers:
             return
         write, failed = self.files.writer()
         end = self.store.log.written
-        find = self.files.mover(hour, below, self.mark, MOVE_ROWS)
+        find = self.files.mover(hour, below, self.done, MOVE_ROWS)
         self._finding = True
         self._gone_since.clear()
 
@@ -665,7 +698,7 @@ class Timers:
             self._finding = False
             if isinstance(result, Exception):
                 failed()
-                self._move_ms = self.store.now_ms + RETRY_MS
+                self._move_ms = self.store.steady_ms + RETRY_MS
                 log.warning("timers to be moved could not be read: %s; trying again", result)
                 return
             self._movable, first = result
@@ -685,11 +718,11 @@ class Timers:
         rows = self._movable[:MOVE_MAX]
         gone = self._gone_since
         pending = np.array(
-            [(due, offset) > self.mark and offset not in gone and not self._is_taken_back(offset) for due, offset, _ in rows.tolist()]
+            [not self.done.has(due, offset) and offset not in gone and not self._is_taken_back(offset) for due, offset, _ in rows.tolist()]
         )
         late = rows[:, 0] > now_ms + MOVE_AHEAD_MS
         if (pending & ~late).any():
-            self._move_ms = now_ms + RETRY_MS  # soon due: it fires first
+            self._move_ms = self.store.steady_ms + RETRY_MS  # soon due: it fires first
             self._movable = NO_ROWS
             return
         try:
@@ -710,7 +743,7 @@ class Timers:
         try:
             self.store.commit()
         except StoreUnavailable as error:
-            self._move_ms = now_ms + RETRY_MS
+            self._move_ms = self.store.steady_ms + RETRY_MS
             log.warning("timers could not be moved out of an old log file: %s; trying again", error)
             return
         self._moving |= moved
@@ -722,17 +755,18 @@ class Timers:
     # The files
 
     def _tidy(self, now_ms: int) -> None:
-        if now_ms >= self._purge_ms:
-            self._purge_ms = now_ms + WRITE_MS
+        steady_ms = self.store.steady_ms
+        if steady_ms >= self._purge_ms:
+            self._purge_ms = steady_ms + WRITE_MS
             if self._dead:
                 self._dead = {offset: due for offset, due in self._dead.items() if due >= self.mark[0]}
             if len(self.window) > 2 * WINDOW_ROWS and self._loading is None:
                 self._shorten(now_ms)
-        if now_ms >= self._save_ms and not self._saving:
-            self._save_ms = now_ms + SAVE_MS
-            self._save(now_ms)
-        if self.files.fresh_bytes and not self._working and now_ms >= self._write_ms:
-            self._write_ms = now_ms + WRITE_MS
+        if steady_ms >= self._save_ms and not self._saving:
+            self._save_ms = steady_ms + SAVE_MS
+            self._save(steady_ms)
+        if self.files.fresh_bytes and not self._working and steady_ms >= self._write_ms:
+            self._write_ms = steady_ms + WRITE_MS
             work, failed = self.files.writer()
 
             def done(result: object) -> None:
@@ -747,11 +781,11 @@ class Timers:
         saved, store = self._saved, self.store
         if self._broken or store.failed or (saved is None and not self.files.hours):
             return
-        self._finished += self.files.forget_before(self.mark[0])
+        self._finished = [*{*self._finished, *self.files.forget_before(self.mark[0])}]
         state = self._state()
         if (
             saved is not None
-            and (saved.followed, saved.hours) == (state.followed, state.hours)
+            and (saved.followed, saved.hours, saved.past) == (state.followed, state.hours, state.past)
             and state.log_end - saved.log_end < SAVE_BYTES
             and not (state.mark != saved.mark and self._finished)
         ):
@@ -780,7 +814,7 @@ class Timers:
                 self._saving = False
                 if not isinstance(result, Exception):
                     self._saved = state
-                    del self._finished[: len(finished)]
+                    self._finished = [hour for hour in self._finished if hour not in finished]
                 elif wrote:
                     # After a failed sync nobody can say what is on disk. The checkpoint of before still holds; there will be no newer.
                     self._broken = True

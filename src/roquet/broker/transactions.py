@@ -99,9 +99,10 @@ class Ending:
 
 @dataclass(slots=True)
 class Round:
-    """One look at all that is pending. What was stored after its start is left for the next."""
+    """One look at all that is pending. What was put after its start, the copies it makes among them, is left for the next."""
 
-    start_ms: int
+    end: int
+    """Where the half messages ended at its start. (Their store times would not tell: the clock may be set back.)"""
     at: int
 
 
@@ -142,7 +143,7 @@ class Transactions:
         self._written: dict[int, Ending] = {}
         self._ending: dict[int, int] = {}
         self._round: Round | None = None
-        self._rested_ms = clock.now_ms()
+        self._rested_ms = clock.steady_ms()
         self._turn = 0
         self._fetching = False
 
@@ -150,7 +151,7 @@ class Transactions:
 
     def open(self) -> None:
         """Find what is pending. Blocks; reads the op records since the saved offset and every pending message."""
-        self._rested_ms = self.clock.now_ms()
+        self._rested_ms = self.clock.steady_ms()
         halves, ops = self.store.find_queue(HALF_TOPIC, 0), self.store.find_queue(OP_HALF_TOPIC, 0)
         if halves is None:
             return
@@ -334,11 +335,11 @@ class Transactions:
             self._settle(ops)
         self._advance(halves)
         if self._round is None and now_ms - self._rested_ms >= self.settings.transaction_check_interval:
-            self._round = Round(now_ms, self._base)
+            self._round = Round(halves.visible, self._base)
         if self._round is not None and not self._fetching:
             finished = False
             try:
-                finished = self._look(halves, self._round, now_ms)
+                finished = self._look(halves, self._round)
             except Cold as cold:
                 self._wait_for(cold)
             except Refused as refused:
@@ -457,14 +458,14 @@ class Transactions:
 
     # Asking
 
-    def _look(self, halves: ConsumeQueue, current: Round, now_ms: int) -> bool:
+    def _look(self, halves: ConsumeQueue, current: Round) -> bool:
         """Go on with a round; whether it is finished. Raises Cold when a message is not in memory."""
         staged = 0
         for _ in range(LOOKS_MAX):
             if staged >= STAGED_MAX or self.store.refuse_writes():
                 return False
             at = self._next_pending(current.at)
-            if at >= halves.visible:
+            if at >= min(halves.visible, current.end):
                 return True
             current.at = at
             if not self._is_ending(at):
@@ -472,19 +473,18 @@ class Transactions:
                 if record is None:
                     log.error("half message %d cannot be read any more: its transaction is forgotten", at)
                     self._mark(at)
-                elif not self._decide(record, current, now_ms):
+                elif not self._decide(record):
                     return True
                 else:
                     staged += len(record.body) + len(record.properties)
             current.at = at + 1
         return False
 
-    def _decide(self, record: Record, current: Round, now_ms: int) -> bool:
+    def _decide(self, record: Record) -> bool:
         """Ask about it, leave it for later, or give it up. False: it is too young, and so is everything behind it."""
         settings, properties = self.settings, decode_properties(record.properties)
-        times, age_ms = number(properties.get(Property.TRANSACTION_CHECK_TIMES), 0), now_ms - record.born_timestamp
-        if record.store_timestamp >= current.start_ms:
-            return False  # among these are the copies of this round: whoever was asked has until the next to answer
+        times = number(properties.get(Property.TRANSACTION_CHECK_TIMES), 0)
+        age_ms = self.store.wall.age_ms(record.born_timestamp)  # a clock set forward makes no message old
         if times >= settings.transaction_check_max or age_ms > settings.file_reserved_time * 3_600_000:
             self._give_up(record, properties, times)
             return True

@@ -24,8 +24,8 @@ from roquet.net.caller import AsyncCaller
 
 T = TypeVar("T")
 
-ALARM_MAX_S = 5.0
-"""The alarm rings at least this often, to notice a wall clock that was put back."""
+ALARM_MAX_S = 3_600.0
+"""The alarm rings at least this often: no loop takes a delay for ever."""
 
 STARTED_NS = time.time_ns()
 
@@ -76,12 +76,12 @@ class SharedClient:
     def _arm(self, due_ms: int) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        delay = min(max((due_ms - self.core.clock.now_ms()) / 1000, 0.001), ALARM_MAX_S)
-        self._alarm = self._loop.call_later(delay, self._ring)
+        delay_s = max((due_ms - self.core.clock.steady_ms()) / 1000, 0.001)
+        self._alarm = self._loop.call_later(min(delay_s, ALARM_MAX_S), self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
-        self.core.tick(self.core.clock.now_ms())
+        self.core.tick(self.core.clock.steady_ms())
         if not self.core.closed:
             self._arm(self.core.next_due_ms())
 

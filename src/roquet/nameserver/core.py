@@ -59,7 +59,7 @@ class NameServer:
         self.clock = clock
         self.registry: Registry[Peer] = Registry()
         self.kv = KvStore(disk, settings.kv_config_path or f"{data_dir}/namesrv/kvConfig.json")
-        self._next_scan_ms = clock.now_ms() + settings.scan_not_active_broker_interval
+        self._next_scan_ms = clock.steady_ms() + settings.scan_not_active_broker_interval
 
     # Driven by the shell
 
@@ -130,7 +130,7 @@ class NameServer:
             expiry_ms=header.heartbeat_timeout_millis,
         )
         is_new = (said.broker_name, said.address) not in self.registry.live
-        master = self.registry.register(said, peer, self.clock.now_ms(), expiry_ms=self.settings.broker_expiry_ms)
+        master = self.registry.register(said, peer, self.clock.steady_ms(), expiry_ms=self.settings.broker_expiry_ms)
         if is_new:
             log.info("broker %s %s: registered as id %d of cluster %s", said.broker_name, said.address, said.broker_id, said.cluster)
         order = self.kv.namespace(ORDER_TOPICS) if self.settings.return_order_topic_config_to_broker else None
@@ -146,7 +146,7 @@ class NameServer:
     def data_version(self, peer: Peer, request: Command) -> Command:
         header = decode(DataVersionHeader, request.fields)
         theirs = DataVersion.decode(request.body)
-        changed = self.registry.has_changed(header.broker_name, header.broker_addr, theirs, self.clock.now_ms())
+        changed = self.registry.has_changed(header.broker_name, header.broker_addr, theirs, self.clock.steady_ms())
         ours = self.registry.version_of(header.broker_name, header.broker_addr)
         return request.reply(fields=encode(DataVersionResponseHeader(changed)), body=b"" if ours is None else ours.encode())
 

@@ -198,7 +198,7 @@ class Server:
         try:
             self.on_lateness(max(0, int(late_s * 1_000)))
             self.on_processor_awaited(self._processor.awaited())
-            self.core.tick(self.clock.now_ms())
+            self.core.tick(self.clock.steady_ms())
         except Exception:
             log.exception("! tick failed")
         if self.loop.time() >= self._idle_due:

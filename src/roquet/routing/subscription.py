@@ -41,6 +41,12 @@ def subscribe(topic: str, expression: str | None, now_ms: int = 0) -> Subscripti
     return SubscriptionData(topic, expression, tags, {java_hash(tag) for tag in tags}, now_ms)
 
 
+def next_version(known: SubscriptionData | None, now_ms: int) -> int:
+    """The version of a subscription that replaces another: brokers take a larger one only, so a clock that was set back may not make it
+    smaller."""
+    return now_ms if known is None else max(now_ms, known.sub_version + 1)
+
+
 def sql_subscription(topic: str, expression: str, now_ms: int = 0) -> SubscriptionData:
     """An SQL92 filter over message properties. The broker parses it; here it is only carried."""
     if not expression.strip():

@@ -8,8 +8,8 @@
     the last two are 5.x's; they are kept as found
 
 Recovery starts at the log file whose first message is older than these, so a value that is too low costs time and one
-that is too high costs messages. Hence they only rise, each after the sync that it speaks of, and a file that cannot be
-read counts as zeros.
+that is too high costs messages. Hence each is set only after the sync that it speaks of, to the time of the last message
+then (which falls where the wall clock was set back), and a file that cannot be read counts as zeros.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ assert FIELDS.size == 40
 
 
 class Checkpoint:
-    """The owner raises values; `begin_save` takes them as they are and gives the write to the background."""
+    """The owner notes values; `begin_save` takes them as they are and gives the write to the background."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.disk = disk
@@ -37,7 +37,7 @@ class Checkpoint:
         self.confirmed_offset = 0
 
     def load(self) -> None:
-        """What the file says, where that is more than what we have; a missing or short file says nothing."""
+        """What the file says; a missing or short file says nothing."""
         if not self.disk.exists(self.path):
             return
         file = self.disk.open(self.path)
@@ -50,7 +50,7 @@ class Checkpoint:
     def decode(self, data: bytes) -> None:
         log_ms, queues_ms, index_ms, flushed, confirmed = FIELDS.unpack(data[: FIELDS.size].ljust(FIELDS.size, b"\0"))
         if len(data) >= 24:  # torn within a number, that number would be nonsense, and so might its neighbours be
-            self.rise(log_ms=log_ms, queues_ms=queues_ms, index_ms=index_ms)
+            self.note(log_ms=log_ms, queues_ms=queues_ms, index_ms=index_ms)
         if len(data) >= FIELDS.size:
             self.master_flushed_offset, self.confirmed_offset = flushed, confirmed
 
@@ -58,10 +58,11 @@ class Checkpoint:
         fields = (self.log_ms, self.queues_ms, self.index_ms, self.master_flushed_offset, self.confirmed_offset)
         return FIELDS.pack(*fields).ljust(SIZE, b"\0")
 
-    def rise(self, *, log_ms: int = 0, queues_ms: int = 0, index_ms: int = 0) -> None:
-        self.log_ms = max(self.log_ms, log_ms)
-        self.queues_ms = max(self.queues_ms, queues_ms)
-        self.index_ms = max(self.index_ms, index_ms)
+    def note(self, *, log_ms: int = 0, queues_ms: int = 0, index_ms: int = 0) -> None:
+        """What is on disk now; 0 says nothing, and a negative time is not believed."""
+        self.log_ms = log_ms if log_ms > 0 else self.log_ms
+        self.queues_ms = queues_ms if queues_ms > 0 else self.queues_ms
+        self.index_ms = index_ms if index_ms > 0 else self.index_ms
 
     @property
     def start_ms(self) -> int:

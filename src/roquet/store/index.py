@@ -320,11 +320,12 @@ class KeyIndex:
         table[slots] = newest
         if file.number == 1:
             file.begin_ms, file.begin_offset = int(times[0]), int(offsets[0])
-        file.end_ms, file.end_offset = int(times[-1]), int(offsets[-1])
+        # The newest time in it, also where the clock was set back: queries look here whether a file can hold what they want.
+        file.end_ms, file.end_offset = max(file.end_ms, int(times.max())), int(offsets[-1])
         file.slots_used += fresh
         file.number += count
         HEADER.pack_into(area, 0, *file.header())
-        self._last_ms = max(self._last_ms, file.end_ms)
+        self._last_ms = int(times[-1])
         self._dirty[file.name] = file
 
     def _writable(self) -> IndexFile:
@@ -375,8 +376,6 @@ class KeyIndex:
             # Upstream's test. An inverted window (begin after end) matches nothing.
             if file.number > 1 and begin_ms <= file.end_ms and end_ms >= file.begin_ms and begin_ms <= end_ms:
                 found += self._search(file, hashed, count_max - len(found), begin_ms, end_ms)
-            if file.begin_ms < begin_ms:
-                break
         return found, self.files[-1].end_ms, self.files[-1].end_offset
 
     def _search(self, file: IndexFile, hashed: int, wanted: int, begin_ms: int, end_ms: int) -> list[int]:
@@ -441,7 +440,7 @@ class KeyIndex:
                     file.file.sync()
                 if named:
                     self.disk.sync_dir(self.directory)
-                self._safe_ms = max(self._safe_ms, upto)
+                self._safe_ms = upto
             except OSError as error:
                 self._sync_failed = str(error)
                 raise
@@ -674,8 +673,9 @@ def step(read: Callable[[int, int], bytes], entries_at: int, at: int, window: tu
         return 0
     if hashed == wanted and since <= passed <= until:
         found.append(offset)
-    # Numbers fall along a chain, so a damaged one ends too. Upstream also stops at the first entry older than the window.
-    return before if 0 < before < at and passed >= since else 0
+    # Numbers fall along a chain, so a damaged one ends too. Times need not: an entry older than the window may stand behind one
+    # in it, from before the clock was set back, so this does not stop there, as upstream does.
+    return before if 0 < before < at else 0
 
 
 def next_name(now_ms: int, last: str) -> str:

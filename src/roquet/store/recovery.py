@@ -59,12 +59,15 @@ class Manifest:
     """Setting -> the size of files that it gave this store."""
     documents: list[str] = field(default_factory=list)
     """What stood in config/."""
+    set_backs: list[int] = field(default_factory=list)
+    """Log offsets where the wall clock had been set back, so that store times do not rise there."""
 
     def encode(self) -> bytes:
         return orjson.dumps(
             {
                 "broker": self.broker, "clean": self.clean, "end": self.end, "checkpoint": self.checkpoint,
                 "sizes": self.sizes, "documents": self.documents, "queues": self.queues, "indexes": self.indexes,
+                "setBacks": self.set_backs,
             },
             option=orjson.OPT_INDENT_2,
         )  # fmt: skip
@@ -82,6 +85,7 @@ class Manifest:
             value["clean"] is True, _number(value["end"], "end"), (physic, logics, index), queues, [str(one) for one in value["indexes"]],
             str(value.get("broker", "")), {str(key): _number(size, key) for key, size in value.get("sizes", {}).items()},
             [str(one) for one in value.get("documents", [])],
+            sorted(_number(place, "setBacks") for place in value.get("setBacks", [])),
         )  # fmt: skip
 
 
@@ -132,6 +136,7 @@ class Recovery:
         fits = manifest is not None and manifest.checkpoint == times_of(checkpoint)
         self.manifest = manifest if fits else None
         self.last_store_ms = 0
+        self.set_backs: list[int] = []
         self.records = 0
         self.sure = 0
         """Below this the log is known to be on disk."""
@@ -252,11 +257,14 @@ class Recovery:
         return next((at for at in (covered, covered - 1) if self._is_boundary(at)), self.segments.start)
 
     def _newest_file_before(self, time_ms: int) -> int:
-        for base in reversed(self.segments.bases):
+        """By the store time of each file's first record. Where these fall, the clock was set back and times say nothing more."""
+        found, last_ms = self.segments.start, 0
+        for base in self.segments.bases:
             first = next(read_records(self.segments, base, base + 1, check_crc=False), None)
-            if first is not None and first.store_ms <= time_ms:
-                return base
-        return self.segments.start
+            if first is None or not last_ms <= first.store_ms <= time_ms:
+                break
+            found, last_ms = base, first.store_ms
+        return found
 
     def _is_boundary(self, offset: int) -> bool:
         """Does a record begin here, or did the last one end here?"""
@@ -358,6 +366,8 @@ class Recovery:
             self.index.truncate_after(start)
         shown, total = start, self.segments.stop - start
         self.records = 0
+        self.last_store_ms = 0
+        self.set_backs = [] if self.manifest is None else [place for place in self.manifest.set_backs if place <= start]
         self.holes.clear()
         self._doubted.clear()
         reading = Walk(self.segments, start, sure=self._vouched, tidy=not self.crashed, check_crc=self.check_crc)
@@ -389,6 +399,8 @@ class Recovery:
 
     def _derive(self, found: Found, whole_log: bool) -> None:
         offset, _, topic, queue_id, queue_offset, sys_flag, store_ms, properties = found
+        if store_ms < (self.last_store_ms or self.checkpoint.log_ms):
+            self.set_backs.append(offset)
         self.last_store_ms = store_ms
         if is_queued(sys_flag):
             queue = self.queues.get((topic, queue_id)) or self.make_queue(topic, queue_id)

@@ -33,9 +33,10 @@ from roquet.store.index import KeyIndex
 from roquet.store.log import CommitLog
 from roquet.store.queue import ENTRIES, ENTRY, ENTRY_SIZE, ConsumeQueue
 from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_after, index_names, queue_key, times_of
-from roquet.store.retention import LogFile
+from roquet.store.retention import HOUR_MS, LogFile
 from roquet.store.scan import CHUNK, Hole, parse
 from roquet.store.segments import OpenFiles, Segments
+from roquet.wall import STEP_MS, WallWatch, span_text
 from roquet.wire.record import BORN_HOST_V6, FRONT, FRONTS, MAGIC_V1, STORE_HOST_V6
 
 log = logging.getLogger("roquet.store")
@@ -47,6 +48,12 @@ SLOW_MS = 100
 
 QUERY_SIZE_MAX = 15 * 1024 * 1024
 """Bytes of one query's records: they must fit a frame."""
+
+SET_BACKS_MAX = 64
+"""Places in the log that are kept where the clock was set back; with more than that, searches by time know the newest only."""
+
+DOUBT_MS = 3_600_000
+"""A broker whose log files all look expired at its start waits this long before it believes the clock."""
 
 SYNC_DERIVED_MS = 10_000
 """Queues and index are synced this often; after a crash at most so much of the log is read again."""
@@ -78,7 +85,11 @@ class Store:
         self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self.delays_ms = delay_levels_ms(settings.message_delay_level)
         self.store_host = bytes(8)
+        self.wall = WallWatch(clock)
         self.now_ms = clock.now_ms()
+        """Wall time of this tick: the store time of its messages."""
+        self.steady_ms = clock.steady_ms()
+        """When this tick began, for deadlines."""
         self.failed = ""
         """Why no write is taken any more; a failed fsync sets it for good."""
         self.full = ""
@@ -94,8 +105,8 @@ class Store:
         """(topic, messages, bytes) appended since the last time, about once a second: statistics cost a send nothing."""
         self.on_slow_write: Callable[[int], None] = lambda took_ms: None
         """A tick from its begin to its write took this long, which is longer than SLOW_MS."""
-        self.flushing_since_ms = 0
-        """Since when an fsync of the log is under way; 0 when none is."""
+        self.flushing_since_ms = -1
+        """Since when (steady time) an fsync of the log is under way; -1 when none is."""
         self.may_drop: Callable[[int], bool] = lambda end: True
         """Asked before a log file goes, with where it ends: is nothing below needed any more? If not, it is asked again later."""
         self._release: Callable[[], None] | None = None
@@ -109,6 +120,9 @@ class Store:
         self._tails: set[ConsumeQueue] = set()  # queues with entries that are not in their file yet
         self._dirty: set[ConsumeQueue] = set()  # queues whose file was written since its last sync
         self._delete_now = 0
+        self._ages_due_ms = 0  # before this (steady) time no log file goes for its age
+        self.set_backs: list[int] = []
+        """Log offsets where the wall clock had been set back: between two of them store times rise."""
         self.checkpointed = -1
         """Up to here the derived files are on disk."""
 
@@ -220,7 +234,8 @@ class Store:
         if end == 0 and recovery.manifest is None:
             # A new store tells its broker's name from its first message on: who reads the files keeps positions under that name.
             self.manifest.save(self._manifest(clean=False, end=0).encode())
-        self._last_store_ms = max(recovery.last_store_ms, self.checkpoint.log_ms)
+        self._last_store_ms = recovery.last_store_ms or self.checkpoint.log_ms
+        self.set_backs = recovery.set_backs[-SET_BACKS_MAX:]
         lost.cut(disk, self.log.segments, root, end, self.clock.now_ms())
         if crashed:
             self._make_sure(recovery.sure, end)
@@ -230,6 +245,21 @@ class Store:
         # What recovery read back may exist in memory only: make it safe before anything builds on it.
         _, work = self.log.syncer()
         work()
+        self.now_ms = self.clock.now_ms()
+        if self.now_ms < self._last_store_ms:
+            self._note_set_back()
+        self._doubt_the_clock()
+
+    def _doubt_the_clock(self) -> None:
+        """Everything would be expired at once: nobody was here for long, or the clock is wrong. That is looked at before files go."""
+        idle_ms = self.now_ms - self._last_store_ms
+        if self.log.written > self.log.start and idle_ms >= self.settings.file_reserved_time * HOUR_MS:
+            self._ages_due_ms = self.clock.steady_ms() + DOUBT_MS
+            log.warning(
+                "the last message was stored %s ago by this machine's clock, which is more than fileReservedTime=%d h. If the clock is "
+                "wrong, set it right within %s: until then no log file goes for its age",
+                span_text(idle_ms), self.settings.file_reserved_time, span_text(DOUBT_MS),
+            )  # fmt: skip
 
     def _make_sure(self, start: int, end: int) -> None:
         """After a crash: what recovery read back may exist in memory only, in any log file, and must be safe before anything
@@ -292,7 +322,7 @@ class Store:
             queue.syncer()()
         self._settle()
         index_ms = self.index.sync()
-        self.checkpoint.rise(log_ms=self._last_store_ms, queues_ms=self._last_store_ms, index_ms=index_ms)
+        self.checkpoint.note(log_ms=self._last_store_ms, queues_ms=self._last_store_ms, index_ms=index_ms)
         self.checkpoint.save()
         self.manifest.save(self._manifest(clean=True, end=target).encode())
         self.index.close()
@@ -466,9 +496,19 @@ class Store:
         return offsets, first
 
     def begin(self, now_ms: int) -> None:
-        """A tick begins: the store time of its messages. Store time orders the log, so it never goes back."""
+        """A tick begins; `now_ms` is the wall time, and the store time of its messages. Along the log it rises, and stands still while a
+        clock is put right by less than a second. Where the clock was set back it begins anew, and searches by time know the place."""
+        self.steady_ms = self.clock.steady_ms()
         if now_ms > self.now_ms:
             self.now_ms = now_ms
+        elif self.now_ms - now_ms >= STEP_MS:
+            self.now_ms = now_ms
+            self._note_set_back()
+            self._derived_due_ms = 0  # the checkpoint of before speaks of times that come again
+
+    def _note_set_back(self) -> None:
+        if not self.set_backs or self.set_backs[-1] < self.log.written:
+            self.set_backs = [*self.set_backs, self.log.written][-SET_BACKS_MAX:]
 
     def commit(self) -> None:
         """Write the tick's messages. Raises StoreUnavailable when they could not be written; then none of them exists."""
@@ -485,7 +525,7 @@ class Store:
             else:
                 self.fail(f"writing the log failed: {error}")
             raise StoreUnavailable(self.refuse_writes()) from error
-        took_ms = self.clock.now_ms() - self.now_ms
+        took_ms = self.clock.steady_ms() - self.steady_ms
         if took_ms >= SLOW_MS:
             self.on_slow_write(took_ms)
         self._last_store_ms = self.now_ms
@@ -542,18 +582,18 @@ class Store:
         if self._flushing or self.failed or self.log.written <= self.log.flushed.value:
             return
         self._flushing = True
-        self.flushing_since_ms = self.clock.now_ms()
+        self.flushing_since_ms = self.clock.steady_ms()
         last_ms = self._last_store_ms
         target, work = self.log.syncer()
 
         def done(result: object) -> None:
             self._flushing = False
-            self.flushing_since_ms = 0
+            self.flushing_since_ms = -1
             if isinstance(result, Exception):
                 self.fail(f"fsync of the log failed: {result}")
                 return
             self.log.flushed.advance(target)
-            self.checkpoint.rise(log_ms=last_ms)
+            self.checkpoint.note(log_ms=last_ms)
             self._rise()
             if self.sync_flush:
                 self._flush()
@@ -571,7 +611,7 @@ class Store:
             log.warning("the index could not be written: %s", error)
 
     def _write_tails(self) -> None:
-        for queue in list(self._tails):
+        for queue in sorted(self._tails, key=place_of):  # in an order that does not depend on the process
             if self.queues.get((queue.topic, queue.queue_id)) is not queue:
                 self._tails.discard(queue)  # its topic was deleted in the tick that wrote it: the file is another queue's now
                 continue
@@ -604,7 +644,7 @@ class Store:
                 self._dirty |= dirty
                 self._syncing_derived = False
                 return
-            works = [queue.syncer() for queue in dirty]
+            works = [queue.syncer() for queue in sorted(dirty, key=place_of)]
             index_work = self.index.begin_sync()
 
             def work() -> int:
@@ -622,7 +662,7 @@ class Store:
                 self.fail(f"fsync of queues or index failed: {result}")
                 return
             if all_written:
-                checkpoint.rise(queues_ms=last_ms, index_ms=result)
+                checkpoint.note(queues_ms=last_ms, index_ms=result)
             manifest.checkpoint = times_of(checkpoint)
             save_checkpoint = checkpoint.begin_save()
 
@@ -641,15 +681,16 @@ class Store:
             else:
                 self.checkpointed = end
 
-        self.log.flushed.when_reached(end, self.clock.now_ms() + self.settings.sync_flush_timeout, log_flushed)
+        self.log.flushed.when_reached(end, self.clock.steady_ms() + self.settings.sync_flush_timeout, log_flushed)
         self._flush()
 
     def _manifest(self, *, clean: bool, end: int) -> Manifest:
         queues = {queue_key(queue): queue.next for queue in self.queues.values()}
         names = [name for name in self.disk.list(f"{self.root}/config") if name.endswith(".json")]
         return Manifest(
-            clean, end, times_of(self.checkpoint), queues, index_names(self.index), self.settings.broker_name, self._sizes(), names
-        )
+            clean, end, times_of(self.checkpoint), queues, index_names(self.index), self.settings.broker_name, self._sizes(), names,
+            [place for place in self.set_backs if place > self.log.start],
+        )  # fmt: skip
 
     # Time
 
@@ -679,11 +720,15 @@ class Store:
 
     def _retain(self, now_ms: int) -> None:
         segments = self.log.segments
+        wall_ms = self.clock.now_ms()
+        ages = self.wall.ages_ms([self.disk.mtime_ms(segments.path(base)) for base in segments.bases])
+        if now_ms < self._ages_due_ms:
+            ages = [0] * len(ages)
         decision = retention.decide(
-            [LogFile(base, self.disk.mtime_ms(segments.path(base))) for base in segments.bases],
+            [LogFile(base, wall_ms - age) for base, age in zip(segments.bases, ages, strict=True)],
             self.settings,
-            now_ms=now_ms,
-            hour=datetime.fromtimestamp(now_ms / 1000).hour,
+            now_ms=wall_ms,
+            hour=datetime.fromtimestamp(wall_ms / 1000).hour,
             used_ratio=self.disk.used_ratio(self.root),
             manual=self._delete_now > 0,
             writable=not self.full,
@@ -749,23 +794,50 @@ class Store:
 
     def offset_by_time(self, queue: ConsumeQueue, time_ms: int) -> int:
         """Upstream's rule: the message stored at that time, else the nearer neighbour (the earlier on a tie)."""
+        at = self.first_from(queue, time_ms)
+        if at == queue.first:
+            return at
+        if at == queue.visible:
+            return at - 1  # all are older: the last
+        before_ms, after_ms = self._stored_at(queue, at - 1), self._stored_at(queue, at)
+        return at if after_ms == time_ms or before_ms < 0 or after_ms - time_ms < time_ms - before_ms else at - 1
+
+    def first_from(self, queue: ConsumeQueue, time_ms: int) -> int:
+        """The first message stored at or after this time; the end of the queue when all are older. Raises Cold.
+
+        Where the clock was set back, times come a second time: the stretches between such places are searched one after the other,
+        so nothing that was stored at or after this time stands before the answer.
+        """
+        low = queue.first
+        for place in (*self.set_backs, None):
+            stop = queue.visible if place is None else max(low, self._first_behind(queue, place))
+            high = stop
+            while low < high:
+                middle = (low + high) // 2
+                if self._stored_at(queue, middle) >= time_ms:
+                    high = middle
+                else:
+                    low = middle + 1
+            if low < stop:
+                return low
+        return low
+
+    def _first_behind(self, queue: ConsumeQueue, log_offset: int) -> int:
+        """The first visible entry whose record stands at or after this log offset. Raises Cold."""
         low, high = queue.first, queue.visible
-        if low >= high:
-            return low
-        before_ms = after_ms = -1
         while low < high:
             middle = (low + high) // 2
             entry = queue.entry(middle)
-            stored = -1 if entry is None else self.store_time_at(entry[0])
-            if stored >= time_ms:
-                high, after_ms = middle, stored
+            if entry is not None and entry[0] >= log_offset:
+                high = middle
             else:
-                low, before_ms = middle + 1, stored
-        if low == queue.visible:
-            return low - 1  # all are older: the last
-        if low == queue.first or after_ms == time_ms or before_ms < 0 or after_ms - time_ms < time_ms - before_ms:
-            return low
-        return low - 1
+                low = middle + 1
+        return low
+
+    def _stored_at(self, queue: ConsumeQueue, offset: int) -> int:
+        """-1 when it is gone."""
+        entry = queue.entry(offset)
+        return -1 if entry is None else self.store_time_at(entry[0])
 
     def first_store_time(self, queue: ConsumeQueue) -> int:
         entry = queue.entry(queue.first) if queue.first < queue.visible else None
@@ -796,3 +868,7 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<Store {self.root} {self.log!r} {len(self.queues)} queues>"
+
+
+def place_of(queue: ConsumeQueue) -> tuple[str, int]:
+    return queue.topic, queue.queue_id

@@ -8,8 +8,8 @@
                                    size -1: the one at this offset is pending no longer (cancelled, moved, delivered before a crash)
 
 A row and the row that takes it back carry the same due time, so they lie in one file. Rows are pending when they come
-after the `Mark`: all up to it, in the order of (due, offset), have been fired. Memory holds the rows of the next hour
-(`Window`), never the rest.
+after the `Mark`: all up to it, in the order of (due, offset), have been fired. (When the clock is set back so is the mark,
+and `Fired` remembers what it was.) Memory holds the rows of the next hour (`Window`), never the rest.
 
 Files are never read where the owner's thread would wait: it hands out work for the background, one piece at a time.
 """
@@ -45,6 +45,8 @@ GONE = -1
 NOTHING = 1 << 62
 """Larger than every log offset."""
 CHUNK_ROWS = 1 << 16
+PAST_MAX = 64
+"""Times that the clock was set back and has not caught up again."""
 WINDOW_ROWS = 1 << 18
 """Rows that a window may hold: 6 MiB. An hour with more than that is taken in several windows."""
 
@@ -83,17 +85,46 @@ class Checkpoint:
     mark: Mark
     hours: dict[int, tuple[int, int]]
     """hour -> (length, first)"""
+    past: tuple[tuple[int, Mark], ...] = ()
+    """As in `Fired`."""
 
     def encode(self) -> bytes:
         hours = {str(hour): list(values) for hour, values in self.hours.items()}
-        return orjson.dumps({"logEnd": self.log_end, "followed": self.followed, "mark": list(self.mark), "hours": hours})
+        past = [[end, *mark] for end, mark in self.past]
+        return orjson.dumps({"logEnd": self.log_end, "followed": self.followed, "mark": list(self.mark), "past": past, "hours": hours})
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
         value = orjson.loads(data)
-        due, offset = value["mark"]
         hours = {int(hour): (int(length), int(first)) for hour, (length, first) in value["hours"].items()}
-        return cls(int(value["logEnd"]), int(value["followed"]), (int(due), int(offset)), hours)
+        past = tuple((int(end), (int(due), int(offset))) for end, due, offset in value.get("past", ()))
+        return cls(int(value["logEnd"]), int(value["followed"]), (int(value["mark"][0]), int(value["mark"][1])), hours, past)
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """Which rows are fired: those up to the mark, and what was when the mark, with the clock, had been ahead and was put back."""
+
+    mark: Mark
+    past: tuple[tuple[int, Mark], ...] = ()
+    """(log offset, mark): rows of records below that offset are fired up to that mark, too."""
+
+    def pending(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        found = after(rows, self.mark)
+        for end, mark in self.past:
+            found &= (rows[:, 1] >= end) | after(rows, mark)
+        return found
+
+    def has(self, due: int, offset: int) -> bool:
+        return (due, offset) <= self.mark or any(offset < end and (due, offset) <= mark for end, mark in self.past)
+
+    def put_back(self, now_ms: int, end: int) -> Fired:
+        """The clock was set back to this time. All rows there are stand for records below the log offset `end`."""
+        past = [(end, self.mark), *((one, mark) for one, mark in self.past if mark > self.mark)]
+        return Fired((now_ms, -1), tuple(past[:PAST_MAX]))
+
+    def risen(self, mark: Mark) -> Fired:
+        return Fired(mark, tuple(one for one in self.past if one[1] > mark))
 
 
 class TimerFiles:
@@ -198,8 +229,8 @@ class TimerFiles:
 
         return work
 
-    def loader(self, number: int, start: int, mark: Mark) -> Callable[[], tuple[Rows, int]]:
-        """Work that finds the rows of an hour due from `start` on and after the mark: (rows, up to which due time they are all).
+    def loader(self, number: int, start: int, fired: Fired) -> Callable[[], tuple[Rows, int]]:
+        """Work that finds the rows of an hour due from `start` on and not fired: (rows, up to which due time they are all).
 
         They are all of that hour when they are not too many for a window.
         """
@@ -208,29 +239,29 @@ class TimerFiles:
         def work() -> tuple[Rows, int]:
             stop = end
             if length > WINDOW_ROWS * ROW_SIZE:
-                stop = self._fit(path, length, number, start, mark)
+                stop = self._fit(path, length, number, start, fired)
             kept: list[Rows] = []
             gone: list[npt.NDArray[np.int64]] = []
             for rows in self._read(path, length):
                 inside = (rows[:, 0] >= start) & (rows[:, 0] < stop)
                 gone.append(rows[inside & (rows[:, 2] == GONE), 1])
-                kept.append(rows[inside & (rows[:, 2] != GONE) & after(rows, mark)])
+                kept.append(rows[inside & (rows[:, 2] != GONE) & fired.pending(rows)])
             rows = np.concatenate(kept) if kept else NO_ROWS
             return without(rows, gone), stop
 
         return work
 
-    def _fit(self, path: str, length: int, number: int, start: int, mark: Mark) -> int:
+    def _fit(self, path: str, length: int, number: int, start: int, fired: Fired) -> int:
         """A due time, whole seconds into the hour, up to which the rows fit a window (or are those of a single second)."""
         counts = np.zeros(HOUR_MS // 1_000, np.int64)
         for rows in self._read(path, length):
-            due = rows[(rows[:, 2] != GONE) & (rows[:, 0] >= start) & after(rows, mark), 0]
+            due = rows[(rows[:, 2] != GONE) & (rows[:, 0] >= start) & fired.pending(rows), 0]
             counts += np.bincount((due - number * HOUR_MS) // 1_000, minlength=len(counts))
         seconds = int(np.searchsorted(np.cumsum(counts), WINDOW_ROWS, "right"))
         first = max(0, start // 1_000 - number * (HOUR_MS // 1_000))
         return number * HOUR_MS + max(seconds, first + 1) * 1_000
 
-    def mover(self, number: int, limit: int, mark: Mark, count_max: int) -> Callable[[], tuple[Rows, int]]:
+    def mover(self, number: int, limit: int, fired: Fired, count_max: int) -> Callable[[], tuple[Rows, int]]:
         """Work that finds pending rows of an hour whose records stand below `limit`: (some of them, the first offset not among them)."""
         length, path = self.hours[number].length, self.path(number)
 
@@ -240,7 +271,7 @@ class TimerFiles:
             first = NOTHING
             for rows in self._read(path, length):
                 gone.append(rows[(rows[:, 2] == GONE) & (rows[:, 1] < limit), 1])
-                live = rows[(rows[:, 2] != GONE) & after(rows, mark)]
+                live = rows[(rows[:, 2] != GONE) & fired.pending(rows)]
                 first = min(first, int(live[live[:, 1] >= limit, 1].min(initial=NOTHING)))
                 kept.append(live[live[:, 1] < limit])
             rows = without(np.concatenate(kept) if kept else NO_ROWS, gone)
@@ -268,9 +299,12 @@ class TimerFiles:
             file.close()
 
     def remover(self, hours: list[int]) -> Callable[[], None]:
+        """Work that removes the files of hours that are done with. One that was set up anew since, after the clock was set back, stays."""
+
         def work() -> None:
             for hour in hours:
-                self.disk.remove(self.path(hour))
+                if hour not in self.hours:
+                    self.disk.remove(self.path(hour))
 
         return work
 

@@ -5,8 +5,9 @@
                                      client C  10.0.0.13   push consumer of the same group, and a reader of all queues
 
 The cores are the real ones. First comes a time of faults: connections cut, hosts parted, slow links, full and failing
-disks, killed processes, power losses in the middle of a write, restarts. Then the faults end, and everything must come to
-rest: all that was acknowledged is consumed, and every group stands at the end of its queues.
+disks, killed processes, power losses in the middle of a write, restarts, wall clocks that somebody sets (each host has its
+own). Then the faults end, and everything must come to rest: all that was acknowledged is consumed, and every group stands at
+the end of its queues. Clocks stay as wrong as they are then.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ TOPICS = ("sim-orders", "sim-audit")
 ROOT = "/data/broker"
 TICK_US = 100_000
 SECOND = 1_000_000
+CLOCK_STEPS_MS = (2_000, 60_000, 3_600_000, 86_400_000, 315_360_000_000)
+"""Up to ten years."""
 REST_US = 240 * SECOND
 """Within this time after the last fault everything must have come to rest."""
 
@@ -56,7 +59,6 @@ class Cluster:
         self.sync_flush = random.random() < 0.75
         self.checker = Checker(sync_flush=self.sync_flush)
         self.network = SimNetwork(self.simulation)
-        self.clock = SimClock(self.simulation)
         self.network.slowest_us = random.choice((1_000, 5_000, 40_000))
         self.calm = False
         """The time of faults is over."""
@@ -126,6 +128,7 @@ class Cluster:
             (2, self._slow),
             (1, self._full_disk),
             (1, self._failing_sync),
+            (4, self._set_a_clock),
         ]
         faults = [fault for weight, fault in kinds for _ in range(weight)]
         for _ in range(self.random.randint(3, 9)):
@@ -208,6 +211,24 @@ class Cluster:
         if self.broker.core is not None and self.broker.core.store.failed:
             self._power_loss()
 
+    def _set_a_clock(self) -> None:
+        """Of any host, the broker's most of all; by hand, or by NTP after a boot. Seconds to years, and often back to what it was."""
+        hosts: list[tuple[str, SimClock]] = [("the broker", self.broker.clock)] * 4
+        hosts += [("the name server", self.name_server.clock), *((f"client {client.name}", client.clock) for client in self.clients)]
+        name, clock = self.random.choice(hosts)
+        by_ms = self.random.choice((1, -1)) * int(self.random.choice(CLOCK_STEPS_MS) * self.random.uniform(0.5, 1.0))
+        if clock.skew_ms and self.random.random() < 0.6:
+            by_ms = -clock.skew_ms
+        self.simulation.note(f"! the clock of {name} is set by {by_ms} ms")
+        clock.skew_ms += by_ms
+        if self.random.random() < 0.4:
+            self.simulation.after(self.random.randint(1, 3 * SECOND), lambda: self._put_clock_right(name, clock))
+
+    def _put_clock_right(self, name: str, clock: SimClock) -> None:
+        if clock.skew_ms and not self.calm:
+            self.simulation.note(f"! the clock of {name} is set by {-clock.skew_ms} ms")
+            clock.skew_ms = 0
+
     def _end_faults(self) -> None:
         self.simulation.note("= faults end")
         self.calm = True
@@ -252,7 +273,8 @@ class Cluster:
 class NameServerHost:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.disk = SimDisk(cluster.clock, f"{cluster.simulation.seed} name server")
+        self.clock = SimClock(cluster.simulation)
+        self.disk = SimDisk(self.clock, f"{cluster.simulation.seed} name server")
         self.core: NameServer | None = None
 
     def start(self) -> None:
@@ -260,12 +282,12 @@ class NameServerHost:
             return
         cluster = self.cluster
         cluster.simulation.note("= name server starts")
-        core = self.core = NameServer(NameServerSettings(), cluster.clock, self.disk, "/data")
+        core = self.core = NameServer(NameServerSettings(), self.clock, self.disk, "/data")
         cluster.network.listen(NAME_SERVER, core)
 
         def tick() -> None:
             if self.core is core:
-                core.tick(cluster.clock.now_ms())
+                core.tick(self.clock.steady_ms())
                 cluster.simulation.after(10 * TICK_US, tick)
 
         tick()
@@ -285,7 +307,8 @@ class BrokerHost:
         self.cluster = cluster
         self.make_broker = make_broker
         random = cluster.random
-        self.disk = SimDisk(cluster.clock, f"{cluster.simulation.seed} broker")
+        self.clock = SimClock(cluster.simulation)
+        self.disk = SimDisk(self.clock, f"{cluster.simulation.seed} broker")
         self.disk.make_dir("/data")
         self.disk.sync_dir("/")
         self.disk.cold_ratio = random.choice((0.0, 0.0, 0.05, 0.5))
@@ -334,7 +357,7 @@ class BrokerHost:
         if cluster.random.random() < 0.1 and not cluster.calm:
             self.disk.power_off_after(cluster.random.randint(1, 60))  # also while it recovers
         core = self.make_broker(
-            BrokerSettings(**self.settings), self.disk, cluster.clock, self._background, self._caller,
+            BrokerSettings(**self.settings), self.disk, self.clock, self._background, self._caller,
             Random(f"broker {simulation.seed} {self.runs}"), 1 << 24,
         )  # fmt: skip
         try:
@@ -357,7 +380,7 @@ class BrokerHost:
         def tick() -> None:
             if self.core is core and self.serving:
                 simulation.after(TICK_US, tick)
-                core.tick(cluster.clock.now_ms())
+                core.tick(self.clock.steady_ms())
 
         tick()
 
@@ -420,6 +443,7 @@ class ClientHost:
         self.consumes = consumes
         self.reads = reads
         self.random = Random(f"client {name} {cluster.simulation.seed}")
+        self.clock = SimClock(cluster.simulation)
         self.run = 0
         self.alive = False
         self.count = 0
@@ -444,7 +468,7 @@ class ClientHost:
             name_servers=[NAME_SERVER],
             client_id=f"{self.host}@{self.name}" + (f"#{run}" if self.random.random() < 0.5 else ""),
             caller=caller,
-            clock=cluster.clock,
+            clock=self.clock,
             random=Random(f"client core {self.name} {run} {simulation.seed}"),
             ip=bytes(int(part) for part in self.host.split(".")),
             pid=run,
@@ -486,7 +510,7 @@ class ClientHost:
     def _arm(self, due_ms: int) -> None:
         if due_ms < self._alarm_ms:
             self._alarm_ms = due_ms
-            delay_us = max(1_000, (due_ms - self.cluster.clock.now_ms()) * 1_000)
+            delay_us = max(1_000, (due_ms - self.clock.steady_ms()) * 1_000)
             self.cluster.simulation.after(delay_us, self.if_alive(lambda: self._ring(due_ms)))
 
     def _ring(self, alarm_ms: int) -> None:
@@ -494,7 +518,7 @@ class ClientHost:
         if core is None or alarm_ms != self._alarm_ms:
             return
         self._alarm_ms = 1 << 62
-        core.tick(self.cluster.clock.now_ms())
+        core.tick(self.clock.steady_ms())
         self._arm(core.next_due_ms())
 
     # Sending

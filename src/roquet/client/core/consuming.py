@@ -128,8 +128,8 @@ class Consuming:
 
     def _run(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         self.running += 1
-        now = process_queue.last_consume_ms = self.client.clock.now_ms()
-        call = _Call(process_queue, messages, now)
+        process_queue.last_consume_ms = self.client.clock.now_ms()
+        call = _Call(process_queue, messages, self.client.clock.steady_ms())
         self._calls[call] = None
         self._watch()
 
@@ -229,7 +229,7 @@ class Consuming:
 
         def look() -> None:
             self._watching = False
-            now = self.client.clock.now_ms()
+            now = self.client.clock.steady_ms()
             for call in [call for call in self._calls if now - call.started_ms >= self.timeout_ms and not call.given_up]:
                 self._give_up(call)
             if self._calls:

@@ -110,7 +110,7 @@ class ClientCore:
         self.closed = False
         self._greeted: set[str] = set()  # addresses that had a heartbeat since the set of groups last changed
         self._refreshed_ms: dict[str, int] = {}
-        self._heartbeat_ms = 0  # when heartbeat_soon last sent
+        self._heartbeat_ms = -REFRESH_AGAIN_MS  # when heartbeat_soon last sent
         self._every(ROUTE_POLL_MS, self.poll_routes)
         self._every(HEARTBEAT_MS, self.heartbeat_all)
         self._every(PERSIST_MS, self.persist_all)
@@ -126,7 +126,7 @@ class ClientCore:
         return self.timers.next_due_ms
 
     def after(self, delay_ms: int, work: Callable[[], None]) -> Timer:
-        return self.timers.at(self.clock.now_ms() + delay_ms, work)
+        return self.timers.at(self.clock.steady_ms() + delay_ms, work)
 
     def _every(self, period_ms: int, work: Callable[[], None]) -> None:
         def again() -> None:
@@ -227,8 +227,8 @@ class ClientCore:
 
     def refresh(self, topic: str) -> None:
         """Something went wrong with this topic's brokers: look where it is now, at most once a second."""
-        now = self.clock.now_ms()
-        if now - self._refreshed_ms.get(topic, -REFRESH_AGAIN_MS) >= REFRESH_AGAIN_MS:
+        now = self.clock.steady_ms()
+        if now - self._refreshed_ms.get(topic, now - REFRESH_AGAIN_MS) >= REFRESH_AGAIN_MS:
             self._refreshed_ms[topic] = now
             self.routes.fetch_again(topic)
 
@@ -276,7 +276,7 @@ class ClientCore:
 
     def heartbeat_soon(self) -> None:
         """A broker does not know us: tell all, now, but at most once a second however many queues notice."""
-        now = self.clock.now_ms()
+        now = self.clock.steady_ms()
         if now - self._heartbeat_ms >= REFRESH_AGAIN_MS:
             self._heartbeat_ms = now
             self.heartbeat_all()

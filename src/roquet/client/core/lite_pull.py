@@ -33,7 +33,7 @@ from roquet.client.core.timers import Timer
 from roquet.errors import ClientError, NotStarted, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.routing.assign import AVERAGE, Strategy
-from roquet.routing.subscription import TagFilter, subscribe
+from roquet.routing.subscription import TagFilter, next_version, subscribe
 from roquet.wire.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, ResetOffsetBody, SubscriptionData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
@@ -137,7 +137,7 @@ class LitePullCore:
             raise ClientError("this consumer was given queues with assign(); subscribe and assign exclude each other, make another one")
         topic = self.namespace.wrap(topic)
         valid(check_topic, topic)
-        self.subscriptions[topic] = subscribe(topic, tags, self.client.clock.now_ms())
+        self.subscriptions[topic] = subscribe(topic, tags, next_version(self.subscriptions.get(topic), self.client.clock.now_ms()))
         self._filters[topic] = TagFilter.of(self.subscriptions[topic])
         if self.started:
             self._join()
@@ -175,7 +175,7 @@ class LitePullCore:
     def start(self) -> None:
         self.started = True
         self.started_ms = self.client.clock.now_ms()
-        self._commit_due_ms = self.started_ms + self.settings.auto_commit_ms
+        self._commit_due_ms = self.client.clock.steady_ms() + self.settings.auto_commit_ms
         if self.subscriptions:
             self._join()
             return
@@ -276,7 +276,7 @@ class LitePullCore:
         if reading.count >= settings.count_max or reading.size >= settings.size_max or self._count >= settings.count_all_max:
             reading.full = True
             return
-        now = self.client.clock.now_ms()
+        now = self.client.clock.steady_ms()
         subscription = self.subscriptions.get(reading.queue.topic)
         self._puller.pull(
             reading.queue,
@@ -314,7 +314,7 @@ class LitePullCore:
             self._count += len(messages)
         if messages:
             self._serve()
-        if result.next_offset == before and self.client.clock.now_ms() - asked_ms < HASTY_MS:
+        if result.next_offset == before and self.client.clock.steady_ms() - asked_ms < HASTY_MS:
             self._pull_later(reading, HASTY_MS)
         else:
             self._pull(reading)
@@ -348,7 +348,7 @@ class LitePullCore:
     def _finish(self) -> None:
         for reading in self.readings.values():
             reading.finished = reading.position
-        now = self.client.clock.now_ms()
+        now = self.client.clock.steady_ms()
         if self.settings.auto_commit and now >= self._commit_due_ms:
             self._commit_due_ms = now + self.settings.auto_commit_ms
             self._note(False)

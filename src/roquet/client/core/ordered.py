@@ -159,7 +159,7 @@ class OrderedConsuming:
             self._confirm_lock(lane, self.locks)
             return
         if lane.since_ms == NOT_YET:
-            lane.since_ms = self.client.clock.now_ms()
+            lane.since_ms = self.client.clock.steady_ms()
         batch = [lane.pending.popleft()]
         while lane.pending and len(batch) < self.batch_size and lane.pending[0].topic == batch[0].topic:
             batch.append(lane.pending.popleft())
@@ -279,7 +279,7 @@ class OrderedConsuming:
             for one in told:
                 one()
         else:
-            keep_on = self.client.clock.now_ms() - lane.since_ms < self.continuous_ms
+            keep_on = self.client.clock.steady_ms() - lane.since_ms < self.continuous_ms
             self._line_up(lane, first=keep_on)
         self._start()
         self._idle()

@@ -398,7 +398,7 @@ class ProducerCore:
         self.client.routes.fetch(topic, fetched, fallback=True, default_queues=self.settings.default_queues)
 
     def _next(self, topic: str, route: TopicRoute, avoid: str | None) -> MessageQueue:
-        now = 0 if self.faults is None else self.client.clock.now_ms()
+        now = 0 if self.faults is None else self.client.clock.steady_ms()
         return self._topic(topic).choice.next(route.write_queues, now, avoid)
 
     def _address(self, queue: MessageQueue) -> str:
@@ -458,7 +458,7 @@ class Letter:
 class _Send:
     """One send under way, through all its attempts."""
 
-    __slots__ = ("address", "attempts", "deadline_ms", "done", "fixed", "letter", "producer", "queue", "sent_ms", "timed_out")
+    __slots__ = ("address", "attempts", "begun_ms", "deadline_ms", "done", "fixed", "letter", "producer", "queue", "sent_ms", "timed_out")
 
     def __init__(self, producer: ProducerCore, letter: Letter, done: Sent, queue: MessageQueue | None, timeout_ms: int | None) -> None:
         self.producer = producer
@@ -466,7 +466,8 @@ class _Send:
         self.done = done
         self.fixed = queue
         self.queue = queue
-        self.deadline_ms = letter.born_ms + (timeout_ms or producer.settings.send_timeout_ms)
+        self.begun_ms = producer.client.clock.steady_ms()
+        self.deadline_ms = self.begun_ms + (timeout_ms or producer.settings.send_timeout_ms)
         self.attempts: list[tuple[str, str]] | None = None
         self.address = ""
         self.sent_ms = 0
@@ -491,7 +492,7 @@ class _Send:
         except RoquetError as error:
             self.fail(error)
             return
-        now = self.sent_ms = producer.client.clock.now_ms()
+        now = self.sent_ms = producer.client.clock.steady_ms()
         left = self.deadline_ms - now
         if left <= 0:
             self.timed_out = True
@@ -508,7 +509,7 @@ class _Send:
             status = STATUSES.get(result.code)
             if status is not None:
                 if producer.faults is not None:
-                    now = producer.client.clock.now_ms()
+                    now = producer.client.clock.steady_ms()
                     producer.faults.observe(queue.broker_name, now - self.sent_ms, now)
                 if status is SendStatus.SEND_OK or not (producer.settings.retry_when_not_ok and self._may_retry()):
                     self._stored(result, status, queue)
@@ -525,7 +526,7 @@ class _Send:
             self.timed_out = self.timed_out or isinstance(result, CallTimeout)
             producer.client.refresh(self.letter.topic)
         if producer.faults is not None:
-            now = producer.client.clock.now_ms()
+            now = producer.client.clock.steady_ms()
             producer.faults.observe(queue.broker_name, now - self.sent_ms, now, failed=True)
         if isinstance(result, Command) and not self._may_retry() and not self.attempts:
             self.fail(failure)  # the only attempt there was: its own words say it best
@@ -534,7 +535,7 @@ class _Send:
 
     def _may_retry(self) -> bool:
         limit = QUEUE_SELECTED_RETRIES if self.fixed is not None else self.producer.settings.retries
-        return len(self.attempts or ()) < limit and self.producer.client.clock.now_ms() < self.deadline_ms
+        return len(self.attempts or ()) < limit and self.producer.client.clock.steady_ms() < self.deadline_ms
 
     def _again(self, queue: MessageQueue, reason: str) -> None:
         may_retry = self._may_retry()
@@ -549,7 +550,7 @@ class _Send:
     def _give_up(self) -> None:
         attempts = self.attempts or []
         tried = "; ".join(f"{broker}: {reason}" for broker, reason in attempts)
-        took = self.producer.client.clock.now_ms() - self.letter.born_ms
+        took = self.producer.client.clock.steady_ms() - self.begun_ms
         text = f"message to {self.letter.topic!r} not confirmed after {len(attempts)} attempts in {took} ms ({tried or 'no time was left'})"
         if self.timed_out:
             self.fail(SendTimedOut(text + "; it may be stored nevertheless", attempts))

@@ -34,7 +34,7 @@ from roquet.errors import ClientError, ConnectFailed, NotStarted, Rejected, Roqu
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.routing import sql92
 from roquet.routing.assign import AVERAGE, Strategy
-from roquet.routing.subscription import TagFilter, sql_subscription, subscribe
+from roquet.routing.subscription import TagFilter, next_version, sql_subscription, subscribe
 from roquet.wire.bodies import (
     ConsumeDirectlyResult,
     ConsumeFromWhere,
@@ -172,12 +172,12 @@ class PushConsumerCore:
         """Before or after start. Subscribing again replaces the filter. Raises BadExpression; for `sql` it is BadSql, with the place."""
         topic = self.namespace.wrap(topic)
         valid(check_topic, topic)
-        now_ms = self.client.clock.now_ms()
+        version = next_version(self.subscriptions.get(topic), self.client.clock.now_ms())
         if sql is None:
-            self._subscribe(subscribe(topic, tags, now_ms))
+            self._subscribe(subscribe(topic, tags, version))
         else:
             check_sql(tags, sql)
-            self._subscribe(sql_subscription(topic, sql, now_ms))
+            self._subscribe(sql_subscription(topic, sql, version))
 
     def _subscribe(self, subscription: SubscriptionData) -> None:
         self.subscriptions[subscription.topic] = subscription
@@ -381,7 +381,8 @@ class PushConsumerCore:
         subscription = self.subscriptions.get(queue.topic)
         if subscription is None:
             return
-        now = process_queue.last_pull_ms = self.client.clock.now_ms()
+        process_queue.last_pull_ms = self.client.clock.now_ms()
+        now = self.client.clock.steady_ms()
         if self.paused:
             self._pull_later(process_queue, PAUSED_MS)
             return
@@ -427,7 +428,7 @@ class PushConsumerCore:
         elif not process_queue.messages:
             # Everything up to here was consumed or not for us.
             self.offsets.update(queue, result.next_offset)
-        if result.next_offset == before and self.client.clock.now_ms() - asked_ms < HASTY_MS:
+        if result.next_offset == before and self.client.clock.steady_ms() - asked_ms < HASTY_MS:
             self._pull_later(process_queue, HASTY_MS)
         else:
             self._pull(process_queue)
@@ -484,13 +485,13 @@ class PushConsumerCore:
     def _consume_directly(self, command: Command, reply: Reply) -> None:
         message = ReceivedMessage(Record.decode(command.body), command.fields.get("brokerName", ""))
         restore_topic(message, self.namespace)
-        begun = self.client.clock.now_ms()
+        begun = self.client.clock.steady_ms()
 
         def judged(verdict: Verdict) -> None:
             result = ConsumeDirectlyResult.LATER
             if isinstance(verdict, Outcome):
                 result = DIRECT_RESULTS.get(verdict, result)
-            spent = self.client.clock.now_ms() - begun
+            spent = self.client.clock.steady_ms() - begun
             answer(
                 ConsumeDirectlyResult(
                     consume_result=result, order=self.settings.orderly, auto_commit=self.settings.auto_commit, spent_time_mills=spent

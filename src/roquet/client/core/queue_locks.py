@@ -58,7 +58,7 @@ class QueueLocks:
     def holds(self, queue: MessageQueue) -> bool:
         """Whether messages of this queue may be consumed now."""
         confirmed = self.confirmed.get(queue)
-        return confirmed is not None and queue not in self._doubted and self.client.clock.now_ms() - confirmed < STALE_MS
+        return confirmed is not None and queue not in self._doubted and self.client.clock.steady_ms() - confirmed < STALE_MS
 
     def doubt(self, broker_name: str) -> None:
         """The connection to this broker was lost."""
@@ -66,7 +66,7 @@ class QueueLocks:
 
     def lock(self, queue: MessageQueue, done: Locked) -> None:
         """`done(True)`: ours now. `done(False)`: another member has it."""
-        asked_ms = self.client.clock.now_ms()
+        asked_ms = self.client.clock.steady_ms()
 
         def answered(result: set[MessageQueue] | RoquetError) -> None:
             if isinstance(result, RoquetError):
@@ -116,7 +116,7 @@ class QueueLocks:
             self._confirm(broker_name, queues, lambda _: None)
 
     def _confirm(self, broker_name: str, queues: list[MessageQueue], done: Locked) -> None:
-        asked_ms = self.client.clock.now_ms()
+        asked_ms = self.client.clock.steady_ms()
 
         def answered(result: set[MessageQueue] | RoquetError) -> None:
             if isinstance(result, RoquetError):

@@ -1,4 +1,4 @@
-"""What is to happen later, in a core that has no clock of its own: a heap that `tick` empties."""
+"""What is to happen later, in a core that has no clock of its own: a heap that `tick` empties. Times are steady."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Timers:
     """Work by due time; equal times keep the order in which they were set."""
 
     def __init__(self) -> None:
-        self.now_ms = 0  # of the last run
         self.on_sooner: Callable[[int], None] | None = None
         """Told the due time whenever the next one comes sooner, so that a shell can move its alarm."""
         self._heap: list[tuple[int, int, Timer]] = []
@@ -49,11 +48,6 @@ class Timers:
 
     def run(self, now_ms: int) -> None:
         """Do everything that is due. What is set meanwhile waits for the next run, even when due: a timer cannot starve the rest."""
-        if now_ms < self.now_ms:
-            # The wall clock was put back. Whatever waited three seconds shall still wait three seconds, not an hour.
-            back = self.now_ms - now_ms
-            self._heap = [(due_ms - back, count, timer) for due_ms, count, timer in self._heap]
-        self.now_ms = now_ms
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now_ms:
             due.append(heapq.heappop(self._heap)[2])
