@@ -31,10 +31,10 @@ SMALL_FILES = {
 class Nursery:
     """The parent of all servers of a test run: forks them without importing anything again."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         script = Path(__file__).with_name("nursery.py")
         # Threads that numerical libraries start would not survive the fork.
-        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **(environment or {})}
         self._process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         self._answer()
         self._numbers = itertools.count()
