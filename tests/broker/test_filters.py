@@ -250,6 +250,17 @@ class TestWaiting:
         assert [one.partition(b"\x02")[0] for one in judged] == [b"a\x011", b"a\x010", b"a\x011", b"a\x012"]
 
 
+class TestAClockThatWasSetBack:
+    def test_does_not_make_a_group_that_comes_back_keep_its_old_expression(self, whole: Whole) -> None:
+        """Versions are times of the client. All of the group were away, so there is nobody whose version is newer."""
+        heartbeat(whole, "a > 5", version=3_600_000)
+        whole.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "consumerGroup": "g"})
+        heartbeat(whole, "a < 5", version=1_000)
+        found = whole.broker.filters.find("T", "g")
+        assert found is not None
+        assert (found.expression, found.client_version) == ("a < 5", 1_000)
+
+
 class TestRetryTopics:
     TOPIC = "%RETRY%g"
 

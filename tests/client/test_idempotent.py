@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,19 @@ def test_what_is_too_old_is_forgotten_and_can_be_remembered_anew(tmp_path: Path)
     seen.close()
     now[0] += 61
     assert len(Seen(tmp_path / "seen", age_max_s=60, clock=lambda: now[0])) == 0
+
+
+def test_a_clock_that_is_set_makes_nothing_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(age_max_s=60)
+    seen.remember(["A"])
+    for ahead_s in (315_360_000, -315_360_000):
+        wall_s = time.time() + ahead_s
+        monkeypatch.setattr(time, "time", lambda wall_s=wall_s: wall_s)
+        assert seen.known(["A"]) == {"A"}
+        seen.remember(["B"])
+        assert seen.known(["A", "B"]) == {"A", "B"}
+        monkeypatch.undo()
+    seen.close()
 
 
 def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:

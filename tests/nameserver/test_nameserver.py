@@ -15,7 +15,7 @@ from roquet.store.disk import RealDisk
 from roquet.testing.clock import ManualClock
 from roquet.wire import fastjson
 from roquet.wire.bodies import DataVersion, RegisterBrokerBody, RouteInfo, TopicConfig, TopicTable
-from roquet.wire.codes import RequestCode
+from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, RESPONSE, Command, decode
 from roquet.wire.frame import Framer
 
@@ -348,6 +348,16 @@ def test_a_silent_broker_is_removed_after_120_s_and_hung_up_on(world: World) -> 
     assert (broker.closed, other.closed) == (True, False)
     assert topics_of(world.ask(206)) == {"V"}
     world.server.disconnected(broker)
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_a_clock_that_is_set_neither_removes_a_broker_nor_keeps_a_silent_one(world: World, step_ms: int) -> None:
+    world.ask(RequestCode.REGISTER_BROKER, fields_of(), body_of().encode())
+    world.clock.step(step_ms)
+    world.pass_ms(115_000)
+    assert world.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.SUCCESS
+    world.pass_ms(15_000)
+    assert world.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_asking_for_the_data_version_says_whether_it_changed_and_keeps_alive(world: World) -> None:

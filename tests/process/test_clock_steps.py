@@ -18,9 +18,8 @@ from tests.process.programs import PATIENCE_S, SMALL_FILES, Broker, Nursery
 HOUR_S, YEAR_S = 3_600, 365 * 86_400
 TOPIC = "stepped"
 
-LIBRARY = next(
-    (str(path) for root in ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib") for path in Path(root).glob("**/libfaketimeMT.so.1")), ""
-)  # fmt: skip
+LIBRARIES = [path for root in ("/usr/lib", "/usr/lib64", "/usr/local/lib") for path in Path(root).glob("**/libfaketimeMT.so.1")]
+LIBRARY = str(LIBRARIES[0]) if LIBRARIES else ""
 
 pytestmark = pytest.mark.skipif(not LIBRARY, reason="libfaketime is not installed (Debian: apt-get install libfaketime)")
 

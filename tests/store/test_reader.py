@@ -348,3 +348,22 @@ def first_left(store: Store, queue: object) -> int:
     from roquet.store.recovery import first_at_or_after
 
     return first_at_or_after(queue, store.log.segments.start)  # type: ignore[arg-type]
+
+
+def test_a_search_by_time_misses_nothing_where_the_clock_was_set_back(kit: StoreKit) -> None:
+    store = kit.open()
+    times: list[int] = []
+    for step_ms in (0, -30_000, 3_600_000, -3_600_000):
+        kit.clock.step(step_ms)
+        for _ in range(40):
+            kit.clock.forward(1_000)
+            store.begin(kit.clock.now_ms())
+            times.append(store.now_ms)
+            fill(store, 1)
+    store.tick(kit.clock.steady_ms())
+    store.tick(kit.clock.steady_ms() + 10_000)
+    reader = StoreReader(str(kit.root))
+    for wanted in range(times[0] - 2_500, times[-1] + 3_000, 500):
+        expected = next((number for number, time in enumerate(times) if time >= wanted), len(times))
+        assert reader.offset_at("T", 0, wanted) == expected
+    store.close()

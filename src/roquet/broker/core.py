@@ -46,7 +46,7 @@ from roquet.settings import BrokerSettings, Value
 from roquet.store.disk import Cold, Disk
 from roquet.store.recovery import Progress
 from roquet.store.store import Store
-from roquet.wall import step_text
+from roquet.store.wall import step_text
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import RESPONSE, Command, decode, from_json
 from roquet.wire.frame import JSON, Frame

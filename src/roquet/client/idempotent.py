@@ -60,7 +60,7 @@ class Seen:
         *,
         count_max: int = COUNT_MAX,
         age_max_s: float = AGE_MAX_S,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Raises Damaged when the file is there and is not one of ours."""
         import sqlite3  # here, since not every Python has it, and the client does without
@@ -68,7 +68,7 @@ class Seen:
         self.path = path
         self.count_max = count_max
         self.age_max_s = age_max_s
-        self._clock = clock
+        self._clock = clock or unset_clock()
         self._lock = threading.Lock()
         self._since_tidy = 0
         self._base = sqlite3.connect(":memory:" if path is None else os.fspath(path), check_same_thread=False, isolation_level=None)
@@ -219,3 +219,9 @@ def failed_of(result: Any, messages: list[ReceivedMessage]) -> list[ReceivedMess
     if result is False or result is Outcome.RETRY_LATER or result is Outcome.ROLLBACK or isinstance(result, (RetryLater, Suspend)):
         return messages
     return []
+
+
+def unset_clock() -> Callable[[], float]:
+    """The wall clock as if nobody set it from now on: one that is ahead for a moment must not make everything too old to be known."""
+    ahead_s = time.time() - time.monotonic()
+    return lambda: time.monotonic() + ahead_s

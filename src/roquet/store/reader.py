@@ -30,6 +30,7 @@ from roquet.store.queue import BLANK_ENTRY, ENTRIES, ENTRY, ENTRY_SIZE, unpack_e
 from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records
 from roquet.store.segments import OpenFiles, Segments
+from roquet.store.times import first_from
 from roquet.wire.record import BORN_HOST_V6
 
 Entries = npt.NDArray[np.void]
@@ -150,14 +151,11 @@ class StoreReader:
     def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
         """The first offset whose message was stored at or after this time; the end when there is none."""
         row = self._complete(topic, queue_id)
-        low, high = row.first, row.end
-        while low < high:
-            middle = (low + high) // 2
-            if self._store_ms(row, middle) >= time_ms:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        manifest = self._manifest()
+        set_backs = manifest.set_backs if manifest is not None else ()
+        return first_from(
+            row.first, row.end, time_ms, set_backs, lambda offset: self._entry(row, offset)[0], lambda offset: self._store_ms(row, offset)
+        )
 
     def entries(self, topic: str, queue_id: int, start: int, stop: int) -> Entries:
         """The entries start <= offset < stop. Blank ones (size 0x7FFFFFFF) stand for messages that the log lost. Raises Gone."""

@@ -36,7 +36,8 @@ from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_afte
 from roquet.store.retention import HOUR_MS, LogFile
 from roquet.store.scan import CHUNK, Hole, parse
 from roquet.store.segments import OpenFiles, Segments
-from roquet.wall import STEP_MS, WallWatch, span_text
+from roquet.store.times import first_from
+from roquet.store.wall import STEP_MS, WallWatch, span_text
 from roquet.wire.record import BORN_HOST_V6, FRONT, FRONTS, MAGIC_V1, STORE_HOST_V6
 
 log = logging.getLogger("roquet.store")
@@ -803,36 +804,13 @@ class Store:
         return at if after_ms == time_ms or before_ms < 0 or after_ms - time_ms < time_ms - before_ms else at - 1
 
     def first_from(self, queue: ConsumeQueue, time_ms: int) -> int:
-        """The first message stored at or after this time; the end of the queue when all are older. Raises Cold.
+        """The first message stored at or after this time; the end of the queue when all are older. Raises Cold."""
 
-        Where the clock was set back, times come a second time: the stretches between such places are searched one after the other,
-        so nothing that was stored at or after this time stands before the answer.
-        """
-        low = queue.first
-        for place in (*self.set_backs, None):
-            stop = queue.visible if place is None else max(low, self._first_behind(queue, place))
-            high = stop
-            while low < high:
-                middle = (low + high) // 2
-                if self._stored_at(queue, middle) >= time_ms:
-                    high = middle
-                else:
-                    low = middle + 1
-            if low < stop:
-                return low
-        return low
+        def place_of(offset: int) -> int:
+            entry = queue.entry(offset)
+            return -1 if entry is None else entry[0]
 
-    def _first_behind(self, queue: ConsumeQueue, log_offset: int) -> int:
-        """The first visible entry whose record stands at or after this log offset. Raises Cold."""
-        low, high = queue.first, queue.visible
-        while low < high:
-            middle = (low + high) // 2
-            entry = queue.entry(middle)
-            if entry is not None and entry[0] >= log_offset:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return first_from(queue.first, queue.visible, time_ms, self.set_backs, place_of, lambda offset: self._stored_at(queue, offset))
 
     def _stored_at(self, queue: ConsumeQueue, offset: int) -> int:
         """-1 when it is gone."""
