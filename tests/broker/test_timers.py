@@ -476,6 +476,7 @@ step = st.one_of(
     st.tuples(st.just("kill"), st.just(0)),
     st.tuples(st.just("power"), st.integers(1, 60)),
     st.tuples(st.just("stop"), st.just(0)),
+    st.tuples(st.just("clock"), st.sampled_from([0, 0, -30 * HOUR_MS, -HOUR_MS, -5_000, -300, 5_000, 65_000, HOUR_MS, 30 * HOUR_MS])),
 )
 
 
@@ -498,6 +499,7 @@ class Model:
         self.offsets: dict[bytes, int] = {}  # body -> where its timer stands in the log
         self.asking: dict[int, tuple[str, bytes]] = {}  # opaque -> what was asked for
         self.seen: dict[bytes, int] = {}  # body -> its place in the topic's queue
+        self.latest_ms = 0  # that the clock ever showed after it was set; before that, store times tell more
         self.sync = flush == "SYNC_FLUSH"
         self.whole = self.open()
 
@@ -506,13 +508,13 @@ class Model:
 
     def do(self, name: str, value: Any) -> None:
         try:
-            getattr(self, name)(value)
+            getattr(self, "clock_set" if name == "clock" else name)(value)
         except PowerLost:
             self.lose_power()
 
     def send(self, delay: int) -> None:
         body = f"m{len(self.sent)}".encode()
-        self.sent[body] = self.clock.ms + delay
+        self.sent[body] = self.clock.now_ms() + delay
         properties = f"UNIQ_KEY\x01{body.decode()}\x02TIMER_DELAY_MS\x01{delay}"
         self.ask("send", body, RequestCode.SEND_MESSAGE_V2, send_fields(properties=properties), body)
 
@@ -559,6 +561,11 @@ class Model:
             self.whole.background.release()
             self.listen()
 
+    def clock_set(self, ahead_ms: int) -> None:
+        """The wall clock is ahead by so much, or behind, from now on."""
+        self.latest_ms = max(self.latest_ms, self.clock.now_ms(), self.clock.ms + ahead_ms)
+        self.clock.stepped_ms = ahead_ms
+
     def kill(self, _: int) -> None:
         self.disk.kill()
         self.whole = self.open()
@@ -595,7 +602,7 @@ class Model:
         bodies = [record.body for record in records]
         assert len(bodies) == len(set(bodies)), "delivered twice"
         for record in records:
-            assert record.store_timestamp >= self.sent[record.body], "early"
+            assert max(record.store_timestamp, self.latest_ms) >= self.sent[record.body], "early"
             assert self.seen.setdefault(record.body, record.queue_offset) == record.queue_offset, "delivered twice"
         return bodies
 
@@ -603,8 +610,9 @@ class Model:
         self.disk.stay_on()
         self.hold(False)
         self.check()
+        self.clock.stepped_ms = 0
         self.whole.pass_time(2_000)
-        self.whole.pass_time(40 * HOUR_MS, step=HOUR_MS // 4)
+        self.whole.pass_time(70 * HOUR_MS, step=HOUR_MS // 4)
         self.whole.pass_time(2_000)
         self.check()
         delivered = set(self.seen) | self.expired
@@ -623,6 +631,10 @@ class Model:
 @example(
     flush="ASYNC_FLUSH",
     steps=[("hold", True), ("send", 65_000), ("pass", 50), ("send", 65_000), ("pass", 50), ("hold", False)],
+)
+@example(
+    flush="ASYNC_FLUSH",
+    steps=[("send", 5_000), ("clock", HOUR_MS), ("pass", 1_000), ("clock", 0), ("send", 5_000), ("pass", 11_000), ("kill", 0)],
 )
 @example(
     flush="ASYNC_FLUSH",

@@ -405,9 +405,10 @@ class Timers:
                     self._fetch(cold)
                 return False
             end = 0 if entry is None else entry[0] + 1
-        # What was taken already, and what came when its time was over, stays due at once.
-        late = np.concatenate((self._batch, self.window.take(self.mark[0] + 1, WINDOW_ROWS)))
-        late[:, 0], self._batch = wall_ms, NO_ROWS
+        late = self.window.take(self.mark[0] + 1, WINDOW_ROWS)  # came when their time was over: they stay due at once
+        late[:, 0] = wall_ms
+        self.window.add(self._batch)  # was about to be fired, and may not be due any more
+        self._batch = NO_ROWS
         self._finished = [*{*self._finished, *self.files.forget_before(self.mark[0])}]
         self.done = self.done.put_back(wall_ms, end)
         self.window.add(late)
