@@ -427,15 +427,18 @@ def test_a_search_by_time_misses_nothing_where_the_clock_was_set_back(whole: Tim
         whole = started(whole.root, whole.clock)
     elif end == "stopped":
         whole = restarted(whole)
-    store = whole.broker.store
-    queue = store.queue("T", 0)
     for minute in range(-5, 200):
         wanted = start_ms + minute * 60_000 - 7
         first = next((n for n, time in enumerate(times) if time >= wanted), len(times))
-        assert store.first_from(queue, wanted) == first
+        last = max([n for n, time in enumerate(times) if time <= wanted], default=0)
         fields = {"topic": "T", "queueId": "0", "timestamp": str(wanted)}
-        found = int(whole.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields).fields["offset"])
-        assert found in (first, max(0, first - 1))
+
+        def found(**more: str) -> int:
+            return int(whole.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields | more).fields["offset"])  # noqa: B023
+
+        assert found(boundaryType="LOWER") == first
+        assert found(boundaryType="UPPER") == last
+        assert found() in (first, max(0, first - 1))
     whole.close()
 
 

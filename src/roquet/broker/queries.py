@@ -74,9 +74,9 @@ class Queries:
         elif header.boundary_type is None:
             offset = self.store.offset_by_time(queue, header.timestamp)
         elif header.boundary_type.upper() == "UPPER":
-            offset = max(self.store.first_from(queue, header.timestamp + 1) - 1, queue.first)
+            offset = max(self.store.times(queue).last_until(header.timestamp), queue.first)
         else:
-            offset = self.store.first_from(queue, header.timestamp)
+            offset = self.store.times(queue).first_from(header.timestamp)
         return command.reply(fields=encode(OffsetResponseHeader(offset)))
 
     def by_key(self, peer: Peer, command: Command) -> Command:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from roquet.store.queue import BLANK_ENTRY, ENTRIES, ENTRY, ENTRY_SIZE, unpack_e
 from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records
 from roquet.store.segments import OpenFiles, Segments
-from roquet.store.times import first_from
+from roquet.store.times import Times
 from roquet.wire.record import BORN_HOST_V6
 
 Entries = npt.NDArray[np.void]
@@ -153,9 +154,8 @@ class StoreReader:
         row = self._complete(topic, queue_id)
         manifest = self._manifest()
         set_backs = manifest.set_backs if manifest is not None else ()
-        return first_from(
-            row.first, row.end, time_ms, set_backs, lambda offset: self._entry(row, offset)[0], lambda offset: self._store_ms(row, offset)
-        )
+        place_of, stored_ms = (lambda offset: self._entry(row, offset)[0]), partial(self._store_ms, row)
+        return Times(row.first, row.end, set_backs, place_of, stored_ms).first_from(time_ms)
 
     def entries(self, topic: str, queue_id: int, start: int, stop: int) -> Entries:
         """The entries start <= offset < stop. Blank ones (size 0x7FFFFFFF) stand for messages that the log lost. Raises Gone."""

@@ -36,7 +36,7 @@ from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_afte
 from roquet.store.retention import HOUR_MS, LogFile
 from roquet.store.scan import CHUNK, Hole, parse
 from roquet.store.segments import OpenFiles, Segments
-from roquet.store.times import first_from
+from roquet.store.times import Times
 from roquet.store.wall import STEP_MS, WallWatch, span_text
 from roquet.wire.record import BORN_HOST_V6, FRONT, FRONTS, MAGIC_V1, STORE_HOST_V6
 
@@ -795,7 +795,7 @@ class Store:
 
     def offset_by_time(self, queue: ConsumeQueue, time_ms: int) -> int:
         """Upstream's rule: the message stored at that time, else the nearer neighbour (the earlier on a tie)."""
-        at = self.first_from(queue, time_ms)
+        at = self.times(queue).first_from(time_ms)
         if at == queue.first:
             return at
         if at == queue.visible:
@@ -803,14 +803,14 @@ class Store:
         before_ms, after_ms = self._stored_at(queue, at - 1), self._stored_at(queue, at)
         return at if after_ms == time_ms or before_ms < 0 or after_ms - time_ms < time_ms - before_ms else at - 1
 
-    def first_from(self, queue: ConsumeQueue, time_ms: int) -> int:
-        """The first message stored at or after this time; the end of the queue when all are older. Raises Cold."""
+    def times(self, queue: ConsumeQueue) -> Times:
+        """For a search by store time, which may raise Cold."""
 
         def place_of(offset: int) -> int:
             entry = queue.entry(offset)
             return -1 if entry is None else entry[0]
 
-        return first_from(queue.first, queue.visible, time_ms, self.set_backs, place_of, lambda offset: self._stored_at(queue, offset))
+        return Times(queue.first, queue.visible, self.set_backs, place_of, lambda offset: self._stored_at(queue, offset))
 
     def _stored_at(self, queue: ConsumeQueue, offset: int) -> int:
         """-1 when it is gone."""

@@ -6,7 +6,9 @@ known by their log offsets. Between two of them times rise, so each stretch can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 
 def first_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
@@ -20,17 +22,40 @@ def first_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def first_from(
-    first: int, end: int, time_ms: int, set_backs: Iterable[int], place_of: Callable[[int], int], stored_ms: Callable[[int], int]
-) -> int:
-    """The first queue offset stored at or after this time, `end` when all are older. Nothing before it was stored at or after it.
+@dataclass(frozen=True)
+class Times:
+    """The messages of a queue from offset `first` to before `end`. The functions tell log offset and store time of a queue offset,
+    -1 when it is gone; what they raise goes through."""
 
-    `place_of` and `stored_ms` tell log offset and store time of a queue offset, -1 when it is gone.
-    """
-    low = first
-    for place in set_backs:
-        stop = first_true(low, end, lambda offset, place=place: place_of(offset) >= place)  # type: ignore[misc]
-        low = first_true(low, stop, lambda offset: stored_ms(offset) >= time_ms)
-        if low < stop:
-            return low
-    return first_true(low, end, lambda offset: stored_ms(offset) >= time_ms)
+    first: int
+    end: int
+    set_backs: Sequence[int]
+    place_of: Callable[[int], int]
+    stored_ms: Callable[[int], int]
+
+    def first_from(self, time_ms: int) -> int:
+        """The first one stored at or after this time, `end` when all are older. Nothing before it was stored at or after it."""
+        for start, stop in self._stretches():
+            found = first_true(start, stop, lambda offset: self.stored_ms(offset) >= time_ms)
+            if found < stop:
+                return found
+        return self.end
+
+    def last_until(self, time_ms: int) -> int:
+        """The last one stored at or before this time, `first` - 1 when all are younger. Nothing behind it was stored until then."""
+        for start, stop in reversed(list(self._stretches())):
+            found = first_true(start, stop, lambda offset: self.stored_ms(offset) > time_ms)
+            if found > start:
+                return found - 1
+        return self.first - 1
+
+    def _stretches(self) -> Iterator[tuple[int, int]]:
+        start = self.first
+        for place in self.set_backs:
+            stop = first_true(start, self.end, partial(self._stands_behind, place))
+            yield start, stop
+            start = stop
+        yield start, self.end
+
+    def _stands_behind(self, place: int, offset: int) -> bool:
+        return self.place_of(offset) >= place
