@@ -47,7 +47,13 @@ async def run_nameserver(settings: NameServerSettings, *, data_dir: str, stop: a
     allow_many_files()
     clock = SystemClock()
     core = NameServer(settings, clock, RealDisk(), data_dir)
-    server = Server(core, clock, idle_s=settings.server_channel_max_idle_time_seconds, connections_max=settings.connections_max)
+    server = Server(
+        core,
+        clock,
+        idle_s=settings.server_channel_max_idle_time_seconds,
+        connections_max=settings.connections_max,
+        unfinished_max=settings.unfinished_frames_max,
+    )
     port = await server.listen(settings.bind_address, settings.listen_port)
     server.start_ticking()
     ready(f"{reachable(settings.bind_address)}:{port}")
@@ -73,7 +79,13 @@ async def run_broker(
     reading = ThreadBackground(asyncio.get_running_loop())
     caller = AsyncCaller()
     broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading)
-    server = Server(broker, clock, idle_s=settings.server_channel_max_idle_time_seconds, connections_max=settings.connections_max)
+    server = Server(
+        broker,
+        clock,
+        idle_s=settings.server_channel_max_idle_time_seconds,
+        connections_max=settings.connections_max,
+        unfinished_max=settings.unfinished_frames_max,
+    )
     try:
         broker.open(progress)
         port = await server.listen(settings.bind_address, settings.listen_port)

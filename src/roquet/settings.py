@@ -210,6 +210,9 @@ class NameServerSettings(Settings):
     broker_expiry_ms: int = setting(120_000, "a broker silent for this long is removed", low=1_000, high=3_600_000)
     server_channel_max_idle_time_seconds: int = setting(120, "close a connection with no traffic for this long", low=1, high=86_400)
     connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)
+    unfinished_frames_max: int = setting(
+        128 * MIB, "bytes of frames that have begun and not ended, of all connections: then some wait or go", low=64 * MIB, high=1 << 40
+    )
 
 
 @dataclass
@@ -232,6 +235,9 @@ class BrokerSettings(Settings):
     region_id: str = setting("DefaultRegion", "region named in send answers")
     trace_on: bool = setting(True, "tell producers that tracing is on")
     connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)
+    unfinished_frames_max: int = setting(
+        128 * MIB, "bytes of frames that have begun and not ended, of all connections: then some wait or go", low=64 * MIB, high=1 << 40
+    )
     server_channel_max_idle_time_seconds: int = setting(120, "close a connection with no traffic for this long", low=1, high=86_400)
 
     # permissions and automatic things

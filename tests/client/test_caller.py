@@ -10,6 +10,7 @@ import pytest
 
 from roquet.errors import CallTimeout, ConnectFailed, RoquetError
 from roquet.net.caller import AsyncCaller
+from roquet.net.unfinished import Unfinished
 from roquet.wire.command import Command
 from tests.client.tcp import fake_server
 
@@ -194,5 +195,37 @@ def test_oneway_frames_are_marked_and_a_full_pipe_makes_senders_wait() -> None:
                 await asyncio.sleep(0.001)
             assert all(command.is_oneway for command in server.cluster.requests(10))
             await caller.close()
+
+    run(test())
+
+
+def test_answers_that_never_end_are_bounded_over_all_servers_and_an_honest_server_is_heard() -> None:
+    async def test() -> None:
+        begun = (16 * 1024 * 1024 - 4).to_bytes(4, "big") + (10).to_bytes(4, "big") + b'{"code":0}' + bytes(15 * 1024 * 1024)
+
+        async def never_end(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+            writer.write(begun)
+
+        writers: list[asyncio.StreamWriter] = []
+        caller = AsyncCaller()
+        caller.unfinished = Unfinished(64 * 1024 * 1024)
+        greedy = [await asyncio.start_server(never_end, "127.0.0.1", 0) for _ in range(12)]
+        asked = [ask(caller, f"127.0.0.1:{one.sockets[0].getsockname()[1]}", Command(106), 60_000) for one in greedy]
+        async with fake_server() as server:
+            while caller.unfinished.held < 45 * 1024 * 1024:
+                await asyncio.sleep(0.01)
+            assert isinstance(await ask(caller, server.address, Command(106)), Command)
+            assert caller.unfinished.held <= 64 * 1024 * 1024
+            assert caller.unfinished.waiting
+            # Those that stopped are given up, so that the others come in.
+            failed, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            assert "unfinished frames" in str(failed.pop().result())
+        await caller.close()
+        for one in greedy:
+            one.close()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
     run(test())

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+
 KEPT_BYTES = 16 * 1024 * 1024
+LARGE_BYTES = 32 * 1024 * 1024
+"""Once this much was held at a time, what is free afterwards is given back."""
+CALM_S = 5.0
 
 
 def keep_memory() -> None:
@@ -10,3 +16,25 @@ def keep_memory() -> None:
     faulting it in again costs a tenth of a large batch and a third of a scan; but once something this large was freed, it takes
     that for usual. Harmless where it does not."""
     bytearray(KEPT_BYTES)
+
+
+def give_back_memory() -> None:
+    """Have the C library return what is free to the system. Harmless where it cannot."""
+    with contextlib.suppress(AttributeError, OSError):  # not the GNU library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class LargeMemory:
+    """Gives memory back when much of it was in use and then, for a while, was not."""
+
+    def __init__(self) -> None:
+        self._large_s = 0.0
+        self._large = False
+
+    def look(self, held: int, now_s: float) -> None:
+        """So many bytes are held now."""
+        if held >= LARGE_BYTES:
+            self._large, self._large_s = True, now_s
+        elif self._large and now_s - self._large_s >= CALM_S:
+            self._large = False
+            give_back_memory()

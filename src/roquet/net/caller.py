@@ -15,6 +15,7 @@ from typing import cast
 
 from roquet.errors import Broken, ConnectFailed, RoquetError
 from roquet.net.address import endpoint
+from roquet.net.unfinished import Unfinished
 from roquet.wire.calls import NEVER, Done, PendingCalls
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import Framer
@@ -28,6 +29,9 @@ Handler = Callable[[str, Command, Reply], None]
 CONNECT_TIMEOUT_MS = 3_000
 SILENT_MS = 10_000
 """A connection on which a call timed out and nothing at all has arrived for this long is taken for dead, and opened anew."""
+UNFINISHED_MAX = 128 * 1024 * 1024
+"""Bytes of answers that have begun and not ended, over all connections (net/unfinished.py)."""
+LET_IN_S = 0.05
 BACKLOG_MAX = 4 * 1024 * 1024
 """Bytes waiting to be written to one address above which `drained` makes its callers wait."""
 
@@ -43,6 +47,8 @@ class AsyncCaller:
         self._lines: dict[str, _Line] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER
+        self.unfinished = Unfinished(UNFINISHED_MAX)
+        self._letting_in = False
 
     def now_ms(self) -> int:
         return int(self._loop.time() * 1000)
@@ -110,6 +116,19 @@ class AsyncCaller:
 
     # -- inside
 
+    def note_unfinished(self, line: _Line, have: int, need: int, *, fresh: bool) -> None:
+        """Servers together may make a client hold so much of answers that do not end, and no more."""
+        self.unfinished.note(line, have, need, self._loop.time(), fresh=fresh)
+        if self.unfinished.waiting and not self._letting_in:
+            self._letting_in = True
+            self._loop.call_later(LET_IN_S, self._let_in)
+
+    def _let_in(self) -> None:
+        self.unfinished.tick(self._loop.time())
+        self._letting_in = self.unfinished.waiting > 0
+        if self._letting_in:
+            self._loop.call_later(LET_IN_S, self._let_in)
+
     def _open(self, address: str) -> _Line:
         line = self._lines[address] = _Line(self, address, self._loop)
         line.connect()
@@ -153,6 +172,7 @@ class _Line(asyncio.Protocol):
         self._out: list[bytes] = []
         self._flushing = False  # a flush is scheduled for this turn of the loop
         self._paused = False
+        self._partial = False  # part of a frame has come
         self._waiters: list[asyncio.Future[None]] = []
         self._lost = loop.create_future()
 
@@ -224,9 +244,17 @@ class _Line(asyncio.Protocol):
     # -- reading
 
     def data_received(self, data: bytes) -> None:
+        if self.ended:
+            return
         self.heard_ms = int(self._loop.time() * 1000)
         try:
-            for frame in self._framer.feed(data):
+            frames = self._framer.feed(data)
+            have = self._framer.buffered
+            if have or self._partial:
+                fresh = bool(frames) or not self._partial
+                self._partial = have > 0
+                self.caller.note_unfinished(self, have, self._framer.needed, fresh=fresh)
+            for frame in frames:
                 command = decode(frame)
                 if command.flag & 1:
                     self.calls.answer(command)
@@ -235,6 +263,18 @@ class _Line(asyncio.Protocol):
         except Broken as error:
             log.warning("x %s %s", self.address, error)
             self.end(ConnectFailed(f"{self.address} sent bytes that are not the protocol: {error}; is this a RocketMQ port?"))
+
+    def hold_reading(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def go_on_reading(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def close(self, reason: str) -> None:
+        log.warning("x %s closed: %s", self.address, reason)
+        self.end(ConnectFailed(f"the connection to {self.address} was closed by this client: {reason}"))
 
     def _asked(self, command: Command) -> None:
         handler = self.caller.handler
@@ -266,6 +306,8 @@ class _Line(asyncio.Protocol):
         if self.ended:
             return
         self.ended = True
+        self._framer = Framer()
+        self.caller.unfinished.forget(self)
         if self.caller._lines.get(self.address) is self:
             del self.caller._lines[self.address]
         if self._transport is not None:

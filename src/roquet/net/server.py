@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from roquet.errors import Broken
+from roquet.net.buffers import LargeMemory
 from roquet.net.processor import ProcessorTime
+from roquet.net.unfinished import Unfinished
 from roquet.ports import Clock, Peer
 from roquet.wire.frame import Frame, Framer
 
@@ -25,10 +27,10 @@ WRITE_BUFFER_HIGH = 1024 * 1024
 """Above this nothing more is read from the peer until it has taken its answers."""
 WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """Above this the peer is closed: it asked for more than it reads."""
-
-
 WAITING_MAX = 256 * 1024 * 1024
 """The same for all connections together."""
+UNFINISHED_MAX = 128 * 1024 * 1024
+"""Bytes of frames that have begun and not ended, over all connections (net/unfinished.py)."""
 
 
 class Core(Protocol):
@@ -43,7 +45,7 @@ class Connection(asyncio.Protocol):
     """One accepted connection; to the core it is a Peer."""
 
     __slots__ = (
-        "_busy", "_framer", "_loop", "_out", "_out_size", "_scheduled", "_server", "_transport", "_waiting",
+        "_busy", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_scheduled", "_server", "_transport", "_unread", "_waiting",
         "active", "address", "closed", "host",
     )  # fmt: skip
 
@@ -56,6 +58,9 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes | memoryview] = []
         self._out_size = 0
         self._waiting = 0  # bytes the peer has not read, as last looked at
+        self._unread = False  # it does not take its answers: nothing more is read from it
+        self._held = False  # there is no memory for the rest of its frame: the same
+        self._partial = False  # part of a frame has come
         self._busy = False  # inside data_received, which writes at its end
         self._scheduled = False
         self.active = True  # traffic since the last look for idle connections
@@ -92,6 +97,28 @@ class Connection(asyncio.Protocol):
                 self._busy = False
             if self._out:
                 self._flush()
+        framer = self._framer
+        have = framer.buffered
+        if have or self._partial:
+            fresh = bool(frames) or not self._partial
+            self._partial = have > 0
+            if not self.closed:
+                self._server.unfinished.note(self, have, framer.needed, self._loop.time(), fresh=fresh)
+
+    def hold_reading(self) -> None:
+        self._held = True
+        self._read_on()
+
+    def go_on_reading(self) -> None:
+        self._held = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            if self._held or self._unread:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     def send(self, data: bytes | memoryview) -> None:
         if self.closed:
@@ -126,17 +153,19 @@ class Connection(asyncio.Protocol):
         return change
 
     def pause_writing(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            self._transport.pause_reading()
+        self._unread = True
+        self._read_on()
 
     def resume_writing(self) -> None:
         self._server.note_waiting(self, self._transport.get_write_buffer_size())
-        with contextlib.suppress(RuntimeError):
-            self._transport.resume_reading()
+        self._unread = False
+        self._read_on()
 
     def connection_lost(self, error: Exception | None) -> None:
         was_closed, self.closed = self.closed, True
         self._out.clear()
+        self._framer = Framer()  # whoever still knows this peer must not keep what had come
+        self._server.unfinished.forget(self)
         self._server.note_waiting(self, 0)
         if self._server.forget(self) or not was_closed:
             self._server.core.disconnected(self)
@@ -161,18 +190,21 @@ class Connection(asyncio.Protocol):
 class Server:
     """The listening sockets of one core, its connections, and the clock that drives it."""
 
-    def __init__(self, core: Core, clock: Clock, *, idle_s: int, connections_max: int) -> None:
+    def __init__(self, core: Core, clock: Clock, *, idle_s: int, connections_max: int, unfinished_max: int = UNFINISHED_MAX) -> None:
         self.core = core
         self.clock = clock
         self.idle_s = idle_s
         self.connections_max = connections_max
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
+        self.unfinished = Unfinished(unfinished_max)
+        self._memory = LargeMemory()
         self._listening: list[asyncio.Server] = []
         self._ticking: asyncio.TimerHandle | None = None
         self._idle_due = self.loop.time() + idle_s
         self._refused = 0
         self._waiting = 0  # bytes that slow readers have not read yet, over all connections
+        self._slow: dict[Connection, int] = {}  # and of each of them
         self._tick_due = self.loop.time()
         self.on_lateness: Callable[[int], None] = lambda late_ms: None
         """Told at every tick how late it came: how long what is read now may have waited."""
@@ -201,6 +233,8 @@ class Server:
             self.core.tick(self.clock.steady_ms())
         except Exception:
             log.exception("! tick failed")
+        self.unfinished.tick(self.loop.time())
+        self._memory.look(self.unfinished.held + self._waiting, self.loop.time())
         if self.loop.time() >= self._idle_due:
             self._idle_due = self.loop.time() + self.idle_s
             self._close_idle()
@@ -223,10 +257,20 @@ class Server:
         return True
 
     def note_waiting(self, connection: Connection, size: int) -> None:
-        """Bound what waits for all slow readers together: the one that goes beyond it is closed."""
+        """Bound what waits for all slow readers together. Beyond it the one with most is closed: whoever goes beyond it just now may be
+        honest and only late."""
         self._waiting += connection.waits(size)
-        if self._waiting > WAITING_MAX and not connection.closed:
-            connection.close(f"{self._waiting} bytes wait for peers that do not read, limit is {WAITING_MAX}")
+        if size:
+            self._slow[connection] = size
+        else:
+            self._slow.pop(connection, None)
+        while self._waiting > WAITING_MAX and self._slow:
+            most = max(self._slow, key=self._slow.__getitem__)
+            most.close(
+                f"{self._waiting} bytes wait for peers that do not read, limit is {WAITING_MAX}, and it has most: {self._slow[most]}"
+            )
+            del self._slow[most]
+            self._waiting += most.waits(0)
 
     def forget(self, connection: Connection) -> bool:
         if connection in self.connections:

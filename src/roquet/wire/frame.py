@@ -40,6 +40,11 @@ class Framer:
     def buffered(self) -> int:
         return self._have
 
+    @property
+    def needed(self) -> int:
+        """Bytes that the frame has which has begun, as far as is known."""
+        return self._need
+
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames completed by these bytes, in order.
 
