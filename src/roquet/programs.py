@@ -31,6 +31,11 @@ Ready = Callable[[str], None]
 
 T = TypeVar("T")
 
+OPEN_FILES_MAX = 4_096
+"""Files of the log and the queues that stay open; fewer where the system allows few."""
+OTHER_FILES = 64
+"""Descriptors for all else: libraries, the loop, tables being saved, calls to name servers."""
+
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a program's main coroutine, on uvloop where there is one."""
@@ -44,14 +49,14 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 async def run_nameserver(settings: NameServerSettings, *, data_dir: str, stop: asyncio.Event, ready: Ready) -> None:
     """Serve until `stop` is set."""
-    allow_many_files()
+    connections_max = connections_within(allow_many_files(), settings.connections_max)
     clock = SystemClock()
     core = NameServer(settings, clock, RealDisk(), data_dir)
     server = Server(
         core,
         clock,
         idle_s=settings.server_channel_max_idle_time_seconds,
-        connections_max=settings.connections_max,
+        connections_max=connections_max,
         unfinished_max=settings.unfinished_frames_max,
     )
     port = await server.listen(settings.bind_address, settings.listen_port)
@@ -73,17 +78,20 @@ async def run_broker(
 
     `own_process`: nobody else's objects live here, so the garbage collector may be tuned for ours.
     """
-    allow_many_files()
+    files_max = allow_many_files()
+    store_files = min(OPEN_FILES_MAX, files_max // 4)
+    connections_max = connections_within(files_max - store_files, settings.connections_max)
     clock = SystemClock()
     background = ThreadBackground(asyncio.get_running_loop())
     reading = ThreadBackground(asyncio.get_running_loop())
     caller = AsyncCaller()
     broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading)
+    broker.store.files.limit = store_files
     server = Server(
         broker,
         clock,
         idle_s=settings.server_channel_max_idle_time_seconds,
-        connections_max=settings.connections_max,
+        connections_max=connections_max,
         unfinished_max=settings.unfinished_frames_max,
     )
     try:
@@ -131,12 +139,23 @@ def quiet_collector() -> None:
     gc.set_threshold(100_000, 20, 50)
 
 
-def allow_many_files() -> None:
-    """Connections and queue files: as many as the system lets us have."""
+def connections_within(files_max: int, asked: int) -> int:
+    """How many connections may be open, so that accepting one does not take the descriptor that the store or a call needs."""
+    room = max(1, files_max - OTHER_FILES)
+    if asked > room:
+        log.warning("connectionsMax=%d, but the limit of open files leaves room for %d: raise it (ulimit -n), or connections "
+                    "beyond that are refused", asked, room)  # fmt: skip
+    return min(asked, room)
+
+
+def allow_many_files() -> int:
+    """Connections and queue files: as many as the system lets us have. Returns how many that are."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
+    if soft < hard or (hard == resource.RLIM_INFINITY != soft):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 def memory_bytes() -> int:

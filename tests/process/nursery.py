@@ -3,7 +3,7 @@
 A start costs a second of imports on a busy core; a test that starts a broker fifty times would spend its life on them. The
 child runs `roquet.cli.main.main` as `python -m roquet` does, with its output in a file, and is a process of its own.
 
-    in:   {"argv": [...], "output": path}      out:   {"pid": n}
+    in:   {"argv": [...], "output": path}      out:   {"pid": n}      with "files": as if under `ulimit -n` of that
     in:   {"reap": pid}                        out:   {"status": n}      after the caller saw it end; negative: the signal
     end of input                               what still runs is killed
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 
@@ -19,7 +20,7 @@ import roquet.cli.main
 import roquet.programs  # so that no child imports it
 
 
-def start(argv: list[str], output: str) -> int:
+def start(argv: list[str], output: str, files: int | None) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -30,6 +31,8 @@ def start(argv: list[str], output: str) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 1)
         os.dup2(1, 2)
+        if files is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
         code = roquet.cli.main.main(argv)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -51,7 +54,7 @@ def serve() -> None:
             children.discard(wanted["reap"])
             answer = {"status": os.waitstatus_to_exitcode(status)}
         else:
-            pid = start(wanted["argv"], wanted["output"])
+            pid = start(wanted["argv"], wanted["output"], wanted.get("files"))
             children.add(pid)
             answer = {"pid": pid}
         print(json.dumps(answer), flush=True)

@@ -39,18 +39,19 @@ class Nursery:
         self._answer()
         self._numbers = itertools.count()
 
-    def start(self, argv: list[str], directory: Path) -> Program:
+    def start(self, argv: list[str], directory: Path, files: int | None = None) -> Program:
         output = directory / f"output-{next(self._numbers)}.txt"
         output.touch()
-        return Program(self, self._ask({"argv": argv, "output": str(output)})["pid"], output)
+        return Program(self, self._ask({"argv": argv, "output": str(output), "files": files})["pid"], output)
 
-    def broker(self, directory: Path, settings: Mapping[str, str] | None = None) -> Broker:
-        """A broker with its store in `directory`/store; it has booted when this returns. Started again, it keeps its port."""
-        broker = self.begin_broker(directory, settings)
+    def broker(self, directory: Path, settings: Mapping[str, str] | None = None, files: int | None = None) -> Broker:
+        """A broker with its store in `directory`/store; it has booted when this returns. Started again, it keeps its port.
+        `files`: how many it may have open."""
+        broker = self.begin_broker(directory, settings, files)
         broker.program.wait_for("boot success")
         return broker
 
-    def begin_broker(self, directory: Path, settings: Mapping[str, str] | None = None) -> Broker:
+    def begin_broker(self, directory: Path, settings: Mapping[str, str] | None = None, files: int | None = None) -> Broker:
         """The same, and it is only about to boot."""
         port_file = directory / "port"
         if not port_file.exists():
@@ -68,7 +69,7 @@ class Nursery:
         } | dict(settings or {})
         config = directory / "broker.conf"
         config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-        program = self.start(["broker", "-c", str(config)], directory)
+        program = self.start(["broker", "-c", str(config)], directory, files)
         return Broker(program, ("127.0.0.1", port), directory / "store")
 
     def name_server(self, directory: Path, settings: Mapping[str, str] | None = None) -> Server:

@@ -69,6 +69,10 @@ class Disk(Protocol):
         """Open for reading and writing. With `size`, create it (sparse) when missing and make it at least that long."""
         ...
 
+    def when_short(self, close_some: Callable[[], bool]) -> None:
+        """There may be too few file descriptors: call this, from whatever thread, and try again if it closed any."""
+        ...
+
     def exists(self, path: str) -> bool: ...
 
     def list(self, path: str) -> list[str]:
@@ -107,6 +111,11 @@ class Disk(Protocol):
         """Take an exclusive lock on a file, made if missing, or on a directory; returns the function that releases it. Raises
         OSError with EAGAIN or EACCES when somebody else holds it."""
         ...
+
+
+def is_shortage(error: object) -> bool:
+    """No file descriptor was free. Nothing was done, and it may be tried again."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 SCRATCH = memoryview(bytearray(1 << 20))
@@ -219,9 +228,21 @@ def used_share(blocks: int, free: int, available: int) -> float:
 
 
 class RealDisk:
+    _close_some: Callable[[], bool] | None = None
+
+    def when_short(self, close_some: Callable[[], bool]) -> None:
+        self._close_some = close_some
+
+    def _open(self, path: str, flags: int) -> int:
+        while True:
+            try:
+                return os.open(path, flags | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                if not is_shortage(error) or self._close_some is None or not self._close_some():
+                    raise
+
     def open(self, path: str, *, size: int | None = None) -> DiskFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if size is not None else 0)
-        file = RealFile(path, os.open(path, flags, 0o644))
+        file = RealFile(path, self._open(path, os.O_RDWR | (os.O_CREAT if size is not None else 0)))
         if size is not None and file.size() < size:
             file.truncate(size)
         return file
@@ -260,7 +281,7 @@ class RealDisk:
         os.replace(old, new)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
@@ -307,14 +328,14 @@ class ReadOnlyDisk(RealDisk):
     def open(self, path: str, *, size: int | None = None) -> DiskFile:
         if size is not None:
             raise self._refuse(path)
-        return RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return RealFile(path, self._open(path, os.O_RDONLY))
 
     def view(self, path: str) -> memoryview:
         """All bytes that the file has now, mapped. They stay readable when the file is removed. Touch only what is known to be
         there: should the file be cut meanwhile, bytes behind its new end must not be looked at."""
         import mmap
 
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = self._open(path, os.O_RDONLY)
         try:
             size = os.fstat(fd).st_size
             return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roquet.ports import Clock
-from roquet.store.disk import Cold, Disk, DiskFile
+from roquet.store.disk import Cold, Disk, DiskFile, is_shortage
 from roquet.wire.hashing import java_hash, java_hashes
 
 HEADER = struct.Struct(">qqqqii")
@@ -442,7 +442,11 @@ class KeyIndex:
                     self.disk.sync_dir(self.directory)
                 self._safe_ms = upto
             except OSError as error:
-                self._sync_failed = str(error)
+                if is_shortage(error):  # of the directory: the files are safe, their names are tried again
+                    self._named = True
+                    self._dirty |= {file.name: file for file in files}
+                else:
+                    self._sync_failed = str(error)
                 raise
             finally:
                 self._syncing = False
@@ -553,6 +557,8 @@ class KeyIndex:
         try:
             opened = self.disk.open(self._path(name))
         except OSError as error:
+            if is_shortage(error):
+                raise  # nothing is wrong with the file
             return f"cannot be opened ({error})"
         file = IndexFile(name, opened)
         trouble = ""

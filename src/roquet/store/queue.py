@@ -109,18 +109,28 @@ class ConsumeQueue:
         self.tail_start += len(tail) // ENTRY_SIZE
         self.tail = bytearray()
 
-    def syncer(self) -> Callable[[], None]:
-        """Work (may block) that makes the written entries safe: every file that was written since the last time."""
-        position = self.synced * ENTRY_SIZE
-        files = [self.segments.file(base) for base in self.segments.bases if base + self.segments.size > position]
+    def syncer(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """(work that makes the written entries safe and may block, what to call when it was not done). Files are opened for it one
+        after the other: of ten thousand queues not all can be open at once."""
+        segments, before, named = self.segments, self.synced, self.segments.new_since_sync
+        bases = [base for base in segments.bases if base + segments.size > before * ENTRY_SIZE]
         self.synced = self.tail_start
-        disk, directory = self.segments.files.disk, self.segments.directory if self.segments.new_since_sync else None
-        self.segments.new_since_sync = False
+        segments.new_since_sync = False
+        disk, directory = segments.files.disk, segments.directory
 
         def work() -> None:
-            for file in files:
-                file.sync()
-            if directory is not None:
+            for base in bases:
+                try:
+                    file = disk.open(segments.path(base))
+                except FileNotFoundError:
+                    if base in segments.bases:
+                        raise  # nobody removed it who may
+                    continue
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            if named:
                 with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile: there is nothing left to keep
                     disk.sync_dir(directory)
                     # The directory may be new itself, and its topic's too: their names must be as safe.
@@ -128,7 +138,11 @@ class ConsumeQueue:
                     disk.sync_dir(topic)
                     disk.sync_dir(topic.rpartition("/")[0])
 
-        return work
+        def not_done() -> None:
+            self.synced = min(self.synced, before)
+            segments.new_since_sync |= named
+
+        return work, not_done
 
     def start_at(self, offset: int) -> None:
         """An empty queue whose first entry will be this one. `keep_number` writes that into its files."""

@@ -26,13 +26,23 @@ def file_name(base: int) -> str:
 class OpenFiles:
     """The open files of a store, the longest unused closed first when there are too many.
 
-    A file dropped here stays usable to whoever still holds it (a sync in the background), and closes with its last user.
+    A file dropped here stays usable to whoever still holds it (a sync in the background), and closes with its last user. When the
+    process has no descriptor left, some of these are closed: every one of them can be opened again.
     """
 
     def __init__(self, disk: Disk, limit: int = 4_096) -> None:
         self.disk = disk
         self.limit = limit
         self._files: OrderedDict[tuple[str, int], DiskFile] = OrderedDict()
+        disk.when_short(self._close_some)
+
+    def _close_some(self) -> bool:
+        """The longest unused half of them, in whatever thread."""
+        count = (len(self._files) + 1) // 2
+        with contextlib.suppress(KeyError):
+            for _ in range(count):
+                self._files.popitem(last=False)
+        return count > 0
 
     def get(self, directory: str, base: int, size: int | None = None) -> DiskFile:
         """The file of this row that starts at `base`; with `size`, made when it is missing."""
@@ -40,7 +50,7 @@ class OpenFiles:
         file = self._files.get(key)
         if file is None:
             file = self._files[key] = self.disk.open(f"{directory}/{file_name(base)}", size=size)
-            if len(self._files) > self.limit:
+            while len(self._files) > self.limit:
                 self._files.popitem(last=False)
         else:
             with contextlib.suppress(KeyError):  # retention's look-ups in the background may drop it this instant

@@ -26,7 +26,7 @@ from roquet.settings import BrokerSettings, delay_levels_ms
 from roquet.store import lost, retention
 from roquet.store.batch import Batch, Longs
 from roquet.store.checkpoint import Checkpoint
-from roquet.store.disk import Cold, Disk
+from roquet.store.disk import Cold, Disk, is_shortage
 from roquet.store.documents import Document
 from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
@@ -59,6 +59,9 @@ DOUBT_MS = 3_600_000
 SYNC_DERIVED_MS = 10_000
 """Queues and index are synced this often; after a crash at most so much of the log is read again."""
 
+
+SHORTAGE_TOLD_MS = 60_000
+"""How often the log says that files are short."""
 
 Staged = tuple[ConsumeQueue, int, int, int]
 """(queue, its `next` before and after, the log's end after): what one put changed."""
@@ -124,6 +127,7 @@ class Store:
         self._ages_due_ms = 0  # before this (steady) time no log file goes for its age
         self.set_backs: list[int] = []
         """Log offsets where the wall clock had been set back: between two of them store times rise."""
+        self._shortage_told_ms = 0
         self.checkpointed = -1
         """Up to here the derived files are on disk."""
 
@@ -320,7 +324,7 @@ class Store:
         if self._tails:
             raise OSError(errno.ENOSPC, f"{len(self._tails)} queues have entries that are not in their files")
         for queue in self._dirty:
-            queue.syncer()()
+            queue.syncer()[0]()
         self._settle()
         index_ms = self.index.sync()
         self.checkpoint.note(log_ms=self._last_store_ms, queues_ms=self._last_store_ms, index_ms=index_ms)
@@ -556,6 +560,12 @@ class Store:
             log.error("%s; no more messages are taken. Check the disk, then restart the broker.", why)
             self.log.flushed.give_up()
 
+    def _short_of_files(self, error: object) -> None:
+        """What needed a file descriptor was not done, and is tried again by itself."""
+        if self.clock.steady_ms() >= self._shortage_told_ms:
+            self._shortage_told_ms = self.clock.steady_ms() + SHORTAGE_TOLD_MS
+            log.warning("there are too few file descriptors, the store waits for some: %s. Raise the limit (ulimit -n).", error)
+
     def _show(self, staged: Iterable[Staged]) -> None:
         woken: dict[ConsumeQueue, None] = {}
         for queue, _, after, _ in staged:
@@ -582,14 +592,25 @@ class Store:
         """Group commit: one fsync at a time; whoever comes while it runs shares the next one."""
         if self._flushing or self.failed or self.log.written <= self.log.flushed.value:
             return
+        try:
+            target, work = self.log.syncer()
+        except OSError as error:
+            if is_shortage(error):
+                self._short_of_files(error)
+            else:
+                self.fail(f"the log could not be opened for its fsync: {error}")
+            return
         self._flushing = True
         self.flushing_since_ms = self.clock.steady_ms()
         last_ms = self._last_store_ms
-        target, work = self.log.syncer()
 
         def done(result: object) -> None:
             self._flushing = False
             self.flushing_since_ms = -1
+            if is_shortage(result):
+                self._short_of_files(result)  # the next tick tries again
+                self.log.segments.new_since_sync = True
+                return
             if isinstance(result, Exception):
                 self.fail(f"fsync of the log failed: {result}")
                 return
@@ -620,6 +641,9 @@ class Store:
             try:
                 queue.write_tail()
             except OSError as error:
+                if is_shortage(error):
+                    self._short_of_files(error)
+                    return
                 log.warning("queue %s/%d could not be written: %s", queue.topic, queue.queue_id, error)
                 self.full = self.full or f"the disk is full: {error}"
                 return
@@ -639,6 +663,7 @@ class Store:
         dirty, self._dirty = self._dirty, set()
         manifest = self._manifest(clean=False, end=end)
         checkpoint = self.checkpoint
+        not_done: list[Callable[[], None]] = []
 
         def log_flushed(flushed: bool) -> None:
             if not flushed:
@@ -646,10 +671,15 @@ class Store:
                 self._syncing_derived = False
                 return
             works = [queue.syncer() for queue in sorted(dirty, key=place_of)]
-            index_work = self.index.begin_sync()
+            not_done.extend(undo for _, undo in works)
+            try:
+                index_work = self.index.begin_sync()
+            except OSError as error:
+                synced(error)
+                return
 
             def work() -> int:
-                for one in works:
+                for one, _ in works:
                     one()
                 return index_work()
 
@@ -658,6 +688,13 @@ class Store:
 
         def synced(result: int | Exception) -> None:
             self._derived_at_work = False
+            if is_shortage(result):
+                self._short_of_files(result)
+                for undo in not_done:
+                    undo()
+                self._dirty |= {queue for queue in dirty if self.queues.get((queue.topic, queue.queue_id)) is queue}
+                self._syncing_derived = False
+                return
             if isinstance(result, Exception):
                 self._syncing_derived = False
                 self.fail(f"fsync of queues or index failed: {result}")

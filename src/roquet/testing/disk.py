@@ -360,6 +360,9 @@ class SimDisk:
 
     # Disk
 
+    def when_short(self, close_some: Callable[[], bool]) -> None:
+        """Descriptors never run out here."""
+
     def open(self, path: str, *, size: int | None = None) -> SimFile:
         parent, name = self._parent(path)
         found = parent.names.get(name)
