@@ -201,8 +201,8 @@ class Admin:
 
     def runtime_table(self) -> dict[str, str]:
         stats, store = self.stats, self.store
-        log_, capacity = store.log, store.disk.total_bytes(store.root)
-        ratio = f"{store.disk.used_ratio(store.root):.2f}"
+        log_, capacity = store.log, store.disk.total_bytes(store.log.segments.directory)
+        ratio = f"{store.disk.used_ratio(log_.segments.directory):.2f}"
         rates = [stats.rates(seconds) for seconds in (10, 60, 600)]
         earliest = store.store_time_at(log_.start) if log_.start < log_.safe.value else -1
         rows: dict[str, object] = {
@@ -251,7 +251,7 @@ class Admin:
             "getTotalTps": " ".join(str(rate[2] + rate[3]) for rate in rates),
             "commitLogDiskRatio": ratio,
             f"commitLogDiskRatio_{log_.segments.directory}": ratio,
-            "consumeQueueDiskRatio": ratio,
+            "consumeQueueDiskRatio": f"{store.disk.used_ratio(store.root):.2f}",
             "commitLogMinOffset": log_.start,
             "commitLogMaxOffset": log_.safe.value,
         }

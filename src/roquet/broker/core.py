@@ -22,6 +22,7 @@ from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler
+from roquet.broker.handover import Handover
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
 from roquet.broker.missing import told_of
@@ -115,7 +116,8 @@ class Broker:
         )
         self.sender.refused -= {"DELAY", "TRAN_MSG"} | TIMER_PROPERTIES
         self.sender.recall_handle = self.timers.recall_handle
-        self.store.may_drop = self.timers.may_drop
+        self.handover = Handover(self.store, self.delays)
+        self.store.may_drop = self._may_drop
         self.sender.diversions.append(self.transactions.divert)
         self.sender.on_retry_topic = self.retries.on_send
         self.writer.diversions.append(self.timers.divert)
@@ -128,7 +130,7 @@ class Broker:
         self.members.on_left.append(self.filters.left)
         self.table = self._table()
         self._ticking = (
-            self.timers, self.delays, self.transactions, self.puller, self.store, self.flow, self.members, self.locks,
+            self.timers, self.delays, self.handover, self.transactions, self.puller, self.store, self.flow, self.members, self.locks,
             self.groups, self.offsets, self.filters, self.stats, self.registration,
         )  # fmt: skip
         self._fetches = 0
@@ -215,6 +217,11 @@ class Broker:
         """Something is being written in the background; a clean stop waits for that."""
         parts = (self.topics, self.groups, self.offsets, self.delays, self.filters)
         return self.store.busy or self.timers.busy or any(part.document.busy for part in parts)
+
+    def _may_drop(self, end: int) -> bool:
+        """Every part is asked, so that each begins to move what it needs."""
+        answers = [part.may_drop(end) for part in (self.timers, self.handover, self.transactions)]
+        return all(answers)
 
     def _changed(self, values: Mapping[str, Value]) -> None:
         """Settings were changed at run time: what was made from them is made again."""

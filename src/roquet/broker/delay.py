@@ -172,7 +172,7 @@ class Delays:
 
     def tick(self, now_ms: int) -> None:
         """Deliver what is due, and save the cursors now and then."""
-        if not self.store.refuse_writes():
+        if not self.store.refuse_own():
             self._deliver()
         self._save_when_due(now_ms)
 
@@ -249,6 +249,37 @@ class Delays:
             return due_ms <= now_ms + self.delays_ms[level - 1] + SLACK_MS
         # A level that messageDelayLevel no longer has: its delay is not known, but whether the record is from the future.
         return position < 0 or self.store.store_time_at(position) <= now_ms + SLACK_MS
+
+    # For `handover.py`
+
+    def is_reading(self, level: int) -> bool:
+        """It waits for the disk."""
+        return level in self._fetching
+
+    def wait_for(self, cold: Cold, level: int) -> None:
+        if level not in self._fetching:
+            self._fetch(cold, level)
+
+    def due_of(self, level: int, entry: tuple[int, int, int]) -> int:
+        """When to deliver it; at the latest its level's delay from now (see `_waits`)."""
+        position, size, due_ms = entry
+        if due_ms <= 0:
+            due_ms = self._due_by_record(level, position, size)
+        if level <= len(self.delays_ms):
+            due_ms = min(due_ms, self.store.now_ms + self.delays_ms[level - 1])
+        return due_ms
+
+    def record_of(self, entry: tuple[int, int, int]) -> Record | None:
+        return self._record(entry[0], entry[1])
+
+    def draft_of(self, record: Record, level: int) -> Draft | None:
+        return self._draft(record, level)
+
+    def reach(self, level: int, offset: int) -> None:
+        """Everything of this level before this offset is done with."""
+        self.offsets[level] = offset
+        self._due[level] = 0
+        self._unsaved = True
 
     def _fetch(self, cold: Cold, level: int) -> None:
         self._fetching.add(level)

@@ -534,7 +534,7 @@ class Timers:
     # Firing
 
     def _fire(self, now_ms: int) -> None:
-        if self._reading or self.store.steady_ms < self._retry_ms or self.store.refuse_writes():
+        if self._reading or self.store.steady_ms < self._retry_ms or self.store.refuse_own():
             return
         fired = 0
         while fired < FIRE_MAX:
@@ -672,7 +672,7 @@ class Timers:
         return entry is None or entry[0] < end
 
     def _move(self, now_ms: int) -> None:
-        if not self._move_below or self._reading or self.store.steady_ms < self._move_ms or self.store.refuse_writes():
+        if not self._move_below or self._reading or self.store.steady_ms < self._move_ms or self.store.refuse_own():
             return
         if len(self._movable):
             self._move_some(now_ms)

@@ -146,6 +146,7 @@ class Transactions:
         self._rested_ms = clock.steady_ms()
         self._turn = 0
         self._fetching = False
+        self._free = (0, 0)  # below this log offset nothing is pending, once the log is flushed up to that one
 
     # Opening
 
@@ -216,6 +217,23 @@ class Transactions:
         halves = self.store.find_queue(HALF_TOPIC, 0)
         return 0 if halves is None else max(0, halves.visible - self._base - self._done.count(1))
 
+    def may_drop(self, end: int) -> bool:
+        """Retention asks: is no prepared message pending below this log offset? One that is, is put again when its producer is asked."""
+        halves = self.store.find_queue(HALF_TOPIC, 0)
+        if halves is None:
+            return True
+        at = max(self._next_pending(self._base), halves.first)
+        try:
+            entry = halves.entry(at) if at < halves.visible else None
+        except Cold as cold:
+            self._wait_for(cold)
+            return False
+        if entry is not None and entry[0] < end:
+            return False
+        if end > self._free[0]:
+            self._free = (end, self.store.log.written)
+        return self.store.log.flushed.value >= self._free[1]
+
     # Preparing
 
     def divert(self, draft: Draft) -> None:
@@ -261,7 +279,7 @@ class Transactions:
             return command.reply()  # its producer is asked when the time comes
         if kind not in (COMMIT, ROLLBACK):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"commitOrRollback field wrong: {kind}, expected {UNKNOWN}, {COMMIT} or {ROLLBACK}")
-        why = self.store.refuse_writes()
+        why = self.store.refuse_own()
         if why:
             raise unavailable(why)
         record = self._prepared(header)
@@ -346,7 +364,7 @@ class Transactions:
                 log.warning("prepared messages could not be looked through: %s", refused.remark)
                 finished = True
             else:
-                finished = finished or bool(self.store.refuse_writes())
+                finished = finished or bool(self.store.refuse_own())
             if not self._fetching and finished:
                 self._round = None
                 self._rested_ms = now_ms
@@ -462,7 +480,7 @@ class Transactions:
         """Go on with a round; whether it is finished. Raises Cold when a message is not in memory."""
         staged = 0
         for _ in range(LOOKS_MAX):
-            if staged >= STAGED_MAX or self.store.refuse_writes():
+            if staged >= STAGED_MAX or self.store.refuse_own():
                 return False
             at = self._next_pending(current.at)
             if at >= min(halves.visible, current.end):

@@ -3,6 +3,10 @@
 Upstream's rules. A file older than the reserved time goes when one of these holds: the hour is one of `deleteWhen`, the
 disk is fuller than `diskMaxUsedSpaceRatio`, or somebody asked. Above 85 % files go whatever their age (if allowed). Above
 90 % writes are refused until use is down to 85 %. Always oldest first, a few a round, and never the last file.
+
+The broker's own moves and deliveries (timers, delays, transactions) go on up to 98 %: they are what frees the oldest files. Where the
+log has a file system of its own, both are looked at. When only the other one is short, just expired files go: it holds the entries
+of messages and not the messages, so removing young ones would lose much and free little.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ ROUND_MAX = 10
 """Files deleted in one round; the next comes with the next look, so that a burst of deletes does not stall the disk."""
 FORCED_RATIO = 0.85
 REFUSE_RATIO = 0.90
+RESERVE_RATIO = 0.98
 HOUR_MS = 3_600_000
 
 
@@ -50,14 +55,16 @@ def decide(
     used_ratio: float,
     manual: bool = False,
     writable: bool = True,
+    path: str = "",
 ) -> Decision:
-    """`hour` is local; `used_ratio` is of the log's file system; `writable` is what the last decision said."""
+    """`hour` is local; `used_ratio` is of the file system that holds `path`; `writable` is what the last decision said."""
+    disk = f"the disk of {path} is {used_ratio:.0%} used" if path else f"disk {used_ratio:.0%} used"
     ordered = sorted(files, key=lambda file: file.base)
     forced = settings.clean_file_forcibly_enable and used_ratio > FORCED_RATIO
     if forced:
-        why = f"disk {used_ratio:.0%} used, above {FORCED_RATIO:.0%} files of any age go"
+        why = f"{disk}, above {FORCED_RATIO:.0%} files of any age go"
     elif used_ratio > settings.disk_max_used_space_ratio / 100:
-        why = f"disk {used_ratio:.0%} used, above {settings.disk_max_used_space_ratio}% files older than {settings.file_reserved_time} h go"
+        why = f"{disk}, above {settings.disk_max_used_space_ratio}% files older than {settings.file_reserved_time} h go"
     elif manual:
         why = f"asked to delete files older than {settings.file_reserved_time} h"
     elif hour in hours(settings.delete_when):
@@ -80,9 +87,31 @@ def decide(
     if refuse:
         back = f"until use is down to {FORCED_RATIO:.0%}"
         reasons.append(
-            f"disk {used_ratio:.0%} used, writes are refused above {REFUSE_RATIO:.0%} {back}: free space or lower fileReservedTime"
+            f"{disk}, writes are refused above {REFUSE_RATIO:.0%} {back}: free space or lower fileReservedTime"
         )
     return Decision(tuple(chosen), not refuse, "; ".join(reasons))
+
+
+def decide_for_both(
+    files: Sequence[LogFile],
+    settings: BrokerSettings,
+    log_disk: tuple[str, float],
+    queue_disk: tuple[str, float],
+    *,
+    now_ms: int,
+    hour: int,
+    manual: bool = False,
+    writable: bool = True,
+) -> Decision:
+    """The same for a log and queues that may be on different file systems, each a (path, used ratio)."""
+    (path, ratio), (other_path, other_ratio) = log_disk, queue_disk
+    log_says = decide(files, settings, now_ms=now_ms, hour=hour, used_ratio=ratio, manual=manual, writable=writable, path=path)
+    if ratio == other_ratio:  # the same file system, or as good as that
+        return log_says
+    gentle = settings.replace(clean_file_forcibly_enable=False)
+    other = decide(files, gentle, now_ms=now_ms, hour=hour, used_ratio=other_ratio, manual=manual, writable=writable, path=other_path)
+    reasons = dict.fromkeys(reason for reason in (log_says.reason, other.reason) if reason)
+    return Decision(max(log_says.delete, other.delete, key=len), log_says.writable and other.writable, "; ".join(reasons))
 
 
 def _obstacle(ordered: Sequence[LogFile], forced: bool) -> str:

@@ -127,6 +127,7 @@ class Store:
         self._ages_due_ms = 0  # before this (steady) time no log file goes for its age
         self.set_backs: list[int] = []
         """Log offsets where the wall clock had been set back: between two of them store times rise."""
+        self._reserve = True  # when writes are refused: there is room for the broker's own
         self._shortage_told_ms = 0
         self.checkpointed = -1
         """Up to here the derived files are on disk."""
@@ -367,6 +368,10 @@ class Store:
         """Why no message can be stored now, or ""."""
         return self.failed or self.full
 
+    def refuse_own(self) -> str:
+        """The same for what the broker itself puts to keep a promise: moves, deliveries, ends of transactions. They have a reserve."""
+        return self.failed or ("" if self._reserve else self.full)
+
     def put(
         self,
         queue: ConsumeQueue,
@@ -526,6 +531,7 @@ class Store:
             self._undo()
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self.full = f"the disk is full: {error}"
+                self._reserve = False
                 self._retention_due_ms = 0
             else:
                 self.fail(f"writing the log failed: {error}")
@@ -762,12 +768,15 @@ class Store:
         ages = self.wall.ages_ms([self.disk.mtime_ms(segments.path(base)) for base in segments.bases])
         if now_ms < self._ages_due_ms:
             ages = [0] * len(ages)
-        decision = retention.decide(
+        log_ratio, root_ratio = self.disk.used_ratio(segments.directory), self.disk.used_ratio(self.root)
+        self._reserve = max(log_ratio, root_ratio) < retention.RESERVE_RATIO
+        decision = retention.decide_for_both(
             [LogFile(base, wall_ms - age) for base, age in zip(segments.bases, ages, strict=True)],
             self.settings,
+            (segments.directory, log_ratio),
+            (self.root, root_ratio),
             now_ms=wall_ms,
             hour=datetime.fromtimestamp(wall_ms / 1000).hour,
-            used_ratio=self.disk.used_ratio(self.root),
             manual=self._delete_now > 0,
             writable=not self.full,
         )
@@ -782,7 +791,7 @@ class Store:
         start = segments.start
         for file in decision.delete:
             if not self.may_drop(file.base + segments.size):
-                log.info("%s stays for now: pending timed messages are moved out of it first", segments.path(file.base))
+                log.info("%s stays for now: pending timed, delayed or prepared messages move out of it first", segments.path(file.base))
                 break
             assert file.base == segments.bases[0] != segments.bases[-1], "only the oldest file may go, never the last"
             log.info("removing %s: %s", segments.path(file.base), decision.reason)

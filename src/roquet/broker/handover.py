@@ -1,0 +1,116 @@
+"""Delayed messages whose log file is to go before they are due: they are handed over to the timers.
+
+A delay level may be longer than files are kept, and a short disk takes files of any age. A record of the level's queue cannot be put
+again there: its time of delivery follows from its store time. So a timed message with the same time of delivery is put for it
+(`timers.py`, which moves it on from file to file), and the level's cursor steps over it. The file goes when that is on disk.
+
+A crash between the two leaves both: then the message comes twice, and never not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from roquet.broker.timers import CANCEL, DUE, MOVES
+from roquet.errors import Refused, StoreUnavailable
+from roquet.store.disk import Cold
+from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from roquet.broker.delay import Delays
+    from roquet.store.queue import ConsumeQueue
+    from roquet.store.store import Store
+
+log = logging.getLogger("roquet.broker")
+
+MOVED_MAX = 250
+"""Messages handed over in a tick."""
+
+
+class Handover:
+    """State: below `_below` nothing delayed may be left in the log; below `_free[0]` nothing is, once it is flushed up to `_free[1]`."""
+
+    def __init__(self, store: Store, delays: Delays) -> None:
+        self.store = store
+        self.delays = delays
+        self.moved = 0
+        """Since the start."""
+        self._below = 0
+        self._free = (0, 0)
+        self._stuck: set[int] = set()  # levels with a message that cannot be handed over: it waits for its time, and the file with it
+
+    def may_drop(self, end: int) -> bool:
+        """Retention asks: does no delayed message need the log below this offset? If one does, handing over begins."""
+        if any(self._needs(queue, end) for queue in self.store.queues_of(SCHEDULE_TOPIC)):
+            self._below = max(self._below, end)
+            return False
+        if end > self._free[0]:
+            self._free = (end, self.store.log.written)
+        return self.store.log.flushed.value >= self._free[1]
+
+    def _needs(self, queue: ConsumeQueue, end: int) -> bool:
+        at = max(self.delays.offsets.get(queue.queue_id + 1, 0), queue.first)
+        if at >= queue.visible:
+            return False
+        try:
+            entry = queue.entry(at)
+        except Cold as cold:
+            self.delays.wait_for(cold, queue.queue_id + 1)
+            return True
+        return entry is not None and entry[0] < end
+
+    def tick(self, now_ms: int) -> None:
+        if not self._below or self.store.refuse_own():
+            return
+        reached: dict[int, int] = {}
+        count = 0
+        for queue in self.store.queues_of(SCHEDULE_TOPIC):
+            level = queue.queue_id + 1
+            if not self.delays.is_reading(level) and level not in self._stuck:
+                at = self._hand_over(queue, level, MOVED_MAX - count)
+                start = max(self.delays.offsets.get(level, 0), queue.first)
+                if at > start:
+                    reached[level] = at
+                    count += at - start
+        if not count:
+            if not any(self._needs(queue, self._below) for queue in self.store.queues_of(SCHEDULE_TOPIC)):
+                self._below = 0
+                self._stuck.clear()
+            return
+        try:
+            self.store.commit()
+        except StoreUnavailable as error:
+            log.warning("delayed messages could not be moved out of an old log file: %s; trying again", error)
+            return
+        self.moved += count
+        for level, at in reached.items():
+            self.delays.reach(level, at)
+
+    def _hand_over(self, queue: ConsumeQueue, level: int, count_max: int) -> int:
+        """Stage timers for the level's messages in files that are to go; returns the offset reached."""
+        delays = self.delays
+        at = max(delays.offsets.get(level, 0), queue.first)
+        try:
+            for _ in range(count_max):
+                entry = queue.entry(at) if at < queue.visible else None
+                if entry is None or entry[0] >= self._below:
+                    break
+                due_ms = delays.due_of(level, entry)
+                record = delays.record_of(entry)
+                if record is not None:
+                    draft = delays.draft_of(record, level)
+                    if draft is not None:
+                        draft.properties.pop(MOVES, None)
+                        draft.properties.pop(CANCEL, None)
+                        draft.properties[DUE] = str(due_ms)
+                        draft.topic, draft.queue_id = TIMER_TOPIC, 0
+                        delays.writer.topics.ensure(TIMER_TOPIC, read_queues=1, write_queues=1)
+                        delays.writer.put_as_is(draft)
+                at += 1
+        except Cold as cold:
+            delays.wait_for(cold, level)
+        except Refused as refused:
+            log.error("message %d of delay level %d cannot be moved out of its log file, which stays: %s", at, level, refused.remark)
+            self._stuck.add(level)
+        return at
