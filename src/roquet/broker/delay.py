@@ -26,6 +26,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 from zlib import crc32
 
@@ -55,6 +56,8 @@ DELIVERED_MAX = 1_000
 """Messages delivered in one tick, over all levels; the rest waits for the next."""
 BYTES_MAX = 8 * 1024 * 1024
 """The same in bytes."""
+AHEAD_MAX = 64
+"""Records that one trip to the disk fetches at most, when the next is not in memory."""
 READ_MAX = 256
 """Queue entries read at a time."""
 QUEUE_ID_MAX = 65_535
@@ -221,7 +224,7 @@ class Delays:
             at = queue.first
         try:
             while at < queue.visible and not budget.spent:
-                raw = queue.read(at, min(READ_MAX, queue.visible - at))
+                start, raw = at, queue.read(at, min(READ_MAX, queue.visible - at))
                 if not raw:
                     break
                 for position, size, due_ms in ENTRY.iter_unpack(raw):
@@ -230,7 +233,12 @@ class Delays:
                     if self._waits(level, due_ms, now_ms, position):
                         self._due[level] = due_ms
                         return at
-                    record = self._record(position, size)
+                    try:
+                        record = self._record(position, size)
+                    except Cold as cold:
+                        behind = islice(ENTRY.iter_unpack(raw), at - start + 1, at - start + 1 + AHEAD_MAX)
+                        due = [(place, length) for place, length, when in behind if when <= now_ms and length != BLANK_LENGTH]
+                        raise self.store.log.together(cold, due) from None
                     draft = None if record is None else self._draft(record, level)
                     budget.take(size if draft is not None and self._put(draft, level, at) else 0)
                     at += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -48,6 +48,8 @@ JUDGED_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of the log that one pull with an SQL filter reads, give or take one read."""
 WORK_MAX = 40_000
 """Terms of an SQL filter times entries that one pull judges at most: an expensive filter sees fewer of them."""
+AHEAD_MAX = 64
+"""Reads that one trip to the disk makes at most, for an answer whose first message is not in memory."""
 BLANK_LENGTH = 0x7FFFFFFF
 """Of an entry that stands for a message that is gone."""
 SUSPEND_MS_MAX = 60_000
@@ -355,7 +357,10 @@ class Puller:
         if not wanted:
             status = Status.MESSAGE_WAS_REMOVING if accepts is None else Status.NO_MATCHED_MESSAGE
             return Found(status, offset + judged, first, last)
-        return Found(Status.FOUND, offset + judged, first, last, len(wanted), self._records(wanted))
+        records, count = self._records(wanted)
+        if count < len(wanted):
+            judged = next(number for number, (position, _, _) in enumerate(ENTRY.iter_unpack(raw)) if position == wanted[count][0])
+        return Found(Status.FOUND, offset + judged, first, last, count, records)
 
     def _choose(
         self, raw: bytes, accepts: Callable[[int], bool] | None, count_max: int, size_max: int
@@ -390,10 +395,10 @@ class Puller:
             stop, upto = self._span(entries, at)
             try:
                 data = read(start, stop - start)
-            except Cold:
+            except Cold as cold:
                 if at:
                     break
-                raise
+                raise self.store.log.together(cold, self._spans_after(entries, upto)) from None
             spent += stop - start
             for position, length in entries[at:upto]:
                 begin = position - start
@@ -426,21 +431,40 @@ class Puller:
             upto += 1
         return stop, upto
 
-    def _records(self, wanted: list[tuple[int, int]]) -> list[bytes | memoryview]:
-        """Records that stand near each other in the log come with one read."""
+    def _spans_after(self, entries: list[tuple[int, int]], at: int) -> Iterator[tuple[int, int]]:
+        """(log offset, size) of the reads that follow, as many as are worth one trip to the disk."""
+        size, log_start = 0, self.store.log.start
+        for _ in range(AHEAD_MAX):
+            while at < len(entries) and (entries[at][0] < log_start or entries[at][1] == BLANK_LENGTH):
+                at += 1
+            if at >= len(entries) or size >= JUDGED_BYTES_MAX:
+                return
+            start = entries[at][0]
+            stop, at = self._span(entries, at)
+            size += stop - start
+            yield start, stop - start
+
+    def _records(self, wanted: list[tuple[int, int]]) -> tuple[list[bytes | memoryview], int]:
+        """The records, and how many: up to the first that is not in memory. Those that stand near each other in the log come with
+        one read. Raises Cold when that is the first of all."""
         read = self.store.log.read
         records: list[bytes | memoryview] = []
         at, count = 0, len(wanted)
         while at < count:
             start = wanted[at][0]
             stop, upto = self._span(wanted, at)
-            data = read(start, stop - start)
+            try:
+                data = read(start, stop - start)
+            except Cold as cold:
+                if at:
+                    break
+                raise self.store.log.together(cold, self._spans_after(wanted, upto)) from None
             if upto - at == 1:
                 records.append(data)
             else:
                 records += [data[position - start : position - start + length] for position, length in wanted[at:upto]]
             at = upto
-        return records
+        return records, at
 
     # Answering
 

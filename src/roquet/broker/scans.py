@@ -160,7 +160,8 @@ def collect(log: CommitLog, raw: bytes, codes: Collection[int] | None, bytes_max
         except Cold as cold:
             if at:
                 break
-            raise together(cold, log, offsets[span.stop :], sizes[span.stop :]) from None
+            after = bounded(spans(offsets[span.stop :], sizes[span.stop :], log.segments.size))
+            raise log.together(cold, [(one.start, one.length) for one in after]) from None
         at, end = span.stop, end + span.size
     judged = int(chosen[at]) if at < len(chosen) else len(entries)
     return Records(room, sizes[:at], end - HEAD_ROOM, judged)
@@ -225,19 +226,3 @@ def cut(data: bytes, starts: Numbers, sizes: Numbers) -> bytes | memoryview:
         everywhere = np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
         return everywhere[starts].view(np.uint8).data
     return b"".join([data[start:stop] for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)])
-
-
-def together(cold: Cold, log: CommitLog, offsets: Numbers, sizes: Numbers) -> Cold:
-    """One trip to the disk for this read and all that the next answer needs."""
-    fetches = [cold.fetch]
-    for span in bounded(spans(offsets, sizes, log.segments.size)):
-        try:
-            log.read(span.start, span.length)
-        except Cold as another:
-            fetches.append(another.fetch)
-
-    def fetch() -> None:
-        for one in fetches:
-            one()
-
-    return Cold(fetch)

@@ -13,9 +13,9 @@ Marks, each a number that only rises:  flushed <= written <= end,  and  safe = w
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from roquet.store.disk import DiskFile
+from roquet.store.disk import Cold, DiskFile
 from roquet.store.segments import Segments
 from roquet.store.watermark import Watermark
 from roquet.wire.record import BLANK_MAGIC
@@ -103,6 +103,23 @@ class CommitLog:
         """The same into this memory."""
         file, place = self._find(offset, len(room))
         file.read_into(place, room)
+
+    def together(self, cold: Cold, places: Iterable[tuple[int, int]]) -> Cold:
+        """One trip to the disk for a read that was cold and for those of these (offset, size) that are, as they are wanted next."""
+        fetches = [cold.fetch]
+        for offset, size in places:
+            try:
+                self.read(offset, size)
+            except Cold as another:
+                fetches.append(another.fetch)
+            except LookupError:
+                continue
+
+        def fetch() -> None:
+            for one in fetches:
+                one()
+
+        return Cold(fetch)
 
     def _find(self, offset: int, size: int) -> tuple[DiskFile, int]:
         if size < 0 or offset < self.segments.start or offset + size > self.written:
