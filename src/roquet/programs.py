@@ -21,8 +21,9 @@ from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
 from roquet.net.server import Server, host_bytes
 from roquet.settings import BrokerSettings, NameServerSettings
-from roquet.store.disk import RealDisk
+from roquet.store.disk import RealDisk, how_reads_wait
 from roquet.store.recovery import Progress
+from roquet.store.store import Store
 
 log = logging.getLogger("roquet")
 
@@ -96,6 +97,7 @@ async def run_broker(
     )
     try:
         broker.open(progress)
+        tell_how_reads_wait(broker.store)
         port = await server.listen(settings.bind_address, settings.listen_port)
         if settings.vip_channel_enable and settings.listen_port > 2:
             try:
@@ -137,6 +139,15 @@ def quiet_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
+
+
+def tell_how_reads_wait(store: Store) -> None:
+    """Of the log and of what is derived from it: the event loop never waits for either, and the way depends on the file system."""
+    segments = store.log.segments
+    # Not one of the files that are locked: closing it here would end the lock.
+    for what, path in (("log", segments.path(segments.bases[-1])), ("queues", f"{store.root}/config/topics.json")):
+        with contextlib.suppress(OSError):
+            log.info("%s: what is not in memory is told by %s", what, how_reads_wait(path))
 
 
 def connections_within(files_max: int, asked: int) -> int:

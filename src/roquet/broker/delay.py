@@ -260,6 +260,10 @@ class Delays:
 
     # For `handover.py`
 
+    def queues(self) -> list[ConsumeQueue]:
+        found = [self.store.find_queue(SCHEDULE_TOPIC, queue_id) for queue_id in range(self._queue_count())]
+        return [queue for queue in found if queue is not None]
+
     def is_reading(self, level: int) -> bool:
         """It waits for the disk."""
         return level in self._fetching

@@ -12,13 +12,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from roquet.broker.delay import AHEAD_MAX, BLANK_LENGTH
 from roquet.broker.timers import CANCEL, DUE, MOVES
 from roquet.errors import Refused, StoreUnavailable
 from roquet.store.disk import Cold
-from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from roquet.store.queue import ENTRY
+from roquet.wire.names import TIMER_TOPIC
 
 if TYPE_CHECKING:
     from roquet.broker.delay import Delays
+    from roquet.broker.writer import Draft
     from roquet.store.queue import ConsumeQueue
     from roquet.store.store import Store
 
@@ -42,7 +45,7 @@ class Handover:
 
     def may_drop(self, end: int) -> bool:
         """Retention asks: does no delayed message need the log below this offset? If one does, handing over begins."""
-        if any(self._needs(queue, end) for queue in self.store.queues_of(SCHEDULE_TOPIC)):
+        if any(self._needs(queue, end) for queue in self.delays.queues()):
             self._below = max(self._below, end)
             return False
         if end > self._free[0]:
@@ -65,7 +68,7 @@ class Handover:
             return
         reached: dict[int, int] = {}
         count = 0
-        for queue in self.store.queues_of(SCHEDULE_TOPIC):
+        for queue in self.delays.queues():
             level = queue.queue_id + 1
             if not self.delays.is_reading(level) and level not in self._stuck:
                 at = self._hand_over(queue, level, MOVED_MAX - count)
@@ -74,7 +77,7 @@ class Handover:
                     reached[level] = at
                     count += at - start
         if not count:
-            if not any(self._needs(queue, self._below) for queue in self.store.queues_of(SCHEDULE_TOPIC)):
+            if not any(self._needs(queue, self._below) for queue in self.delays.queues()):
                 self._below = 0
                 self._stuck.clear()
             return
@@ -90,27 +93,29 @@ class Handover:
     def _hand_over(self, queue: ConsumeQueue, level: int, count_max: int) -> int:
         """Stage timers for the level's messages in files that are to go; returns the offset reached."""
         delays = self.delays
-        at = max(delays.offsets.get(level, 0), queue.first)
+        start = at = max(delays.offsets.get(level, 0), queue.first)
+        entries: list[tuple[int, int, int]] = []
         try:
-            for _ in range(count_max):
-                entry = queue.entry(at) if at < queue.visible else None
-                if entry is None or entry[0] >= self._below:
-                    break
-                due_ms = delays.due_of(level, entry)
+            raw = queue.read(at, min(count_max, queue.visible - at))
+            entries = [entry for entry in ENTRY.iter_unpack(raw) if entry[0] < self._below]
+            for entry in entries:
                 record = delays.record_of(entry)
-                if record is not None:
-                    draft = delays.draft_of(record, level)
-                    if draft is not None:
-                        draft.properties.pop(MOVES, None)
-                        draft.properties.pop(CANCEL, None)
-                        draft.properties[DUE] = str(due_ms)
-                        draft.topic, draft.queue_id = TIMER_TOPIC, 0
-                        delays.writer.topics.ensure(TIMER_TOPIC, read_queues=1, write_queues=1)
-                        delays.writer.put_as_is(draft)
+                draft = None if record is None else delays.draft_of(record, level)
+                if draft is not None:
+                    self._put(draft, delays.due_of(level, entry))
                 at += 1
         except Cold as cold:
-            delays.wait_for(cold, level)
+            behind = entries[at - start + 1 : at - start + 1 + AHEAD_MAX]
+            delays.wait_for(self.store.log.together(cold, [(offset, size) for offset, size, _ in behind if size != BLANK_LENGTH]), level)
         except Refused as refused:
             log.error("message %d of delay level %d cannot be moved out of its log file, which stays: %s", at, level, refused.remark)
             self._stuck.add(level)
         return at
+
+    def _put(self, draft: Draft, due_ms: int) -> None:
+        draft.properties.pop(MOVES, None)
+        draft.properties.pop(CANCEL, None)
+        draft.properties[DUE] = str(due_ms)
+        draft.topic, draft.queue_id = TIMER_TOPIC, 0
+        self.delays.writer.topics.ensure(TIMER_TOPIC, read_queues=1, write_queues=1)
+        self.delays.writer.put_as_is(draft)

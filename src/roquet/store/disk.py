@@ -10,8 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
+
+from roquet.store.resident import Resident
 
 
 class Cold(Exception):
@@ -121,15 +125,59 @@ def is_shortage(error: object) -> bool:
 SCRATCH = memoryview(bytearray(1 << 20))
 
 
+class Fetched:
+    """Bytes that were read in the background for somebody who asks again at once, where the system does not say what it holds in
+    memory. Few, and given away once."""
+
+    LIMIT = 32 * 1024 * 1024
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def keep(self, path: str, offset: int, data: bytes, size: int) -> None:
+        with self._lock:
+            self._drop((path, offset, size))
+            self._kept[path, offset, size] = data
+            self._size += len(data)
+            while self._size > self.LIMIT and len(self._kept) > 1:
+                self._drop(next(iter(self._kept)))
+
+    def take(self, path: str, offset: int, size: int) -> bytes | None:
+        if not self._kept:
+            return None
+        with self._lock:
+            return self._drop((path, offset, size))
+
+    def forget(self, path: str) -> None:
+        """It was written to."""
+        if self._kept:
+            with self._lock:
+                for key in [key for key in self._kept if key[0] == path]:
+                    self._drop(key)
+
+    def _drop(self, key: tuple[str, int, int]) -> bytes | None:
+        data = self._kept.pop(key, None)
+        if data is not None:
+            self._size -= len(data)
+        return data
+
+
+FETCHED = Fetched()
+
+
 class RealFile:
-    __slots__ = ("_maps", "fd", "path")
+    __slots__ = ("_maps", "_resident", "fd", "path")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.fd = fd
         self._maps: list[tuple[object, memoryview]] = []
+        self._resident: Resident | None = None
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        FETCHED.forget(self.path)
         done = os.pwrite(self.fd, data, offset)
         while done < len(data):
             more = os.pwrite(self.fd, memoryview(data)[done:], offset + done)
@@ -154,9 +202,9 @@ class RealFile:
         except BlockingIOError:
             got = 0
         except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:  # tmpfs and overlays have no NOWAIT; they also do not wait
+            if error.errno != errno.EOPNOTSUPP:
                 raise
-            return self.read(offset, size)
+            return self._read_without_nowait(offset, size)
         if got == size or offset + got >= self.size():
             return bytes(view[:got])
         raise Cold(lambda: self.read(offset, size))
@@ -167,12 +215,31 @@ class RealFile:
         except BlockingIOError:
             got = 0
         except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:  # see read_now
+            if error.errno != errno.EOPNOTSUPP:
                 raise
-            got = os.preadv(self.fd, [room], offset)
+            data = self._read_without_nowait(offset, len(room))
+            got = len(data)
+            room[:got] = data
         if got < len(room):
             size = len(room)  # not the room itself, which may be gone by then
             raise Cold(lambda: self.read(offset, size))
+
+    def _read_without_nowait(self, offset: int, size: int) -> bytes:
+        """overlayfs (containers), tmpfs, NFS and FUSE have no RWF_NOWAIT. What the system says it holds in memory is read here, all
+        else elsewhere, and then kept for whoever asks again."""
+        data = FETCHED.take(self.path, offset, size)
+        if data is not None:
+            return data
+        end = self.size()
+        if offset >= end:
+            return b""
+        if self._resident is None or self._resident.size < end:
+            if self._resident is not None:
+                self._resident.close()
+            self._resident = Resident(self.fd, end)
+        if self._resident.holds(offset, min(size, end - offset)):
+            return self.read(offset, size)
+        raise Cold(lambda: FETCHED.keep(self.path, offset, self.read(offset, size), size))
 
     def map(self, offset: int, size: int) -> memoryview:
         import mmap
@@ -210,6 +277,9 @@ class RealFile:
             with contextlib.suppress(BufferError):
                 view.release()
         self._maps.clear()  # the map itself goes when nobody looks at it any more
+        if self._resident is not None:
+            self._resident.close()
+            self._resident = None
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -320,6 +390,25 @@ class RealDisk:
             os.close(fd)
 
         return release
+
+
+def how_reads_wait(path: str) -> str:
+    """How reads of this file, which must not be empty to be sure, keep from waiting for the disk: for the log of a server."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+        return "RWF_NOWAIT"
+    except BlockingIOError:
+        return "RWF_NOWAIT"
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        resident = Resident(fd, os.fstat(fd).st_size)
+        works = resident.works
+        resident.close()
+        return "mincore, as this file system has no RWF_NOWAIT" if works else "threads for every read, as nobody knows what is in memory"
+    finally:
+        os.close(fd)
 
 
 class ReadOnlyDisk(RealDisk):
