@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help java up demo test check interop bench bench-spark exactly-once docs tour clean
+.PHONY: help java faketime up demo test check interop bench bench-spark exactly-once docs tour clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -31,7 +31,13 @@ java: $(STAMP)
 demo: $(STAMP) java ## the real thing on free ports with a temporary store, in under two minutes
 	@$(BIN)/python demo/run.py $(ARGS)
 
-test: $(STAMP) java ## every test, those of Spark beside the others (ARGS="-k supervisor" and other options of pytest: one after another)
+faketime: # for tests that set the clock of a running broker
+	@find /usr/lib /usr/lib64 /usr/local/lib -name libfaketimeMT.so.1 2> /dev/null | grep -q . || \
+	{ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get update -qq > /dev/null 2>&1; \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libfaketime > /dev/null 2>&1; } || \
+	echo "make: no libfaketime (Debian: apt-get install libfaketime); tests that set the clock of a running broker are left out"
+
+test: $(STAMP) java faketime ## every test, those of Spark beside the others (ARGS="-k supervisor" and other options of pytest: one after another)
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m pytest tests/spark > $(VENV)/spark-tests.log 2>&1 & spark=$$!; \
 	$(BIN)/python -m pytest --ignore=tests/spark; rest=$$?; \

@@ -505,3 +505,33 @@ def test_a_number_that_no_record_can_hold_leaves_no_hole_in_the_log(kit: StoreKi
     store.commit()
     kit.crash(store)
     assert bodies(kit.open()) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("ahead_ms", [3_600_000, 365 * 86_400_000])
+@pytest.mark.parametrize("with_manifest", [True, False])
+def test_a_crash_after_the_clock_was_set_back_loses_no_entry_and_no_key(kit: StoreKit, ahead_ms: int, with_manifest: bool) -> None:
+    store = kit.open()
+
+    def fill(count: int) -> None:
+        for _ in range(count):
+            kit.clock.forward(1_000)
+            store.begin(kit.clock.now_ms())
+            put(store, body=bytes(1_000), properties="KEYS\x01k")
+            store.commit()
+
+    fill(20)
+    kit.clock.step(ahead_ms)
+    fill(20)
+    kit.clock.forward(10_000)
+    store.tick(kit.clock.steady_ms())  # a checkpoint with times of that clock
+    kit.clock.step(-ahead_ms)
+    fill(40)
+    kit.crash(store)
+    if not with_manifest:  # as when the crash came between the two files
+        (kit.root / "config" / "roquet.json").unlink()
+        (kit.root / "config" / "roquet.json.bak").unlink(missing_ok=True)
+    again = kit.open()
+    assert again.queue("T", 0).visible == 80
+    offsets, _, _ = again.index.query("T", "k", 100, 0, 1 << 62)
+    assert len(set(offsets)) == 80
+    again.close()
