@@ -285,3 +285,11 @@ def test_unique_ids_look_like_javas_and_never_repeat() -> None:
     made = [first] + [ids.next(1794732520853) for _ in range(70_000)] + [ids.next(5), ids.next(1796083199999), ids.next(1796083200000)]
     assert len(set(made)) == len(made)
     assert len(UniqueIds(bytes(16), 1, 1).next(0)) == 56
+
+
+def test_a_clock_set_forward_by_a_month_repeats_no_id() -> None:
+    january, february = 1_798_761_600_000, 1_801_440_000_000
+    ids = UniqueIds(bytes(4), 1, 7)
+    made = {ids.next(january + 1_000 + number // 50) for number in range(1 << 16)}  # the counter has gone round once
+    made |= {ids.next(february + 1_000 + number // 50) for number in range(1 << 16)}
+    assert len(made) == 2 << 16

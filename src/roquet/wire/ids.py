@@ -33,12 +33,14 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
 class UniqueIds:
     """Ids of one producer process. Never repeats one, even when the clock stands still or goes back."""
 
-    __slots__ = ("_counter", "_first", "_month_end", "_month_start", "_ms", "_prefix")
+    __slots__ = ("_counter", "_first", "_month_end", "_month_start", "_ms", "_prefix", "_process", "_seed")
 
     def __init__(self, ip: bytes, pid: int, seed: int) -> None:
         if len(ip) not in (4, 16):
             raise ValueError(f"ip of {len(ip)} bytes, expected 4 or 16")
-        self._prefix = (ip + (pid & 0xFFFF).to_bytes(2, "big") + (seed & 0xFFFFFFFF).to_bytes(4, "big")).hex().upper()
+        self._process = ip + (pid & 0xFFFF).to_bytes(2, "big")
+        self._seed = seed & 0xFFFFFFFF
+        self._prefix = ""
         self._ms = -1
         self._counter = 0  # two bytes, goes round
         self._first = 0  # what it was in this millisecond's first id
@@ -61,4 +63,7 @@ class UniqueIds:
         now = datetime.fromtimestamp(self._ms / 1000, UTC)
         start = datetime(now.year, now.month, 1, tzinfo=UTC)
         end = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
+        # Times count from the month's beginning, so they come again in another month: not with the same seed.
+        self._seed = (self._seed + (self._month_end >= 0)) & 0xFFFFFFFF
+        self._prefix = (self._process + self._seed.to_bytes(4, "big")).hex().upper()
         self._month_start, self._month_end = int(start.timestamp()) * 1000, int(end.timestamp()) * 1000
