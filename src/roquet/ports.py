@@ -14,6 +14,11 @@ from roquet.wire.command import Command
 
 T = TypeVar("T")
 
+TURN_MS = 10
+"""How long a server's core works on requests in one turn of the loop; what is left waits for the next."""
+FOREVER = (1 << 63) - 1
+""" "Until" for whoever has no loop to give back."""
+
 
 class Clock(Protocol):
     """Two clocks. Somebody may set the wall clock, forward or back, at any moment; the steady one only goes on."""

@@ -13,7 +13,7 @@ import pytest
 
 from roquet.broker.admin import Admin
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler
+from roquet.broker.handler import Handler, Portions
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
 from roquet.broker.notices import Notices
@@ -122,7 +122,8 @@ class BrokerKit:
     def handle(self, command: Command, peer: FakePeer) -> Command | None:
         for _ in range(1_000):
             try:
-                return self.handlers[command.code](peer, command)
+                answer = self.handlers[command.code](peer, command)
+                return answer if answer is None or isinstance(answer, Command) else finish(answer)
             except Refused as refused:
                 return command.reply(refused.code, refused.remark)
             except Cold as cold:
@@ -146,6 +147,18 @@ class BrokerKit:
         self.groups.save_now()
         self.offsets.save_now()
         self.store.close()
+
+
+def finish(portions: Portions) -> Command | None:
+    """All of it in one go."""
+    while True:
+        try:
+            cold = next(portions)
+        except StopIteration as stop:
+            answer: Command | None = stop.value
+            return answer
+        if cold is not None:
+            cold.fetch()
 
 
 def over_the_wire(command: Command) -> Command:

@@ -1,6 +1,7 @@
 """The broker: a value that takes frames and ticks. It holds the parts, and knows which part answers which request.
 
-    receive(peer, frames)     what arrived in one read: decide, append, answer through peer.send or park the answer
+    receive(peer, frames)     what arrived in one read: decide, append, answer through peer.send or park the answer.
+                              Plain sends are cheap and all taken; of the rest as much as fits into one turn of the loop
     tick(now_ms)              time passed (steady time, which no clock step moves): flushes, long polls, expiry, registration, retention
     disconnected(peer)        a connection is gone
 
@@ -11,7 +12,9 @@ same object. One owner calls it from one thread; there is no lock.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -21,7 +24,7 @@ from roquet.broker.delay import Delays
 from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler
+from roquet.broker.handler import Handler, Portions
 from roquet.broker.handover import Handover
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
@@ -42,7 +45,7 @@ from roquet.broker.topics import Topics
 from roquet.broker.transactions import Transactions
 from roquet.broker.writer import Writer
 from roquet.errors import Broken, Refused, StoreUnavailable
-from roquet.ports import Background, Caller, Clock, Peer
+from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Peer
 from roquet.settings import BrokerSettings, Value
 from roquet.store.disk import Cold, Disk
 from roquet.store.recovery import Progress
@@ -63,6 +66,16 @@ FETCHES_MAX = 4_096
 """Reads from disk under way at once; beyond that a request is told that the broker is busy."""
 ATTEMPTS_MAX = 256
 """Times a request is tried again after reading from disk; a search by time in a cold queue needs some fifty."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request that is answered in portions."""
+
+    peer: Peer
+    command: Command
+    portions: Portions
+    attempt: int = 0
 
 
 class Broker:
@@ -134,6 +147,9 @@ class Broker:
             self.groups, self.offsets, self.filters, self.stats, self.registration,
         )  # fmt: skip
         self._fetches = 0
+        self._jobs: dict[Peer, Job] = {}  # requests that need more turns; the frames behind them wait
+        self._warm: deque[Job] = deque()  # of those that waited for the disk; `tick` goes on with them
+        self._until_ms = FOREVER
 
     def _table(self) -> dict[int, Handler]:
         """Which request is answered by which part: the one place to learn what a broker answers."""
@@ -231,10 +247,17 @@ class Broker:
 
     # Work
 
-    def receive(self, peer: Peer, frames: list[Frame]) -> None:
-        sender = self.sender
+    def receive(self, peer: Peer, frames: list[Frame], until_ms: int = FOREVER) -> list[Frame] | None:
+        """What was not taken because the turn's time (`until_ms`, steady) was over: to be handed in again in a later turn,
+        before anything else of this peer, and even when it is empty. None: all is done."""
+        sender, steady_ms = self.sender, self.clock.steady_ms
         self.store.begin(self.clock.now_ms())
-        for frame in frames:
+        self._until_ms = until_ms
+        if self._jobs and (job := self._jobs.get(peer)) is not None and not self._go_on(job):
+            return frames
+        rest: list[Frame] | None = None
+        left = iter(frames)
+        for frame in left:
             form, header, body = frame
             try:
                 if form == JSON:
@@ -248,10 +271,17 @@ class Broker:
             except (Broken, ValueError, KeyError, TypeError, AttributeError) as error:
                 peer.close(f"bad header: {error!r}")
                 break
+            if steady_ms() >= until_ms:
+                rest = [frame, *left]
+                break
             self.handle(peer, command)
             if peer.closed:
                 break  # it does not read, or is gone: what else it asked for is of no use to anybody
+            if self._jobs and peer in self._jobs:
+                rest = list(left)
+                break
         sender.finish(peer)
+        return rest
 
     def handle(self, peer: Peer, command: Command, attempt: int = 0) -> None:
         """One request that is not a plain send; answered now or later. Whatever goes wrong becomes an answer."""
@@ -263,12 +293,11 @@ class Broker:
                 self.sender.accept(peer, command)
                 return
             handler = self.table.get(command.code)
-            if handler is None:
-                reply: Command | None = self._unknown(command)
-            else:
-                reply = handler(peer, command)
-        except Refused as refused:
-            reply = command.reply(refused.code, refused.remark, self.sender.region_fields() if command.code in SENDS else None)
+            result = self._unknown(command) if handler is None else handler(peer, command)
+            if result is not None and not isinstance(result, Command):
+                self._go_on(Job(peer, command, result))
+                return
+            reply = result
         except Cold as cold:
             if attempt >= ATTEMPTS_MAX:
                 reply = command.reply(ResponseCode.SYSTEM_BUSY, "the data could not be read from disk in time, try again")
@@ -280,14 +309,72 @@ class Broker:
                 else:
                     return
         except Exception as error:
-            log.exception("! request %d from %s failed", command.code, peer.address)
-            reply = command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            reply = self._failed(peer, command, error)
+        self._reply(peer, command, reply)
+
+    def _failed(self, peer: Peer, command: Command, error: Exception) -> Command:
+        if isinstance(error, Refused):
+            return command.reply(error.code, error.remark, self.sender.region_fields() if command.code in SENDS else None)
+        log.error("! request %d from %s failed", command.code, peer.address, exc_info=error)
+        return command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    def _reply(self, peer: Peer, command: Command, reply: Command | None) -> None:
         if reply is not None and not command.is_oneway and not peer.closed:
             peer.send(reply.encode())
+
+    def _go_on(self, job: Job) -> bool:
+        """Do portions of it while the turn lasts. False: it needs another turn."""
+        peer, command = job.peer, job.command
+        self._jobs.pop(peer, None)
+        try:
+            while not peer.closed:
+                cold = next(job.portions)
+                if cold is not None:
+                    self._fetch(cold, lambda: self._warm.append(job))
+                    return True  # what is behind it need not wait for the disk
+                if self.clock.steady_ms() >= self._until_ms:
+                    self._jobs[peer] = job
+                    return False
+        except StopIteration as stop:
+            self._reply(peer, command, stop.value)
+        except Cold as cold:
+            return self._begin_anew(job, cold)
+        except Exception as error:
+            self._reply(peer, command, self._failed(peer, command, error))
+        return True
+
+    def _begin_anew(self, job: Job, cold: Cold) -> bool:
+        """A portion met something that is not in memory and cannot go on from there."""
+        job.attempt += 1
+        try:
+            if job.attempt >= ATTEMPTS_MAX:
+                raise Refused(ResponseCode.SYSTEM_BUSY, "the data could not be read from disk in time, try again")
+            again = self.table[job.command.code](job.peer, job.command)
+            assert not isinstance(again, Command | None), "work in portions is always that"
+            job.portions = again
+            self._fetch(cold, lambda: self._warm.append(job))
+        except Refused as refused:
+            self._reply(job.peer, job.command, job.command.reply(refused.code, refused.remark))
+        return True
+
+    def _go_on_warm(self) -> None:
+        """With the portions whose reads came from the disk meanwhile."""
+        self._until_ms = self.clock.steady_ms() + TURN_MS
+        for _ in range(len(self._warm)):
+            job = self._warm.popleft()
+            busy = self._jobs.get(job.peer)  # the peer asked for more since
+            if not self._go_on(job):
+                del self._jobs[job.peer]
+                self._warm.append(job)
+            if busy is not None:
+                self._jobs[job.peer] = busy
+            if self.clock.steady_ms() >= self._until_ms:
+                break
 
     def _again(self, peer: Peer, command: Command, attempt: int) -> None:
         if not peer.closed:
             self.store.begin(self.clock.now_ms())
+            self._until_ms = FOREVER
             self.handle(peer, command, attempt)
             self.sender.finish(peer)
 
@@ -319,6 +406,7 @@ class Broker:
             log.warning("an event of the broker's own was not stored: %s", error)
 
     def disconnected(self, peer: Peer) -> None:
+        self._jobs.pop(peer, None)
         self.puller.disconnected(peer)
         self.members.disconnected(peer)
 
@@ -331,6 +419,8 @@ class Broker:
                 step_text(stepped_ms, self.clock.now_ms()),
             )
         self.store.begin(self.clock.now_ms())
+        if self._warm:
+            self._go_on_warm()
         for part in self._ticking:
             try:
                 part.tick(now_ms)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from roquet.errors import Broken, Refused
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
-from roquet.ports import Clock, Peer
+from roquet.ports import FOREVER, Clock, Peer
 from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings, parse_properties
 from roquet.store.disk import Disk
@@ -63,10 +63,16 @@ class NameServer:
 
     # Driven by the shell
 
-    def receive(self, peer: Peer, frames: list[Frame]) -> None:
-        """Answer what has arrived, in order, with one send. A frame that is no command closes the connection."""
+    def receive(self, peer: Peer, frames: list[Frame], until_ms: int = FOREVER) -> list[Frame] | None:
+        """Answer what has arrived, in order, with one send. A frame that is no command closes the connection. Returns what was
+        left when the turn's time was over, to be handed in again; None: all is done."""
         answers: list[bytes] = []
-        for frame in frames:
+        rest: list[Frame] | None = None
+        left = iter(frames)
+        for frame in left:
+            if self.clock.steady_ms() >= until_ms:
+                rest = [frame, *left]
+                break
             try:
                 request = decode_command(frame)
                 if request.is_response:
@@ -76,11 +82,12 @@ class NameServer:
                 if answers:
                     peer.send(b"".join(answers))
                 peer.close(str(error))
-                return
+                return None
             if not request.is_oneway:
                 answers.append(answer.encode())
         if answers:
             peer.send(b"".join(answers))
+        return rest
 
     def disconnected(self, peer: Peer) -> None:
         """A broker whose connection is gone is taken to be gone: clients learn of it at their next look."""

@@ -1,6 +1,7 @@
 """Accepting connections over asyncio: bytes in, frames to the core, answers out.
 
-One read hands the core every whole frame that arrived; whatever it answers meanwhile leaves in one write. A peer that
+One read hands the core every whole frame that arrived; whatever it answers meanwhile leaves in one write. What the core had no
+time for waits in its connection, nothing more is read from that one, and the connections that wait take turns. A peer that
 sends rubbish, stays silent too long or never reads its answers is closed; the others do not notice.
 """
 
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -17,7 +19,7 @@ from roquet.errors import Broken
 from roquet.net.buffers import LargeMemory
 from roquet.net.processor import ProcessorTime
 from roquet.net.unfinished import Unfinished
-from roquet.ports import Clock, Peer
+from roquet.ports import TURN_MS, Clock, Peer
 from roquet.wire.frame import Frame, Framer
 
 log = logging.getLogger("roquet.net")
@@ -34,7 +36,7 @@ UNFINISHED_MAX = 128 * 1024 * 1024
 
 
 class Core(Protocol):
-    def receive(self, peer: Peer, frames: list[Frame]) -> None: ...
+    def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None: ...
 
     def disconnected(self, peer: Peer) -> None: ...
 
@@ -45,7 +47,8 @@ class Connection(asyncio.Protocol):
     """One accepted connection; to the core it is a Peer."""
 
     __slots__ = (
-        "_busy", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_scheduled", "_server", "_transport", "_unread", "_waiting",
+        "_busy", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_transport", "_unread",
+        "_waiting",
         "active", "address", "closed", "host",
     )  # fmt: skip
 
@@ -63,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._partial = False  # part of a frame has come
         self._busy = False  # inside data_received, which writes at its end
         self._scheduled = False
+        self._rest: list[Frame] | None = None  # frames for a later turn; None when the core is done with all
         self.active = True  # traffic since the last look for idle connections
         self.closed = False
         self.address = ""
@@ -89,14 +93,12 @@ class Connection(asyncio.Protocol):
         except Broken as error:
             self.close(str(error))
             return
-        if frames:
-            self._busy = True
-            try:
-                self._server.core.receive(self, frames)
-            finally:
-                self._busy = False
-            if self._out:
-                self._flush()
+        if self._rest is not None:
+            self._rest += frames  # it came although reading pauses: behind the others
+        elif frames:
+            self._hand_over(frames)
+            if self._rest is not None:
+                self._server.wait_for_turn(self)
         framer = self._framer
         have = framer.buffered
         if have or self._partial:
@@ -104,6 +106,26 @@ class Connection(asyncio.Protocol):
             self._partial = have > 0
             if not self.closed:
                 self._server.unfinished.note(self, have, framer.needed, self._loop.time(), fresh=fresh)
+
+    def _hand_over(self, frames: list[Frame]) -> None:
+        waited, self._rest = self._rest is not None, None
+        self._busy = True
+        try:
+            self._rest = self._server.core.receive(self, frames, self._server.until_ms)
+        finally:
+            self._busy = False
+        if self._out:
+            self._flush()
+        if waited != (self._rest is not None):
+            self._read_on()
+
+    def go_on(self) -> bool:
+        """Its turn has come. True: it needs another."""
+        if self._rest is None or self.closed:
+            return False
+        self.active = True
+        self._hand_over(self._rest)
+        return self._rest is not None and not self.closed
 
     def hold_reading(self) -> None:
         self._held = True
@@ -115,7 +137,7 @@ class Connection(asyncio.Protocol):
 
     def _read_on(self) -> None:
         with contextlib.suppress(RuntimeError):
-            if self._held or self._unread:
+            if self._held or self._unread or self._rest is not None:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
@@ -164,6 +186,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         was_closed, self.closed = self.closed, True
         self._out.clear()
+        self._rest = None
         self._framer = Framer()  # whoever still knows this peer must not keep what had come
         self._server.unfinished.forget(self)
         self._server.note_waiting(self, 0)
@@ -206,11 +229,36 @@ class Server:
         self._waiting = 0  # bytes that slow readers have not read yet, over all connections
         self._slow: dict[Connection, int] = {}  # and of each of them
         self._tick_due = self.loop.time()
+        self.until_ms = 0
+        """Steady time up to which requests that cost something are taken in this turn of the loop."""
+        self._waiting_turn: deque[Connection] = deque()
         self.on_lateness: Callable[[int], None] = lambda late_ms: None
         """Told at every tick how late it came: how long what is read now may have waited."""
         self.on_processor_awaited: Callable[[float], None] = lambda share: None
         """Told at every tick for which share of the time since the last one this thread had something to do and no processor."""
         self._processor = ProcessorTime()
+
+    def wait_for_turn(self, connection: Connection) -> None:
+        if not self._waiting_turn:
+            self.loop.call_soon(self._turn)
+        self._waiting_turn.append(connection)
+
+    def _turn(self) -> None:
+        """The loop went round: the time of a new turn begins, and those that wait share it, one after another."""
+        waiting = self._waiting_turn
+        self.until_ms = self.clock.steady_ms() + TURN_MS
+        for _ in range(len(waiting)):
+            connection = waiting.popleft()
+            try:
+                if connection.go_on():
+                    waiting.append(connection)
+            except Exception:
+                log.exception("! requests of %s failed", connection.address)
+                connection.close("its requests could not be handled")
+            if self.clock.steady_ms() >= self.until_ms:
+                break
+        if waiting:
+            self.loop.call_soon(self._turn)
 
     async def listen(self, host: str, port: int) -> int:
         """Returns the port, chosen by the system when 0 was asked for."""

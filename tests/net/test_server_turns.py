@@ -1,0 +1,181 @@
+"""The server's turns: who waits, in which order, and that nobody is forgotten. Real sockets, a core of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from roquet.clock import SystemClock
+from roquet.net.server import Server
+from roquet.ports import TURN_MS, Peer
+from roquet.wire import command as commands
+from roquet.wire.command import Command
+from roquet.wire.frame import Frame, Framer
+
+COUNT = 40
+WITHIN_S = 30.0
+
+
+class SlowCore:
+    """Every request takes `ms` of the loop's time; keeps who was served when."""
+
+    def __init__(self, ms: float) -> None:
+        self.ms = ms
+        self.clock = SystemClock()
+        self.served: list[tuple[str, int]] = []
+        self.gone: list[Peer] = []
+        self.longest_ms = 0
+
+    def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
+        left = iter(frames)
+        for frame in left:
+            if self.clock.steady_ms() >= until_ms:
+                return [frame, *left]
+            command = commands.decode(frame)
+            end = time.perf_counter() + self.ms / 1_000
+            while time.perf_counter() < end:
+                pass
+            self.served.append((peer.address, command.opaque))
+            peer.send(command.reply().encode())
+        return None
+
+    def disconnected(self, peer: Peer) -> None:
+        self.gone.append(peer)
+
+    def tick(self, now_ms: int) -> None: ...
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, WITHIN_S))
+
+
+async def answers(reader: asyncio.StreamReader, count: int) -> list[int]:
+    framer, found = Framer(), list[int]()
+    while len(found) < count:
+        data = await reader.read(65_536)
+        assert data, f"closed after {len(found)} of {count} answers"
+        found += [commands.decode(frame).opaque for frame in framer.feed(data)]
+    return found
+
+
+def burst(count: int = COUNT) -> bytes:
+    return b"".join(Command(1, opaque=n).encode() for n in range(count))
+
+
+def test_connections_that_ask_for_more_than_a_turn_take_turns_and_each_gets_its_answers_in_order() -> None:
+    async def work() -> None:
+        core = SlowCore(3)
+        server = Server(core, core.clock, idle_s=60, connections_max=10)
+        port = await server.listen("127.0.0.1", 0)
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for _, writer in pairs:
+            writer.write(burst())
+        found = await asyncio.gather(*[answers(reader, COUNT) for reader, _ in pairs])
+        assert found == [list(range(COUNT))] * 4
+        ends = {address: index for index, (address, _) in enumerate(core.served)}
+        first_end = min(ends.values())
+        # When the first is done, the others are nearly: none was served whole before another had begun.
+        for address in ends:
+            assert sum(1 for who, _ in core.served[: first_end + 1] if who == address) > COUNT // 2
+        for _, writer in pairs:
+            writer.close()
+        await server.close()
+
+    run(work())
+
+
+def test_the_loop_goes_round_while_a_read_full_of_work_is_done() -> None:
+    async def work() -> None:
+        core = SlowCore(4)
+        server = Server(core, core.clock, idle_s=60, connections_max=10)
+        port = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        rounds: list[int] = []
+        done = False
+
+        async def go_round() -> None:
+            while not done:
+                rounds.append(len(core.served))
+                await asyncio.sleep(0)
+
+        going = asyncio.ensure_future(go_round())
+        writer.write(burst(100))
+        await answers(reader, 100)
+        done = True
+        await going
+        most = max(after - before for before, after in itertools.pairwise(rounds))
+        assert most <= 2 * (TURN_MS // 4 + 1), f"{most} requests of 4 ms in one turn of the loop"
+        writer.close()
+        await server.close()
+
+    run(work())
+
+
+def test_what_a_peer_sent_before_it_went_is_done_and_a_connection_that_broke_is_forgotten() -> None:
+    async def work() -> None:
+        core = SlowCore(2)
+        server = Server(core, core.clock, idle_s=60, connections_max=10)
+        port = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(burst())
+        writer.write_eof()
+        assert await answers(reader, COUNT) == list(range(COUNT))
+        _, broken = await asyncio.open_connection("127.0.0.1", port)
+        broken.write(burst(1_000))
+        await broken.drain()
+        while not any(opaque == 10 for _, opaque in core.served[COUNT:]):
+            await asyncio.sleep(0)
+        broken.transport.abort()
+        while server.connections:
+            await asyncio.sleep(0.001)
+        served = len(core.served)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(core.served) == served < COUNT + 1_000
+        assert len(core.gone) == 2
+        with suppress(OSError):
+            writer.close()
+        await server.close()
+
+    run(work())
+
+
+def test_reading_goes_on_after_the_backlog_and_a_full_write_buffer_does_not_undo_the_pause() -> None:
+    async def work() -> None:
+        core = SlowCore(1)
+        server = Server(core, core.clock, idle_s=60, connections_max=10)
+        port = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):
+            writer.write(burst(50))
+            assert await answers(reader, 50) == list(range(50))
+        (connection,) = server.connections
+        paused: list[str] = []
+        transport = connection._transport
+
+        class Watched:
+            def pause_reading(self) -> None:
+                paused.append("pause")
+
+            def resume_reading(self) -> None:
+                paused.append("resume")
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(transport, name)
+
+        connection._transport = Watched()  # type: ignore[assignment]
+        connection._rest = []
+        connection.pause_writing()
+        connection.resume_writing()
+        assert paused == ["pause", "pause"], "frames still wait for their turn"
+        assert not connection.go_on()
+        assert paused[-1] == "resume"
+        connection._transport = transport
+        writer.close()
+        await server.close()
+
+    run(work())
