@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from roquet.broker import core
 from roquet.broker.handler import Portions
 from roquet.broker.topics import Topic
 from roquet.errors import Refused
@@ -76,6 +78,21 @@ def test_in_a_turn_that_is_over_plain_sends_are_taken_and_what_is_behind_another
     assert not handled
     assert whole.broker.receive(peer, rest, whole.clock.steady_ms() + 10) is None
     assert sorted(answer.opaque for answer in peer.take()) == [3, 4]
+
+
+def test_a_request_that_takes_a_whole_turn_to_be_read_is_handled_in_it(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    handled = taking(whole, 1)
+    real = core.from_json
+
+    def slowly(head: Any, body: bytes) -> Command:
+        whole.clock.forward(30)
+        return real(head, body)
+
+    monkeypatch.setattr(core, "from_json", slowly)
+    rest = whole.broker.receive(FakePeer(), frames_of(Command(SLOW, opaque=1), Command(SLOW, opaque=2)), whole.clock.steady_ms() + 10)
+    assert handled == [1]
+    assert rest is not None
+    assert len(rest) == 1
 
 
 def in_portions(whole: Whole, portions: int, ms: int) -> None:

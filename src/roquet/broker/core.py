@@ -256,6 +256,7 @@ class Broker:
         if self._jobs and (job := self._jobs.get(peer)) is not None and not self._go_on(job):
             return frames
         rest: list[Frame] | None = None
+        over = steady_ms() >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
         left = iter(frames)
         for frame in left:
             form, header, body = frame
@@ -271,10 +272,11 @@ class Broker:
             except (Broken, ValueError, KeyError, TypeError, AttributeError) as error:
                 peer.close(f"bad header: {error!r}")
                 break
-            if steady_ms() >= until_ms:
+            if over:
                 rest = [frame, *left]
                 break
             self.handle(peer, command)
+            over = steady_ms() >= until_ms
             if peer.closed:
                 break  # it does not read, or is gone: what else it asked for is of no use to anybody
             if self._jobs and peer in self._jobs:

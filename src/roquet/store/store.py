@@ -13,7 +13,7 @@ import contextlib
 import errno
 import logging
 import struct
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from zlib import crc32
@@ -21,7 +21,7 @@ from zlib import crc32
 import numpy as np
 
 from roquet.errors import Damaged, StoreUnavailable
-from roquet.ports import Background, Clock
+from roquet.ports import FOREVER, Background, Clock
 from roquet.settings import BrokerSettings, delay_levels_ms
 from roquet.store import lost, retention
 from roquet.store.batch import Batch, Longs
@@ -55,6 +55,13 @@ SET_BACKS_MAX = 64
 
 DOUBT_MS = 3_600_000
 """A broker whose log files all look expired at its start waits this long before it believes the clock."""
+
+TAILS_MS = 5
+"""How long one tick writes queue entries into their files; the others wait for the next. A queue costs one write whatever it got,
+so entries wait in memory (20 bytes each) for one round over the queues that got some: 8,000 of them take a second."""
+
+EXPIRES_MAX = 2_000
+"""Queues whose expired entries one tick lets go."""
 
 SYNC_DERIVED_MS = 10_000
 """Queues and index are synced this often; after a crash at most so much of the log is read again."""
@@ -121,7 +128,9 @@ class Store:
         self._flush_due_ms = self._tails_due_ms = self._derived_due_ms = self._retention_due_ms = 0
         self._syncing_derived = False
         self._derived_at_work = False  # the part of it that runs in the background
-        self._tails: set[ConsumeQueue] = set()  # queues with entries that are not in their file yet
+        # Queues with entries that are not in their file yet, in the order of the log: where it ended before the oldest of them, and
+        # the store time then. So the first one tells up to where all queue files are complete.
+        self._tails: OrderedDict[ConsumeQueue, tuple[int, int]] = OrderedDict()
         self._dirty: set[ConsumeQueue] = set()  # queues whose file was written since its last sync
         self._delete_now = 0
         self._ages_due_ms = 0  # before this (steady) time no log file goes for its age
@@ -247,7 +256,7 @@ class Store:
             self._make_sure(recovery.sure, end)
         self.log.start_at(end)
         self._dirty = set(self.queues.values())
-        self._tails = {queue for queue in self._dirty if queue.tail}
+        self._tails = OrderedDict((queue, (0, 0)) for queue in self.queues.values() if queue.tail)
         # What recovery read back may exist in memory only: make it safe before anything builds on it.
         _, work = self.log.syncer()
         work()
@@ -355,7 +364,7 @@ class Store:
         """Remove the topic's queues. Its records stay in the log until their file goes, and nothing leads to them any more."""
         for queue in self.queues_of(topic):
             del self.queues[topic, queue.queue_id]
-            self._tails.discard(queue)
+            self._tails.pop(queue, None)
             self._dirty.discard(queue)
             queue.segments.drop_all()
             if queue.on_visible is not None:
@@ -525,6 +534,7 @@ class Store:
         staged = self._staged
         if self.log.end == self.log.written:
             return
+        mark = (self.log.written, self._last_store_ms)
         try:
             self.log.commit()
         except OSError as error:
@@ -541,7 +551,10 @@ class Store:
             self.on_slow_write(took_ms)
         self._last_store_ms = self.now_ms
         self._staged = []
-        self._tails.update([queue for queue, _, _, _ in staged])
+        tails = self._tails
+        for queue, _, _, _ in staged:
+            if queue not in tails:
+                tails[queue] = mark
         if self.sync_flush:
             self._unsafe.extend(staged)
             self._flush()
@@ -638,10 +651,13 @@ class Store:
             # The log has the keys; the index is a convenience that catches up when there is room again.
             log.warning("the index could not be written: %s", error)
 
-    def _write_tails(self) -> None:
-        for queue in sorted(self._tails, key=place_of):  # in an order that does not depend on the process
+    def _write_tails(self, until_ms: int = FOREVER) -> None:
+        """Those that have waited longest first. `until_ms`: steady time after which the others wait for the next tick."""
+        tails, steady_ms = self._tails, self.clock.steady_ms
+        while tails:
+            queue = next(iter(tails))
             if self.queues.get((queue.topic, queue.queue_id)) is not queue:
-                self._tails.discard(queue)  # its topic was deleted in the tick that wrote it: the file is another queue's now
+                del tails[queue]  # its topic was deleted in the tick that wrote it: the file is another queue's now
                 continue
             sizes = np.frombuffer(bytes(queue.tail), dtype=ENTRIES)["size"]
             try:
@@ -653,21 +669,28 @@ class Store:
                 log.warning("queue %s/%d could not be written: %s", queue.topic, queue.queue_id, error)
                 self.full = self.full or f"the disk is full: {error}"
                 return
-            self._tails.discard(queue)
+            del tails[queue]
             self._dirty.add(queue)
             self.on_counted(queue.topic, len(sizes), int(sizes.sum()))
+            if steady_ms() >= until_ms:
+                return
+
+    def _covered(self) -> tuple[int, int]:
+        """Below this log offset all entries are in the queues' files, and the store time there."""
+        first = next(iter(self._tails.values()), None)
+        return (self.log.written, self._last_store_ms) if first is None else first
 
     def _sync_derived(self) -> None:
         """Queues and index on disk, then the checkpoint that says so. The log comes first: entries must not outrun it."""
         if self._syncing_derived or self.failed or (self.log.written == self.checkpointed and not self._dirty):
             return
         self._syncing_derived = True
-        self._write_tails()
+        self._write_tails(self.clock.steady_ms() + TAILS_MS)
         self._settle()
-        end, last_ms = self.log.written, self._last_store_ms
-        all_written = not self._tails and not self.index.waiting
+        end, last_ms = self._covered()
+        all_written = not self.index.waiting and end >= self.checkpointed
         dirty, self._dirty = self._dirty, set()
-        manifest = self._manifest(clean=False, end=end)
+        queues = list(self.queues.values())
         checkpoint = self.checkpoint
         not_done: list[Callable[[], None]] = []
 
@@ -707,13 +730,15 @@ class Store:
                 return
             if all_written:
                 checkpoint.note(queues_ms=last_ms, index_ms=result)
-            manifest.checkpoint = times_of(checkpoint)
+            times, indexes = times_of(checkpoint), index_names(self.index)
             save_checkpoint = checkpoint.begin_save()
 
             def save() -> None:
                 save_checkpoint()
                 if all_written:
-                    self.manifest.save(manifest.encode())
+                    # Here, since it goes over all queues. What is synced of a queue does not change while this is under way.
+                    counts = {queue_key(queue): queue.synced for queue in queues}
+                    self.manifest.save(Manifest(False, end, times, counts, indexes, self.settings.broker_name).encode())
 
             self._derived_at_work = True
             self.background.run(save, saved)
@@ -745,9 +770,10 @@ class Store:
             self._flush_due_ms = now_ms + settings.flush_interval_commit_log
             self._flush()
         if now_ms >= self._tails_due_ms:
-            self._tails_due_ms = now_ms + settings.flush_interval_consume_queue
-            self._write_tails()
+            self._write_tails(self.clock.steady_ms() + TAILS_MS)
             self._settle()
+            if not self._tails or self.full:
+                self._tails_due_ms = now_ms + settings.flush_interval_consume_queue
         if now_ms >= self._derived_due_ms:
             self._derived_due_ms = now_ms + SYNC_DERIVED_MS
             self._sync_derived()
