@@ -338,7 +338,7 @@ def measure_broker(root: Path, size: Size, meter: Meter, say: Callable[[str], No
             break
     for name in [name for name in meter.rows if "tick" in name or "loop" in name]:
         meter.rows[f"{name} (100,000 new queues)"] = meter.rows.pop(name)
-    from roquet.broker.topics import Topic  # noqa: PLC0415
+    from roquet.broker.topics import Topic
 
     world.broker.topics.put(Topic("filtered", 1, 1))
     for _ in range(2_000):
@@ -350,7 +350,8 @@ def measure_broker(root: Path, size: Size, meter: Meter, say: Callable[[str], No
         world.hand_over(name, peer, [command])
         if not any(word in name for word in ONCE):
             copies = max(1, READ // len(command.encode()))
-            world.hand_over(f"{name}, a read full", peer, [Command(command.code, command.fields, command.body, opaque=n) for n in range(copies)])
+            full = [Command(command.code, command.fields, command.body, opaque=n) for n in range(copies)]
+            world.hand_over(f"{name}, a read full", peer, full)
         peer.closed = False
         for _ in range(40):
             if not world.broker._warm:
@@ -442,7 +443,11 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="every row, not the worst ten")
     options = parser.parse_args()
     began = time.monotonic()
-    meter = measure(Size().by(options.scale), lambda text: print(f"[{time.monotonic() - began:4.0f} s] {text}", file=sys.stderr, flush=True))
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+    meter = measure(Size().by(options.scale), say)
     print(table(meter, 1_000 if options.all else WORST))
     return 0 if meter.worst()[0][1].cpu_ms <= LIMIT_MS else 1
 

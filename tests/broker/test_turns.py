@@ -15,7 +15,7 @@ from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.store.disk import Cold
 from roquet.wire.codes import RequestCode
-from roquet.wire.command import Command
+from roquet.wire.command import Command, from_json
 from roquet.wire.frame import Frame, Framer
 
 from .conftest import FakePeer
@@ -82,7 +82,7 @@ def test_in_a_turn_that_is_over_plain_sends_are_taken_and_what_is_behind_another
 
 def test_a_request_that_takes_a_whole_turn_to_be_read_is_handled_in_it(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     handled = taking(whole, 1)
-    real = core.from_json
+    real = from_json
 
     def slowly(head: Any, body: bytes) -> Command:
         whole.clock.forward(30)

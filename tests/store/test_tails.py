@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import orjson
 
-from roquet.store.store import TAILS_MS, Store
+from roquet.store.store import EXPIRE_MS, TAILS_MS, Store
 from roquet.testing.clock import ManualClock
 
-from .conftest import StoreKit, bodies, put
+from .conftest import RoomyDisk, StoreKit, bodies, put
 
 QUEUES = 60
 
@@ -103,3 +105,68 @@ def test_a_clean_stop_writes_them_all(kit: StoreKit) -> None:
     again = kit.open()
     assert not again.recovered_records
     assert all(bodies(again, "T", n) == [b"hello"] for n in range(QUEUES))
+
+
+# ---- files that go ---------------------------------------------------------------------------------------------------
+
+
+def test_expired_log_files_are_unlinked_in_the_background_one_at_a_time_oldest_first(kit: StoreKit) -> None:
+    removed: list[str] = []
+
+    class WatchedDisk(RoomyDisk):
+        def remove(self, path: str) -> None:
+            removed.append(path)
+            super().remove(path)
+
+    disk = WatchedDisk()
+    store = kit.open(disk, file_reserved_time=1, delete_when="00;01;02;03;04;05;06;07;08;09;10;11;12;13;14;15;16;17;18;19;20;21;22;23")
+    while len(store.log.segments.bases) < 6:
+        put(store, body=bytes(1_000))
+        store.commit()
+    names = [store.log.segments.path(base) for base in store.log.segments.bases]
+    for name in names[:-1]:
+        os.utime(name, (1, 1))
+    removed.clear()
+    kit.background.hold = True
+    store._retention_due_ms = 0
+    store.tick(kit.clock.ms)
+    assert store.log.start == store.log.segments.bases[0] > 0, "they are not part of the log any more"
+    assert not removed, "and nothing was unlinked on the loop"
+    assert store.busy, "a clean stop waits for it"
+    gone = store.log.segments.bases[0] // store.log.segments.size
+    for n in range(gone):
+        waiting = kit.background.waiting
+        (at,) = [at for at, (_, done) in enumerate(waiting) if "_unlink" in done.__qualname__]
+        work, done = waiting.pop(at)
+        work()
+        assert removed == names[: n + 1]
+        store._retention_due_ms = 0
+        store.tick(kit.clock.ms)
+        assert len(store.log.segments.bases) == 6 - gone, "no more is given up before those are gone"
+        done(None)
+    kit.background.hold = False
+    kit.background.release()
+    assert gone == 5
+
+
+def test_queues_let_go_of_expired_entries_some_a_tick(kit: StoreKit) -> None:
+    clock = passing(kit)
+    store = kit.open()
+    for _ in range(12):
+        for n in range(QUEUES):
+            put(store, "T", n, bytes(300))
+            store.commit()
+    while store._tails:
+        clock.forward(2_000)
+        store.tick(clock.ms)
+    for queue in store.queues.values():
+        store._expired.append((queue, 9))
+    clock.passing = True
+    ticks, left = 0, len(store._expired)
+    while store._expired:
+        clock.forward(50)
+        store.tick(clock.ms)
+        assert 0 < left - len(store._expired) <= EXPIRE_MS + 1
+        ticks, left = ticks + 1, len(store._expired)
+    assert ticks > 5
+    assert {queue.first for queue in store.queues.values()} == {9}

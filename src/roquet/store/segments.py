@@ -144,6 +144,12 @@ class Segments:
         """Remove the oldest file."""
         self._drop(self.bases.pop(0))
 
+    def forget_first(self) -> str:
+        """The oldest file is not part of the row any more. Returns its path: removing it is the caller's."""
+        base = self.bases.pop(0)
+        self.files.forget(self.directory, base)
+        return self.path(base)
+
     def drop_from(self, offset: int) -> None:
         """Remove whole files that start at or after this offset; the file that holds it stays."""
         while self.bases and self.bases[-1] >= offset:

@@ -60,8 +60,8 @@ TAILS_MS = 5
 """How long one tick writes queue entries into their files; the others wait for the next. A queue costs one write whatever it got,
 so entries wait in memory (20 bytes each) for one round over the queues that got some: 8,000 of them take a second."""
 
-EXPIRES_MAX = 2_000
-"""Queues whose expired entries one tick lets go."""
+EXPIRE_MS = 5
+"""How long one tick lets go of expired queue entries."""
 
 SYNC_DERIVED_MS = 10_000
 """Queues and index are synced this often; after a crash at most so much of the log is read again."""
@@ -138,6 +138,9 @@ class Store:
         """Log offsets where the wall clock had been set back: between two of them store times rise."""
         self._reserve = True  # when writes are refused: there is room for the broker's own
         self._shortage_told_ms = 0
+        self._expired: deque[tuple[ConsumeQueue, int]] = deque()  # queues that have entries to let go of, and the first to keep
+        self._unlinks: deque[str] = deque()  # log files that are to go
+        self._unlinking = False
         self.checkpointed = -1
         """Up to here the derived files are on disk."""
 
@@ -150,7 +153,7 @@ class Store:
     @property
     def busy(self) -> bool:
         """A sync is under way in the background. A clean stop waits for it, to hear if it failed."""
-        return self._flushing or self._derived_at_work
+        return self._flushing or self._derived_at_work or self._unlinking
 
     def open(self, progress: Progress = lambda what, done, total: None) -> None:
         """Recover and get ready to append. Raises Damaged when this directory must not be opened; it is left as it was then."""
@@ -777,9 +780,11 @@ class Store:
         if now_ms >= self._derived_due_ms:
             self._derived_due_ms = now_ms + SYNC_DERIVED_MS
             self._sync_derived()
-        if now_ms >= self._retention_due_ms:
+        if now_ms >= self._retention_due_ms and not self._unlinking:  # before they are gone, the disk looks fuller than it is
             self._retention_due_ms = now_ms + settings.clean_resource_interval
             self._retain(now_ms)
+        if self._expired:
+            self._expire_some()
 
     # Retention
 
@@ -821,27 +826,55 @@ class Store:
                 break
             assert file.base == segments.bases[0] != segments.bases[-1], "only the oldest file may go, never the last"
             log.info("removing %s: %s", segments.path(file.base), decision.reason)
-            segments.drop_first()
+            self._unlinks.append(segments.forget_first())
+        self._unlink()
         if segments.start == start:
             return
         start = segments.start
         queues = list(self.queues.values())
 
         def work() -> list[tuple[ConsumeQueue, int]]:
-            return [(queue, first_at_or_after(queue, start)) for queue in queues]
+            firsts = [(queue, first_at_or_after(queue, start)) for queue in queues]
+            return [(queue, first) for queue, first in firsts if first > queue.first]
 
         def done(result: list[tuple[ConsumeQueue, int]] | Exception) -> None:
             if isinstance(result, Exception):
                 log.warning("looking for expired queue entries failed: %s", result)
                 return
-            for queue, first in result:
-                if self.queues.get((queue.topic, queue.queue_id)) is queue:
-                    queue.first = max(queue.first, min(first, queue.next))
-                    while len(queue.segments.bases) > 1 and queue.segments.bases[1] <= queue.first * ENTRY_SIZE:
-                        queue.segments.drop_first()
+            self._expired += result
+            self._expire_some()
             self.index.expire(start)
 
         self.background.run(work, done)
+
+    def _expire_some(self) -> None:
+        """Queues let go of entries whose messages are gone, some milliseconds a tick. Their files go here and now: in the background
+        one could take the file of a topic that was deleted and made again meanwhile."""
+        until_ms = self.clock.steady_ms() + EXPIRE_MS
+        while self._expired:
+            queue, first = self._expired.popleft()
+            if self.queues.get((queue.topic, queue.queue_id)) is queue:
+                queue.first = max(queue.first, min(first, queue.next))
+                while len(queue.segments.bases) > 1 and queue.segments.bases[1] <= queue.first * ENTRY_SIZE:
+                    queue.segments.drop_first()
+            if self.clock.steady_ms() >= until_ms:
+                break
+
+    def _unlink(self) -> None:
+        """Log files that were given up go in the background, one at a time and the oldest first: to unlink a gigabyte takes its
+        time. One that a crash brings back is the oldest of the log again, and goes the next time."""
+        if self._unlinking or not self._unlinks:
+            return
+        self._unlinking = True
+        path = self._unlinks.popleft()
+
+        def done(result: Exception | None) -> None:
+            self._unlinking = False
+            if isinstance(result, Exception):
+                log.warning("%s could not be removed: %s", path, result)
+            self._unlink()
+
+        self.background.run(lambda: self.disk.remove(path), done)
 
     # Reading
 
