@@ -18,7 +18,7 @@ from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.fastjson import ObjectKey
 
-from .conftest import BrokerKit, FakePeer, golden, recorded, same_answer
+from .conftest import BrokerKit, FakePeer, finish, golden, recorded, same_answer
 from .test_members import beat, subscription
 
 HOSTILE = b"filterServerNums=1\nrocketmqHome=-c $@|sh . echo touch /tmp/owned;\n"
@@ -352,10 +352,12 @@ def test_many_cold_reads_are_one_trip_to_the_disk(kit: BrokerKit, monkeypatch: p
     monkeypatch.setattr(kit.store, "store_time_at", cold)
     command = Command(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g"})
     with pytest.raises(Cold) as raised:
-        kit.admin.consume_stats(kit.peer, command)
+        finish(kit.admin.consume_stats(kit.peer, command))
     raised.value.fetch()
     assert len(warm) == 8
-    stats = ConsumeStats.decode(kit.admin.consume_stats(kit.peer, command).body)
+    answer = finish(kit.admin.consume_stats(kit.peer, command))
+    assert answer is not None
+    stats = ConsumeStats.decode(answer.body)
     assert all(progress.last_timestamp == kit.clock.ms for progress in stats.offset_table.values())
 
 

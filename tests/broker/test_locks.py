@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
+from roquet.broker import locks as locks_module
 from roquet.broker.locks import QueueLocks
 from roquet.message import MessageQueue
 from roquet.settings import BrokerSettings
 from roquet.testing.clock import ManualClock
 from roquet.wire import fastjson
+from roquet.wire.bodies import LockResult
 from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
 
 from .conftest import BrokerKit, Golden, golden, recorded, same_answer
 
@@ -87,4 +91,45 @@ def test_there_is_a_limit_to_locks(locks: QueueLocks, monkeypatch: pytest.Monkey
 def test_a_body_that_makes_no_sense_is_refused(kit: BrokerKit, body: bytes) -> None:
     for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
         assert kit.request(code, body=body).code == ResponseCode.SYSTEM_ERROR
+    assert len(kit.locks) == 0
+
+
+def test_a_sweep_looks_at_some_locks_a_tick_and_forgets_all_that_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks_module, "PIECE", 100)
+    clock = ManualClock()
+    locks = QueueLocks(BrokerSettings(), clock)
+    for group in range(7):
+        locks.lock(f"g{group}", "c", [MessageQueue("T", "b", n) for n in range(150)], clock.ms)
+    locks.lock("empty", "c", [MessageQueue("T", "b", 0)], clock.ms)
+    locks.unlock("empty", "c", [MessageQueue("T", "b", 0)])
+    clock.forward(BrokerSettings().rebalance_lock_max_live_time + 1)
+    locks.lock("g3", "c", [MessageQueue("T", "b", 5)], clock.ms)
+    ticks = 0
+    while len(locks) > 1:
+        before = len(locks)
+        locks.tick(clock.ms)
+        ticks += 1
+        assert before - len(locks) <= 100
+        assert ticks < 30
+    assert ticks >= 10
+    assert locks.holder("g3", MessageQueue("T", "b", 5), clock.ms) == "c"
+
+
+def test_a_request_for_very_many_queues_is_answered_in_portions_and_in_full(kit: BrokerKit) -> None:
+    queues = [{"brokerName": "b", "queueId": n, "topic": "T"} for n in range(12_000)]
+    body = orjson.dumps({"clientId": "c", "consumerGroup": "g", "mqSet": queues})
+    work = kit.locks.lock_batch(kit.peer, Command(RequestCode.LOCK_BATCH_MQ, {}, body))
+    steps = 0
+    while True:
+        try:
+            cold = next(work)
+        except StopIteration as stop:
+            answer = stop.value
+            break
+        steps += 1
+        if cold is not None:
+            cold.fetch()
+    assert steps >= 4, "read elsewhere, locked in pieces, written elsewhere"
+    assert len(LockResult.decode(answer.body).lock_ok_mq_set) == len(kit.locks) == 12_000
+    kit.request(RequestCode.UNLOCK_BATCH_MQ, {}, body)
     assert len(kit.locks) == 0

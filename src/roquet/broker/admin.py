@@ -7,10 +7,10 @@ disk (`Reads`), instead of one each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler
+from roquet.broker.handler import LARGE_ROWS, Handler, Portions, elsewhere, portions
 from roquet.broker.members import Members
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
@@ -26,6 +26,7 @@ from roquet.store.queue import ENTRY, ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import fastjson
 from roquet.wire.bodies import (
+    Body,
     ConsumeStats,
     ConsumeStatsList,
     DataVersion,
@@ -263,17 +264,20 @@ class Admin:
 
     # Topics
 
-    def topic_stats(self, peer: Peer, command: Command) -> Command:
+    def topic_stats(self, peer: Peer, command: Command) -> Portions:
         """202."""
         topic = self._topic(decode(TopicHeader, command.fields).topic)
         reads = Reads(self.store)
         ranges: dict[MessageQueue, QueueRange] = {}
-        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+
+        def look(queue_id: int) -> None:
             queue = self.store.find_queue(topic.name, queue_id)
             first, last = (0, 0) if queue is None else (queue.first, queue.visible)
             ranges[self._queue(topic.name, queue_id)] = QueueRange(first, last, reads.time_at(queue, last - 1) if last > 0 else 0)
+
+        yield from portions(range(max(topic.read_queues, topic.write_queues)), look)
         reads.finish()
-        return command.reply(body=TopicStats(ranges).encode())
+        return (yield from reply_with(command, TopicStats(ranges), len(ranges)))
 
     def topic_config(self, peer: Peer, command: Command) -> Command:
         """351."""
@@ -337,40 +341,44 @@ class Admin:
 
     # Groups
 
-    def consume_stats(self, peer: Peer, command: Command) -> Command:
+    def consume_stats(self, peer: Peer, command: Command) -> Portions:
         """208: of one topic, or of all in which the group has progress."""
         header = decode(ConsumeStatsHeader, command.fields)
         group = header.consumer_group
         reads = Reads(self.store)
         stats = ConsumeStats()
         for name in [header.topic] if header.topic else self.offsets.topics_of(group):
-            one = self._progress(group, name, reads)
+            one = yield from self._progress(group, name, reads)
             if one is not None:
                 stats.offset_table |= one.offset_table
                 stats.consume_tps += one.consume_tps
         reads.finish()
-        return command.reply(body=stats.encode())
+        return (yield from reply_with(command, stats, len(stats.offset_table)))
 
-    def all_consume_stats(self, peer: Peer, command: Command) -> Command:
+    def all_consume_stats(self, peer: Peer, command: Command) -> Portions:
         """317: every group, a topic at a time, and the backlog of all."""
         only_ordered = decode(BrokerConsumeStatsHeader, command.fields).is_order
         reads = Reads(self.store)
         topics = self.offsets.topics_by_group()
         rows: list[dict[str, list[ConsumeStats]]] = []
-        behind = 0
-        for group in self.groups.all():
+        behind = count = 0
+        for group in list(self.groups.all()):
             found: list[ConsumeStats] = []
             for name in topics.get(group.group_name, ()):
                 topic = self.topics.get(name)
-                one = None if topic is None or (only_ordered and not topic.order) else self._progress(group.group_name, name, reads)
+                if topic is None or (only_ordered and not topic.order):
+                    continue
+                one = yield from self._progress(group.group_name, name, reads)
                 if one is not None:
                     found.append(one)
+                    count += len(one.offset_table)
                     behind += sum(queue.broker_offset - queue.consumer_offset for queue in one.offset_table.values())
             rows.append({group.group_name: found})
+            yield None
         reads.finish()
-        return command.reply(body=ConsumeStatsList(rows, self.address, behind).encode())
+        return (yield from reply_with(command, ConsumeStatsList(rows, self.address, behind), count))
 
-    def _progress(self, group: str, name: str, reads: Reads) -> ConsumeStats | None:
+    def _progress(self, group: str, name: str, reads: Reads) -> Generator[Cold | None, None, ConsumeStats | None]:
         """One group in one topic. None: no such topic, or the group is online and does not subscribe to it."""
         topic = self.topics.get(name)
         online = self.members.group(group)
@@ -378,22 +386,26 @@ class Admin:
             return None
         stats = ConsumeStats(consume_tps=self.stats.group_rate(group, name))
         known = self.offsets.queues_of(group, name)
-        for queue_id in range(topic.read_queues):
+
+        def look(queue_id: int) -> None:
             queue = self.store.find_queue(name, queue_id)
             consumed = max(known.get(queue_id, 0), 0)
             stats.offset_table[self._queue(name, queue_id)] = QueueProgress(
                 0 if queue is None else queue.visible, consumed, max(reads.time_at(queue, consumed - 1), 0)
             )
+
+        yield from portions(range(topic.read_queues), look)
         return stats
 
-    def time_spans(self, peer: Peer, command: Command) -> Command:
+    def time_spans(self, peer: Peer, command: Command) -> Portions:
         """303."""
         header = decode(TopicGroupHeader, command.fields)
         topic = self._topic(header.topic)
         reads = Reads(self.store)
         now_ms = self.clock.now_ms()
         spans: list[TimeSpan] = []
-        for queue_id in range(topic.write_queues):
+
+        def look(queue_id: int) -> None:
             queue = self.store.find_queue(topic.name, queue_id)
             first, last = (0, 0) if queue is None else (queue.first, queue.visible)
             span = TimeSpan(self._queue(topic.name, queue_id), reads.time_at(queue, first), reads.time_at(queue, last - 1))
@@ -403,8 +415,10 @@ class Admin:
                 next_ms = reads.time_at(queue, max(consumed, first))
                 span.delay_time = max(0, now_ms - next_ms) if next_ms > 0 else 0
             spans.append(span)
+
+        yield from portions(range(topic.write_queues), look)
         reads.finish()
-        return command.reply(body=TimeSpans(spans).encode())
+        return (yield from reply_with(command, TimeSpans(spans), len(spans)))
 
     def topics_of_group(self, peer: Peer, command: Command) -> Command:
         """343."""
@@ -428,6 +442,12 @@ class Admin:
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self.settings.broker_name, queue_id)
+
+
+def reply_with(command: Command, body: Body, rows: int) -> Portions:
+    """The answer; a large one is written elsewhere."""
+    encoded = body.encode() if rows < LARGE_ROWS else (yield from elsewhere(body.encode))
+    return command.reply(body=encoded)
 
 
 PUT_TIME_SPANS = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
+from typing import TypeVar
 
 from roquet.ports import Peer
 from roquet.store.disk import Cold
@@ -19,3 +20,35 @@ Handler = Callable[[Peer, Command], Command | Portions | None]
 Raises Refused for an error answer. Lets Cold through when a read is not in memory: the core fetches it in the background
 and calls the handler again, so a handler reads first and changes afterwards.
 """
+
+T = TypeVar("T")
+PORTION = 128
+"""Queues that are looked at before others may get their turn: some milliseconds when each is in a file of its own."""
+LARGE = 128 * 1024
+"""Bytes of a body, or some thousand rows of an answer, that are read or written elsewhere and not on the loop."""
+LARGE_ROWS = 1_000
+
+
+def portions(items: Iterable[T], each: Callable[[T], None], size: int = PORTION) -> Generator[Cold | None, None, None]:
+    """Do this with all of them, some at a time."""
+    for count, item in enumerate(items, 1):
+        each(item)
+        if count % size == 0:
+            yield None
+
+
+def elsewhere(work: Callable[[], T]) -> Generator[Cold | None, None, T]:
+    """Do this in the background, and go on with its result. It must look at nothing that changes meanwhile."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            results.append(work())
+        except Exception as error:
+            errors.append(error)
+
+    yield Cold(attempt)
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -6,13 +6,16 @@ restart, since clients lock again within their interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
 
-from roquet.broker.handler import Handler
+from roquet.broker.handler import LARGE, LARGE_ROWS, Handler, Portions, elsewhere, portions
 from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
+from roquet.store.disk import Cold
 from roquet.wire.bodies import LockBody, LockResult
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
@@ -22,6 +25,8 @@ LOCKS_MAX = 1_000_000
 """Locks held at once. A queue beyond it is simply not locked."""
 CLIENT_ID_MAX = 1_024
 SWEEP_MS = 10_000
+PIECE = 5_000
+"""Queues that are locked, let go or looked at before others may get their turn."""
 
 
 class QueueLocks:
@@ -33,6 +38,7 @@ class QueueLocks:
         self._groups: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
         self._count = 0
         self._sweep_due_ms = 0
+        self._to_sweep: deque[tuple[str, Iterator[MessageQueue]]] = deque()  # groups of a sweep under way, and their queues that are left
 
     def __len__(self) -> int:
         return self._count
@@ -78,34 +84,68 @@ class QueueLocks:
 
     def tick(self, now_ms: int) -> None:
         """Forget what has expired."""
-        if now_ms < self._sweep_due_ms:
+        if not self._to_sweep:
+            if now_ms < self._sweep_due_ms:
+                return
+            self._sweep_due_ms = now_ms + SWEEP_MS
+            self._to_sweep.extend((group, iter(list(locks))) for group, locks in self._groups.items())
+        looked = 0
+        while self._to_sweep and looked < PIECE:
+            group, left = self._to_sweep[0]
+            wanted = PIECE - looked
+            piece = list(islice(left, wanted))
+            looked += len(piece) + 1  # a group without locks costs something, too
+            self._sweep(group, piece, now_ms)
+            if len(piece) < wanted:
+                self._to_sweep.popleft()
+
+    def _sweep(self, group: str, queues: list[MessageQueue], now_ms: int) -> None:
+        locks = self._groups.get(group)
+        if locks is None:
             return
-        self._sweep_due_ms = now_ms + SWEEP_MS
         expired_ms = now_ms - self.settings.rebalance_lock_max_live_time
-        for group in list(self._groups):
-            locks = self._groups[group]
-            for queue in [queue for queue, (_, asked_ms) in locks.items() if asked_ms < expired_ms]:
+        for queue in queues:
+            holder = locks.get(queue)
+            if holder is not None and holder[1] < expired_ms:
                 del locks[queue]
                 self._count -= 1
-            if not locks:
-                del self._groups[group]
+        if not locks:
+            del self._groups[group]
 
     # Requests
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.LOCK_BATCH_MQ: self.lock_batch, RequestCode.UNLOCK_BATCH_MQ: self.unlock_batch}
 
-    def lock_batch(self, peer: Peer, command: Command) -> Command:
+    def lock_batch(self, peer: Peer, command: Command) -> Portions:
         """41. `onlyThisBroker` of 5.x asks for what we always do."""
-        body = read_lock_body(command)
-        held = self.lock(body.consumer_group, body.client_id, body.mq_set, self.clock.steady_ms())
-        return command.reply(body=LockResult(held).encode())
+        body = yield from read_in_portions(command)
+        held: set[MessageQueue] = set()
 
-    def unlock_batch(self, peer: Peer, command: Command) -> Command:
+        def lock(queues: list[MessageQueue]) -> None:
+            held.update(self.lock(body.consumer_group, body.client_id, queues, self.clock.steady_ms()))
+
+        yield from portions(pieces(body.mq_set), lock, 1)
+        result = LockResult(held)
+        return command.reply(body=result.encode() if len(held) < LARGE_ROWS else (yield from elsewhere(result.encode)))
+
+    def unlock_batch(self, peer: Peer, command: Command) -> Portions:
         """42."""
-        body = read_lock_body(command)
-        self.unlock(body.consumer_group, body.client_id, body.mq_set)
+        body = yield from read_in_portions(command)
+        yield from portions(pieces(body.mq_set), lambda queues: self.unlock(body.consumer_group, body.client_id, queues), 1)
         return command.reply()
+
+
+def pieces(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
+    left = iter(queues)
+    while piece := list(islice(left, PIECE)):
+        yield piece
+
+
+def read_in_portions(command: Command) -> Generator[Cold | None, None, LockBody]:
+    if len(command.body) < LARGE:
+        return read_lock_body(command)
+    return (yield from elsewhere(lambda: read_lock_body(command)))
 
 
 def read_lock_body(command: Command) -> LockBody:

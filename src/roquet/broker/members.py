@@ -9,6 +9,7 @@ here it is accepted and a notice names the clients.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -54,6 +55,8 @@ from roquet.wire.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, check, check_g
 log = logging.getLogger("roquet.broker")
 
 SCAN_MS = 10_000
+REMOVED_MAX = 20
+"""Silent clients that one tick removes."""
 CALL_TIMEOUT_MS = 10_000
 CALLS_MAX = 256
 """Calls to one client that may wait for its answer."""
@@ -130,6 +133,7 @@ class Members:
         self._calls: dict[Peer, PendingCalls] = {}
         self._producing_as: dict[str, Peer] = {}  # client id -> the connection its last heartbeat as a producer came from
         self._shared_ids: dict[str, set[str]] = {}  # group -> client ids that a notice is up for
+        self._silent: OrderedDict[Peer, Member] = OrderedDict()  # to be removed
         self._scan_due_ms = clock.steady_ms() + SCAN_MS
         self.on_heard: list[Callable[[str, list[SubscriptionData]], None]] = []
         """Told of every heartbeat of a consumer: its group, and what it subscribes to."""
@@ -365,6 +369,7 @@ class Members:
     def tick(self, now_ms: int) -> None:
         for calls in list(self._calls.values()):
             calls.expire(now_ms)
+        self._remove_silent(now_ms)
         if now_ms < self._scan_due_ms:
             return
         self._scan_due_ms = now_ms + SCAN_MS
@@ -372,13 +377,26 @@ class Members:
             if not len(calls):
                 del self._calls[peer]
         oldest_ms = now_ms - self.settings.channel_expired_timeout_ms
-        silent: dict[Peer, Member] = {}
+        silent = self._silent
         for members in (*(group.members for group in self._consumers.values()), *self._producers.values()):
-            silent |= {peer: member for peer, member in members.items() if member.heard_ms < oldest_ms}
-        for peer, member in silent.items():
+            silent.update({peer: member for peer, member in members.items() if member.heard_ms < oldest_ms})
+        self._remove_silent(now_ms)
+
+    def _remove_silent(self, now_ms: int) -> None:
+        """Each costs in proportion to its groups' members, who are told: some of them a tick."""
+        for _ in range(min(REMOVED_MAX, len(self._silent))):
+            peer, member = self._silent.popitem(last=False)
+            if self._last_heard_ms(peer) != member.heard_ms:
+                continue  # gone by itself, or heard of since
             log.info("client %s sent no heartbeat for %d s: removed", member, (now_ms - member.heard_ms) // 1000)
             self.disconnected(peer)
             peer.close(f"no heartbeat for {self.settings.channel_expired_timeout_ms // 1000} s")
+
+    def _last_heard_ms(self, peer: Peer) -> int | None:
+        """None: it is in no group."""
+        found = [self._consumers[name].members[peer].heard_ms for name in self._consuming.get(peer, ())]
+        found += [self._producers[name][peer].heard_ms for name in self._producing.get(peer, ())]
+        return max(found, default=None)
 
     # Who is there?
 

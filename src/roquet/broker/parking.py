@@ -57,10 +57,10 @@ class Parking:
             self._leave(pull)
         return pulls
 
-    def take_due(self, now_ms: int) -> list[Pull]:
-        """Those whose time is up."""
+    def take_due(self, now_ms: int, count_max: int) -> list[Pull]:
+        """Those whose time is up, the oldest first; not more than so many."""
         due: list[Pull] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        while self._deadlines and self._deadlines[0][0] <= now_ms and len(due) < count_max:
             _, ticket, pull = heapq.heappop(self._deadlines)
             if self._tickets.get(pull) == ticket:
                 self._leave(pull)

@@ -53,6 +53,8 @@ AHEAD_MAX = 64
 BLANK_LENGTH = 0x7FFFFFFF
 """Of an entry that stands for a message that is gone."""
 SUSPEND_MS_MAX = 60_000
+WAKES_MAX = 500
+"""Parked pulls that one message, or one tick, wakes. The others follow tick by tick."""
 HELD_MAX = 64
 """Scans that wait for the next tick. More of them are answered at once: nobody is to wait for a second."""
 
@@ -146,6 +148,7 @@ class Puller:
         self.parking = Parking()
         self.pace = Pace()
         self.scanned_at = -1  # end of the log at the last scan, -1 before the first
+        self._woken_later: deque[Pull] = deque()  # there are messages for them, and too many of them for one turn
         self._held: deque[tuple[Pull, Callable[[], None] | None]] = deque()
 
     @property
@@ -527,8 +530,10 @@ class Puller:
 
     def _woken(self, queue: ConsumeQueue) -> None:
         queue.on_visible = None
-        for pull in self.parking.take_queue((queue.topic, queue.queue_id)):
+        pulls = self.parking.take_queue((queue.topic, queue.queue_id))
+        for pull in pulls[:WAKES_MAX]:
             self._again(pull, None, 0)
+        self._woken_later.extend(pulls[WAKES_MAX:])
 
     def disconnected(self, peer: Peer) -> None:
         for pull in self.parking.drop_peer(peer):
@@ -539,7 +544,9 @@ class Puller:
         self.pace.tick(self.store.log.end)
         while self._held and self.pace.open:
             self._again(*self._held.popleft(), 0)
-        for pull in self.parking.take_due(now_ms):
+        for _ in range(min(WAKES_MAX, len(self._woken_later))):
+            self._again(self._woken_later.popleft(), None, 0)
+        for pull in self.parking.take_due(now_ms, WAKES_MAX):
             self._unwatch(pull)
             pull.deadline_ms = 0
             self._again(pull, None, 0)

@@ -8,8 +8,10 @@ directly (15), which `roquet group reset` does.
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
+from functools import partial
 
-from roquet.broker.handler import Handler
+from roquet.broker.handler import LARGE_ROWS, Handler, Portions, elsewhere, portions
 from roquet.broker.members import ConsumerGroup, Member, Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.topics import Topic, Topics
@@ -17,6 +19,7 @@ from roquet.errors import Refused, RoquetError
 from roquet.message import MessageQueue
 from roquet.ports import Peer
 from roquet.settings import BrokerSettings
+from roquet.store.disk import Cold
 from roquet.store.store import Store
 from roquet.wire.bodies import ConsumerStatusBody, CorrectionOffsets, ResetOffsetBody
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -33,6 +36,10 @@ V3_0_7 = 28
 STATUS_TIMEOUT_MS = 5_000
 MEMBERS_ASKED_MAX = 1_000
 """Members of one group that are asked for their offsets at once."""
+PROGRESSES = 5_000
+"""Offsets of groups that are looked at or copied before others may get their turn."""
+SEARCHES = 32
+"""Searches by time that are made before others may get their turn."""
 NO_CORRECTION = (1 << 63) - 1
 
 
@@ -56,7 +63,7 @@ class Resets:
 
     # Reset
 
-    def reset(self, peer: Peer, command: Command) -> Command:
+    def reset(self, peer: Peer, command: Command) -> Portions:
         """222. Every queue that is written to goes to the time, or only back to it unless forced; the members are told.
 
         With 5.x's queueId and offset only that queue moves, to that offset if one is given.
@@ -67,7 +74,8 @@ class Resets:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic[:255]}"
             )
-        table = self._table(header, topic)
+        table: dict[MessageQueue, int] = {}
+        yield from self._fill(table, header, topic)
         online = self.members.group(header.group)
         if online is None or not online.members:
             raise Refused(
@@ -77,17 +85,18 @@ class Resets:
             )
         for member in online.members.values():
             check_version(member)
-        self._tell(online, header, table, command.language == "CPP")
+        bodies = encode_both(table) if len(table) < LARGE_ROWS else (yield from elsewhere(partial(encode_both, table)))
+        self._tell(online, header, bodies, command.language == "CPP")
         log.warning("%s reset group %s in %s to %d: %s", peer.address, header.group, topic.name, header.timestamp, list(table.values()))
         # Upstream leaves the remark of an answer that nobody filled in.
-        return command.reply(ResponseCode.SUCCESS, "not set any response code", body=ResetOffsetBody(table).encode())
+        return command.reply(ResponseCode.SUCCESS, "not set any response code", body=bodies[0])
 
-    def _table(self, header: ResetOffsetHeader, topic: Topic) -> dict[MessageQueue, int]:
+    def _fill(self, table: dict[MessageQueue, int], header: ResetOffsetHeader, topic: Topic) -> Generator[Cold | None, None, None]:
         chosen = header.queue_id if header.queue_id is not None and header.queue_id >= 0 else None
         if chosen is not None and chosen >= topic.write_queues:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"queueId {chosen} of {topic.name}, which has {topic.write_queues} queues")
-        table: dict[MessageQueue, int] = {}
-        for queue_id in range(topic.write_queues) if chosen is None else (chosen,):
+
+        def look(queue_id: int) -> None:
             consumed = self.offsets.find(header.group, topic.name, queue_id)
             if consumed < 0:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group[:255]}> not exist")
@@ -95,7 +104,8 @@ class Resets:
             if not header.is_force and target >= consumed:
                 target = consumed
             table[MessageQueue(topic.name, self.settings.broker_name, queue_id)] = target
-        return table
+
+        yield from portions(range(topic.write_queues) if chosen is None else (chosen,), look, SEARCHES)
 
     def _target(self, header: ResetOffsetHeader, topic: str, queue_id: int) -> int:
         queue = self.store.find_queue(topic, queue_id)
@@ -109,19 +119,17 @@ class Resets:
             return header.offset
         return queue.visible if header.timestamp == TO_THE_END else max(self.store.offset_by_time(queue, header.timestamp), 0)
 
-    def _tell(self, group: ConsumerGroup, header: ResetOffsetHeader, table: dict[MessageQueue, int], all_cpp: bool) -> None:
+    def _tell(self, group: ConsumerGroup, header: ResetOffsetHeader, bodies: tuple[bytes, bytes], all_cpp: bool) -> None:
         """220 to every member. C++ reads another form; upstream sends it to all when the asker says it is C++."""
         fields = encode(ResetOffsetHeader(header.topic, header.group, header.timestamp, False))
-        body = ResetOffsetBody(table)
-        plain = Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body.encode(), flag=ONEWAY).encode()
-        cpp = Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body.encode_for_cpp(), flag=ONEWAY).encode()
+        plain, cpp = (Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, flag=ONEWAY).encode() for body in bodies)
         for member in group.members.values():
             if not member.peer.closed:
                 member.peer.send(cpp if all_cpp or member.language == "CPP" else plain)
 
     # Looking
 
-    def status(self, peer: Peer, command: Command) -> None:
+    def status(self, peer: Peer, command: Command) -> Portions:
         """223: every member, or one, tells how far it is in the topic (221). Who does not answer is left out."""
         header = decode(ConsumerStatusHeader, command.fields)
         online = self.members.group(header.group)
@@ -158,23 +166,26 @@ class Resets:
                 log.warning("member %s is not asked for its offsets: %s", member, refused.remark)
                 one_more()
 
-        for member in members:
-            ask(member)
+        yield from portions(members, ask)
         one_more()
+        return None
 
-    def correction(self, peer: Peer, command: Command) -> Command:
+    def correction(self, peer: Peer, command: Command) -> Portions:
         """308: per queue the smallest progress of all groups but the named ones; where the compared group is behind even that,
         the largest number. Upstream forgets the progress of the groups that are left out; nothing is changed here."""
         header = decode(CorrectionOffsetHeader, command.fields)
         left_out = set((header.filter_groups or "").split(","))
         smallest: dict[int, int] = {}
+
+        def look(progress: tuple[int, int]) -> None:
+            queue_id, offset = progress
+            queue = self.store.find_queue(header.topic, queue_id)
+            if offset >= (0 if queue is None else queue.first):
+                smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
+
         for group in self.offsets.groups_of(header.topic):
-            if group in left_out:
-                continue
-            for queue_id, offset in self.offsets.queues_of(group, header.topic).items():
-                queue = self.store.find_queue(header.topic, queue_id)
-                if offset >= (0 if queue is None else queue.first):
-                    smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
+            if group not in left_out:
+                yield from portions(list(self.offsets.queues_of(group, header.topic).items()), look, PROGRESSES)
         for queue_id, offset in self.offsets.queues_of(header.compare_group, header.topic).items():
             if smallest.get(queue_id, -1) > offset:
                 smallest[queue_id] = NO_CORRECTION
@@ -182,7 +193,7 @@ class Resets:
 
     # Clone
 
-    def clone(self, peer: Peer, command: Command) -> Command:
+    def clone(self, peer: Peer, command: Command) -> Portions:
         """314: another group goes on from where this one is, in one topic or in all."""
         header = decode(CloneOffsetHeader, command.fields)
         source, target = header.src_group, header.dest_group
@@ -194,9 +205,17 @@ class Resets:
             elif not header.offline and online is not None and online.subscriptions and name not in online.subscriptions:
                 log.warning("offsets of group %s in %s are not copied: its members do not subscribe to that", source, name)
             else:
-                for queue_id, offset in self.offsets.queues_of(source, name).items():
+                for queue_id, offset in list(self.offsets.queues_of(source, name).items()):
                     self.offsets.commit(target, name, queue_id, offset)
+                    if queue_id % PROGRESSES == 0:
+                        yield None
         return command.reply()
+
+
+def encode_both(table: dict[MessageQueue, int]) -> tuple[bytes, bytes]:
+    """The offsets for Java, and for C++."""
+    body = ResetOffsetBody(table)
+    return body.encode(), body.encode_for_cpp()
 
 
 def check_version(member: Member) -> None:

@@ -9,7 +9,10 @@ a while ago. Upstream's windows are kept, since its tools print them:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import date, datetime
+from itertools import islice
 
 from roquet.broker.handler import Handler
 from roquet.errors import Refused
@@ -21,6 +24,9 @@ from roquet.wire.headers import StatsHeader, decode
 
 ROWS_MAX = 20_000
 """Topics, and as many pairs of group and topic, that are counted one by one. What comes beyond counts in the totals alone."""
+
+SAMPLES = 2_000
+"""Rows that one tick samples."""
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
@@ -74,6 +80,16 @@ class Row:
         return self.count, self.times, self.size
 
 
+@dataclass(slots=True)
+class Sampling:
+    """A round over all rows that is under way."""
+
+    left: Iterator[Row]
+    now_ms: int
+    hour: bool
+    day: bool
+
+
 Totals = tuple[int, int, int, int, int]
 """(steady time, messages put, messages got, pulls that found some, pulls that found none)."""
 
@@ -101,6 +117,7 @@ class Stats:
         self._broker_gets = Row()
         self._unlisted = Row()
         self._recent: deque[Totals] = deque([(now_ms, 0, 0, 0, 0)], maxlen=601)
+        self._sampling: Sampling | None = None
         self._due_second = now_ms + SECOND
         self._due_minute = now_ms + 10 * SECOND
         self._due_hour = now_ms + 10 * MINUTE
@@ -155,6 +172,8 @@ class Stats:
     # Time
 
     def tick(self, now_ms: int) -> None:
+        if self._sampling is not None:
+            self._sample_some()
         if now_ms < self._due_second:
             return
         self._due_second = now_ms + SECOND
@@ -165,19 +184,13 @@ class Stats:
         hour, day = now_ms >= self._due_hour, now_ms >= self._due_day
         self._broker_puts.count, self._broker_puts.times, self._broker_puts.size = self.put_count, self.put_times, self.put_size
         self._broker_gets.count, self._broker_gets.times, self._broker_gets.size = self.get_count, self.get_times, self.get_size
-        for rows in ((self._broker_puts, self._broker_gets), self._puts.values(), self._gets.values(), self._backs.values()):
-            for row in rows:
-                reading = row.reading()
-                row.minute.sample(now_ms, reading, 10 * SECOND)
-                if hour:
-                    row.hour.sample(now_ms, reading, 10 * MINUTE)
-                if day:
-                    row.day.sample(now_ms, reading, HOUR)
+        rows = [self._broker_puts, self._broker_gets, *self._puts.values(), *self._gets.values(), *self._backs.values()]
+        self._sampling = Sampling(iter(rows), now_ms, hour, day)
+        self._sample_some()
         if hour:
             self._due_hour = now_ms + 10 * MINUTE
         if day:
             self._due_day = now_ms + HOUR
-            self._drop_idle()
         today = self._date()
         if today != self._today:
             self._today = today
@@ -185,6 +198,24 @@ class Stats:
 
     def _date(self) -> date:
         return datetime.fromtimestamp(self.clock.now_ms() // 1000).date()
+
+    def _sample_some(self) -> None:
+        """SAMPLES of the rows; the next ticks go on."""
+        sampling = self._sampling
+        assert sampling is not None
+        now_ms, count = sampling.now_ms, 0
+        for row in islice(sampling.left, SAMPLES):
+            reading = row.reading()
+            row.minute.sample(now_ms, reading, 10 * SECOND)
+            if sampling.hour:
+                row.hour.sample(now_ms, reading, 10 * MINUTE)
+            if sampling.day:
+                row.day.sample(now_ms, reading, HOUR)
+            count += 1
+        if count < SAMPLES:
+            self._sampling = None
+            if sampling.day:
+                self._drop_idle()
 
     def _drop_idle(self) -> None:
         """Make room for others: rows that stood still for a day."""

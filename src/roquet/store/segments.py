@@ -161,6 +161,12 @@ class Segments:
         self.files.forget(self.directory, base)
         self.bases.remove(base)
 
+    def forget_all(self) -> None:
+        """The row is empty; its directory is the caller's to remove."""
+        for base in self.bases:
+            self.files.forget(self.directory, base)
+        self.bases = []
+
     def drop_all(self) -> None:
         """Newest first: should a crash bring some back, then the oldest, and what is missing shows at the end."""
         while self.bases:

@@ -60,6 +60,9 @@ TAILS_MS = 5
 """How long one tick writes queue entries into their files; the others wait for the next. A queue costs one write whatever it got,
 so entries wait in memory (20 bytes each) for one round over the queues that got some: 8,000 of them take a second."""
 
+PUT_AWAY = "deleted"
+"""Directory of what is being removed."""
+
 EXPIRE_MS = 5
 """How long one tick lets go of expired queue entries."""
 
@@ -141,6 +144,7 @@ class Store:
         self._expired: deque[tuple[ConsumeQueue, int]] = deque()  # queues that have entries to let go of, and the first to keep
         self._unlinks: deque[str] = deque()  # log files that are to go
         self._unlinking = False
+        self._put_away_count = 0
         self.checkpointed = -1
         """Up to here the derived files are on disk."""
 
@@ -229,6 +233,7 @@ class Store:
         # From here on a crash must be seen as one, also while recovering.
         disk.open(f"{root}/abort", size=0).close()
         disk.sync_dir(root)
+        disk.remove_tree(f"{root}/{PUT_AWAY}")
         self.checkpoint.load()
         for topic in disk.list(f"{root}/consumequeue"):
             for name in disk.list(f"{root}/consumequeue/{topic}"):
@@ -369,10 +374,30 @@ class Store:
             del self.queues[topic, queue.queue_id]
             self._tails.pop(queue, None)
             self._dirty.discard(queue)
-            queue.segments.drop_all()
+            queue.segments.forget_all()
             if queue.on_visible is not None:
                 queue.on_visible(queue)
-        self.disk.remove_tree(f"{self.root}/consumequeue/{topic}")
+        self._put_away(f"{self.root}/consumequeue/{topic}")
+
+    def _put_away(self, directory: str) -> None:
+        """Out of the way at once, under a name that nobody reads; its files, which may be many, go in the background."""
+        if not self.disk.exists(directory):
+            return
+        self._put_away_count += 1
+        aside = f"{self.root}/{PUT_AWAY}/{self._put_away_count}"
+        try:
+            self.disk.make_dir(f"{self.root}/{PUT_AWAY}")
+            self.disk.rename(directory, aside)
+        except OSError as error:
+            log.warning("%s could not be moved aside (%s): its files are removed here and now", directory, error)
+            self.disk.remove_tree(directory)
+            return
+
+        def done(result: Exception | None) -> None:
+            if isinstance(result, Exception):
+                log.warning("%s could not be removed: %s. The next start tries again", aside, result)
+
+        self.background.run(lambda: self.disk.remove_tree(aside), done)
 
     # Writing
 
