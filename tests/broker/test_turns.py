@@ -6,20 +6,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from roquet.broker import core
+from roquet.broker import stats as stats_module
 from roquet.broker.handler import Portions
+from roquet.broker.members import REMOVED_MAX
+from roquet.broker.pull import WAKES_MAX
+from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic
 from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.store.disk import Cold
+from roquet.testing.clock import ManualClock
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command, from_json
 from roquet.wire.frame import Frame, Framer
 
 from .conftest import FakePeer
-from .whole import Whole, send_fields
+from .whole import Whole, pull_fields, send_fields
 
 SLOW = 9_999
 """A request of the test's own."""
@@ -176,3 +182,97 @@ def test_a_portion_that_raises_cold_begins_anew_and_one_that_fails_is_answered(w
     whole.background.release()
     whole.broker.tick(whole.clock.steady_ms())
     assert [(answer.code, answer.remark) for answer in peer.take()] == [(7, "no")]
+
+
+# ---- ticks and wake-ups ----------------------------------------------------------------------------------------------
+
+
+def park(whole: Whole, count: int) -> list[FakePeer]:
+    """As many pulls, each on its own connection, that wait for the end of T/0."""
+    peers = [FakePeer(f"127.0.0.1:{n}") for n in range(count)]
+    for peer in peers:
+        assert whole.broker.receive(peer, frames_of(Command(RequestCode.PULL_MESSAGE, pull_fields(offset=0, sysFlag="6")))) is None
+    assert whole.broker.puller.parked == count
+    return peers
+
+
+def answered(peers: list[FakePeer]) -> int:
+    return sum(1 for peer in peers if peer.sent)
+
+
+def test_a_message_that_many_wait_for_wakes_some_at_once_and_the_others_tick_by_tick(whole: Whole) -> None:
+    whole.broker.topics.put(Topic("T", 1, 1))
+    peers = park(whole, 2 * WAKES_MAX + 10)
+    whole.frames(plain_send(1))
+    counts = [answered(peers)]
+    while counts[-1] < len(peers):
+        whole.tick(50)
+        counts.append(answered(peers))
+    assert counts == [WAKES_MAX, 2 * WAKES_MAX, 2 * WAKES_MAX + 10]
+    assert all(peer.sent[0].code == 0 and len(peer.sent) == 1 for peer in peers)
+
+
+def test_pulls_whose_time_is_up_are_answered_some_a_tick(whole: Whole) -> None:
+    whole.broker.topics.put(Topic("T", 1, 1))
+    peers = park(whole, WAKES_MAX + 20)
+    whole.tick(20_000)
+    assert answered(peers) == WAKES_MAX
+    whole.tick(50)
+    assert answered(peers) == len(peers)
+
+
+def test_counters_are_sampled_some_a_tick_and_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_module, "SAMPLES", 10)
+    clock = ManualClock()
+    stats = Stats(clock, "c")
+    for n in range(35):
+        stats.put(f"T{n}", 6, 60)
+    sampled = []
+    for _ in range(8):
+        clock.forward(10_000 if not sampled else 50)
+        stats.tick(clock.ms)
+        sampled.append(sum(1 for n in range(35) if window(stats, f"T{n}")))
+    assert sampled == [8, 18, 28, 35, 35, 35, 35, 35]
+
+
+def window(stats: Stats, topic: str) -> int:
+    found = stats.find("TOPIC_PUT_NUMS", topic)
+    assert found is not None
+    return found[0].minute.moved()[1][0]
+
+
+def test_silent_clients_are_removed_some_a_tick_and_one_that_speaks_meanwhile_stays(whole: Whole) -> None:
+    peers = [FakePeer(f"127.0.0.1:{n}") for n in range(3 * REMOVED_MAX)]
+    beats = [Command(RequestCode.HEART_BEAT, {}, orjson.dumps(
+        {"clientID": f"c{n}", "consumerDataSet": [], "producerDataSet": [{"groupName": "p"}]})) for n in range(len(peers))]  # fmt: skip
+    for peer, beat in zip(peers, beats, strict=True):
+        whole.broker.receive(peer, frames_of(beat))
+    whole.tick(200_000)
+    assert sum(peer.closed for peer in peers) == REMOVED_MAX
+    whole.broker.receive(peers[-1], frames_of(beats[-1]))
+    for _ in range(3):
+        whole.tick(50)
+    assert [peer.closed for peer in peers] == [True] * (len(peers) - 1) + [False]
+
+
+def test_the_files_of_a_deleted_topic_go_in_the_background_and_one_of_its_name_can_be_made_at_once(whole: Whole) -> None:
+    whole.broker.topics.put(Topic("T", 4, 4))
+    whole.frames(plain_send(1))
+    for _ in range(3):
+        whole.tick(1_000)
+    old = whole.root / "consumequeue/T"
+    assert list(old.rglob("0*"))
+    whole.background.hold = True
+    whole.broker.topics.delete("T")
+    assert not old.exists()
+    assert list((whole.root / "deleted").rglob("0*")), "put away, and not removed on the loop"
+    whole.broker.topics.put(Topic("T", 4, 4))
+    whole.peer.take()
+    whole.frames(plain_send(2))
+    for _ in range(3):
+        whole.tick(1_000)
+    whole.background.hold = False
+    whole.background.release()
+    assert not list((whole.root / "deleted").rglob("0*"))
+    assert list(old.rglob("0*")), "those of the new topic stay"
+    assert whole.broker.store.queues["T", 0].next == 1
