@@ -95,6 +95,23 @@ def test_the_checkpoint_rises_while_some_queue_always_waits_and_vouches_for_no_m
         assert bodies(again, "T", n) == [b"%d" % second for second in range(400)]
 
 
+def test_the_checkpoint_waits_for_the_flush_behind_sends_that_wait_for_it(kit: StoreKit) -> None:
+    clock = passing(kit)
+    store = kit.open(flush_disk_type="SYNC_FLUSH")
+    kit.background.hold = True
+    fill(store)
+    told: list[bool] = []
+    store.log.flushed.when_reached(store.log.written, clock.ms + 5_000, told.append)
+    clock.passing = True
+    clock.forward(50)
+    store.tick(clock.ms)
+    assert store._covered()[0] < store.log.written, "some queues are not written yet"
+    kit.background.hold = False
+    kit.background.release()
+    assert told == [True]
+    clock.passing = False
+
+
 def test_a_clean_stop_writes_them_all(kit: StoreKit) -> None:
     clock = passing(kit)
     store = kit.open()

@@ -778,7 +778,8 @@ class Store:
             else:
                 self.checkpointed = end
 
-        self.log.flushed.when_reached(end, self.clock.steady_ms() + self.settings.sync_flush_timeout, log_flushed)
+        # All that is written, though less is vouched for: who waits for the flush stands in the order of the log.
+        self.log.flushed.when_reached(self.log.written, self.clock.steady_ms() + self.settings.sync_flush_timeout, log_flushed)
         self._flush()
 
     def _manifest(self, *, clean: bool, end: int) -> Manifest:
