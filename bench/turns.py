@@ -12,6 +12,7 @@ counted; its way back to the loop is a turn. Nothing is synced to the disk: that
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from roquet.broker.core import Broker
+from roquet.broker.topics import Topic
 from roquet.errors import ConnectFailed
 from roquet.nameserver.core import HANDLERS, NameServer
 from roquet.ports import TURN_MS, Answered, Peer

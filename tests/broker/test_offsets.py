@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from roquet.broker.topics import Topic
 from roquet.errors import Damaged
 from roquet.wire import fastjson
 from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
 
 from .conftest import MEMORY, BrokerKit, Golden, golden, recorded, same_answer
+from .whole import Whole, send_fields
 
 NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
@@ -198,3 +201,27 @@ def test_names_that_share_an_end_or_a_beginning_are_not_mixed_up(kit: BrokerKit)
     assert kit.offsets.topics_by_group() == {"g": ["TT"], "T": ["g"]}
     kit.offsets.remove_group("g")
     assert kit.offsets.topics_by_group() == {"T": ["g"]}
+
+
+def test_progress_is_saved_only_after_the_messages_it_speaks_of_are_flushed(tmp_path: Path) -> None:
+    """A power loss must not leave a group ahead of messages that were lost: new ones get those offsets again, and are skipped."""
+    whole = Whole(tmp_path / "store")
+    whole.broker.topics.put(Topic("T", 1, 1))
+    file = tmp_path / "store/config/consumerOffset.json"
+    whole.background.hold = True
+    whole.frames(Command(RequestCode.SEND_MESSAGE_V2, send_fields(), b"body"))
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    whole.frames(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
+    assert whole.broker.store.log.flushed.value < whole.broker.store.log.written
+    for _ in range(200):
+        whole.tick(100)
+        for job in [job for job in whole.background.waiting if "_flush" not in job[1].__qualname__]:
+            whole.background.waiting.remove(job)
+            work, done = job
+            done(work())
+    assert not file.exists(), "the message is in memory only, and its consumption on disk"
+    whole.background.hold = False
+    whole.background.release()
+    whole.tick(100)
+    assert fastjson.loads(file.read_bytes()) == {"offsetTable": {"T@g": {"0": 1}}}
+    whole.close()
