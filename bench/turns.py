@@ -12,7 +12,6 @@ counted; its way back to the loop is a turn. Nothing is synced to the disk: that
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import logging
 import os
@@ -340,7 +339,6 @@ def measure_broker(root: Path, size: Size, meter: Meter, say: Callable[[str], No
             break
     for name in [name for name in meter.rows if "tick" in name or "loop" in name]:
         meter.rows[f"{name} (100,000 new queues)"] = meter.rows.pop(name)
-    from roquet.broker.topics import Topic
 
     world.broker.topics.put(Topic("filtered", 1, 1))
     for _ in range(2_000):

@@ -227,7 +227,7 @@ def test_counters_are_sampled_some_a_tick_and_all_of_them(monkeypatch: pytest.Mo
     stats = Stats(clock, "c")
     for n in range(35):
         stats.put(f"T{n}", 6, 60)
-    sampled = []
+    sampled: list[int] = []
     for _ in range(8):
         clock.forward(10_000 if not sampled else 50)
         stats.tick(clock.ms)

@@ -716,7 +716,7 @@ class Store:
         self._write_tails(self.clock.steady_ms() + TAILS_MS)
         self._settle()
         end, last_ms = self._covered()
-        all_written = not self.index.waiting and end >= self.checkpointed
+        all_written = not self.index.waiting and end >= max(self.checkpointed, self.log.start)
         dirty, self._dirty = self._dirty, set()
         queues = list(self.queues.values())
         checkpoint = self.checkpoint
@@ -766,7 +766,7 @@ class Store:
                 if all_written:
                     # Here, since it goes over all queues. What is synced of a queue does not change while this is under way.
                     counts = {queue_key(queue): queue.synced for queue in queues}
-                    self.manifest.save(Manifest(False, end, times, counts, indexes, self.settings.broker_name).encode())
+                    self.manifest.save(self._manifest_with(False, end, times, counts, indexes).encode())
 
             self._derived_at_work = True
             self.background.run(save, saved)
@@ -784,9 +784,12 @@ class Store:
 
     def _manifest(self, *, clean: bool, end: int) -> Manifest:
         queues = {queue_key(queue): queue.next for queue in self.queues.values()}
+        return self._manifest_with(clean, end, times_of(self.checkpoint), queues, index_names(self.index))
+
+    def _manifest_with(self, clean: bool, end: int, times: tuple[int, int, int], queues: dict[str, int], indexes: list[str]) -> Manifest:
         names = [name for name in self.disk.list(f"{self.root}/config") if name.endswith(".json")]
         return Manifest(
-            clean, end, times_of(self.checkpoint), queues, index_names(self.index), self.settings.broker_name, self._sizes(), names,
+            clean, end, times, queues, indexes, self.settings.broker_name, self._sizes(), names,
             [place for place in self.set_backs if place > self.log.start],
         )  # fmt: skip
 
