@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help java faketime up demo test check interop bench bench-spark exactly-once docs tour clean
+.PHONY: help java faketime up demo test mutants check interop bench bench-spark exactly-once docs tour clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -46,6 +46,9 @@ ifeq ($(strip $(ARGS)),)
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
+
+mutants: $(STAMP) ## faults of one line in a copy of the sources, each killed by its named test (ARGS="store/queue" and other words choose)
+	@$(BIN)/python -m tests.mutants.run $(ARGS)
 
 check: $(STAMP) ## ruff and mypy (strict)
 	$(BIN)/python -m ruff check .

@@ -42,7 +42,8 @@ FILTER_ROWS = {"tagged": "tag", "sql": "sql"}
 FEATURE_ROWS = (*JOURNEY_ROWS, *FILTER_ROWS)
 MAIN_ROWS = ("send64", "send1", "conn16", "batch", "pull", "memory", *FEATURE_ROWS, *JAVA_ROWS)
 TIMER_ROWS = ("timers-memory", "timers-lateness")
-QUICK_WITHOUT = ("conn16", *FEATURE_ROWS, *JAVA_ROWS, *TIMER_ROWS)
+OWN_ROWS = {"turns"}  # without any server of Apache's
+QUICK_WITHOUT = ("conn16", *FEATURE_ROWS, *JAVA_ROWS, *TIMER_ROWS, *OWN_ROWS)
 MEMORY_AFTER = 2_000_000
 SETTLE_S = 0.3  # a round's CPU is taken so much later: work that the server put off (queues, index, flush) is part of the price
 
@@ -90,6 +91,7 @@ class Bench:
     def __init__(self, plan: Plan, rows: set[str], kinds: tuple[str, ...], launcher: Launcher, directory: Path, pin: bool) -> None:
         self.plan, self.rows, self.kinds, self.launcher, self.directory = plan, rows, kinds, launcher, directory
         self.generator_core = 1 if pin else None
+        self.turns_options: list[str] = []
         self.report = Report()
         self.began = time.monotonic()
         self.messages: dict[int, int] = {}  # pid of a broker: messages it acknowledged
@@ -109,6 +111,7 @@ class Bench:
             ({"sync"}, self.sync_phase),
             ({"shards"}, self.shard_phase),
             (set(TIMER_ROWS), self.timer_phase),
+            ({"turns"}, self.turns_phase),
         ]
         for rows, phase in phases:
             if not rows & self.rows:
@@ -405,6 +408,25 @@ class Bench:
             f"{result.load_cpu_us:.1f} us a timed send, {result.due_cpu_us:.1f} us a delivery with its pull"
         )
 
+    def turns_phase(self) -> None:
+        """In a process of its own: it puts a whole broker into its memory."""
+        if ROQUET not in self.kinds:
+            return
+        self.say("turns of a large broker and a large name server; takes some minutes")
+        figures = self.report.at("turns", ROQUET)
+        left = self.began + self.plan.limit_s - time.monotonic()
+        command = [sys.executable, str(HERE / "turns.py"), "--json", *self.turns_options]
+        try:
+            outcome = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=max(10.0, left), check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            figures.problem = str(error)
+            return
+        worst = json.loads(outcome.stdout)
+        figures.value = worst[0]["cpu_ms"]
+        self.report.note("the longest turns (CPU ms, and ms by the clock):")
+        for row in worst:
+            self.report.note(f"  {row['cpu_ms']:7.1f} {row['clock_ms']:8.1f}  {row['name']}")
+
     def judge_shards(self, one: list[Sample], two: list[Sample]) -> None:
         figures = self.report.at("shards", ROQUET)
         cores = os.cpu_count() or 1
@@ -461,6 +483,7 @@ def main() -> int:
     parser.add_argument("--only", choices=(APACHE, ROQUET))
     parser.add_argument("--pin", action="store_true", help="brokers on core 0, generators on core 1")
     parser.add_argument("--serial-gc", action="store_true", help="run Apache's broker with the serial collector instead of its script's G1")
+    parser.add_argument("--turns-scale", type=float, default=1.0, help="of the large broker in row turns: 10,000 topics, 100,000 queues")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a target is missed or a row fails")
     parser.add_argument("--broker-command", default="", help="start this instead of Roquet's broker; {port} and {conf} are put in")
     options = parser.parse_args()
@@ -468,6 +491,8 @@ def main() -> int:
     rows = set(options.rows.split(",")) if options.rows else {row.key for row in ROWS} - (set(QUICK_WITHOUT) if options.quick else set())
     if unknown := rows - set(BY_KEY):
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
+    if rows <= OWN_ROWS:
+        options.only = ROQUET
     if options.only != ROQUET and (missing := apache.missing_tools()):
         parser.error(f"Apache's side needs {', '.join(missing)}; --only roquet does without")
     kinds = (options.only,) if options.only else (APACHE, ROQUET)
@@ -482,6 +507,7 @@ def main() -> int:
         if shutil.disk_usage(directory).free < 12 << 30:
             print(f"less than 12 GiB free in {directory}: a broker may refuse messages (TMPDIR chooses another place)", file=sys.stderr)
         bench = Bench(QUICK if options.quick else FULL, rows, kinds, launcher, Path(directory), options.pin)
+        bench.turns_options = ["--scale", str(options.turns_scale)]
         report = bench.run()
     took = time.monotonic() - bench.began
     report.facts = {"cores": os.cpu_count(), "python": platform.python_version(), "quick": options.quick, "seconds": round(took, 1),

@@ -55,6 +55,7 @@ ROWS = (
     Row("shards", "two shards against one", SHARDS, 1.6, at_least=True),
     Row("timers-memory", "anonymous memory, 2 M timed messages pending", MEMORY, 100.0),
     Row("timers-lateness", "99 % of 5,000 timed a second come within", LATE, 100.0),
+    Row("turns", "longest turn of the loop of a large broker, CPU", LATE, 50.0),
 )
 BY_KEY = {row.key: row for row in ROWS}
 

@@ -1,6 +1,6 @@
 """How long one turn of the loop is, at most: every request code and every tick of a large broker and a large name server.
 
-    python bench/turns.py [--scale 1.0] [--all]
+    python bench/turns.py [--scale 1.0] [--all]        or `make bench ARGS="--rows turns"`
 
 The cores run in this process with real files and a connection's side of the server: a read hands over up to 256 KiB of requests,
 and what the core leaves for later comes back in the next turn. What goes to background threads is done between the turns and not
@@ -440,6 +440,7 @@ def table(meter: Meter, count: int = WORST) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0, help="of topics, groups, queues and connections")
+    parser.add_argument("--json", action="store_true", help="the worst ten, for run.py")
     parser.add_argument("--all", action="store_true", help="every row, not the worst ten")
     options = parser.parse_args()
     began = time.monotonic()
@@ -448,6 +449,9 @@ def main() -> int:
         print(f"[{time.monotonic() - began:4.0f} s] {text}", file=sys.stderr, flush=True)
 
     meter = measure(Size().by(options.scale), say)
+    if options.json:
+        print(json.dumps([{"name": name, "cpu_ms": row.cpu_ms, "clock_ms": row.clock_ms} for name, row in meter.worst()[:WORST]]))
+        return 0
     print(table(meter, 1_000 if options.all else WORST))
     return 0 if meter.worst()[0][1].cpu_ms <= LIMIT_MS else 1
 

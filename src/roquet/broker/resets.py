@@ -186,10 +186,15 @@ class Resets:
         for group in self.offsets.groups_of(header.topic):
             if group not in left_out:
                 yield from portions(list(self.offsets.queues_of(group, header.topic).items()), look, PROGRESSES)
-        for queue_id, offset in self.offsets.queues_of(header.compare_group, header.topic).items():
-            if smallest.get(queue_id, -1) > offset:
-                smallest[queue_id] = NO_CORRECTION
-        return command.reply(body=CorrectionOffsets(dict(sorted(smallest.items()))).encode())
+        compared = dict(self.offsets.queues_of(header.compare_group, header.topic))
+
+        def answer() -> bytes:
+            for queue_id, offset in compared.items():
+                if smallest.get(queue_id, -1) > offset:
+                    smallest[queue_id] = NO_CORRECTION
+            return CorrectionOffsets(dict(sorted(smallest.items()))).encode()
+
+        return command.reply(body=answer() if len(smallest) < LARGE_ROWS else (yield from elsewhere(answer)))
 
     # Clone
 
