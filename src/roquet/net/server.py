@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         waited, self._rest = self._rest is not None, None
         self._busy = True
         try:
-            self._rest = self._server.core.receive(self, frames, self._server.until_ms)
+            self._rest = self._server.core.receive(self, frames, self._server.turn_ends_ms())
         finally:
             self._busy = False
         if self._out:
@@ -229,7 +229,8 @@ class Server:
         self._waiting = 0  # bytes that slow readers have not read yet, over all connections
         self._slow: dict[Connection, int] = {}  # and of each of them
         self._tick_due = self.loop.time()
-        self.until_ms = 0
+        self._turn_s = -1.0
+        self._until_ms = 0
         """Steady time up to which requests that cost something are taken in this turn of the loop."""
         self._waiting_turn: deque[Connection] = deque()
         self.on_lateness: Callable[[int], None] = lambda late_ms: None
@@ -237,6 +238,15 @@ class Server:
         self.on_processor_awaited: Callable[[float], None] = lambda share: None
         """Told at every tick for which share of the time since the last one this thread had something to do and no processor."""
         self._processor = ProcessorTime()
+
+    def turn_ends_ms(self) -> int:
+        """Until when this turn of the loop takes requests that cost something. A new one begins when the loop went round, which uvloop's
+        time tells: it stands still meanwhile. (Without uvloop every read begins one.)"""
+        now_s = self.loop.time()
+        if now_s != self._turn_s and not self._waiting_turn:
+            self._turn_s = now_s
+            self._until_ms = self.clock.steady_ms() + TURN_MS
+        return self._until_ms
 
     def wait_for_turn(self, connection: Connection) -> None:
         if not self._waiting_turn:
@@ -246,7 +256,8 @@ class Server:
     def _turn(self) -> None:
         """The loop went round: the time of a new turn begins, and those that wait share it, one after another."""
         waiting = self._waiting_turn
-        self.until_ms = self.clock.steady_ms() + TURN_MS
+        self._turn_s = self.loop.time()
+        self._until_ms = self.clock.steady_ms() + TURN_MS
         for _ in range(len(waiting)):
             connection = waiting.popleft()
             try:
@@ -255,7 +266,7 @@ class Server:
             except Exception:
                 log.exception("! requests of %s failed", connection.address)
                 connection.close("its requests could not be handled")
-            if self.clock.steady_ms() >= self.until_ms:
+            if self.clock.steady_ms() >= self._until_ms:
                 break
         if waiting:
             self.loop.call_soon(self._turn)
