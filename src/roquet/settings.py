@@ -208,6 +208,9 @@ class NameServerSettings(Settings):
     return_order_topic_config_to_broker: bool = setting(True, "answer a registration with the ORDER_TOPIC_CONFIG table", mutable=True)
     scan_not_active_broker_interval: int = setting(10_000, "ms between scans for expired brokers", low=100, high=3_600_000)
     broker_expiry_ms: int = setting(120_000, "a broker silent for this long is removed", low=1_000, high=3_600_000)
+    refuse_changed_broker_address: bool = setting(
+        False, "refuse a broker that registers under the name and id of another one that is alive", mutable=True
+    )
     server_channel_max_idle_time_seconds: int = setting(120, "close a connection with no traffic for this long", low=1, high=86_400)
     connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)
     unfinished_frames_max: int = setting(
@@ -259,6 +262,9 @@ class BrokerSettings(Settings):
     notify_consumer_ids_changed_enable: bool = setting(True, "tell members when their group changes", mutable=True)
     slave_read_enable: bool = setting(False, "suggest reading from a slave when far behind", mutable=True)
     accept_topics_max: int = setting(100_000, "topics this broker holds at most", low=1, high=10_000_000, mutable=True)
+    new_names_per_second: int = setting(
+        100, "new topics and groups one address may bring a second, ten seconds' worth at once", low=1, high=1_000_000, mutable=True
+    )
     accept_groups_max: int = setting(100_000, "groups this broker holds at most", low=1, high=10_000_000, mutable=True)
 
     # waiting and timing

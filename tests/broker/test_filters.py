@@ -15,7 +15,7 @@ from roquet.broker.bloom import positions, size_of
 from roquet.broker.filters import properties_at
 from roquet.store.disk import Cold, RealFile
 from roquet.wire import fastjson
-from roquet.wire.bodies import HeartbeatBody
+from roquet.wire.bodies import HeartbeatBody, SubscriptionData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import MAGIC_V2, Record, decode_records
@@ -299,6 +299,21 @@ class TestTheFile:
             '\t\t\t\t\t"deadTime":0,\n\t\t\t\t\t"expression":"a > 1",\n\t\t\t\t\t"expressionType":"SQL92",\n\t\t\t\t\t"topic":"T"\n'
             '\t\t\t\t}\n\t\t\t},\n\t\t\t"topic":"T"\n\t\t}\n\t}\n}'
         )
+
+    def test_of_many_filters_is_laid_out_as_the_plain_encoder_would_and_made_in_portions(self, whole: Whole) -> None:
+        filters = whole.broker.filters
+        for n in range(450):
+            one = SubscriptionData(f"T{n % 3}", f"a > {n}", expression_type="SQL92", sub_version=1)
+            filters.heard(f"g{n}", [one])
+        filters.heard("bad", [SubscriptionData("T0", "a >", expression_type="SQL92", sub_version=1)])
+        counts: list[int] = []
+        while filters._stale and len(counts) < 10:
+            counts.append(len(filters._stale))
+            whole.tick(50)
+        assert counts == [451, 251, 51]
+        found = self.saved(whole)
+        assert {topic: len(inner["groupFilterData"]) for topic, inner in found.items()} == {"T0": 150, "T1": 150, "T2": 150}
+        assert self.path(whole).read_bytes() == fastjson.dumps_pretty({"filterDataByTopic": found})
 
     def test_keeps_filters_over_a_restart(self, whole: Whole) -> None:
         send(whole, b"x", a="6")

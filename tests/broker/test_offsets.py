@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from roquet.broker.offsets import TEXTS_A_TURN
 from roquet.broker.topics import Topic
 from roquet.errors import Damaged
 from roquet.wire import fastjson
+from roquet.wire.bodies import OffsetTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 
@@ -225,3 +227,33 @@ def test_progress_is_saved_only_after_the_messages_it_speaks_of_are_flushed(tmp_
     whole.tick(100)
     assert fastjson.loads(file.read_bytes()) == {"offsetTable": {"T@g": {"0": 1}}}
     whole.close()
+
+
+def test_the_file_of_many_groups_is_prepared_in_portions_and_misses_nothing(kit: BrokerKit) -> None:
+    keys = 2 * TEXTS_A_TURN + 5
+    for n in range(keys):
+        kit.offsets.commit("g", f"T{n}", 0, 1)
+    kit.offsets.tick(kit.clock.ms)
+    assert len(kit.offsets._texts) == TEXTS_A_TURN
+    kit.offsets.commit("g", "T0", 0, 2)  # while the save is prepared: in this one or in the next
+    kit.offsets.commit("g", f"T{keys - 1}", 0, 3)
+    kit.offsets.remove_topic("T4001")
+    for _ in range(2):
+        kit.offsets.tick(kit.clock.ms)
+    path = kit.root / "config" / "consumerOffset.json"
+    first = OffsetTable.decode(path.read_bytes()).offset_table
+    assert len(first) == keys - 1
+    assert first[f"T{keys - 1}@g"] == {0: 3}
+    kit.clock.forward(5_000)
+    kit.offsets.tick(kit.clock.ms)
+    assert OffsetTable.decode(path.read_bytes()).offset_table["T0@g"] == {0: 2}
+
+
+def test_who_waits_for_the_disk_is_told_of_the_save_that_holds_its_change(kit: BrokerKit) -> None:
+    told: list[Exception | None] = []
+    kit.offsets.saved(told.append)
+    assert told == [None], "nothing is unsaved"
+    kit.offsets.commit("g", "T", 0, 1)
+    kit.offsets.saved(told.append)
+    assert told == [None, None]
+    assert OffsetTable.decode((kit.root / "config" / "consumerOffset.json").read_bytes()).offset_table["T@g"] == {0: 1}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from roquet.errors import Refused
 from roquet.nameserver.core import HANDLERS, NameServer
 from roquet.ports import Peer
 from roquet.settings import NameServerSettings, parse_properties
@@ -455,3 +456,110 @@ def test_an_update_that_is_no_text_or_too_much_of_it_is_refused(world: World) ->
 
 def test_codes_are_those_of_the_table() -> None:
     assert all(code in set(RequestCode) for code in HANDLERS)
+
+
+class TestTwoBrokersOfOneName:
+    def register(self, world: World, address: str, link: Link, body: bytes | None = None) -> Command:
+        table = TopicTable({"T": TopicConfig("T")}, DataVersion(1, 1))
+        body = RegisterBrokerBody(table, []).encode() if body is None else body
+        return world.ask(RequestCode.REGISTER_BROKER, fields_of(address=address), body, link=link)
+
+    def lines(self, caplog: pytest.LogCaptureFixture) -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "roquet.nameserver.rivals"]
+
+    def test_are_said_once_and_then_once_a_minute(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        one, other = Link("10.0.0.1:5"), Link("10.0.0.2:5")
+        for _ in range(20):
+            self.register(world, "10.0.0.1:10911", one)
+            self.register(world, "10.0.0.2:10911", other)
+            world.clock.forward(2_000)
+        (line,) = self.lines(caplog)
+        assert "broker a id 0 is registered at 10.0.0.1:10911; a registration from 10.0.0.2:5 names 10.0.0.2:10911" in line
+        world.clock.forward(60_000)
+        self.register(world, "10.0.0.1:10911", one)
+        assert "38 more times" in self.lines(caplog)[1]
+
+    def test_are_said_when_one_comes_back_on_another_address_after_it_was_silent(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        world.server.settings.refuse_changed_broker_address = True
+        self.register(world, "10.0.0.1:10911", Link("10.0.0.1:5"))
+        world.clock.forward(121_000)
+        assert self.register(world, "10.0.0.2:10911", Link("10.0.0.2:5")).code == 0
+        (line,) = self.lines(caplog)
+        assert "silent for too long" in line
+
+    def test_are_not_kept_apart_by_default_as_with_apache(self, world: World) -> None:
+        self.register(world, "10.0.0.1:10911", Link("10.0.0.1:5"))
+        assert self.register(world, "10.0.0.2:10911", Link("10.0.0.2:5")).code == 0
+
+    def test_that_are_refused_change_nothing(self, world: World) -> None:
+        world.server.settings.refuse_changed_broker_address = True
+        self.register(world, "10.0.0.1:10911", Link("10.0.0.1:5"))
+        before = world.server.registry.cluster_info(), dict(world.server.registry.topics)
+        answer = self.register(world, "10.0.0.2:10911", Link("10.0.0.2:5"))
+        assert answer.code == 16
+        assert "10.0.0.1:10911, which registered 0 s ago and is alive: 10.0.0.2:10911 is refused" in str(answer.remark)
+        assert before == (world.server.registry.cluster_info(), dict(world.server.registry.topics))
+
+
+class TestARegistrationThatComesAgain:
+    def ask(self, world: World, link: Link | None = None, **more: Any) -> Command:
+        table = TopicTable({"T": TopicConfig("T"), "U": TopicConfig("U")}, DataVersion(1, 1))
+        return world.ask(RequestCode.REGISTER_BROKER, fields_of(**more), RegisterBrokerBody(table, []).encode(), link=link)
+
+    def test_is_not_read_again(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ask(world)
+        monkeypatch.setattr("roquet.nameserver.core.registered_body", None)
+        assert self.ask(world).code == 0
+
+    def test_is_a_sign_of_life(self, world: World) -> None:
+        self.ask(world)
+        for _ in range(10):
+            world.pass_ms(60_000)
+            self.ask(world)
+        assert world.server.registry.route("T") is not None
+        fresh = Link()
+        self.ask(world, link=fresh)
+        world.server.disconnected(world.link)
+        assert world.server.registry.route("T") is not None, "it came over the other connection last"
+
+    def test_brings_back_what_was_deleted_meanwhile(self, world: World) -> None:
+        self.ask(world)
+        world.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})
+        assert world.server.registry.route("T") is None
+        self.ask(world)
+        assert world.server.registry.route("T") is not None
+
+    def test_leaves_a_wiped_permission_wiped(self, world: World) -> None:
+        self.ask(world)
+        world.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "a"})
+        self.ask(world)
+        assert world.server.registry.topics["T"]["a"].perm == 4
+
+    def test_with_another_header_is_read(self, world: World) -> None:
+        self.ask(world)
+        self.ask(world, haServerAddr="10.0.0.1:9")
+        assert world.server.registry.live["a", "10.0.0.1:10911"].ha_address == "10.0.0.1:9"
+
+
+def test_topics_that_look_odd_are_read_as_the_machinery_reads_them() -> None:
+    usual: dict[str, Any] = {
+        "topicName": "T", "readQueueNums": 3, "writeQueueNums": 4, "perm": 6, "topicFilterType": "MULTI_TAG", "topicSysFlag": 1,
+        "order": True,
+    }  # fmt: skip
+    odd: dict[str, Any] = {
+        "short": {"topicName": "short"},
+        "texts": usual | {"topicName": "texts", "readQueueNums": "3"},
+        "more": usual | {"topicName": "more", "attributes": {"a": "b"}, "unknown": 1},
+    }
+    table = TopicTable.from_json({"topicConfigTable": {"T": usual} | odd, "dataVersion": {"timestamp": 1, "counter": 2}})
+    assert list(table.topic_config_table) == ["T", "short", "texts", "more"]
+    assert table.topic_config_table["T"] == TopicConfig("T", 3, 4, 6, "MULTI_TAG", 1, True)
+    assert table.topic_config_table["texts"].read_queue_nums == 3
+    assert table.topic_config_table["more"].attributes == {"a": "b"}
+    assert table.data_version == DataVersion(1, 2)
+    bad: list[Any] = [usual | {"perm": 1 << 31}, usual | {"perm": 6.5}, usual | {"topicName": []}, usual | {"order": []}, None, 5, []]
+    for value in bad:
+        with pytest.raises(Refused, match="topicConfigTable"):
+            TopicTable.from_json({"topicConfigTable": {"T": value}})

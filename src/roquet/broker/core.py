@@ -29,6 +29,7 @@ from roquet.broker.handover import Handover
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
 from roquet.broker.missing import told_of
+from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
 from roquet.broker.pull import Puller
@@ -99,9 +100,10 @@ class Broker:
         self.notices = Notices()
         self.stats = Stats(clock, settings.broker_cluster_name)
         self.store = Store(disk, settings, clock, background)
-        self.topics = Topics(self.store, settings, clock, disk, background, self.notices)
+        self.newcomers = Newcomers(settings, clock)
+        self.topics = Topics(self.store, settings, clock, disk, background, self.notices, self.newcomers)
         self.offsets = Offsets(self.store, settings, clock, disk, background, self.notices, memory_bytes)
-        self.groups = Groups(self.offsets, settings, clock, disk, background, self.notices)
+        self.groups = Groups(self.offsets, settings, clock, disk, background, self.notices, self.newcomers)
         self.members = Members(self.groups, self.topics, self.store, settings, clock, self.notices)
         self.filters = Filters(settings, clock, disk, background, self.notices)
         self.locks = QueueLocks(settings, clock)
@@ -123,7 +125,7 @@ class Broker:
         self.puller = Puller(
             self.store, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats, settings, self._fetch, memory_bytes
         )
-        self.registration = Registration(self.topics, settings, clock, caller)
+        self.registration = Registration(self.topics, settings, clock, caller, background, self.notices)
         self.admin = Admin(
             self.store, self.topics, self.groups, self.offsets, self.members, self.stats, self.notices, settings, clock, "", self._changed
         )
@@ -136,7 +138,7 @@ class Broker:
         self.writer.diversions.append(self.timers.divert)
         self.writer.diversions.append(self.delays.divert)  # the last one: transactions, timers, delay
         self.admin.runtime_rows.append(self.delays.runtime_rows)
-        self.topics.changed = self.registration.now
+        self.topics.changed = self.registration.tell
         self.store.on_counted = self.stats.put
         self.topics.on_delete += [self.stats.forget_topic, self.offsets.remove_topic, self.filters.forget_topic]
         self.members.on_heard.append(self.filters.heard)
@@ -144,7 +146,7 @@ class Broker:
         self.table = self._table()
         self._ticking = (
             self.timers, self.delays, self.handover, self.transactions, self.puller, self.store, self.flow, self.members, self.locks,
-            self.groups, self.offsets, self.filters, self.stats, self.registration,
+            self.topics, self.groups, self.offsets, self.filters, self.stats, self.registration,
         )  # fmt: skip
         self._fetches = 0
         self._jobs: dict[Peer, Job] = {}  # requests that need more turns; the frames behind them wait
@@ -290,6 +292,7 @@ class Broker:
         if command.flag & RESPONSE:
             self.members.answer(peer, command)
             return
+        self.newcomers.peer = peer
         try:
             if command.code in SENDS:
                 self.sender.accept(peer, command)
@@ -421,6 +424,7 @@ class Broker:
                 step_text(stepped_ms, self.clock.now_ms()),
             )
         self.store.begin(self.clock.now_ms())
+        self.newcomers.peer = None
         if self._warm:
             self._go_on_warm()
         for part in self._ticking:

@@ -9,7 +9,8 @@ properties and compare them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,6 +37,8 @@ EXPRESSIONS_MAX = 64 * 1024 * 1024
 """Characters of all expressions together."""
 HEARTBEAT_COMPILES_MAX = 256 * 1024
 """Characters of expressions that one heartbeat makes us parse; the rest waits for the next, and its pulls are told 27."""
+TEXTS_A_TURN = 200
+"""Changed filters that one tick encodes for the file."""
 RETRY_COST = COST_MAX
 """Which filters it will need is not known before."""
 
@@ -66,6 +69,8 @@ class GroupFilter:
     dead_ms: int = 0
     filter: Filter | None = None
     trouble: str = ""
+    text: bytes = b""
+    """Its place in the file, as long as it is not in `Filters._stale`."""
 
     @property
     def is_dead(self) -> bool:
@@ -86,6 +91,7 @@ class Filters:
         self._count = 0
         self._size = 0
         self._unsaved = False
+        self._stale: dict[GroupFilter, None] = {}
         self._due_ms = clock.steady_ms() + SAVE_MS
 
     def open(self) -> None:
@@ -142,7 +148,7 @@ class Filters:
             return 0
         if known is not None and known.expression == expression and known.expression_type == kind:
             known.client_version = version
-            self._unsaved = True
+            self._changed(known)
             if known.is_dead:
                 self._revive(known)
             return 0
@@ -175,6 +181,10 @@ class Filters:
         self._by_group.setdefault(filter.group, {})[filter.topic] = filter
         self._count += 1
         self._size += len(filter.expression)
+        self._changed(filter)
+
+    def _changed(self, filter: GroupFilter) -> None:
+        self._stale[filter] = None
         self._unsaved = True
 
     def _remove(self, filter: GroupFilter) -> None:
@@ -184,17 +194,18 @@ class Filters:
                 del table[one]
         self._count -= 1
         self._size -= len(filter.expression)
+        self._stale.pop(filter, None)
         self._unsaved = True
 
     def _bury(self, filter: GroupFilter, now_ms: int) -> None:
         filter.dead_ms = max(now_ms, filter.born_ms)
-        self._unsaved = True
+        self._changed(filter)
         if filter.filter is None:
             self.notices.clear(notice_key(filter))
 
     def _revive(self, filter: GroupFilter) -> None:
         filter.dead_ms = 0
-        self._unsaved = True
+        self._changed(filter)
 
     # Pulls
 
@@ -221,13 +232,15 @@ class Filters:
     # The file
 
     def tick(self, now_ms: int) -> None:
+        if self._stale:
+            self._settle(TEXTS_A_TURN)
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + SAVE_MS
         self._clean(self.clock.now_ms())
         if self._unsaved and not self.document.busy:
-            self._unsaved = False
-            self.document.save_later(self.encode(), self.background, self._saved)
+            self._unsaved = bool(self._stale)  # what is not encoded yet goes into the next save
+            self.document.save_later(self._snapshot, self.background, self._saved)
 
     def _clean(self, now_ms: int) -> None:
         oldest_ms = now_ms - self.settings.filter_data_clean_time_span
@@ -252,13 +265,24 @@ class Filters:
 
     def encode(self) -> bytes:
         """The file as Java lays it out. What cannot be used is left out: Java would take it for a filter that takes all."""
-        k, m = size_of(self.settings.max_error_rate_of_bloom_filter, self.settings.expect_consumer_num_use_filter)
-        topics: dict[str, Any] = {}
+        self._settle(len(self._stale))
+        return self._snapshot()()
+
+    def _snapshot(self) -> Callable[[], bytes]:
+        topics: list[tuple[str, list[bytes]]] = []
         for topic, table in self._by_topic.items():
-            groups = {group: to_json(one, k, m) for group, one in table.items() if one.filter is not None}
+            groups = [one.text for one in table.values() if one.text]
             if groups:
-                topics[topic] = {"groupFilterData": groups, "topic": topic}
-        return fastjson.dumps_pretty({"filterDataByTopic": topics})
+                topics.append((topic, groups))
+        return lambda: encode_file(topics)
+
+    def _settle(self, most: int) -> None:
+        k, m = size_of(self.settings.max_error_rate_of_bloom_filter, self.settings.expect_consumer_num_use_filter)
+        for filter in list(itertools.islice(self._stale, most)):
+            del self._stale[filter]
+            if filter.filter is not None:
+                value = fastjson.dumps_pretty(to_json(filter, k, m)).replace(b"\n", b"\n\t\t\t\t")
+                filter.text = fastjson.dumps(filter.group) + b":" + value
 
     def _parse(self, data: bytes) -> list[GroupFilter]:
         value = fastjson.loads(data)
@@ -272,6 +296,18 @@ class Filters:
                 make(filter)
                 found.append(filter)
         return found
+
+
+def encode_file(topics: list[tuple[str, list[bytes]]]) -> bytes:
+    """Topics, and the texts of their filters, laid out as `dumps_pretty` would lay out the whole."""
+    if not topics:
+        return fastjson.dumps_pretty({"filterDataByTopic": {}})
+    parts: list[bytes] = []
+    for topic, groups in topics:
+        name = fastjson.dumps(topic)
+        filters = b",\n\t\t\t\t".join(groups)
+        parts.append(b'%s:{\n\t\t\t"groupFilterData":{\n\t\t\t\t%s\n\t\t\t},\n\t\t\t"topic":%s\n\t\t}' % (name, filters, name))
+    return b'{\n\t"filterDataByTopic":{\n\t\t' + b",\n\t\t".join(parts) + b"\n\t}\n}"
 
 
 def make(filter: GroupFilter) -> None:

@@ -12,9 +12,12 @@ from typing import Any
 
 import orjson
 
+from roquet.broker.fragments import Fragments
 from roquet.broker.handler import Handler
+from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
+from roquet.broker.saving import Done, Saving, answer_when_saved
 from roquet.errors import Damaged, Refused
 from roquet.ports import Background, Clock, Peer
 from roquet.settings import BrokerSettings
@@ -42,36 +45,40 @@ STARTING_GROUPS = (
 
 KNOWN = frozenset(column.name for column in columns(GroupConfig))
 
-LIST_MAX = 10_000
+LIST_MAX = 2_000
 """Groups one request may create or change."""
 EXTRAS_MAX = 16 * 1024
 """Bytes of settings we do not know that a group may carry."""
 
-SAVE_EVERY_MS = 1_000
-"""Groups made on the way are written at most this often; what an operator changes is written before the answer."""
-
 Extras = dict[str, Any]
-Done = Callable[[Exception | None], None]
 
 
 class Groups:
     """State: `_table`, and `_extras` with what 5.x keeps in a group besides; the document follows in the background."""
 
     def __init__(
-        self, offsets: Offsets, settings: BrokerSettings, clock: Clock, disk: Disk, background: Background, notices: Notices
+        self,
+        offsets: Offsets,
+        settings: BrokerSettings,
+        clock: Clock,
+        disk: Disk,
+        background: Background,
+        notices: Notices,
+        newcomers: Newcomers | None = None,
     ) -> None:
         self.offsets = offsets
         self.settings = settings
         self.clock = clock
-        self.background = background
         self.notices = notices
+        self.newcomers = newcomers or Newcomers(settings, clock)
         self.document = Document(disk, f"{settings.store_path_root_dir}/config/subscriptionGroup.json")
         self.data_version = DataVersion(clock.now_ms(), 0)
         self._table: dict[str, GroupConfig] = {}
         self._extras: dict[str, Extras] = {}
         self._top_extras: Extras = {}
-        self._unsaved = False
-        self._save_after_ms = 0
+        self.texts = Fragments(lambda name: fastjson.dumps(self.group_json(self._table[name])))
+        self.pretty = Fragments(lambda name: indented(self.group_json(self._table[name])))
+        self.saving = Saving(self.document, self._snapshot, lambda: len(self._table), background, clock, notices)
 
     def load(self) -> None:
         """Read the file. Raises Damaged when there is one that nobody can read."""
@@ -87,6 +94,8 @@ class Groups:
         """Add the groups every broker has."""
         for name in STARTING_GROUPS:
             self._table.setdefault(name, GroupConfig(name))
+        self.texts.changed(self._table)
+        self.pretty.changed(self._table)
 
     # Looking
 
@@ -95,7 +104,10 @@ class Groups:
         return self._table.get(name)
 
     def find(self, name: str) -> GroupConfig | None:
-        """The group, made now if that is allowed. None: it does not exist and may not be made. The hot path of a pull."""
+        """The group, made now if that is allowed. None: it does not exist and may not be made. The hot path of a pull.
+
+        Raises Refused when whoever asks has brought too many new names.
+        """
         found = self._table.get(name)
         return found if found is not None else self._make(name)
 
@@ -105,8 +117,12 @@ class Groups:
     def __contains__(self, name: str) -> bool:
         return name in self._table
 
+    def may_make(self, name: str) -> bool:
+        """Whether a group of this name is made at its first use."""
+        return self.settings.auto_create_subscription_group or is_system_group(name)
+
     def _make(self, name: str) -> GroupConfig | None:
-        if not self.settings.auto_create_subscription_group and not is_system_group(name):
+        if not self.may_make(name):
             return None
         try:
             check_group(name)
@@ -114,8 +130,9 @@ class Groups:
         except Refused as refused:
             log.info("group %r is not made: %s", name[:80], refused.remark)
             return None
+        self.newcomers.let_in()
         made = self._table[name] = GroupConfig(name)
-        self._changed()
+        self._changed([name])
         return made
 
     def _check_room(self) -> None:
@@ -135,8 +152,9 @@ class Groups:
         check_config(config, extras)
         if config.group_name not in self._table:
             self._check_room()
+            self.newcomers.let_in()
         self._put(config, extras)
-        self._changed(done)
+        self._changed([config.group_name], done)
 
     def _put(self, config: GroupConfig, extras: Extras | None) -> None:
         self._table[config.group_name] = config
@@ -151,54 +169,37 @@ class Groups:
             self.offsets.remove_group(name)
         self._extras.pop(name, None)
         if self._table.pop(name, None) is not None:
+            self.texts.removed(name)
+            self.pretty.removed(name)
             self.notices.clear("groups full")
-            self._changed(done)
+            self._changed([], done)
         elif done is not None:
             done(None)
 
-    def _changed(self, done: Done | None = None) -> None:
+    def _changed(self, names: Iterable[str], done: Done | None = None) -> None:
         self.data_version = self.data_version.next(self.clock.now_ms())
-        if done is None and (self.document.busy or self.clock.steady_ms() < self._save_after_ms):
-            self._unsaved = True  # `tick` comes back to it: a storm of new groups must not write the whole table for each
-        else:
-            self._save(done)
-
-    def _save(self, done: Done | None) -> None:
-        self._unsaved = False
-        self._save_after_ms = self.clock.steady_ms() + SAVE_EVERY_MS
-
-        def saved(error: Exception | None) -> None:
-            if error is not None:
-                self._unsaved = True
-                self.notices.warn("save groups", f"{self.document.path} could not be written: {error}", self.clock.now_ms())
-            else:
-                self.notices.clear("save groups")
-            if done is not None:
-                done(error)
-
-        self.document.save_later(self.encode_pretty(), self.background, saved)
+        self.texts.changed(names)
+        self.pretty.changed(names)
+        self.saving.changed(done)
 
     def tick(self, now_ms: int) -> None:
-        if self._unsaved and now_ms >= self._save_after_ms and not self.document.busy:
-            self._save(None)
+        self.saving.look()
 
     def save_now(self) -> None:
         """At a stop, when no save is under way any more. Blocks."""
-        if self._unsaved:
-            self.document.save(self.encode_pretty())
-            self._unsaved = False
+        if self.saving.unsaved:
+            self.saving.save_now()
 
-    def encode_pretty(self) -> bytes:
-        try:
-            return orjson.dumps(self.to_json(), option=orjson.OPT_INDENT_2)
-        except TypeError:  # a key that is no text, among what 5.x keeps
-            return fastjson.dumps_pretty(self.to_json())
+    def encode(self) -> bytes:
+        """The answer of 201."""
+        rest = fastjson.dumps({"dataVersion": self.data_version.to_json()} | self._top_extras)
+        return b'{"subscriptionGroupTable":{' + b",".join(self.texts.members()) + b"}," + rest[1:]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "dataVersion": self.data_version.to_json(),
-            "subscriptionGroupTable": {name: self.group_json(config) for name, config in self._table.items()},
-        } | self._top_extras
+    def _snapshot(self) -> Callable[[], bytes]:
+        """The file as Java lays it out."""
+        members, rest = self.pretty.members(), indented({"dataVersion": self.data_version.to_json()} | self._top_extras)
+        head = b'{\n  "subscriptionGroupTable": {\n    '
+        return lambda: head + b",\n    ".join([member.replace(b"\n", b"\n    ") for member in members]) + b"\n  }," + rest[1:]
 
     def group_json(self, config: GroupConfig) -> dict[str, Any]:
         return config.to_json() | self._extras.get(config.group_name, {})
@@ -235,17 +236,19 @@ class Groups:
                 ResponseCode.SYSTEM_ERROR,
                 f"{len(fresh)} new groups on top of {len(self._table)}, limit is acceptGroupsMax={self.settings.accept_groups_max}",
             )
+        if fresh:
+            self.newcomers.let_in(len(fresh))
         for config, extras in groups:
             self._put(config, extras)
         done = answer_when_saved(peer, command)
         if groups:
-            self._changed(done)
+            self._changed([config.group_name for config, _ in groups], done)
         else:
             done(None)
 
     def get_all(self, peer: Peer, command: Command) -> Command:
         """201."""
-        return command.reply(body=fastjson.dumps(self.to_json()))
+        return command.reply(body=self.encode())
 
     def get_one(self, peer: Peer, command: Command) -> Command:
         """352. Asking does not create."""
@@ -260,22 +263,19 @@ class Groups:
         header = decode(DeleteGroupHeader, command.fields)
         with_offsets = bool(header.remove_offset or header.clean_offset)
         log.info("group %s deleted by %s", header.group_name[:255], peer.address)
-        self.delete(header.group_name, with_offsets=with_offsets, done=answer_when_saved(peer, command))
+        answer = answer_when_saved(peer, command)
+        self.delete(
+            header.group_name,
+            with_offsets=with_offsets,
+            done=answer if not with_offsets else lambda error: answer(error) if error is not None else self.offsets.saved(answer),
+        )
 
 
-def answer_when_saved(peer: Peer, command: Command) -> Done:
-    """The operator's answer waits for the disk: what it says is done stays done."""
-
-    def done(error: Exception | None) -> None:
-        if command.is_oneway or peer.closed:
-            return
-        if error is None:
-            peer.send(command.reply().encode())
-        else:
-            text = f"the change holds until the restart only: it could not be written ({error})"
-            peer.send(command.reply(ResponseCode.SYSTEM_ERROR, text).encode())
-
-    return done
+def indented(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2)
+    except TypeError:  # a key that is no text, among what 5.x keeps
+        return fastjson.dumps_pretty(value)
 
 
 def read_group(value: Any) -> tuple[GroupConfig, Extras]:

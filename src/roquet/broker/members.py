@@ -8,6 +8,7 @@ here it is accepted and a notice names the clients.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from roquet.broker.filters import check_filter
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler
+from roquet.broker.newcomers import host_of
 from roquet.broker.notices import Notices
 from roquet.broker.topics import Topics
 from roquet.errors import CallTimeout, ConnectFailed, Refused, RoquetError
@@ -70,6 +72,10 @@ CLIENT_GROUPS_MAX = 2_000
 SUBSCRIPTIONS_MAX = 10_000
 """Topics one consumer may subscribe to."""
 CLIENT_ID_MAX = 1_024
+NAMES_A_TURN = 100
+"""Groups that one heartbeat, or one tick, makes with their retry topics; the others wait for the next ticks."""
+WAITING_MAX = 10_000
+"""Groups that wait to be made."""
 RETRY_TOPIC_LENGTH_MAX = GROUP_LENGTH_MAX + len("%RETRY%")
 DIFFERENCES_MAX = 5
 """Differences spelled out in one notice."""
@@ -132,6 +138,7 @@ class Members:
         self._producing: dict[Peer, Names] = {}
         self._calls: dict[Peer, PendingCalls] = {}
         self._producing_as: dict[str, Peer] = {}  # client id -> the connection its last heartbeat as a producer came from
+        self._waiting: dict[str, dict[str, bool]] = {}  # address -> groups that wait to be made -> unit mode
         self._shared_ids: dict[str, set[str]] = {}  # group -> client ids that a notice is up for
         self._silent: OrderedDict[Peer, Member] = OrderedDict()  # to be removed
         self._scan_due_ms = clock.steady_ms() + SCAN_MS
@@ -191,6 +198,7 @@ class Members:
         for data in body.consumer_data_set:
             member = Member(peer, body.client_id, command.language, command.version, heard_ms, signature_of(data))
             self._register_consumer(member, data, now_ms)
+        self._make_groups(peer, body.consumer_data_set)
         for producer in body.producer_data_set:
             self._producers.setdefault(producer.group_name, {})[peer] = Member(
                 peer, body.client_id, command.language, command.version, heard_ms
@@ -224,9 +232,7 @@ class Members:
 
     def _register_consumer(self, member: Member, data: ConsumerData, now_ms: int) -> None:
         name = data.group_name
-        config = self.groups.find(name)
-        if config is not None:
-            self._ensure_retry_topic(name, config.retry_queue_nums, data.unit_mode, now_ms)
+        self._watch_length(name, now_ms)
         group = self._consumers.get(name)
         if group is None:
             group = self._consumers[name] = ConsumerGroup(name)
@@ -246,17 +252,50 @@ class Members:
         for told in self.on_heard:
             told(name, data.subscription_data_set)
 
+    # New groups
+
+    def _make_groups(self, peer: Peer, consumers: list[ConsumerData]) -> None:
+        """Groups that are new, and their retry topics. Those that are too many now wait for the next ticks. Their members are
+        members already: a client that came a moment too early is not kept waiting for its next heartbeat."""
+        fresh = {data.group_name: data.unit_mode for data in consumers if self._is_to_be_made(data.group_name)}
+        if fresh:
+            host = host_of(peer)
+            room = max(0, WAITING_MAX - sum(map(len, self._waiting.values())))
+            waiting = self._waiting.setdefault(host, {})
+            waiting |= itertools.islice(fresh.items(), room)  # who finds no room comes again with the next heartbeat
+            self._make_waiting(host, NAMES_A_TURN)
+
+    def _is_to_be_made(self, group: str) -> bool:
+        if group not in self.groups:
+            return self.groups.may_make(group)
+        topic = retry_topic(group)
+        return self.topics.get(topic) is None and len(topic) <= TOPIC_LENGTH_MAX
+
+    def _make_waiting(self, host: str, most: int) -> int:
+        """Make groups that this address brought, as many as it may bring now; how many."""
+        newcomers, waiting = self.topics.newcomers, self._waiting.pop(host)
+        made = 0
+        with newcomers.own_work():
+            while waiting and made < most and newcomers.may_enter(host):
+                group = next(iter(waiting))
+                unit_mode = waiting.pop(group)
+                config = self.groups.find(group) if group in self._consumers else None
+                if config is not None:
+                    self._ensure_retry_topic(group, config.retry_queue_nums, unit_mode, self.clock.now_ms())
+                made += 1
+        if waiting:
+            self._waiting[host] = waiting  # behind the others: each has its turn
+        return made
+
+    def _make_all_waiting(self) -> None:
+        most = NAMES_A_TURN
+        for host in list(self._waiting):
+            if most > 0:
+                most -= self._make_waiting(host, most)
+
     def _ensure_retry_topic(self, group: str, queues: int, unit_mode: bool, now_ms: int) -> None:
         topic = retry_topic(group)
-        if self.topics.get(topic) is not None:
-            return
-        if len(topic) > TOPIC_LENGTH_MAX:
-            self.notices.warn(
-                f"retry {group}",
-                f"group {group[:40]}... has a name of {len(group)} characters. Its retry topic would have {len(topic)}, and the limit is "
-                f"{TOPIC_LENGTH_MAX}: messages it fails to consume cannot be delivered again. Use a shorter name.",
-                now_ms,
-            )
+        if self.topics.get(topic) is not None or len(topic) > TOPIC_LENGTH_MAX:
             return
         # A group that wants no retry queues gets one all the same: its members ask for the topic's route anyway.
         queues = min(max(queues, 1), 65_535)
@@ -328,6 +367,16 @@ class Members:
 
     # What upstream is silent about
 
+    def _watch_length(self, group: str, now_ms: int) -> None:
+        length = len(retry_topic(group))
+        if length > TOPIC_LENGTH_MAX:
+            self.notices.warn(
+                f"retry {group}",
+                f"group {group[:40]}... has a name of {len(group)} characters. Its retry topic would have {length}, and the limit is "
+                f"{TOPIC_LENGTH_MAX}: messages it fails to consume cannot be delivered again. Use a shorter name.",
+                now_ms,
+            )
+
     def _watch_differences(self, group: ConsumerGroup, now_ms: int) -> None:
         key = f"subscriptions of {group.name}"
         members = iter(group.members.values())
@@ -370,6 +419,8 @@ class Members:
         for calls in list(self._calls.values()):
             calls.expire(now_ms)
         self._remove_silent(now_ms)
+        if self._waiting:
+            self._make_all_waiting()
         if now_ms < self._scan_due_ms:
             return
         self._scan_due_ms = now_ms + SCAN_MS

@@ -3,7 +3,10 @@
     {"offsetTable":{"topic@group":{0:12,1:7}}}
 
 Committing is the hot path: a look-up, an assignment and a mark. The text of each "topic@group" is kept and made again only
-when it changed, so that writing the file of a large broker does not stall it.
+when it changed, a portion in each tick, and another thread joins them: writing the file of a large broker does not stall it.
+
+A commit is acknowledged before it is on disk, as upstream has it: a client that finds an older offset after a crash consumes some
+messages again. What an operator asks for (a clone, a deletion) is answered when it is on disk (`saved`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import orjson
 
 from roquet.broker.handler import Handler
 from roquet.broker.notices import Notices
+from roquet.broker.saving import Done
 from roquet.errors import Damaged, Refused
 from roquet.ports import Background, Clock, Peer
 from roquet.settings import BrokerSettings
@@ -31,6 +35,8 @@ QUEUE_ID_MAX = 65_535
 """The largest queue id a topic can have here."""
 ENTRIES_MAX = 5_000_000
 """Queues with progress, over all groups. Far above real use; a client that makes names up does not fill the memory."""
+TEXTS_A_TURN = 2_000
+"""Changed texts that one tick makes."""
 RETRY_TOPIC_LENGTH_MAX = GROUP_LENGTH_MAX + len("%RETRY%")
 
 log = logging.getLogger("roquet.broker")
@@ -63,7 +69,11 @@ class Offsets:
         self._dirty: dict[str, None] = {}  # in the order of the commits: a set's order differs from run to run
         self._unsaved = False
         self._due_ms = 0
-        self._saving: tuple[bytes, int] | None = None  # waits for the log to be flushed so far: progress must not be safer than messages
+        self._due = False
+        self._settling: list[str] | None = None  # a save is being prepared: what of `_dirty` is still to be made for it
+        self._saving: tuple[list[str], int] | None = None  # waits for a flush of the log so far: progress must not be safer than messages
+        self._waiting: list[Done] = []  # for the next save
+        self._told: list[Done] = []  # when the save that is prepared or under way is done
 
     def load(self) -> None:
         """Read the file. Raises Damaged when there is one that nobody can read: to start anew would consume everything again."""
@@ -80,7 +90,7 @@ class Offsets:
         if self.store.crashed:
             self._hold_back()
         self._dirty = dict.fromkeys(self._table)
-        self._settle()  # now, and not in the first tick that finds a change
+        self._make(list(self._dirty))  # now, and not in the first tick that finds a change
 
     def _hold_back(self) -> None:
         """Progress beyond a queue's end: under ASYNC_FLUSH a power loss took messages that a group had consumed. The next ones
@@ -165,53 +175,86 @@ class Offsets:
 
     # The file
 
+    def saved(self, done: Done) -> None:
+        """Call `done` when everything up to now is on disk, or with what went wrong."""
+        self._waiting.append(done)
+        self._step()
+
     def tick(self, now_ms: int) -> None:
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + self.settings.flush_consumer_offset_interval
-            if (self._dirty or self._unsaved) and self._saving is None:
-                self._saving = self.encode_pretty(), self.store.log.written
-                self._unsaved = False
+            self._due = True
+        self._step()
+
+    def _step(self) -> None:
+        if (self._due or self._waiting) and self._settling is None and self._saving is None and not self.document.busy:
+            self._due = False
+            self._begin()
+        if self._settling is not None:
+            self._settle_some(TEXTS_A_TURN)
         if self._saving is not None and not self.document.busy:
-            data, end = self._saving
+            texts, end = self._saving
             if self.store.log.flushed.value >= end or self.store.failed:
                 self._saving = None
-                self.document.save_later(data, self.background, self._saved)
+                self.document.save_later(lambda: lambda: encode_pretty(texts), self.background, self._was_saved)
 
-    def _saved(self, error: Exception | None) -> None:
+    def _begin(self) -> None:
+        if self._dirty or self._unsaved:
+            self._settling, self._unsaved = list(self._dirty), False
+            self._told, self._waiting = self._waiting, []
+        else:
+            self._tell(self._take_waiting(), None)
+
+    def _settle_some(self, most: int) -> None:
+        """What is committed while the portions are made counts too, or goes into the next save: each offset stands for itself."""
+        assert self._settling is not None
+        self._make(self._settling[:most])
+        del self._settling[:most]
+        if not self._settling:
+            self._settling = None
+            self._saving = list(self._texts.values()), self.store.log.written
+
+    def _was_saved(self, error: Exception | None) -> None:
         if error is not None:
             self._unsaved = True
             self.notices.warn("save offsets", f"{self.document.path} could not be written: {error}", self.clock.now_ms())
         else:
             self.notices.clear("save offsets")
+        told, self._told = self._told, []
+        self._tell(told, error)
+
+    def _take_waiting(self) -> list[Done]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    @staticmethod
+    def _tell(dones: list[Done], error: Exception | None) -> None:
+        for done in dones:
+            done(error)
 
     def save_now(self) -> None:
         """At a stop, when no save is under way any more. Blocks."""
-        if self._dirty or self._unsaved or self._saving is not None:
+        if self._dirty or self._unsaved or self._settling is not None or self._saving is not None:
             if not self.store.failed:
                 with contextlib.suppress(OSError):  # then the store has failed, and says so
                     self.store.flush_now()
-            self.document.save(self.encode_pretty())
-            self._unsaved, self._saving = False, None
-
-    def encode_pretty(self) -> bytes:
-        """The file as Java lays it out; taking it counts what changed as written."""
-        self._settle()
-        body = ",".join([f"\n\t\t{text}\n\t\t}}" for text in self._texts.values()])
-        return f'{{\n\t"offsetTable":{{{body}\n\t}}\n}}'.encode()
+            self._make(list(self._dirty))
+            self.document.save(encode_pretty(list(self._texts.values())))
+            self._unsaved, self._settling, self._saving = False, None, None
 
     def encode(self) -> bytes:
-        self._unsaved = bool(self._settle()) or self._unsaved
+        """The answer of 43."""
+        self._unsaved = bool(self._dirty) or self._unsaved
+        self._make(list(self._dirty))
         return ('{"offsetTable":{' + ",".join([text + "}" for text in self._texts.values()]) + "}}").encode()
 
-    def _settle(self) -> int:
-        """Make the texts that changed; how many there were. A text lacks its closing brace, which the two layouts place differently."""
-        table, texts = self._table, self._texts
-        count = len(self._dirty)
-        for key in self._dirty:
-            queues = ",".join([f"{queue}:{offset}" for queue, offset in table[key].items()])
-            texts[key] = f"{orjson.dumps(key).decode()}:{{{queues}"
-        self._dirty = {}
-        return count
+    def _make(self, keys: list[str]) -> None:
+        """Make these texts anew. A text lacks its closing brace, which the two layouts place differently."""
+        table, texts, dirty = self._table, self._texts, self._dirty
+        for key in keys:
+            if dirty.pop(key, self) is None:  # not made meanwhile, nor removed
+                queues = ",".join([f"{queue}:{offset}" for queue, offset in table[key].items()])
+                texts[key] = f"{orjson.dumps(key).decode()}:{{{queues}"
 
     # Requests
 
@@ -254,3 +297,9 @@ class Offsets:
     def get_all(self, peer: Peer, command: Command) -> Command:
         """43."""
         return command.reply(body=self.encode())
+
+
+def encode_pretty(texts: list[str]) -> bytes:
+    """The file as Java lays it out."""
+    body = ",".join([f"\n\t\t{text}\n\t\t}}" for text in texts])
+    return f'{{\n\t"offsetTable":{{{body}\n\t}}\n}}'.encode()

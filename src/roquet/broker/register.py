@@ -1,83 +1,230 @@
-"""Registration: telling every name server what this broker has, every 30 s and at once when it changes."""
+"""Registration: telling every name server what this broker has, and looking whether they still know.
+
+The whole table goes to each of them every 30 s and after a failure. What changes in between goes alone: name servers, Apache's
+too, keep the topics that a registration does not name. One registration to a name server is under way at a time, and what
+changes meanwhile shares the next one, so a storm of new topics costs each name server one small request after the other.
+
+Every few seconds each is asked for the route of the topic that bears this broker's name:
+
+    our address           all is well
+    another's address     a second broker has our name and id, or somebody registered in our name: said loudly, and we register again
+    nothing               it was restarted, or somebody withdrew us: we register again
+
+Apache's name server takes topics only from a version that it does not hold. One that was restarted and heard of a single change
+first holds our version without our topics, and would ignore the whole table; so after "nothing" the table gets a new version.
+"""
 
 from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from roquet.broker.topics import Topics
-from roquet.errors import RoquetError
-from roquet.ports import Caller, Clock
+from roquet.broker.notices import Notices
+from roquet.broker.topics import Topic, Topics, encode_table
+from roquet.errors import Refused, RoquetError
+from roquet.ports import Background, Caller, Clock
 from roquet.settings import BrokerSettings
 from roquet.wire import headers
-from roquet.wire.bodies import RegisterBrokerBody
-from roquet.wire.codes import RequestCode
+from roquet.wire.bodies import RegisterBrokerBody, RouteInfo, TopicTable
+from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import Command
 
 log = logging.getLogger("roquet.broker")
 
 RETRY_MS = 1_000
 """After a failure, instead of the full period: a name server that starts after the broker is found quickly."""
+LOOK_MS = 3_000
+"""Between two looks at our own route."""
+LOOK_TIMEOUT_MS = 3_000
+QUIET_MS = 60_000
+"""A notice about another broker's address stays up for this long after it was seen last."""
+
+Done = Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class Server:
+    """One name server: what it does not know yet, and what is under way."""
+
+    address: str
+    whole: bool = False
+    """The whole table is to be told, not only `changed`."""
+    changed: dict[str, None] = field(default_factory=dict)
+    waiting: list[Done] = field(default_factory=list)
+    """Who waits for the next registration."""
+    calling: bool = False
+    looking: bool = False
+    trouble: str = ""
+    retry_ms: int = 0
+    missed: bool = False
+    """The last look found nothing, and we have registered because of it."""
+    foreign_ms: int | None = None
+    """When another's address was seen last."""
 
 
 class Registration:
-    """State: when the next round is due, and which name servers failed last (said once, not every second)."""
+    """State: one `Server` for each name server, and when the next round and the next look are due."""
 
-    def __init__(self, topics: Topics, settings: BrokerSettings, clock: Clock, caller: Caller) -> None:
+    def __init__(
+        self, topics: Topics, settings: BrokerSettings, clock: Clock, caller: Caller, background: Background, notices: Notices
+    ) -> None:
         self.topics = topics
         self.settings = settings
         self.clock = clock
         self.caller = caller
+        self.background = background
+        self.notices = notices
         self.address = ""
         """ "ip:port" that clients use; set when the port is known."""
         self.ha_address = ""
         self.stopped = False
-        self._due_ms = 0
-        self._failing: dict[str, str] = {}
+        self._due_ms: int | None = None
+        self._look_ms = clock.steady_ms() + LOOK_MS
+        self._servers: dict[str, Server] = {}
 
     @property
     def name_servers(self) -> list[str]:
-        return [address.strip() for address in self.settings.namesrv_addr.split(";") if address.strip()]
+        return list(dict.fromkeys(address.strip() for address in self.settings.namesrv_addr.split(";") if address.strip()))
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """Name server -> what went wrong at the last try."""
+        return {server.address: server.trouble for server in self._servers.values() if server.trouble}
 
     def tick(self, now_ms: int) -> None:
-        if self.address and not self.stopped and now_ms >= self._due_ms:
+        if not self.address or self.stopped:
+            return
+        if self._due_ms is None or now_ms >= self._due_ms:
             self._due_ms = now_ms + self.settings.register_name_server_period
             self.now()
+        if now_ms >= self._look_ms:
+            self._look_ms = now_ms + LOOK_MS
+            for server in self._all():
+                self._look(server)
+        for server in self._servers.values():
+            if server.trouble:
+                self._step(server)
 
-    def now(self, done: Callable[[], None] | None = None) -> None:
-        """Register with all of them; `done` when each has answered or failed."""
-        servers = self.name_servers
-        if not servers or not self.address or self.stopped:
-            if done is not None:
-                done()
-            return
-        left = [len(servers)]
+    def now(self, done: Done | None = None) -> None:
+        """Tell all of them everything; `done` when each has answered or failed."""
+        for server in self._all():
+            server.whole = True
+        self._go(lambda server: True, done)
 
-        def answered(server: str, result: Command | RoquetError) -> None:
-            trouble = str(result) if isinstance(result, RoquetError) else f"code {result.code}: {result.remark}" if result.code else ""
-            if trouble:
-                if server not in self._failing:
-                    log.warning("registering with name server %s failed: %s", server, trouble)
-                self._failing[server] = trouble
-                self._due_ms = min(self._due_ms, self.clock.steady_ms() + RETRY_MS)
-            elif self._failing.pop(server, None) is not None:
-                log.info("registered with name server %s", server)
+    def tell(self, names: Iterable[str], done: Done | None = None) -> None:
+        """Tell all of them of these topics; `done` when each has answered, or failed. Who failed before is not waited for."""
+        fresh = dict.fromkeys(names)
+        for server in self._all():
+            server.changed.update(fresh)
+        self._go(lambda server: not server.trouble, done)
+
+    def _all(self) -> list[Server]:
+        if not self.address or self.stopped:
+            return []
+        return [self._servers.setdefault(address, Server(address)) for address in self.name_servers]
+
+    def _go(self, awaited: Callable[[Server], bool], done: Done | None) -> None:
+        servers = self._all()
+        left = [1 + sum(map(awaited, servers))]
+
+        def one() -> None:
             left[0] -= 1
             if left[0] == 0 and done is not None:
                 done()
 
-        body = self._body()
         for server in servers:
-            self.caller.call(server, self._request(body), self.settings.register_broker_timeout_mills, partial(answered, server))
+            # Also when nothing is told: a deletion is answered after the registrations that still held the topic.
+            server.waiting.append(one if awaited(server) else nothing)
+            self._step(server)
+        one()
 
-    def _body(self) -> bytes:
-        body = RegisterBrokerBody(self.topics.table(), [])
-        if not self.settings.broker_permission & 2:
-            for config in body.topics.topic_config_table.values():
-                config.perm &= self.settings.broker_permission
-        return body.encode_compressed() if self.settings.compressed_register else body.encode()
+    # One registration
+
+    def _step(self, server: Server) -> None:
+        """Register with it if there is something to tell, nothing under way, and no failure a moment ago."""
+        if server.calling or self.stopped or not (server.whole or server.changed or server.waiting):
+            return
+        if server.trouble and self.clock.steady_ms() < server.retry_ms:
+            for done in self._taken(server):
+                done()
+            return
+        whole, names = server.whole, server.changed
+        server.whole, server.changed, server.calling = False, {}, True
+        dones = self._taken(server)
+
+        def send(body: bytes | Exception) -> None:
+            answered = partial(self._answered, server, dones)
+            if isinstance(body, Exception):
+                answered(RoquetError(f"the table of topics could not be encoded: {body!r}"))
+                return
+            self.caller.call(server.address, self._request(body), self.settings.register_broker_timeout_mills, answered)
+
+        if whole:
+            self._whole_body(send)
+        else:
+            send(self._body_of(names))
+
+    @staticmethod
+    def _taken(server: Server) -> list[Done]:
+        dones, server.waiting = server.waiting, []
+        return dones
+
+    def _answered(self, server: Server, dones: list[Done], result: Command | RoquetError) -> None:
+        server.calling = False
+        trouble = str(result) if isinstance(result, RoquetError) else f"code {result.code}: {result.remark}" if result.code else ""
+        if trouble:
+            self._failed(server, trouble)
+            if isinstance(result, Command):
+                text = f"name server {server.address} refuses to register this broker: {trouble}"
+                self.notices.warn(f"register {server.address}", text, self.clock.now_ms())
+        elif server.trouble:
+            log.info("registered with name server %s", server.address)
+            server.trouble = ""
+            self.notices.clear(f"register {server.address}")
+        for done in dones:
+            done()
+        self._step(server)
+
+    def _failed(self, server: Server, trouble: str) -> None:
+        if not server.trouble:
+            log.warning("registering with name server %s failed: %s", server.address, trouble)
+        server.trouble = trouble
+        server.whole = True
+        server.changed = {}
+        server.retry_ms = self.clock.steady_ms() + RETRY_MS
+
+    def _whole_body(self, then: Callable[[bytes | Exception], None]) -> None:
+        """Thousands of topics are joined from their texts at once; what costs more is done in the background."""
+        if self._is_plain:
+            then(wrapped(self.topics.encode()))
+            return
+        encode = self._encoder(list(self.topics.all()))
+        self.background.run(encode, then)
+
+    def _body_of(self, names: Iterable[str]) -> bytes:
+        if self._is_plain:
+            return wrapped(encode_table(self.topics.texts.some(names), self.topics.data_version))
+        return self._encoder([topic for topic in map(self.topics.get, names) if topic is not None])()
+
+    @property
+    def _is_plain(self) -> bool:
+        """Topics are told as they are in the table."""
+        return bool(self.settings.broker_permission & Perm.WRITE) and not self.settings.compressed_register
+
+    def _encoder(self, found: list[Topic]) -> Callable[[], bytes]:
+        """Topics with the permissions that the broker's own leaves them. What it returns may be called in another thread."""
+        permission, compressed, version = self.settings.broker_permission, self.settings.compressed_register, self.topics.data_version
+        mask = 7 if permission & Perm.WRITE else permission
+
+        def encode() -> bytes:
+            table = TopicTable({topic.name: replace(topic.config(), perm=topic.perm & mask) for topic in found}, version)
+            body = RegisterBrokerBody(table, [])
+            return body.encode_compressed() if compressed else body.encode()
+
+        return encode
 
     def _request(self, body: bytes) -> Command:
         settings = self.settings
@@ -92,10 +239,74 @@ class Registration:
         )
         return Command(RequestCode.REGISTER_BROKER, headers.encode(header), body)
 
-    def unregister(self, done: Callable[[], None]) -> None:
+    # Looking
+
+    def _look(self, server: Server) -> None:
+        if server.looking or server.calling or server.trouble:
+            return
+        server.looking = True
+        request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": self.settings.broker_name})
+        self.caller.call(server.address, request, LOOK_TIMEOUT_MS, partial(self._looked, server))
+
+    def _looked(self, server: Server, result: Command | RoquetError) -> None:
+        server.looking = False
+        if self.stopped or server.calling or server.trouble:
+            return  # what it said may be older than what we are telling it
+        if isinstance(result, RoquetError):
+            self._failed(server, str(result))
+            return
+        try:
+            found = self._address_in(result)
+        except Refused:
+            return  # no route, but no "there is none" either: the next registration says more
+        if found == self.address:
+            server.missed = False
+            self._other_is_quiet(server)
+        elif found:
+            self._other_is_there(server, found)
+        elif not server.missed:
+            log.warning("name server %s does not know this broker any more: it is registered again", server.address)
+            server.missed = True
+            self.topics.touch()
+            server.whole = True
+            self._step(server)
+
+    def _address_in(self, answer: Command) -> str:
+        """The address under our name and id; "" when there is none. Raises Refused for an answer that is none."""
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return ""
+        if answer.code:
+            raise Refused(answer.code, answer.remark or "")
+        for group in RouteInfo.decode(answer.body).broker_datas:
+            if group.broker_name == self.settings.broker_name:
+                return group.broker_addrs.get(self.settings.broker_id, "")
+        return ""
+
+    def _other_is_there(self, server: Server, found: str) -> None:
+        settings = self.settings
+        server.foreign_ms = self.clock.steady_ms()
+        self.notices.warn(
+            f"route {server.address}",
+            f"name server {server.address} gave {found} as the address of broker {settings.broker_name} with id {settings.broker_id}, "
+            f"which is this one, {self.address}: another broker has the same brokerName and brokerId, or somebody registered in our name. "
+            "Clients are sent to one or the other in turns. Give each its own brokerName; a name server with "
+            "refuseChangedBrokerAddress=true keeps whoever came first.",
+            self.clock.now_ms(),
+        )
+        server.whole = True
+        self._step(server)
+
+    def _other_is_quiet(self, server: Server) -> None:
+        if server.foreign_ms is not None and self.clock.steady_ms() - server.foreign_ms >= QUIET_MS:
+            server.foreign_ms = None
+            self.notices.clear(f"route {server.address}")
+
+    # The end
+
+    def unregister(self, done: Done) -> None:
         """A clean stop: routes vanish at once."""
+        servers = [server.address for server in self._all()]
         self.stopped = True
-        servers = self.name_servers if self.address else []
         left = [len(servers)]
         if not servers:
             done()
@@ -111,7 +322,11 @@ class Registration:
             header = headers.UnregisterBrokerHeader(settings.broker_name, self.address, settings.broker_cluster_name, settings.broker_id)
             self.caller.call(server, Command(RequestCode.UNREGISTER_BROKER, headers.encode(header)), 1_000, answered)
 
-    @property
-    def failing(self) -> dict[str, str]:
-        """Name server -> what went wrong at the last try."""
-        return dict(self._failing)
+
+def nothing() -> None:
+    """Nobody waits for a name server that failed a moment ago."""
+
+
+def wrapped(table: bytes) -> bytes:
+    """A RegisterBrokerBody around a table that is encoded already."""
+    return b'{"topicConfigSerializeWrapper":' + table + b',"filterServerList":[]}'

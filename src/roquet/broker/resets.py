@@ -14,6 +14,7 @@ from functools import partial
 from roquet.broker.handler import LARGE_ROWS, Handler, Portions, elsewhere, portions
 from roquet.broker.members import ConsumerGroup, Member, Members
 from roquet.broker.offsets import Offsets
+from roquet.broker.saving import answer_when_saved
 from roquet.broker.topics import Topic, Topics
 from roquet.errors import Refused, RoquetError
 from roquet.message import MessageQueue
@@ -214,7 +215,8 @@ class Resets:
                     self.offsets.commit(target, name, queue_id, offset)
                     if queue_id % PROGRESSES == 0:
                         yield None
-        return command.reply()
+        self.offsets.saved(answer_when_saved(peer, command))
+        return None
 
 
 def encode_both(table: dict[MessageQueue, int]) -> tuple[bytes, bytes]:

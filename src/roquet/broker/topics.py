@@ -7,11 +7,14 @@ topics that a plain send may enter (writable, not a system or retry topic), and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from roquet.broker.fragments import Fragments
 from roquet.broker.handler import Handler
+from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
+from roquet.broker.saving import Done, Saving, answer_when_saved
 from roquet.errors import Damaged, Refused
 from roquet.ports import Background, Clock, Peer
 from roquet.settings import BrokerSettings
@@ -42,9 +45,11 @@ log = logging.getLogger("roquet.broker")
 
 QUEUES_MAX = 65_535
 DELAY_LEVELS = 18
+LIST_MAX = 2_000
+"""Topics one request may create or change."""
 
-Changed = Callable[[Callable[[], None] | None], None]
-"""Tell the name servers; the argument is called when all of them know (or did not answer in time)."""
+Changed = Callable[[Iterable[str], Callable[[], None]], None]
+"""Tell the name servers of these topics; the second argument is called when all of them know (or did not answer in time)."""
 
 
 @dataclass(slots=True)
@@ -88,21 +93,34 @@ class Topic:
 
 
 class Topics:
-    """State: `_table` is the truth, `doors` is derived from it, the document follows in the background."""
+    """State: `_table` is the truth, `doors` and `texts` are derived from it, the document follows in the background."""
 
-    def __init__(self, store: Store, settings: BrokerSettings, clock: Clock, disk: Disk, background: Background, notices: Notices) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: BrokerSettings,
+        clock: Clock,
+        disk: Disk,
+        background: Background,
+        notices: Notices,
+        newcomers: Newcomers | None = None,
+    ) -> None:
         self.store = store
         self.settings = settings
         self.clock = clock
-        self.background = background
         self.notices = notices
+        self.newcomers = newcomers or Newcomers(settings, clock)
         self.document = Document(disk, f"{settings.store_path_root_dir}/config/topics.json")
         self.data_version = DataVersion(clock.now_ms(), 0)
         self.doors: dict[str, dict[str, ConsumeQueue]] = {}
-        self.changed: Changed = lambda done: done() if done is not None else None
-        """Set by the core to the registration's `now`."""
+        self.changed: Changed = lambda names, done: done()
+        """Set by the core to the registration's `tell`."""
         self.on_delete: list[Callable[[str], None]] = []
+        self.texts = Fragments(lambda name: self._table[name].config().encode())
+        self.saving = Saving(self.document, self._snapshot, lambda: len(self._table), background, clock, notices)
         self._table: dict[str, Topic] = {}
+        own = (settings.broker_cluster_name, settings.broker_name, settings.broker_cluster_name + REPLY_SUFFIX)
+        self._system = SYSTEM_TOPICS | frozenset(own)
         self._lost: set[str] = set()  # topics that were found again from their messages
 
     def load(self) -> None:
@@ -135,6 +153,7 @@ class Topics:
             self._seed(settings.msg_trace_topic_name, 1)
         self._seed(settings.broker_cluster_name + REPLY_SUFFIX, 1)
         self._find_lost()
+        self.texts.changed(self._table)
         for topic in self._table.values():
             self._make_doors(topic)
 
@@ -149,7 +168,8 @@ class Topics:
                     self._lost.add(name)
                     self._table[name] = Topic(name, queue_id + 1, queue_id + 1)
         if self._lost:
-            self._next_version(None)
+            self.data_version = self.data_version.next(self.clock.now_ms())
+            self.saving.unsaved = True  # the first tick writes it: nothing is written before everything is open
 
     def _seed(self, name: str, queues: int, perm: int = 6) -> None:
         if name not in self._table:
@@ -163,16 +183,22 @@ class Topics:
     def all(self) -> Iterable[Topic]:
         return self._table.values()
 
-    def table(self) -> TopicTable:
-        return TopicTable({topic.name: topic.config() for topic in self._table.values()}, self.data_version)
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def encode(self) -> bytes:
+        """All of it, as upstream writes it: a TopicTable."""
+        return self._snapshot()()
+
+    def _snapshot(self) -> Callable[[], bytes]:
+        members, version = self.texts.members(), self.data_version
+        return lambda: encode_table(members, version)
 
     def system_topics(self) -> list[str]:
-        settings = self.settings
-        own = {settings.broker_cluster_name, settings.broker_name, settings.broker_cluster_name + REPLY_SUFFIX}
-        return sorted(SYSTEM_TOPICS | own)
+        return sorted(self._system)
 
     def is_system(self, name: str) -> bool:
-        return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX) or name in self.system_topics()
+        return name in self._system or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     # Changing
 
@@ -196,52 +222,70 @@ class Topics:
         log.info("topic %s made with %d queues for producer %s", name, queues, producer)
         return self.put(Topic(name, queues, queues, default.perm & ~int(Perm.INHERIT)))
 
-    def put(self, topic: Topic, done: Callable[[], None] | None = None) -> Topic:
-        """Create or replace. `done` is called when it is on disk and the name servers know it."""
-        known = self._table.get(topic.name)
-        if known is None and len(self._table) >= self.settings.accept_topics_max:
+    def put(self, topic: Topic, done: Done | None = None) -> Topic:
+        """Create or replace. `done` is called when it is on disk and the name servers know it, or with why it is not on disk."""
+        self.put_all([topic], done)
+        return topic
+
+    def put_all(self, topics: Sequence[Topic], done: Done | None = None) -> None:
+        """All or none: one change, one save, one registration. Raises Refused."""
+        fresh = len({topic.name for topic in topics if topic.name not in self._table})
+        if fresh and len(self._table) + fresh > self.settings.accept_topics_max:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 f"this broker holds {len(self._table)} topics, limit is acceptTopicsMax={self.settings.accept_topics_max}",
             )
-        if known is not None:
-            self._warn_of_hidden_messages(known, topic)
-        self._table[topic.name] = topic
-        self._make_doors(topic)
-        self._next_version(done)
-        return topic
+        if fresh:
+            self.newcomers.let_in(fresh)
+        for topic in topics:
+            known = self._table.get(topic.name)
+            if known is not None:
+                self._warn_of_hidden_messages(known, topic)
+            self._table[topic.name] = topic
+            self._make_doors(topic)
+        self._next_version([topic.name for topic in topics], done)
 
-    def delete(self, name: str, done: Callable[[], None] | None = None) -> None:
+    def delete(self, name: str, done: Done | None = None) -> None:
         self.doors.pop(name, None)
         if self._table.pop(name, None) is not None:
-            self._next_version(done)
+            self.texts.removed(name)
+            self._next_version((), done)
         elif done is not None:
-            done()
+            done(None)
         self.store.delete_topic(name)
         for forget in self.on_delete:
             forget(name)
         self.notices.clear(f"hidden {name}")
 
-    def _next_version(self, done: Callable[[], None] | None) -> None:
+    def _next_version(self, names: Sequence[str], done: Done | None) -> None:
+        """These topics changed. An empty list: one is gone."""
         self.data_version = self.data_version.next(self.clock.now_ms())
-        waiting = [2]
+        self.texts.changed(names)
+        if done is None:
+            self.saving.changed()
+            self.changed(names, lambda: None)
+            return
+        waiting: list[Exception | None] = []
 
-        def one() -> None:
-            waiting[0] -= 1
-            if waiting[0] == 0 and done is not None:
-                done()
+        def one(error: Exception | None = None) -> None:
+            waiting.append(error)
+            if len(waiting) == 2:
+                done(waiting[0] or waiting[1])
 
-        def saved(error: Exception | None) -> None:
-            if error is not None:
-                log.error("topics.json could not be written: %s", error)
-            one()
+        self.saving.changed(one)
+        self.changed(names, one)
 
-        self.document.save_later(self.table().encode(), self.background, saved)
-        self.changed(one)
+    def touch(self) -> None:
+        """A new version of the same table, for a name server that holds this version and not all of its topics."""
+        self.data_version = self.data_version.next(self.clock.now_ms())
+        self.saving.changed()
+
+    def tick(self, now_ms: int) -> None:
+        self.saving.look()
 
     def save_now(self) -> None:
         """May block: for a clean stop."""
-        self.document.save(self.table().encode())
+        self.saving.save_now()
 
     def permission_changed(self) -> None:
         for topic in self._table.values():
@@ -295,7 +339,7 @@ class Topics:
         self._check(topic)
         log.info("%s asked for %s", peer.address, topic)
         # Upstream leaves this remark on its success; clients ignore it, the golden frame has it.
-        self.put(topic, lambda: _answer(peer, command, command.reply(0, "not set any response code")))
+        self.put(topic, answer_when_saved(peer, command, command.reply(0, "not set any response code")))
 
     def update_many(self, peer: Peer, command: Command) -> None:
         """18, of 5.x: a list of configurations, all or none."""
@@ -303,12 +347,12 @@ class Topics:
         configs = value.get("topicConfigList") if isinstance(value, dict) else None
         if not isinstance(configs, list) or not configs:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the body holds no topicConfigList")
+        if len(configs) > LIST_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{len(configs)} topics in one request, limit is {LIST_MAX}: send several")
         topics = [Topic.of(TopicConfig.from_json(config)) for config in configs]
         for topic in topics:
             self._check(topic)
-        for topic in topics[:-1]:
-            self.put(topic)
-        self.put(topics[-1], lambda: _answer(peer, command, command.reply()))
+        self.put_all(topics, answer_when_saved(peer, command))
 
     def _check(self, topic: Topic) -> None:
         check_topic(topic.name)
@@ -323,7 +367,7 @@ class Topics:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType={topic.filter_type!r}: expected SINGLE_TAG or MULTI_TAG")
 
     def get_all(self, peer: Peer, command: Command) -> Command:
-        return command.reply(body=self.table().encode())
+        return command.reply(body=self.encode())
 
     def remove(self, peer: Peer, command: Command) -> None:
         name = headers.decode(headers.DeleteTopicHeader, command.fields).topic
@@ -331,7 +375,7 @@ class Topics:
         if self.is_system(name):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
         log.info("topic %s deleted from %s", name, peer.address)
-        self.delete(name, lambda: _answer(peer, command, command.reply()))
+        self.delete(name, answer_when_saved(peer, command))
 
 
 class Doors(dict[str, ConsumeQueue]):
@@ -350,6 +394,6 @@ class Doors(dict[str, ConsumeQueue]):
         return queue
 
 
-def _answer(peer: Peer, command: Command, reply: Command) -> None:
-    if not command.is_oneway and not peer.closed:
-        peer.send(reply.encode())
+def encode_table(members: Sequence[bytes], version: DataVersion) -> bytes:
+    """A TopicTable of topics that are texts already."""
+    return b'{"topicConfigTable":{' + b",".join(members) + b'},"dataVersion":' + version.encode() + b"}"

@@ -6,11 +6,13 @@ table at the end: the place to learn what a name server answers.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable
 
 from roquet.errors import Broken, Refused
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
+from roquet.nameserver.rivals import Rivals
 from roquet.ports import FOREVER, Clock, Peer
 from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings, parse_properties
@@ -58,6 +60,7 @@ class NameServer:
         self.settings = settings
         self.clock = clock
         self.registry: Registry[Peer] = Registry()
+        self.rivals = Rivals()
         self.kv = KvStore(disk, settings.kv_config_path or f"{data_dir}/namesrv/kvConfig.json")
         self._next_scan_ms = clock.steady_ms() + settings.scan_not_active_broker_interval
 
@@ -124,30 +127,56 @@ class NameServer:
         header = decode(RegisterBrokerHeader, request.fields)
         if header.body_crc32 and header.body_crc32 != RegisterBrokerBody.crc(request.body):
             raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        topics, filter_servers = registered_body(request, bool(header.compressed))
-        said = Registration(
-            cluster=header.cluster_name,
-            broker_name=header.broker_name,
-            broker_id=header.broker_id,
-            address=header.broker_addr,
-            ha_address=header.ha_server_addr,
-            version=topics.data_version,
-            topics=tuple(topics.topic_config_table.values()),
-            filter_servers=filter_servers,
-            expiry_ms=header.heartbeat_timeout_millis,
-        )
-        is_new = (said.broker_name, said.address) not in self.registry.live
-        master = self.registry.register(said, peer, self.clock.steady_ms(), expiry_ms=self.settings.broker_expiry_ms)
-        if is_new:
-            log.info("broker %s %s: registered as id %d of cluster %s", said.broker_name, said.address, said.broker_id, said.cluster)
+        now_ms = self.clock.steady_ms()
+        name, number, address = header.broker_name, header.broker_id, header.broker_addr
+        self._check_rival(peer, name, number, address, now_ms)
+        told = digest_of(request)
+        if self.registry.heard_again(name, number, address, told, peer, now_ms):
+            master = self.registry.master_of(name, number)
+        else:
+            topics, filter_servers = registered_body(request, bool(header.compressed))
+            said = Registration(
+                cluster=header.cluster_name,
+                broker_name=name,
+                broker_id=number,
+                address=address,
+                ha_address=header.ha_server_addr,
+                version=topics.data_version,
+                topics=tuple(topics.topic_config_table.values()),
+                filter_servers=filter_servers,
+                expiry_ms=header.heartbeat_timeout_millis,
+                told=told,
+            )
+            is_new = (name, address) not in self.registry.live
+            master = self.registry.register(said, peer, now_ms, expiry_ms=self.settings.broker_expiry_ms)
+            if is_new:
+                log.info("broker %s %s: registered as id %d of cluster %s", name, address, number, said.cluster)
         order = self.kv.namespace(ORDER_TOPICS) if self.settings.return_order_topic_config_to_broker else None
         fields = encode(RegisterBrokerResponseHeader(master.ha_address, master.master_address))
         return request.reply(fields=fields, body=b"" if order is None else KvTable(order).encode())
 
+    def _check_rival(self, peer: Peer, name: str, number: int, address: str, now_ms: int) -> None:
+        """Two brokers under one name and id take the route from each other: said, and refused if the settings say so."""
+        holder = self.registry.holder(name, number)
+        if holder is None or holder.address == address:
+            return
+        alive = not holder.link.closed and holder.seen_ms + holder.expiry_ms >= now_ms
+        refused = alive and self.settings.refuse_changed_broker_address
+        self.rivals.met(name, number, holder.address, address, peer.address, now_ms, alive=alive, refused=refused)
+        if refused:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"broker {name} with id {number} is {holder.address}, which registered {(now_ms - holder.seen_ms) // 1000} s ago and is "
+                f"alive: {address} is refused (refuseChangedBrokerAddress=true). Give it another brokerName or brokerId, or stop the other "
+                "one first",
+            )
+
     def unregister(self, peer: Peer, request: Command) -> Command:
         header = decode(UnregisterBrokerHeader, request.fields)
-        self.registry.unregister(header.broker_name, header.broker_addr)
-        log.info("broker %s %s: unregistered", header.broker_name, header.broker_addr)
+        if self.registry.unregister(header.broker_name, header.broker_addr):
+            log.info("broker %s %s: unregistered", header.broker_name, header.broker_addr)
+        else:
+            log.info("broker %s %s: asked to be unregistered, and was not registered", header.broker_name, header.broker_addr)
         return request.reply()
 
     def data_version(self, peer: Peer, request: Command) -> Command:
@@ -264,6 +293,13 @@ def registered_body(request: Command, compressed: bool) -> tuple[TopicTable, tup
         return TopicTable.decode(request.body), None
     body = RegisterBrokerBody.decode_compressed(request.body) if compressed else RegisterBrokerBody.decode(request.body)
     return body.topics, tuple(body.filter_server_list)
+
+
+def digest_of(request: Command) -> bytes:
+    """Of everything that a registration says. A large one comes every 30 s, unchanged most of the time, and is then not read again."""
+    digest = hashlib.blake2b(repr((request.version, sorted(request.fields.items()))).encode("utf-8", "backslashreplace"), digest_size=16)
+    digest.update(request.body)
+    return digest.digest()
 
 
 def with_body(request: Command, body: Body) -> Command:

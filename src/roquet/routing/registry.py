@@ -56,6 +56,8 @@ class Registration:
     """None: said nothing of them, what is known stays."""
     expiry_ms: int | None = None
     """5.x brokers say how long they may be silent."""
+    told: bytes = b""
+    """A digest of all of it; b"" when nobody took one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,10 @@ class Live(Generic[L]):
     """None: what it has is not known in full, so the next registration counts as changed."""
     link: L
     filter_servers: tuple[str, ...] = ()
+    told: bytes = b""
+    """Digest of the registration that this came from; b"" when it is not known."""
+    dropped: int = 0
+    """How often queues had been dropped when it was told."""
 
 
 @dataclass(slots=True)
@@ -89,8 +95,24 @@ class Registry(Generic[L]):
     brokers: dict[str, BrokerData] = field(default_factory=dict)
     clusters: dict[str, set[str]] = field(default_factory=dict)
     live: dict[tuple[str, str], Live[L]] = field(default_factory=dict)
+    dropped: int = 0
+    """How often queues were dropped from `topics`: since then a broker may have topics that it told us and that we lack."""
 
     # Brokers come
+
+    def holder(self, broker_name: str, broker_id: int) -> Live[L] | None:
+        """Who has this name and id now."""
+        group = self.brokers.get(broker_name)
+        address = None if group is None else group.broker_addrs.get(broker_id)
+        return None if address is None else self.live.get((broker_name, address))
+
+    def heard_again(self, broker_name: str, broker_id: int, address: str, told: bytes, link: L, now_ms: int) -> bool:
+        """The same registration, byte for byte, as this broker's last one: a sign of life, and nothing else to do. False: it is not."""
+        live = self.holder(broker_name, broker_id)
+        if live is None or live.address != address or not told or live.told != told or live.dropped != self.dropped:
+            return False
+        live.seen_ms, live.link = now_ms, link
+        return True
 
     def register(self, said: Registration, link: L, now_ms: int, *, expiry_ms: int = EXPIRY_MS) -> Registered:
         """Take in a registration. Raises Refused, and changes nothing, when a limit would be passed.
@@ -130,10 +152,14 @@ class Registry(Generic[L]):
             None if is_new and len(said.topics) == 1 else said.version,
             link,
             (before.filter_servers if before else ()) if filters is None else filters,
+            said.told,
+            self.dropped,
         )
-        if said.broker_id == MASTER_ID:
-            return Registered()
-        master = self.live.get((said.broker_name, addresses.get(MASTER_ID, "")))
+        return self.master_of(said.broker_name, said.broker_id)
+
+    def master_of(self, broker_name: str, broker_id: int) -> Registered:
+        """What a member of this broker group gets to know."""
+        master = None if broker_id == MASTER_ID else self.holder(broker_name, MASTER_ID)
         return Registered(master.address, master.ha_address) if master else Registered()
 
     def _take_topics(self, said: Registration, changed: bool) -> None:
@@ -191,12 +217,13 @@ class Registry(Generic[L]):
 
     # Brokers go
 
-    def unregister(self, broker_name: str, address: str) -> None:
-        """Forget this process. Not by its id: another may have taken that over, such as a new master after a failover."""
-        self.live.pop((broker_name, address), None)
+    def unregister(self, broker_name: str, address: str) -> bool:
+        """Forget this process; False when it was not known. Not by its id, as upstream does: another may have taken that over,
+        such as a new master after a failover, or a second broker under the same name."""
+        known = self.live.pop((broker_name, address), None) is not None
         group = self.brokers.get(broker_name)
         if group is None:
-            return
+            return known
         for number in [number for number, known in group.broker_addrs.items() if known == address]:
             del group.broker_addrs[number]
         if not group.broker_addrs:
@@ -206,6 +233,7 @@ class Registry(Generic[L]):
                 if not self.clusters[cluster]:
                     del self.clusters[cluster]
             self._drop_queues([broker_name], list(self.topics))
+        return known
 
     def drop_link(self, link: L) -> list[Live[L]]:
         """The connection is gone, and with it the brokers whose last registration came over it. Returns them."""
@@ -221,6 +249,7 @@ class Registry(Generic[L]):
         return gone
 
     def _drop_queues(self, broker_names: Iterable[str], topics: Iterable[str]) -> None:
+        self.dropped += 1
         for topic in topics:
             queues = self.topics[topic]
             for name in broker_names:

@@ -18,6 +18,8 @@ from roquet.store.disk import Disk
 
 T = TypeVar("T")
 Done = Callable[[Exception | None], None]
+Snapshot = Callable[[], Callable[[], bytes]]
+"""Called on the owner's thread when a save begins: takes what the table is now. What it returns makes the bytes, in the background."""
 
 
 class Document:
@@ -30,7 +32,7 @@ class Document:
         """What the last `load` met that a person should know; empty when all was well."""
         self._main_is_good = False  # known to parse, so worth keeping as .bak
         self._saving = False
-        self._next: bytes | None = None
+        self._next: Snapshot | None = None
         self._next_done: list[Done] = []
 
     @property
@@ -74,20 +76,21 @@ class Document:
             raise RuntimeError(f"{self.path}: a save is under way in the background; wait for its `done`, or use save_later")
         self._replace(data)
 
-    def save_later(self, data: bytes, background: Background, done: Done | None = None) -> None:
+    def save_later(self, data: bytes | Snapshot, background: Background, done: Done | None = None) -> None:
         """Save in the background, in the order of the calls; while one save is under way only the latest data waits.
 
         `done` is called once: with None when this data, or newer, is on disk, or with what went wrong.
+        A large table is given as a snapshot: it is taken once for all calls that came while a save was under way.
         """
-        self._next = data
+        self._next = (lambda: lambda: data) if isinstance(data, bytes) else data
         if done is not None:
             self._next_done.append(done)
         if not self._saving:
             self._start(background)
 
     def _start(self, background: Background) -> None:
-        data, dones = self._next, self._next_done
-        assert data is not None
+        snapshot, dones = self._next, self._next_done
+        assert snapshot is not None
         self._next, self._next_done = None, []
         self._saving = True
 
@@ -98,7 +101,8 @@ class Document:
             for done in dones:
                 done(result)
 
-        background.run(lambda: self._replace(data), finished)
+        encode = snapshot()
+        background.run(lambda: self._replace(encode()), finished)
 
     def _replace(self, data: bytes) -> None:
         if not data:

@@ -93,6 +93,7 @@ class Store:
         directory = settings.store_path_commit_log or f"{root}/commitlog"
         self.log = CommitLog(Segments(self.files, directory, settings.mapped_file_size_commit_log))
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._ids: dict[str, set[int]] = {}  # topic -> ids that `queues` may hold of it: nobody looks through 100,000 queues for one topic
         self.index = KeyIndex(disk, f"{root}/index", slots_max=settings.max_hash_slot_num, entries_max=settings.max_index_num, clock=clock)
         self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
         self.manifest = Document(disk, f"{root}/config/roquet.json")
@@ -360,13 +361,15 @@ class Store:
         if found is None:
             segments = Segments(self.files, f"{self.root}/consumequeue/{topic}/{queue_id}", self.settings.mapped_file_size_consume_queue)
             found = self.queues[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
+            self._ids.setdefault(topic, set()).add(queue_id)
         return found
 
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self.queues.get((topic, queue_id))
 
     def queues_of(self, topic: str) -> list[ConsumeQueue]:
-        return [queue for (name, _), queue in self.queues.items() if name == topic]
+        found = (self.queues.get((topic, queue_id)) for queue_id in sorted(self._ids.get(topic, ())))
+        return [queue for queue in found if queue is not None]
 
     def delete_topic(self, topic: str) -> None:
         """Remove the topic's queues. Its records stay in the log until their file goes, and nothing leads to them any more."""
@@ -377,6 +380,7 @@ class Store:
             queue.segments.forget_all()
             if queue.on_visible is not None:
                 queue.on_visible(queue)
+        self._ids.pop(topic, None)
         self._put_away(f"{self.root}/consumequeue/{topic}")
 
     def _put_away(self, directory: str) -> None:

