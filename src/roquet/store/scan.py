@@ -93,13 +93,11 @@ class Walk:
             self.end = step.offset + step.size
             yield step
 
-    def _over(self, hole: Hole, stretch: _Stretch) -> Found | Hole | None:
+    def _over(self, hole: Hole, stretch: _Stretch) -> Hole | None:
         """What to make of a hole; None: the log ends here."""
         behind = hole.offset + hole.size
         if hole.size and (behind <= self.sure or stretch.goes_on_at(behind)):
-            # Nothing below a sync was cut off: zeros that stand there were sent.
-            sent = hole.why in (ZEROS, CUT_OFF) and behind <= self.sure
-            return hole.record if sent and hole.record is not None else hole
+            return hole
         following = next_record(self.segments, hole.offset + 1)
         if following is not None:
             return Hole(hole.offset, following - hole.offset, hole.why)
