@@ -8,6 +8,7 @@ place it would count again as soon as new records end where an old one begins.
 
 from __future__ import annotations
 
+import errno
 import logging
 
 from roquet.store.disk import Disk
@@ -39,12 +40,22 @@ def cut(disk: Disk, segments: Segments, root: str, end: int, now_ms: int) -> Non
             file.truncate(end - base)
             file.truncate(segments.size)
             file.sync()
+    moved: list[int] = []  # to another disk
     for base in [base for base in segments.bases if base >= end]:
         stop = _last_data(segments, base, base)
         if stop > base:
             kept.append(f"{directory}/{file_name(base)}.{now_ms}")
             size += stop - base
-            segments.move(base, kept[-1])
+            try:
+                segments.move(base, kept[-1])
+            except OSError as error:
+                if error.errno != errno.EXDEV:  # the log has a disk of its own
+                    raise
+                _copy(disk, segments, base, 0, stop - base, kept[-1])
+                disk.sync_dir(directory)
+                moved.append(base)
+    for base in reversed(moved):
+        segments.drop_from(base)
     disk.sync_dir(directory)
     log.error(
         "the log ends at offset %d, and behind it stand %d bytes in which %d records begin, none of them whole or in its place: "
