@@ -424,13 +424,20 @@ class Recovery:
             raise _Hole(f"{queue.topic}/{queue.queue_id} at {number}, entries end at {queue.next}")
         before = self._doubted.pop(queue, None)
         lost = sum(hole.size for hole in self.holes) // RECORD_MIN
-        if number == 0 or queue.next == queue.first or 0 < number - queue.next <= lost:
+        if number == 0 or queue.next == queue.first or 0 < number - queue.next <= lost or self._is_blank(queue, number):
             self._place(queue, found)
         elif before is not None and number == before.queue_offset + 1 and number - queue.next <= BLANKS_MAX:
             self._place(queue, before)
             self._place(queue, found)
         else:
             self._doubted[queue] = found
+
+    def _is_blank(self, queue: ConsumeQueue, number: int) -> bool:
+        """Do nothing but blanks stand from this number on? Of a hole that names a record nobody can say whether its number was given again."""
+        at = queue.next
+        while at > max(number, queue.first) and (entry := _entry(queue, at - 1)) is not None and entry[1] == BLANK_SIZE:
+            at -= 1
+        return at <= number < queue.next
 
     def _place(self, queue: ConsumeQueue, found: Found) -> None:
         """Give it the entry of its number, whatever stands there."""
