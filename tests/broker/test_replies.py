@@ -109,6 +109,13 @@ class TestAReply:
         assert (answer.code, answer.remark) == (1, "reply message properties[REPLY_TO_CLIENT] is null")
         assert len(stored(whole)) == 1
 
+    def test_that_is_refused_carries_region_and_trace_as_every_answer_to_a_send_does(self, whole: Whole) -> None:
+        fields = send_fields(REPLY_TOPIC, 0, PROPERTIES)
+        del fields["b"]
+        receive(whole, whole.peer, Command(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"re:ping", opaque=5))
+        (answer,) = whole.peer.take()
+        assert (answer.code, answer.fields) == (1, {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"})
+
     def test_that_the_requester_refuses_is_answered_with_1(self, whole: Whole) -> None:
         asker = join(whole)
         reply(whole)

@@ -42,6 +42,12 @@ def test_a_missing_required_field_is_refused_in_upstreams_words() -> None:
     assert caught.value.code == 1
 
 
+def test_a_missing_field_is_named_without_a_name_of_our_code() -> None:
+    with pytest.raises(Refused) as caught:
+        headers.decode(SendHeader, {"a": "group"})
+    assert caught.value.remark == "the custom field <topic> is null, but this request needs it (as topic or b)"
+
+
 @pytest.mark.parametrize("text", ["x", "1.5", "1_000", " 1", "١", "1" * 30, "0x1", "--1"])
 def test_what_is_no_number_is_refused_with_its_value(text: str) -> None:
     with pytest.raises(Refused, match="queueId"):

@@ -63,6 +63,8 @@ log = logging.getLogger("roquet.broker")
 
 HOT = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)))
 SENDS = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
+WITH_REGION = SENDS | {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+"""Whose answers carry the region and the trace switch, refusals too."""
 FETCHES_MAX = 4_096
 """Reads from disk under way at once; beyond that a request is told that the broker is busy."""
 ATTEMPTS_MAX = 256
@@ -319,7 +321,7 @@ class Broker:
 
     def _failed(self, peer: Peer, command: Command, error: Exception) -> Command:
         if isinstance(error, Refused):
-            return command.reply(error.code, error.remark, self.sender.region_fields() if command.code in SENDS else None)
+            return command.reply(error.code, error.remark, self.sender.region_fields() if command.code in WITH_REGION else None)
         log.error("! request %d from %s failed", command.code, peer.address, exc_info=error)
         return command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 

@@ -91,7 +91,7 @@ def decode(kind: type[H], fields: Mapping[str, str]) -> H:
         elif column.required:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"the custom field <{column.name}> is null, {kind.__name__} needs it"
+                f"the custom field <{column.name}> is null, but this request needs it"
                 + (f" (as {column.name} or {column.short})" if column.short else ""),
             )
     return kind(**values)
