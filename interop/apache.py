@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 SERVER = "4.9.7"  # the last 4.x whose broker and name server are on Maven Central
 SERVER_5 = "5.5.0"
@@ -60,13 +60,33 @@ def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float, ev
 
 
 def free_port() -> int:
-    """A port P on 127.0.0.1 with P-2 (VIP), P-1 and P+1 (HA) free as well, below the ephemeral range."""
+    """A port P on 127.0.0.1 with P-2 (VIP), P-1 and P+1 (HA) free as well, below the ephemeral range.
+
+    It stays this process's: neither another call nor another run on this machine is given it before this process has ended.
+    """
     candidates = list(range(11_000, 31_000, 10))
     start = int.from_bytes(os.urandom(2), "big") % len(candidates)
     for port in candidates[start:] + candidates[:start]:
-        if all(_bindable(port + step) for step in (-2, -1, 0, 1)):
+        if all(_bindable(port + step) for step in (-2, -1, 0, 1)) and _reserve(port):
             return port
     raise InteropError("no free port range on 127.0.0.1")
+
+
+_reserved: list[IO[bytes]] = []
+"""Files whose locks hold this process's ports."""
+
+
+def _reserve(port: int) -> bool:
+    directory = Path(tempfile.gettempdir()) / f"roquet-ports-{os.getuid()}"
+    directory.mkdir(exist_ok=True)
+    lock = open(directory / str(port), "wb")  # noqa: SIM115 - open for as long as this process lives
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return False
+    _reserved.append(lock)
+    return True
 
 
 def _bindable(port: int) -> bool:

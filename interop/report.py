@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 import time
@@ -125,6 +126,12 @@ def render(section: Section) -> str:
         lines.append(f"  {check.status:<4}  {check.name}{detail}" if not detail else f"  {check.status:<4}  {check.name:<52}{detail}")
     lines += [f"  {note}" for note in section.notes]
     return "\n".join(lines) + "\n"
+
+
+def errors_in(log: str) -> str | None:
+    """What a log of our servers tells of things that broke inside: what clients are answered then may look right to them."""
+    lines = [line for line in log.splitlines() if re.search(r" (ERROR|CRITICAL) |^Traceback", line)]
+    return f"{len(lines)}, the first: {lines[0][:400]}" if lines else None
 
 
 # ---------------------------------------------------------------- programs

@@ -1,14 +1,13 @@
 """Real clients against a running cluster, and stores handed from one broker to another. One line a check.
 
 python interop/run.py [--against roquet|apache|apache-5.5.0] [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,differential,spark]
-                      [--json] [--keep]
+                      [--json] [--keep] [--accept]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import signal
 import sys
@@ -88,7 +87,8 @@ MIXED_WITH_5_LOG = (
 class Run:
     """One run of the parts that were asked for, against one cluster."""
 
-    def __init__(self, against: str, only: list[str], reporter: Reporter, directory: Path) -> None:
+    def __init__(self, against: str, only: list[str], reporter: Reporter, directory: Path, *, accept: bool = False) -> None:
+        self.accept = accept
         self.peer = PEERS[against]()
         self.old = against == "apache"
         self.new = against == "apache-5.5.0"
@@ -180,7 +180,7 @@ class Run:
         section = Section(f"differential, apache-{apache.SERVER} and {self.peer.name}")
         if self.new:
             return [(section, lambda section: section.skip("all checks", "5.5.0 answers differently in many places, and is not compared"))]
-        return [(section, partial(differential.check, peer=self.peer, directory=self.directory / "differential"))]
+        return [(section, partial(differential.check, peer=self.peer, directory=self.directory / "differential", accept=self.accept))]
 
     def spark(self) -> None:
         """Tables and streams, with the cluster asked for and with Apache's: one after the other, in one session."""
@@ -242,10 +242,8 @@ class Run:
 
 
 def servers_logs(section: Section, servers: list[apache.Server]) -> None:
-    """What clients are answered when ours break inside may look right to them."""
     for server in servers:
-        lines = [line for line in server.log().splitlines() if re.search(r" (ERROR|CRITICAL) |^Traceback", line)]
-        section.judge(f"no error in the log of the {server.name}", f"{len(lines)}, the first: {lines[0][:400]}" if lines else None)
+        section.judge(f"no error in the log of the {server.name}", report.errors_in(server.log()))
 
 
 def main() -> int:
@@ -253,6 +251,7 @@ def main() -> int:
     parser.add_argument("--against", choices=PEERS, default="roquet", help="whose servers to check (default: %(default)s)")
     parser.add_argument("--only", default=",".join(PARTS), help="parts to run, parted by commas (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
+    parser.add_argument("--accept", action="store_true", help="write Roquet's explained answers of this run to differential/answers.json")
     parser.add_argument("--keep", action="store_true", help="keep the directory with stores and logs, and name it")
     options = parser.parse_args()
     only = options.only.split(",")
@@ -267,7 +266,7 @@ def main() -> int:
     reporter = Reporter(quiet=options.json)
     directory = Path(tempfile.mkdtemp(prefix="roquet-interop-"))
     try:
-        Run(options.against, only, reporter, directory).run()
+        Run(options.against, only, reporter, directory, accept=options.accept).run()
     except apache.InteropError as problem:
         message = str(problem)  # kept apart: the name is gone when the lambda runs
         reporter.run(Section("interop"), lambda section: section.fail("cluster", message))

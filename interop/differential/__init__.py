@@ -1,20 +1,21 @@
 """One sequence of requests, played to Apache RocketMQ and to Roquet in one run, and the answers compared.
 
 `script.py` is the sequence; `side.py` plays it over raw connections and keeps what it saw; `normal.py` takes out what
-cannot agree (times, ids, addresses) and compares; `explained.py` is the table of differences that are meant to be.
+cannot agree (times, ids, addresses) and compares; `explained.py` is the table of differences that are meant to be, and
+`answers.json` says exactly what Roquet answers in each of them.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import apache
-from report import Section
+from report import Section, errors_in
 from store_exchange import ApachePeer, Peer
 
+from differential.answers import Answers
 from differential.explained import EXPLAINED, Explained
 from differential.normal import differences
 from differential.script import play
@@ -36,14 +37,9 @@ SETTINGS: dict[str, object] = {
 }
 
 
-_starting = threading.Lock()
-
-
 def play_to(peer: Peer, directory: Path) -> Side:
-    with _starting:  # one after the other, so that both do not choose the same port
-        namesrv = peer.name_server(apache.free_port(), directory / "namesrv")
     with (
-        namesrv,
+        peer.name_server(apache.free_port(), directory / "namesrv") as namesrv,
         peer.broker(apache.free_port(), namesrv.address, directory / "broker", SETTINGS) as broker,
     ):
         side = Side(namesrv.address, broker.address)
@@ -52,46 +48,63 @@ def play_to(peer: Peer, directory: Path) -> Side:
             play(side)
         finally:
             side.close()
-        return side
+    side.logs = {server.name: server.log() for server in (namesrv, broker)}
+    return side
 
 
-def check(section: Section, peer: Peer, directory: Path) -> None:
-    """Play to Apache and to `peer` at the same time; one check a group. Apache against itself must agree in everything."""
+def check(section: Section, peer: Peer, directory: Path, *, accept: bool = False) -> None:
+    """Play to Apache and to `peer` at the same time; one check a group. Apache against itself must agree in everything.
+
+    `accept`: what Roquet answers now, where a difference is explained, is what it is to answer from now on.
+    """
     reference = ApachePeer(apache.SERVER)
-    explained = EXPLAINED if peer.name == "roquet" else ()
+    ours_here = peer.name == "roquet"
     with ThreadPoolExecutor(2) as pool:
         sides = [pool.submit(play_to, one, directory / name) for one, name in ((reference, "theirs"), (peer, "ours"))]
         theirs, ours = (side.result() for side in sides)
-    compare(section, theirs, ours, explained)
+    answers = Answers(None) if accept or not ours_here else Answers.load()
+    compare(section, theirs, ours, EXPLAINED if ours_here else (), answers)
+    if accept and ours_here:
+        answers.save()
+    for side, name in ((theirs, "Apache"), (ours, peer.name)):
+        section.notes += [f"{name}: {line}" for line in side.slow()]
+    for name, log in ours.logs.items() if ours_here else ():
+        section.judge(f"no error in the log of the {name}", errors_in(log))
 
 
-def compare(section: Section, theirs: Side, ours: Side, explained: tuple[Explained, ...]) -> None:
+def compare(section: Section, theirs: Side, ours: Side, explained: tuple[Explained, ...], answers: Answers) -> None:
     used: dict[tuple[Explained, str], list[str]] = {}
     for group, seen in theirs.seen.items():
         other = {one.step: one.value for one in ours.seen.get(group, [])}
         mine = {one.step: one.value for one in seen}
-        unexplained = 0
+        problems = 0
         covered = 0
         for step in [*mine, *(step for step in other if step not in mine)]:
             if step not in mine or step not in other:
                 section.fail(f"{group}: {step}", f"played to one of the two only: {mine.get(step, other.get(step))}")
-                unexplained += 1
+                problems += 1
                 continue
             for path, one, two in differences(mine[step], other[step]):
-                reasons = [each for each in explained if each.group == group and each.covers(step, path)]
-                if reasons:
-                    covered += 1
-                    used.setdefault((reasons[0], step), []).append(f"{path}: Apache {short(one)}, Roquet {short(two)}")
-                else:
-                    unexplained += 1
-                    section.fail(f"{group}: {step}", f"{path}: Apache {short(one)}, Roquet {short(two)}")
-        if not unexplained:
+                reason = next((each for each in explained if each.group == group and each.covers(step, path)), None)
+                what = f"{path}: Apache {short(one)}, Roquet {short(two)}"
+                if reason is None:
+                    problems += 1
+                    section.fail(f"{group}: {step}", what)
+                    continue
+                covered += 1
+                used.setdefault((reason, step), []).append(what)
+                if wrong := answers.wrong(group, step, path, two):
+                    problems += 1
+                    section.fail(f"{group}: {step}", f"{what}; {wrong}")
+        if not problems:
             section.ok(f"{group}: {len(mine)} steps" + (f", {covered} differences explained" if covered else ""))
     for each in explained:
         named = [one.step for one in theirs.seen.get(each.group, []) if each.names(one.step)]
         for step in named or each.steps:
             if (each, step) not in used:
                 section.fail(f"{each.group}: {step}", f"{each.what} no longer differs: delete the explanation ({each.why})")
+    for group, step, path in answers.unseen():
+        section.fail(f"{group}: {step}", f"{path} no longer differs: delete it from answers.json (--accept does)")
     section.notes += table(explained, used)
 
 

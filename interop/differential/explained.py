@@ -13,7 +13,7 @@ ALL = "*"
 class Explained:
     """Steps of a group (`*` and `?` stand for any text), what differs there (a path in the answer, or the start of one), and why.
 
-    It must differ in every step that is named.
+    It must differ in every step that is named, and Roquet's answer must be the one in answers.json.
     """
 
     group: str
@@ -48,11 +48,14 @@ BAD_FILTER = (
 ORDER_MARK = "4.9.7 forgets the mark of an ordered topic that it was asked to keep"
 ONE_RETRY_QUEUE = "a retry topic made by a plain send: 4.9.7 gives it as many queues as any topic, Roquet one, as every other way does"
 
+OTHER_SETTINGS = "settings of Java's threads and buffers are not there, some of Roquet's own are"
+
 EXPLAINED: tuple[Explained, ...] = (
     # name server
     Explained("routes", ("route without a topic*",), ALL, MISSING),
     Explained("routes", ("unknown request*", "a broker's request"), "answer", NO_ANSWER),
     Explained("values of the name server", ("put without *", "list of nothing"), ALL, MISSING),
+    Explained("values of the name server", ("settings",), "body", OTHER_SETTINGS),
     Explained("values of the name server", ("a setting that is not to be changed",), "remark", SAYS_MORE),
     Explained("registrations", ("register without an id", "data version without a broker"), ALL, MISSING),
     Explained("registrations", ("register with a body that is no JSON",), "remark", NO_BODY),
@@ -193,9 +196,7 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained(
         "statistics", ("time span",), "body.JSON.consumeTimeSpanSet", "4.9.7 also writes each time as text, which no reader of it wants"
     ),
-    Explained(
-        "settings", ("names of the settings",), "body", "settings of Java's threads and buffers are not there, some of Roquet's own are"
-    ),
+    Explained("settings", ("names of the settings",), "body", OTHER_SETTINGS),
     Explained(
         "settings",
         ("running values",),

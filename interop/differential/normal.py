@@ -35,6 +35,7 @@ PLACES = {"commitLogOffset", "indexLastUpdatePhyoffset", "physicOffset", "offset
 # Java's remark of an exception is its class, its text, and the first stack frame.
 FRAME = re.compile(r", (?:[\w$.<>/]+\.)+[\w$<>]+\((?:[\w$]+\.java:\d+|Native Method|Unknown Source|<generated>)\)$")
 JAVA_TIME = re.compile(r"\b\d{4}-\d\d-\d\d#\d\d:\d\d:\d\d:\d\d\d\b")
+PLACE = re.compile(r"\b(none begins at) \d+")
 OFFSET_ID = re.compile(r"\b[0-9A-F]{32}\b")
 
 
@@ -54,7 +55,7 @@ class Names:
     def text(self, text: str) -> str:
         for address, name in sorted(self._names.items(), key=lambda item: -len(item[0])):
             text = re.sub(re.escape(address) + r"(?!\d)", name, text)
-        text = JAVA_TIME.sub("<time>", text)
+        text = PLACE.sub(r"\1 <place>", JAVA_TIME.sub("<time>", text))
         return OFFSET_ID.sub(lambda found: "<offset id>" if found[0].startswith(self._id_front) else found[0], text)
 
     def number(self, number: int) -> int | str:

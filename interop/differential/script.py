@@ -8,10 +8,10 @@ from differential import steps_administration, steps_clients, steps_deliveries, 
 from differential.side import Side
 
 GROUPS: dict[str, Callable[[Side], None]] = {
+    "transactions": steps_deliveries.transactions,  # first: topics for them, which Apache makes some time after its start, are there then
     "routes": steps_names.routes,
     "values of the name server": steps_names.values,
     "registrations": steps_names.registrations,
-    "transactions": steps_deliveries.transactions,
     "topics": steps_sends.topics,
     "plain sends": steps_sends.plain_sends,
     "refused sends": steps_sends.refused_sends,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +16,14 @@ from roquet.wire.command import RESPONSE, Command, decode
 from roquet.wire.frame import Framer
 from roquet.wire.record import Record, decode_records
 
-PATIENCE_S = 15.0
-"""For an answer that must come."""
-SHORTLY_S = 1.5
-"""For an answer that is not expected to come."""
+PATIENCE_S = 60.0
+"""For what must come; a machine may be busy with other things."""
+SILENCE_S = 0.5
+"""For an answer that is not expected to come, after one that was asked for later has come."""
+PROBE = 106
+"""A request that a name server answers, and that a broker answers with the code for requests it does not know."""
+SLOW_S = 3.0
+"""A group of steps that takes longer is named with its time."""
 
 
 class Closed(Exception):
@@ -153,8 +158,12 @@ class Side:
     namesrv_address: str
     broker_address: str
     seen: dict[str, list[Seen]] = field(default_factory=dict)
+    logs: dict[str, str] = field(default_factory=dict)
+    """What the servers logged, by their names; known at the end."""
     _group: str = ""
     _lines: dict[str, Line] = field(default_factory=dict)
+    _seconds: dict[str, float] = field(default_factory=dict)
+    _in_vain: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.names = Names(self.broker_address, self.namesrv_address)
@@ -180,10 +189,25 @@ class Side:
     def group(self, name: str) -> Iterator[None]:
         self._group = name
         self.seen[name] = []
+        begin = time.monotonic()
         try:
             yield
         except Exception as error:  # the groups that follow are played all the same
             self._keep("the rest of the steps", f"not played: {type(error).__name__} {error}".strip())
+        finally:
+            self._seconds[name] = time.monotonic() - begin
+
+    def slow(self) -> list[str]:
+        """Groups that took long, and those that waited for something until the patience was at its end."""
+        vain = {group: f", {times} waits in vain" for group, times in self._in_vain.items()}
+        return [
+            f"{group} took {seconds:.1f} s{vain.get(group, '')}"
+            for group, seconds in self._seconds.items()
+            if seconds > SLOW_S or group in vain
+        ]
+
+    def _waited_in_vain(self) -> None:
+        self._in_vain[self._group] = self._in_vain.get(self._group, 0) + 1
 
     def _keep(self, step: str, value: Any) -> None:
         seen = self.seen[self._group]
@@ -192,10 +216,22 @@ class Side:
 
     # ---- steps
 
-    def ask(self, step: str, request: Command, on: Line | None = None, *, patience_s: float = PATIENCE_S, **how: Any) -> Answer:
-        """Send a request and see its answer, its silence, or that the connection is closed. `how`: see normal.seen_answer."""
+    def ask(self, step: str, request: Command, on: Line | None = None, *, silent: bool = False, **how: Any) -> Answer:
+        """Send a request and see its answer, its silence, or that the connection is closed. `how`: see normal.seen_answer.
+
+        `silent`: one of the two servers at least is expected to answer nothing.
+        """
         line = on or self.broker
-        return self.finish(step, line, self._number(line, request), request, patience_s=patience_s, **how)
+        number = self._number(line, request)
+        if silent and number:
+            return self._perhaps(step, line, number, request, **how)
+        return self.finish(step, line, number, request, **how)
+
+    def _perhaps(self, step: str, line: Line, number: int, request: Command, **how: Any) -> Answer:
+        """An answer that may never come would have come before that to a later request, or soon after it."""
+        with contextlib.suppress(Closed):  # which finish finds out as well
+            line.wait_answer(line.send(Command(PROBE, version=request.version)), PATIENCE_S)
+        return self.finish(step, line, number, request, patience_s=SILENCE_S, **how)
 
     def quietly(self, request: Command, on: Line | None = None) -> Answer:
         """Ask without looking at the answer: preparation, or what another step looks at."""
@@ -214,6 +250,8 @@ class Side:
         try:
             command = line.wait_answer(number, patience_s) if number else None
         except Silent:
+            if patience_s == PATIENCE_S:
+                self._waited_in_vain()
             self._keep(step, "none")
             return Answer(None)
         except Closed:
@@ -256,7 +294,10 @@ class Side:
         deadline = time.monotonic() + patience_s
         while True:
             answer = self.quietly(request, on)
-            if good(answer) or time.monotonic() > deadline:
+            if good(answer):
+                return answer
+            if time.monotonic() > deadline:
+                self._waited_in_vain()
                 return answer
             time.sleep(0.05)
 
@@ -275,25 +316,45 @@ class Side:
                 found += decode_records(answer.body)
             if answer.code:
                 time.sleep(0.05)
+        if len(found) < count:
+            self._waited_in_vain()
         return found[:count]
+
+    def follow(self, step: str, line: Line, number: int, request: Command) -> None:
+        """See what a pull that is held, or was sent on by its answer, finds in the end, as a client that goes on pulling does.
+
+        It cannot be seen from outside when a pull is held; one that came after the message that was to wake it is told to go on.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            command = line.wait_answer(number, PATIENCE_S)
+            if command.code == 0:
+                self._keep(step, seen_answer(command, request, self.names))
+                return
+            request.fields["queueOffset"] = command.fields["nextBeginOffset"]
+            number = line.send(request)
+        self._waited_in_vain()
+        self._keep(step, "none")
 
     def pushed(self, step: str, line: Line, code: int, *, patience_s: float = PATIENCE_S, **how: Any) -> Command | None:
         """See the next request with this code that the server sends on this line."""
         try:
             push = line.wait_push(code, patience_s)
         except Silent:
+            self._waited_in_vain()
             self._keep(step, "none")
             return None
         self._keep(step, seen_push(push, self.names, **how))
         return push
 
-    def raw(self, step: str, data: bytes, *, patience_s: float = SHORTLY_S) -> None:
-        """Send bytes that are no request on a connection of their own; see whether it is closed."""
+    def raw(self, step: str, data: bytes) -> None:
+        """Send bytes that are no request on a connection of their own; see that it is closed."""
         line = Line(step, self.broker_address)
         try:
             line.send_bytes(data)
-            line.wait_answer(-1, patience_s)
+            line.wait_answer(-1, PATIENCE_S)
         except Silent:
+            self._waited_in_vain()
             self._keep(step, "none")
         except Closed:
             self._keep(step, "connection closed")
