@@ -269,7 +269,7 @@ def test_a_missing_field_is_named(world: World, code: int, fields: dict[str, str
     answer = world.ask(code, fields)
     assert answer.code == 1
     assert answer.remark is not None
-    assert answer.remark.startswith(f"the custom field <{missing}> is null")
+    assert answer.remark == f"the custom field <{missing}> is null, but this request needs it"
 
 
 # ---- brokers ----------------------------------------------------------------------------------------------------------

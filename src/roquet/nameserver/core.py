@@ -238,7 +238,7 @@ class NameServer:
     def put_kv(self, peer: Peer, request: Command) -> Command:
         header = decode(KvHeader, request.fields)
         if header.value is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "the custom field <value> is null, KvHeader needs it")
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the custom field <value> is null, but this request needs it")
         self.kv.put(header.namespace, header.key, header.value)
         return request.reply()
 
