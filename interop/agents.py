@@ -34,7 +34,7 @@ import client_logs
 import java_client
 from java_client import JavaClient
 
-ANSWER_S = 45.0
+ANSWER_S = apache.PATIENCE_S
 
 
 class AgentError(apache.InteropError):
@@ -79,7 +79,7 @@ class Agent:
         )
         threading.Thread(target=self._read, name=f"agent-{language}", daemon=True).start()
         try:
-            self.wait(lambda: any(event.kind == "ready" for event in self.events), "it is ready", timeout_s=60)
+            self.wait(lambda: any(event.kind == "ready" for event in self.events), "it is ready", timeout_s=apache.PATIENCE_S)
         except BaseException:
             self.kill()
             raise

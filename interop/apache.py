@@ -50,7 +50,11 @@ class InteropError(RuntimeError):
 # ---------------------------------------------------------------- waiting, ports
 
 
-def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float, every_s: float = 0.05) -> None:
+PATIENCE_S = 240.0
+"""For what must come; a machine may be busy with other things. Only what never comes takes so long."""
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float = PATIENCE_S, every_s: float = 0.05) -> None:
     """Return as soon as `condition` holds; raise InteropError naming `what` when it never does."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -175,7 +179,7 @@ def java(*, heap: str = "256m", properties: dict[str, str] | None = None) -> lis
 # ---------------------------------------------------------------- one question of our own
 
 
-def call(address: str, code: int, ext_fields: dict[str, str] | None = None, *, timeout_s: float = 3.0) -> tuple[dict[str, Any], bytes]:
+def call(address: str, code: int, ext_fields: dict[str, str] | None = None, *, timeout_s: float = 30.0) -> tuple[dict[str, Any], bytes]:
     """Send one request with a JSON header to `address` and return the answer's header and body."""
     header = {"code": code, "language": "JAVA", "version": 401, "opaque": 1, "flag": 0, "extFields": ext_fields or {}}
     encoded = json.dumps(header).encode()
@@ -236,7 +240,7 @@ class Server:
             out.seek(self._start)
             return out.read().decode(errors="replace")
 
-    def wait_booted(self, *, timeout_s: float = 60.0) -> None:
+    def wait_booted(self, *, timeout_s: float = PATIENCE_S) -> None:
         def booted() -> bool:
             if self.process.poll() is not None:
                 raise InteropError(f"{self.name} exited with {self.process.returncode} at start:\n{self.log()[-3000:]}")
@@ -252,18 +256,18 @@ class Server:
         """Wait until the process has booted and the name server knows it as a broker."""
         self.wait_booted()
         try:
-            wait_until(lambda: is_registered(namesrv, self.address), f"{self.address} at the name server", timeout_s=60.0)
+            wait_until(lambda: is_registered(namesrv, self.address), f"{self.address} at the name server")
         except BaseException:
             self.kill()
             raise
 
-    def stop(self, *, timeout_s: float = 60.0) -> None:
+    def stop(self, *, timeout_s: float = PATIENCE_S) -> None:
         """Ask the process to stop (SIGTERM) and wait for it; harmless when it is gone already."""
         self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> None:
         """End the process with SIGKILL, as a crash would."""
-        self._end(signal.SIGKILL, 30.0)
+        self._end(signal.SIGKILL, PATIENCE_S)
 
     def _end(self, how: signal.Signals, timeout_s: float) -> None:
         if self.process.poll() is None:

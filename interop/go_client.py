@@ -15,7 +15,7 @@ MODULE = Path(__file__).parent / "go"
 
 def build(directory: Path) -> Path:
     program = directory / "go-interop"
-    output, built = run_program(["go", "build", "-o", str(program), "."], timeout_s=300, cwd=MODULE)
+    output, built = run_program(["go", "build", "-o", str(program), "."], cwd=MODULE)
     if not built:
         raise apache.InteropError(f"go build: {output}")
     return program
@@ -37,7 +37,7 @@ def check(
     logs.mkdir()
     # HOME: this client keeps the offsets of broadcasting consumers there
     command = ["env", f"HOME={logs}", str(program), namesrv, broker, f"go{header[0]}", str(logs), header]
-    output, finished = run_program(command, timeout_s=240)
+    output, finished = run_program(command)
     section.take(output, finished=finished)
     _find(section, output, namesrv, finder, header)
     entries = client_logs.go_entries(logs)
@@ -66,7 +66,7 @@ def _find(section: Section, output: str, namesrv: str, finder: JavaClient | None
         ["queryMsgByUniqueKey", "-n", namesrv, "-t", topic, "-i", unique_id],
     ]
     command, _ = finder.command(f"find-go-{header}", "Mqadmin")
-    found, finished = run_program(command, timeout_s=60, stdin="".join("\t".join(each) + "\n" for each in commands))
+    found, finished = run_program(command, stdin="".join("\t".join(each) + "\n" for each in commands))
     answers = found.split("### end")[:3]
     missing = [each[0] for each, answer in zip(commands, answers, strict=False) if unique_id.upper() not in answer.upper()]
     problem = f"not found by {', '.join(missing)}: {found[:600]}" if missing or not finished or len(answers) < 3 else None

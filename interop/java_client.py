@@ -33,7 +33,7 @@ class JavaClient:
         self._jars = apache.classpath(f"rocketmq-tools:{version}")
         sources = [*SOURCES.glob("*.java"), SOURCES / f"v{version[0]}" / "Versions.java"]
         command = ["javac", "-nowarn", "-d", str(self._classes), "-cp", self._jars, *map(str, sources)]
-        output, compiled = run_program(command, timeout_s=120)
+        output, compiled = run_program(command)
         if not compiled:
             raise apache.InteropError(f"javac against {version}: {output}")
         # 4.x reads the one name, 5.x (with its own copy of logback) the other
@@ -81,6 +81,6 @@ def check(
     """Everything a client can do."""
     prefix = f"j{client.version[0]}{header[0]}"
     command, log = client.command(f"check-{header}", "Interop", "check", namesrv, prefix, header=header)
-    output, finished = run_program(command, timeout_s=240)
+    output, finished = run_program(command)
     phases = section.take(output, finished=finished)
     section.judge("no warning or error in the client's log", log_problem(log, phases, extra))

@@ -97,7 +97,7 @@ def run(
     """All of them in one process. `name`: of the run, which has a directory of its own."""
     lines = [f"{each.arguments} -n {namesrv}" for each in wanted]
     program, log = client.command(name, "Mqadmin")
-    output, finished = run_program(program, timeout_s=180, stdin="".join(line.replace(" ", "\t") + "\n" for line in lines))
+    output, finished = run_program(program, stdin="".join(line.replace(" ", "\t") + "\n" for line in lines))
     answers = output.split("### end\n")
     for command, answer in zip(wanted, answers, strict=False):
         section.judge(_name(command), _problem(command, answer))

@@ -139,7 +139,11 @@ def errors_in(log: str) -> str | None:
 _running: set[subprocess.Popen[str]] = set()
 
 
-def run_program(command: list[str], *, timeout_s: float, stdin: str = "", cwd: Path | None = None) -> tuple[str, bool]:
+PROGRAM_S = 900.0
+"""A program of many checks, each of which waits for minutes if it must, is not stopped before."""
+
+
+def run_program(command: list[str], *, timeout_s: float = PROGRAM_S, stdin: str = "", cwd: Path | None = None) -> tuple[str, bool]:
     """Run a program to its end; return what it printed and whether it ended by itself with code 0."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", cwd=cwd

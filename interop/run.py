@@ -214,10 +214,11 @@ class Run:
             spark.stop()
 
     def run(self) -> None:
+        """Clients with the requests that are compared beside them, then all languages together, then stores with Spark beside them."""
         self.prepare()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            stores = [*self.of_differences(), *self.of_stores()]
+        with ThreadPoolExecutor(AT_ONCE) as pool, ThreadPoolExecutor(1) as beside:
             try:
+                compared = [beside.submit(self.reporter.run, *job) for job in self.of_differences()]
                 if self.java.keys() | ({"go"} if self.go else set()) and set(self.only) - {"store", "differential", "spark"}:
                     with (
                         self.peer.name_server(apache.free_port(), self.directory / "namesrv") as namesrv,
@@ -226,17 +227,17 @@ class Run:
                         ) as broker,
                     ):
                         jobs = self.against_cluster(namesrv.address, broker.address)
-                        for each in [pool.submit(self.reporter.run, *job) for job in jobs]:
+                        for each in [*(pool.submit(self.reporter.run, *job) for job in jobs), *compared]:
                             each.result()
                         if "mixed" in self.only:
                             self.mixed(namesrv.address)
                         if isinstance(self.peer, RoquetPeer):
                             self.reporter.run(Section("roquet's servers"), partial(servers_logs, servers=[namesrv, broker]))
-                for each in [pool.submit(self.reporter.run, *job) for job in stores]:
+                for each in [*compared, beside.submit(self.spark), *(pool.submit(self.reporter.run, *job) for job in self.of_stores())]:
                     each.result()
-                self.spark()
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                for each_pool in (pool, beside):
+                    each_pool.shutdown(wait=False, cancel_futures=True)
                 report.kill_programs()
                 raise
 

@@ -26,7 +26,7 @@ ACCOUNTS = [
     for keys, may in ((RIGHT, "PUB|SUB"), (READER, "SUB"), (WRITER, "PUB"))
 ]
 
-REFUSED_S = 10.0
+REFUSED_S = 90.0  # far below the time that a source retries for, and enough for a busy machine
 """A refusal that takes longer was tried again: the sink goes on for 16 s when it believes that it helps."""
 ADVICE = re.compile(r"AclException: .*; .*accessKey and secretKey")
 """What the broker said, and what to do."""

@@ -133,7 +133,7 @@ class Exchange:
             def held() -> int:
                 return sum(end for _, end in place.bounds(place.queues(topic)).values())
 
-            apache.wait_until(lambda: held() >= count, f"{count} messages in {topic}", timeout_s=60)
+            apache.wait_until(lambda: held() >= count, f"{count} messages in {topic}")
 
     # -- tables
 
@@ -441,7 +441,7 @@ def java_receives(section: Section, exchange: Exchange, java: dict[str, JavaClie
 def run_java(section: Section, exchange: Exchange, client: JavaClient, what: str, manifest: Path, *arguments: str) -> bool:
     given = (what, exchange.namesrv, str(manifest), f"spark{client.version[0]}", *arguments)
     command, log = client.command(run_name(section, what), "Interop", *given)
-    output, finished = run_program(command, timeout_s=120)
+    output, finished = run_program(command)
     phases = section.take(output, finished=finished, what=f"java {client.version}: ")
     problem = java_client.log_problem(log, phases, provoked=False)
     section.judge(f"java {client.version}: {what}: no warning or error in the client's log", problem)

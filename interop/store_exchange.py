@@ -67,7 +67,7 @@ def check(section: Section, client: JavaClient, writer: Peer, reader: Peer, *, k
         broker = writer.broker(port, namesrv.address, directory / "broker", SETTINGS)
         with broker:
             command, log = client.command(f"write-{run}", "Interop", "write", namesrv.address, str(manifest))
-            output, finished = run_program(command, timeout_s=120)
+            output, finished = run_program(command)
             phases = section.take(output, finished=finished, what="write: ")
             section.judge("write: no warning or error in the client's log", java_client.log_problem(log, phases, provoked=False))
             if not manifest.exists():
@@ -80,7 +80,7 @@ def check(section: Section, client: JavaClient, writer: Peer, reader: Peer, *, k
         reader.broker(port, namesrv.address, directory / "broker", SETTINGS),
     ):
         command, log = client.command(f"read-{run}", "Interop", "read", namesrv.address, str(manifest), "reader")
-        output, finished = run_program(command, timeout_s=180)
+        output, finished = run_program(command)
         phases = section.take(output, finished=finished, what="read: ")
         section.judge("read: no warning or error in the client's log", java_client.log_problem(log, phases, provoked=False))
 
@@ -97,4 +97,4 @@ def _await_offsets(file: Path, manifest: Path) -> None:
             return False
         return all(str(table.get(f"{topic}@{group}", {}).get(queue)) == offset for group, topic, queue, offset in consumed)
 
-    apache.wait_until(written, f"the consumer offsets in {file.name}", timeout_s=30)
+    apache.wait_until(written, f"the consumer offsets in {file.name}")

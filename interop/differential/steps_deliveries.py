@@ -44,8 +44,9 @@ COUNTED = [
 
 
 def half(body: bytes, group: str = "D-deciders", **more: object) -> Command:
-    """A half message. It is first checked after a minute unless `more` says otherwise: these steps are about its end."""
-    properties = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": f"D2AA{body.hex():0>28}".upper(), "CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}
+    """A half message. It is first checked after an hour unless `more` says otherwise: these steps are about its end."""
+    properties = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": f"D2AA{body.hex():0>28}".upper()}
+    properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = "3600"
     properties |= {name: str(value) for name, value in more.items()}
     now = int(time.time() * 1000)  # one that is days old is given up instead of checked
     return send("D-deal", body, 1, sys_flag=4, group=group, born=now, text=encode_properties({"TAGS": "t", **properties}))

@@ -86,7 +86,7 @@ func (a *agent) keep(name string, end func() error) {
 func (a *agent) produce(given map[string]string) error {
 	name := given["name"]
 	options := []producer.Option{producer.WithGroupName(given["group"]), producer.WithInstanceName(a.name + "-" + name),
-		producer.WithNsResolver(a.resolver), producer.WithSendMsgTimeout(10 * time.Second),
+		producer.WithNsResolver(a.resolver), producer.WithSendMsgTimeout(60 * time.Second),
 		producer.WithQueueSelector(chosenOrRoundRobin{producer.NewRoundRobinQueueSelector()})}
 	if given["namespace"] != "" {
 		options = append(options, producer.WithNamespace(given["namespace"]))

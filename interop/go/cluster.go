@@ -60,7 +60,7 @@ func connect(namesrv, broker, prefix string) (*cluster, error) {
 func (c *cluster) newProducer(group string) (rocketmq.Producer, error) {
 	p, err := rocketmq.NewProducer(
 		producer.WithGroupName(c.name(group)), producer.WithInstanceName(c.instance()), producer.WithNsResolver(c.resolver),
-		producer.WithSendMsgTimeout(10*time.Second), producer.WithQueueSelector(chosenOrRoundRobin{producer.NewRoundRobinQueueSelector()}))
+		producer.WithSendMsgTimeout(60*time.Second), producer.WithQueueSelector(chosenOrRoundRobin{producer.NewRoundRobinQueueSelector()}))
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (c *cluster) topic(what string, queues int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return topic, await(20*time.Second, topic+" in the name server's list", func() bool { return c.listed(topic) })
+	return topic, await(topic+" in the name server's list", func() bool { return c.listed(topic) })
 }
 
 func (c *cluster) listed(topic string) bool {
@@ -149,7 +149,7 @@ func (c *cluster) onlyQueue(what string) (*primitive.MessageQueue, error) {
 func (c *cluster) stored(queue *primitive.MessageQueue, count int) ([]*primitive.MessageExt, error) {
 	var found []*primitive.MessageExt
 	var problem error
-	err := await(20*time.Second, fmt.Sprintf("%d messages in %s", count, queue), func() bool {
+	err := await(fmt.Sprintf("%d messages in %s", count, queue), func() bool {
 		result, err := c.reader.PullFrom(context.Background(), queue, int64(len(found)), 32)
 		if err != nil {
 			problem = err
@@ -222,7 +222,7 @@ func (b *inbox) missing(expected []string) []string {
 }
 
 func (b *inbox) awaitAll(expected []string) error {
-	err := await(30*time.Second, "all consumed", func() bool {
+	err := await("all consumed", func() bool {
 		return len(b.all()) >= len(expected) && len(b.missing(expected)) == 0
 	})
 	if err != nil {

@@ -90,7 +90,7 @@ func (g *group) joinAndLeave() error {
 				return err
 			}
 			before := count.Load()
-			if err := await(20*time.Second, "25 more messages sent", func() bool { return count.Load() >= before+25 }); err != nil {
+			if err := await("25 more messages sent", func() bool { return count.Load() >= before+25 }); err != nil {
 				return err
 			}
 		}
@@ -130,7 +130,7 @@ func (g *group) leave() error {
 // awaitShares sends a message to every queue, round after round, until the members that are handed them hold shares of
 // these sizes (sorted).
 func (g *group) awaitShares(sizes []int) error {
-	deadline := time.Now().Add(25 * time.Second)
+	deadline := time.Now().Add(patience)
 	for round := 0; ; round++ {
 		g.mutex.Lock()
 		g.round = fmt.Sprintf("round %d of %v by %d", round, sizes, g.joined)
@@ -143,12 +143,13 @@ func (g *group) awaitShares(sizes []int) error {
 				return err
 			}
 		}
-		covered := await(2*time.Second, "every queue's message consumed", func() bool { return len(g.shares()) > 0 && sum(g.shares()) == rebalanceQueues })
+		limit := 2*time.Second + time.Duration(round)*500*time.Millisecond // a slow machine gets more in each round
+		covered := awaitFor(limit, "every queue's message consumed", func() bool { return len(g.shares()) > 0 && sum(g.shares()) == rebalanceQueues })
 		if covered == nil && fmt.Sprint(g.shares()) == fmt.Sprint(sizes) {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("after 25 s the shares are %v and not %v", g.shares(), sizes)
+			return fmt.Errorf("after %s the shares are %v and not %v", patience, g.shares(), sizes)
 		}
 	}
 }

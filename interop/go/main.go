@@ -103,8 +103,15 @@ func same[T comparable](what string, expected, found T) error {
 	return nil
 }
 
-// await returns as soon as the condition holds, or an error that names it after the limit.
-func await(limit time.Duration, what string, holds func() bool) error {
+// patience is for what must come; a machine may be busy with other things. Only what never comes takes so long.
+const patience = 240 * time.Second
+
+// await returns as soon as the condition holds, or an error that names it when it never does.
+func await(what string, holds func() bool) error {
+	return awaitFor(patience, what, holds)
+}
+
+func awaitFor(limit time.Duration, what string, holds func() bool) error {
 	deadline := time.Now().Add(limit)
 	for !holds() {
 		if time.Now().After(deadline) {

@@ -34,7 +34,7 @@ func (c *cluster) adminChecks() {
 		if err = c.admin.DeleteTopic(context.Background(), admin.WithTopicDelete(topic), admin.WithBrokerAddrDelete(c.broker)); err != nil {
 			return err
 		}
-		return await(20*time.Second, topic+" gone from the name server's list", func() bool { return !c.listed(topic) })
+		return await(topic+" gone from the name server's list", func() bool { return !c.listed(topic) })
 	})
 	check("list groups (admin)", func() error {
 		groups, err := c.admin.GetAllSubscriptionGroup(context.Background(), c.broker, 5*time.Second)
@@ -240,7 +240,7 @@ func (c *cluster) sendToNewTopic() error {
 	if err := c.sendAll(topic, []string{"first"}); err != nil {
 		return err
 	}
-	return await(20*time.Second, topic+" in the name server's list", func() bool { return c.listed(topic) })
+	return await(topic+" in the name server's list", func() bool { return c.listed(topic) })
 }
 
 type commitIfKept struct{}
@@ -329,17 +329,21 @@ func (c *cluster) longPoll() error {
 	if err = c.keepConsumer("g_long_poll", topic, "*", box.consume); err != nil {
 		return err
 	}
-	for i, body := range bodies("poll", 10) {
+	woken := 0
+	for _, body := range bodies("poll", 10) {
 		if err = c.sendAll(topic, []string{body}); err != nil {
 			return err
 		}
-		limit := 5 * time.Second
-		if i == 0 {
-			limit = 30 * time.Second
-		}
-		if err = await(limit, body+" consumed", func() bool { return len(box.missing([]string{body})) == 0 }); err != nil {
+		begin := time.Now()
+		if err = await(body+" consumed", func() bool { return len(box.missing([]string{body})) == 0 }); err != nil {
 			return err
 		}
+		if time.Since(begin) < 10*time.Second {
+			woken++
+		}
+	}
+	if woken < 5 { // not all: a machine may be busy
+		return fmt.Errorf("only %d of 10 messages came in less than 10 s", woken)
 	}
 	return nil
 }
@@ -408,7 +412,7 @@ func (c *cluster) orderly() error {
 	if err = c.keepConsumer("g_orderly", topic, "*", box.consume, consumer.WithConsumerOrder(true)); err != nil {
 		return err
 	}
-	if err = await(40*time.Second, "all 90 consumed", func() bool { return len(box.all()) >= 90 }); err != nil {
+	if err = await("all 90 consumed", func() bool { return len(box.all()) >= 90 }); err != nil {
 		return err
 	}
 	next := []int{0, 1, 2}
@@ -481,7 +485,7 @@ func (c *cluster) retried() error {
 		return fmt.Sprint(times)
 	}
 	// This client reads the route of the retry topic with its poll of 30 s, and begins to listen there after it.
-	if err = await(60*time.Second, "consumed again", func() bool { return seen() != "[]" && seen() != "[0]" }); err != nil {
+	if err = await("consumed again", func() bool { return seen() != "[]" && seen() != "[0]" }); err != nil {
 		return err
 	}
 	return same("reconsume times", "[0 1]", seen())

@@ -54,7 +54,7 @@ final class AdminChecks {
         String topic = cluster.topic("admin_delete", 2);
         cluster.admin.deleteTopicInBroker(Set.of(cluster.brokerAddress()), topic);
         Versions.deleteTopicInNameServer(cluster.admin, cluster.namesrv, topic);
-        Report.await(20, topic + " gone from the name server's list",
+        Report.await(topic + " gone from the name server's list",
                 () -> !cluster.admin.fetchAllTopicList().getTopicList().contains(topic));
     }
 

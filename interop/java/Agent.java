@@ -118,6 +118,7 @@ final class Agent {
         client.setPollNameServerInterval(2_000);
         client.setHeartbeatBrokerInterval(2_000);
         client.setPersistConsumerOffsetInterval(500);
+        client.setMqClientApiTimeout(60_000); // a machine may be busy with other things
         if (given.containsKey("namespace")) {
             client.setNamespace(given.get("namespace"));
         }
@@ -135,7 +136,7 @@ final class Agent {
         } else {
             producer = new DefaultMQProducer(given.get("group"));
         }
-        configured(producer, given).setSendMsgTimeout(10_000);
+        configured(producer, given).setSendMsgTimeout(60_000);
         producer.start();
         producers.put(given.get("name"), producer);
         endings.put(given.get("name"), producer::shutdown);

@@ -41,7 +41,7 @@ final class Cluster implements AutoCloseable {
         admin.start();
         endLater(admin::shutdown);
         producer = configured(new DefaultMQProducer(name("producer")));
-        producer.setSendMsgTimeout(10_000);
+        producer.setSendMsgTimeout(60_000);
         producer.start();
         endLater(producer::shutdown);
         reader = configured(new DefaultMQPullConsumer(name("reader")));
@@ -56,6 +56,7 @@ final class Cluster implements AutoCloseable {
         client.setPollNameServerInterval(3_000);
         client.setHeartbeatBrokerInterval(3_000);
         client.setPersistConsumerOffsetInterval(1_000);
+        client.setMqClientApiTimeout(60_000); // a machine may be busy with other things
         return client;
     }
 
@@ -77,7 +78,7 @@ final class Cluster implements AutoCloseable {
 
     /** Asks for the list of topics and not for the route, since a client logs a warning when a route is not there. */
     void awaitListed(String topic) throws Exception {
-        Report.await(20, topic + " in the name server's list", () -> admin.fetchAllTopicList().getTopicList().contains(topic));
+        Report.await(topic + " in the name server's list", () -> admin.fetchAllTopicList().getTopicList().contains(topic));
     }
 
     List<MessageQueue> queues(String topic) throws Exception {
@@ -88,7 +89,7 @@ final class Cluster implements AutoCloseable {
 
     /** Waits until the queue holds `count` messages: the broker enters them into the queue after it has acknowledged them. */
     void awaitMaxOffset(MessageQueue queue, long count) throws Exception {
-        Report.await(20, "maxOffset " + count + " of " + queue, () -> producer.maxOffset(queue) >= count);
+        Report.await("maxOffset " + count + " of " + queue, () -> producer.maxOffset(queue) >= count);
     }
 
     static Message message(String topic, String body) {
@@ -151,7 +152,7 @@ final class Cluster implements AutoCloseable {
 
         void awaitAll(Set<String> expected) throws Exception {
             try {
-                Report.await(30, "all consumed", () -> messages.size() >= expected.size() && bodies().containsAll(expected));
+                Report.await("all consumed", () -> messages.size() >= expected.size() && bodies().containsAll(expected));
             } catch (AssertionError late) {
                 Set<String> missing = new TreeSet<>(expected);
                 missing.removeAll(bodies());

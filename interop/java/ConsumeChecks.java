@@ -5,6 +5,7 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -50,11 +51,15 @@ final class ConsumeChecks {
         String topic = cluster.topic("long_poll", 1);
         Cluster.Inbox inbox = new Cluster.Inbox();
         cluster.startPushConsumer(cluster.name("g_long_poll"), topic, "*", inbox);
+        int woken = 0;
         for (int i = 0; i < 10; i++) {
             String body = "poll " + i;
             cluster.sendAll(topic, Set.of(body));
-            Report.await(i == 0 ? 30 : 5, body + " consumed", () -> inbox.bodies().contains(body));
+            long begin = System.nanoTime();
+            Report.await(body + " consumed", () -> inbox.bodies().contains(body));
+            woken += System.nanoTime() - begin < TimeUnit.SECONDS.toNanos(10) ? 1 : 0;
         }
+        Report.require(woken >= 5, "only " + woken + " of 10 messages came in less than 10 s"); // not all: a machine may be busy
     }
 
     private void tagged() throws Exception {
@@ -108,7 +113,7 @@ final class ConsumeChecks {
             return ConsumeOrderlyStatus.SUCCESS;
         });
         cluster.start(consumer);
-        Report.await(40, "all 90 consumed", () -> seen.values().stream().mapToInt(ConcurrentLinkedQueue::size).sum() >= 90);
+        Report.await("all 90 consumed", () -> seen.values().stream().mapToInt(ConcurrentLinkedQueue::size).sum() >= 90);
         for (int queue = 0; queue < 3; queue++) {
             List<Integer> order = new ArrayList<>();
             for (int i = queue; i < 90; i += 3) {
@@ -145,7 +150,7 @@ final class ConsumeChecks {
         };
         cluster.sendAll(topic, Set.of("retried"));
         cluster.startPushConsumer(cluster.name("g_retried"), topic, "*", failOnce);
-        Report.await(30, "consumed again", () -> times.size() >= 2);
+        Report.await("consumed again", () -> times.size() >= 2);
         Report.same("reconsume times", List.of(0, 1), new ArrayList<>(times));
         Report.same("topics", List.of(topic, topic), new ArrayList<>(topics));
     }

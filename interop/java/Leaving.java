@@ -67,7 +67,7 @@ final class Leaving {
                 PullChecks.pollExactly(consumer, bodies);
                 consumer.commitSync(); // in memory; a timer takes it to the broker
                 long end = 60L * (round + 1);
-                Report.await(10, "offsets of " + end + " messages at the broker", () -> committed(group, topic) == end);
+                Report.await("offsets of " + end + " messages at the broker", () -> committed(group, topic) == end);
             } finally {
                 consumer.shutdown();
             }
@@ -143,13 +143,13 @@ final class Leaving {
         /** Waits until the shares have these sizes (sorted) and cover every queue. */
         private void awaitShares(Integer... sizes) throws Exception {
             try {
-                Report.await(15, "shared out", () -> shares().equals(Arrays.asList(sizes)) && covered() == QUEUES);
+                Report.await("shared out", () -> shares().equals(Arrays.asList(sizes)) && covered() == QUEUES);
             } catch (AssertionError late) {
-                throw new AssertionError("after 15 s the shares are " + shares() + " and not " + Arrays.asList(sizes)
+                throw new AssertionError("the shares are still " + shares() + " and not " + Arrays.asList(sizes)
                         + ", " + covered() + " of " + QUEUES + " queues covered");
             }
             int before = sent.size();
-            Report.await(20, "25 more messages sent", () -> sent.size() >= before + 25 || problem.get() != null);
+            Report.await("25 more messages sent", () -> sent.size() >= before + 25 || problem.get() != null);
         }
 
         private List<Integer> shares() {

@@ -19,7 +19,7 @@ final class Live {
             cluster.startPushConsumer(cluster.name("g_live"), topic, "*", inbox);
             inbox.awaitExactly(bodies);
             SendResult keyed = cluster.producer.send(new Message(topic, "a-tag", "a-key", "keyed".getBytes()));
-            Report.await(20, "the keyed message consumed", () -> inbox.bodies().contains("keyed"));
+            Report.await("the keyed message consumed", () -> inbox.bodies().contains("keyed"));
             System.out.println("live " + keyed.getOffsetMsgId() + " " + keyed.getMsgId());
             while (System.in.read() >= 0) {
                 continue;

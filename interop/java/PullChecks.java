@@ -107,7 +107,7 @@ final class PullChecks {
 
     static void pollExactly(DefaultLitePullConsumer consumer, Set<String> bodies) throws Exception {
         List<String> polled = new ArrayList<>();
-        Report.await(20, bodies.size() + " messages polled", () -> {
+        Report.await(bodies.size() + " messages polled", () -> {
             consumer.poll(200).forEach(message -> polled.add(Cluster.body(message)));
             return polled.size() >= bodies.size();
         });
@@ -133,7 +133,7 @@ final class PullChecks {
 
     private static List<Long> pollOffsets(DefaultLitePullConsumer consumer, int count) throws Exception {
         List<Long> offsets = new ArrayList<>();
-        Report.await(20, count + " messages polled", () -> {
+        Report.await(count + " messages polled", () -> {
             consumer.poll(200).forEach(message -> offsets.add(message.getQueueOffset()));
             return offsets.size() >= count;
         });

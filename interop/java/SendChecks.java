@@ -92,7 +92,7 @@ final class SendChecks {
                 }
             });
         }
-        Report.require(answered.await(20, TimeUnit.SECONDS), answered.getCount() + " of 200 not answered");
+        Report.require(answered.await(Report.PATIENCE_S, TimeUnit.SECONDS), answered.getCount() + " of 200 not answered");
         Report.require(problems.isEmpty(), "not sent: " + problems.peek());
         Report.same("different queue offsets", 200, offsets.size());
         Set<String> bodies = new TreeSet<>();

@@ -213,7 +213,7 @@ final class Store {
         consumer.registerMessageListener(inbox);
         consumer.start();
         cluster.endLater(consumer::shutdown);
-        Report.await(30, facts.size() + " messages consumed", () -> inbox.messages.size() >= facts.size());
+        Report.await(facts.size() + " messages consumed", () -> inbox.messages.size() >= facts.size());
         Map<String, MessageExt> found = new HashMap<>();
         inbox.messages.forEach(message -> found.put(message.getMsgId(), message));
         Report.same("messages consumed", facts.size(), inbox.messages.size());

@@ -597,8 +597,8 @@ class Model:
             if due_ms > self.clock.ms:
                 self.whole.tick(due_ms - self.clock.ms - 1)
                 self.whole.tick(1)
-                for _ in range(SOON_MS // 50):
-                    self.whole.tick(50)
+            while begin_ms < due_ms > self.clock.ms - SOON_MS:
+                self.whole.tick(50)
         for _ in range(SOON_MS // 50):
             self.whole.tick(50)
         self.check()

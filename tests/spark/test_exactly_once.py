@@ -1,4 +1,7 @@
-"""The archive under kill -9, a few quick rounds of `make exactly-once`: real servers, and a driver that is a process of its own."""
+"""The archive under kill -9, a few quick rounds of `make exactly-once`: real servers, and a driver that is a process of its own.
+
+One test with local Spark and one without; rounds on a cluster are left to `make exactly-once`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,24 @@ from soak.cards import BROKER, DRIVER, EXECUTOR, POINTS, Card, deal
 from soak.exactly_once import Settings, Soak
 from soak.rows import Row, differences, digest
 
+from roquet.spark.java import NoJava, find_java
 
-def test_a_driver_and_a_broker_that_are_killed_cost_no_message_and_double_none(tmp_path: Path) -> None:
+
+def test_a_worker_and_a_driver_of_local_spark_that_are_killed_cost_no_message_and_double_none(tmp_path: Path) -> None:
+    try:
+        find_java()
+    except NoJava as error:
+        pytest.skip(str(error))
+    cards = [Card("local", EXECUTOR, 0.3), Card("local", "before commit", 0.2)]
+    with Soak(tmp_path, Settings()) as soak:
+        report = soak.run(cards)
+    assert report.faults == []
+    assert (report.kills["executor's Python worker"], report.kills["driver, by itself at a point"]) == (1, 1)
+    assert report.rows >= len(soak.sender.record.acknowledged) > 500
+    assert report.commits > 4
+
+
+def test_a_driver_without_spark_and_a_broker_that_are_killed_cost_no_message_and_double_none(tmp_path: Path) -> None:
     cards = [Card("here", "before commit", 0.2), Card("here", BROKER, 0.3), Card("here", DRIVER, 0.5), Card("here", "renamed", 0.1)]
     with Soak(tmp_path, Settings(spark_check=False)) as soak:
         report = soak.run(cards)
@@ -22,7 +41,7 @@ def test_a_driver_and_a_broker_that_are_killed_cost_no_message_and_double_none(t
 
 
 def test_an_archive_that_forgets_offsets_is_found_out(tmp_path: Path) -> None:
-    """Or the test above shows nothing."""
+    """Or the tests above show nothing."""
     with Soak(tmp_path, Settings(spark_check=False, bug="forget-offsets", settle_s=0.2)) as soak:
         report = soak.run([Card("here", "before commit", 0.9)])
     assert any("there twice" in fault for fault in report.faults), report.faults

@@ -400,7 +400,7 @@ class Transactions:
                 del self._ending[ending.half]
             if ending.copy is not None:
                 self._copied(ending.original, ending.copy.queue_offset)
-                if ending.check is not None:
+                if ending.check is not None and not self._is_ending(ending.copy.queue_offset):  # it may have ended meanwhile
                     self._ask(ending.check, ending.copy)
         for at in [at for at in self._written if at >= ops.next]:  # the write was undone: pending as before
             self._ending.pop(self._written.pop(at).half, None)
