@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-PATIENCE_S = 30
+PATIENCE_S = 180.0
 
 
 class Roquet:

@@ -19,7 +19,7 @@ Result = Command | RoquetError
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(180):
             await test
 
     asyncio.run(bounded())

@@ -15,8 +15,10 @@ from roquet.wire.command import Command
 from tests.process.line import Line, create_topic, pull, records, send_message
 from tests.process.programs import Broker, Nursery, Server
 
-SERVED_WITHIN_S = 4.0
-"""A proper answer to somebody else. A second is plenty on an idle core; tests share theirs."""
+SERVED_WITHIN_S = 90.0
+"""A proper answer to somebody else, by the clock on the wall: a busy machine may be in the way, and the answer comes at last."""
+SERVED_WITHIN_CPU_S = 2.0
+"""The same by the server's own processor time, which does not depend on the machine's other work."""
 GROWTH_MAX = 96 << 20
 """Bytes of anonymous memory by which a server may grow over all these tests together."""
 
@@ -63,10 +65,11 @@ class Victim:
     def check(self) -> None:
         """Alive, serving others, no bigger, and nothing happened that its authors did not foresee."""
         assert self.server.program.is_alive(), self.server.program.text
-        begin = time.monotonic()
+        begin, used = time.monotonic(), self.server.cpu_s
         self._serve()
-        took = time.monotonic() - begin
+        took, used = time.monotonic() - begin, self.server.cpu_s - used
         assert took < SERVED_WITHIN_S, f"others were served after {took:.1f} s"
+        assert used < SERVED_WITHIN_CPU_S, f"others were served after {used:.1f} s of the server's work"
         grown = self.server.rss - self._rss
         assert grown < GROWTH_MAX, f"it grew by {grown >> 20} MiB"
         text = self.server.program.text

@@ -33,7 +33,11 @@ def step(name: str, *values: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
     return st.tuples(st.just(name), *values)
 
 
-short_waits = st.sampled_from([1, 1, 50, 500, 600, 1_000, 1_000, 2_500, 5_001, 11_000])
+WAITS = {
+    "fine": step("wait", st.sampled_from([1, 50, 100, 200, 300, 400])),  # shorter than the times between flushes
+    "coarse": step("wait", st.sampled_from([500, 600, 1_000, 1_000, 2_500, 5_001, 11_000])),
+    "any": step("wait", st.integers(1, 6_000)),
+}
 timer_ms = st.one_of(st.sampled_from([1, 30, 400, 900, 3_000, 5_000, 15_000, HOUR_MS, 3 * HOUR_MS]), st.integers(1, 9_000))
 first_ones = st.one_of(st.integers(0, 2), numbers)
 
@@ -50,7 +54,7 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
         step("consume", st.integers(0, 3), st.just(5), st.sampled_from([31, 31, 5, 0]), st.sampled_from([1, 0])),
         step("consume", st.just(-1), st.just(9), st.just(511), st.just(1)),
     ),
-    "wait": step("wait", st.one_of(short_waits, short_waits, st.integers(1, 6_000))),
+    "wait": st.one_of(list(WAITS.values())),
     "hold": step("hold", st.sampled_from([True, True, False])),
     "work": step("work", st.sampled_from([1, 1, 2, 4])),
     "stop": step("stop"),
@@ -75,7 +79,8 @@ def sequences(draw: st.DrawFn) -> list[Step]:
     themes = draw(st.lists(st.sampled_from(THEMES), min_size=1, max_size=5, unique=True))
     chosen = ["wait", draw(st.sampled_from(MAKING)), draw(st.sampled_from(ENDING)), *(kind for theme in themes for kind in theme)]
     size = draw(st.sampled_from([6, 10, 16, 30, 50]))
-    one = st.sampled_from(chosen).flatmap(STEPS.__getitem__)
+    pace = draw(st.sampled_from([STEPS["wait"], WAITS["fine"], WAITS["coarse"]]))
+    one = st.sampled_from(chosen).flatmap((STEPS | {"wait": pace}).__getitem__)
     return draw(st.lists(st.one_of(step("nothing"), one, one, one, one), min_size=size, max_size=size))
 
 

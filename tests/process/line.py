@@ -15,7 +15,7 @@ from roquet.wire.command import Command
 from roquet.wire.frame import Framer
 from roquet.wire.record import Record, decode_records, encode_properties
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 180.0
 
 opaques = itertools.count(1)
 

@@ -228,7 +228,7 @@ def test_many_cold_readers_do_not_hold_up_the_flush_of_others(monkeypatch: pytes
         await other.ask(max_offset("topic"))  # all pulls are taken in by now
         try:
             other.say(send_message("topic", b"meanwhile", properties={"TAGS": "t"}))
-            header, _ = await asyncio.wait_for(other.hear(), 3)
+            header, _ = await asyncio.wait_for(other.hear(), PATIENCE_S)
         except TimeoutError:
             pytest.fail("a send waits for the cold reads of others")
         finally:

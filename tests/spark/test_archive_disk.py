@@ -60,7 +60,7 @@ except (RoquetError, OSError) as error:
 def limited(servers: Servers, topic: str, path: Path, delta: bool, point: str, work: str = "archive") -> str:
     """What a run says whose files may not grow."""
     call = [sys.executable, "-c", LIMITED, str(servers.store), topic, str(path), "delta" if delta else "parquet", point, work]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1, done.stderr
     return done.stderr
 

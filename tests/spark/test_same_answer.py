@@ -41,7 +41,7 @@ from roquet.wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 from tests.spark.conftest import Servers
 
 BROKER = "broker-a"
-SETTLED_S = 60.0
+SETTLED_S = 180.0
 BY_BROKER = {"CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "UNIQ_KEY", "TRAN_MSG", "PGROUP", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY",
              "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_ROLL_TIMES", "REAL_TOPIC", "REAL_QID",
              "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "TRANSACTION_CHECK_TIMES", "INDEX_TYPE", "__transactionId__"}  # fmt: skip
@@ -427,7 +427,7 @@ def read_places(place: Place, sent: dict[Place3, Sent]) -> pa.Table:
     """All of them, once the place has them: a broker acknowledges a message a moment before it is in its queue."""
     queues = {MessageQueue(topic, BROKER, queue) for topic, queue, _ in sent}
     spans = {queue: [offset for _, number, offset in sent if number == queue.queue_id] for queue in queues}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SETTLED_S
     while any(place.bounds([queue]).get(queue, (0, 0))[1] <= max(spans[queue]) for queue in queues):
         assert time.monotonic() < deadline, f"{place} does not have {max(sent)}"
     return pa.concat_tables([rows(place, queue, min(spans[queue]), max(spans[queue]) + 1) for queue in sorted(queues)]).sort_by(SORTED)

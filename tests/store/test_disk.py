@@ -165,7 +165,7 @@ def test_the_lock_excludes_another_process_and_is_free_again_after_release(tmp_p
     path = str(tmp_path / "lock")
 
     def another() -> str:
-        return subprocess.run([sys.executable, "-c", TRY_LOCK, path], capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+        return subprocess.run([sys.executable, "-c", TRY_LOCK, path], capture_output=True, text=True, check=True, timeout=90).stdout.strip()
 
     release = RealDisk().lock(path)
     assert another() == "refused"
