@@ -150,6 +150,10 @@ GO_LEAVING = (
     ),
     PassedOver(r'msg="pull message from broker error".*(closed|canceled)', "the member that leaves closes its own connection"),
     PassedOver(r'msg="(conn error, close connection|close remoting conn error)"', "the member that leaves closes its own connection"),
+    PassedOver(
+        r'msg="get consumer list of group from broker error".*service close is not running',
+        "the member that leaves rebalances once more when it has closed itself",
+    ),
     PassedOver(r'msg="update offset to broker error".*(closed|canceled)', "the member that leaves closes its own connection"),
 )
 

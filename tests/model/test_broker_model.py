@@ -174,6 +174,12 @@ ONCE_WRONG: dict[str, tuple[str, int, float, list[Step]]] = {
     "a producer was asked about a transaction that it had ended while the question waited for the flush": (
         "SYNC_FLUSH", 0, 0.0, [("prepare", 0), ("hold", True), ("wait", 11_000), ("end", 0, COMMIT), ("hold", False)],
     ),
+    "a queue whose messages a power loss took, and no old file, began behind them": (
+        "ASYNC_FLUSH", 723_664_486, 0.2, [
+            ("wait", 5_001), ("delayed", 1, 2), ("consume", 2, 3, 1, 0), ("wait", 5_001), ("unlucky", 22), ("unlucky", 28), ("prepare", 2),
+            ("prepare", 2), ("prepare", 2), ("consume", 0, 2, 19, 1), ("batch", 0, 4), ("unlucky", 34),
+        ],
+    ),
     "a retry topic lost in a crash was not made again by its delivery": (
         "SYNC_FLUSH", 0, 0.0, [("send", 0, 0), ("hold", True), SENT_BACK, ("kill",), ("wait", 5_001), SENT_BACK],
     ),
