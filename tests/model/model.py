@@ -447,6 +447,14 @@ class Model:
             for place, commits in self.progress.items():
                 self.progress[place] = [(commits[-1][0], -1)]  # this one is saved
 
+    def ripen(self) -> None:
+        """Time passes until the next message that waits is due, and was flushed shortly before: what follows is not flushed yet."""
+        due_ms = min((due_ms for due_ms in self.due if self.clock.ms < due_ms <= self.clock.ms + MINUTE_MS), default=self.clock.ms + 100)
+        self.heartbeat()
+        for ms in (due_ms - self.clock.ms - 50, due_ms - max(self.clock.ms, due_ms - 50)):
+            if ms > 0:
+                self.whole.tick(ms)
+
     def hold(self, hold: bool) -> None:
         """From here on fsyncs and other work in the background take time: until `work`, or until held no longer."""
         self.held = self.whole.background.hold = hold

@@ -55,16 +55,17 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
         step("consume", st.just(-1), st.just(9), st.just(511), st.just(1)),
     ),
     "wait": st.one_of(list(WAITS.values())),
+    "ripen": step("ripen"),
     "hold": step("hold", st.sampled_from([True, True, False])),
     "work": step("work", st.sampled_from([1, 1, 2, 4])),
     "stop": step("stop"),
     "kill": step("kill"),
-    "power": step("power", st.one_of(st.just(0), st.integers(0, 25))),
+    "power": step("power", st.one_of(st.just(0), st.just(0), st.integers(0, 25))),
     "unlucky": step("unlucky", st.integers(1, 40)),
 }
 THEMES = [
-    ("send",), ("batch",), ("delayed",), ("timed",), ("timed", "cancel"), ("prepare", "end"), ("consume",), ("hold", "work"), ("stop",),
-    ("kill",), ("power",), ("unlucky",),
+    ("send",), ("batch",), ("delayed",), ("timed",), ("timed", "cancel"), ("prepare", "end"), ("consume",),
+    ("hold", "work"), ("stop",), ("kill",), ("power",), ("unlucky",),
 ]  # fmt: skip
 """Kinds of steps that mean little without each other."""
 MAKING, ENDING = ["send", "delayed", "timed", "prepare"], ["kill", "power"]
@@ -77,11 +78,11 @@ def sequences(draw: st.DrawFn) -> list[Step]:
     Those that fail are made short by putting "nothing" in place of steps that do not matter.
     """
     themes = draw(st.lists(st.sampled_from(THEMES), min_size=1, max_size=5, unique=True))
-    chosen = ["wait", draw(st.sampled_from(MAKING)), draw(st.sampled_from(ENDING)), *(kind for theme in themes for kind in theme)]
+    chosen = ["wait", "ripen", draw(st.sampled_from(MAKING)), draw(st.sampled_from(ENDING)), *(kind for theme in themes for kind in theme)]
     size = draw(st.sampled_from([6, 10, 16, 30, 50]))
     pace = draw(st.sampled_from([STEPS["wait"], WAITS["fine"], WAITS["coarse"]]))
     one = st.sampled_from(chosen).flatmap((STEPS | {"wait": pace}).__getitem__)
-    return draw(st.lists(st.one_of(step("nothing"), one, one, one, one), min_size=size, max_size=size))
+    return draw(st.lists(st.one_of(step("nothing"), one, one, one, one, one, one), min_size=size, max_size=size))
 
 
 EVERYTHING: list[Step] = [
