@@ -132,6 +132,11 @@ class Seen:
     stored_ms: int
 
 
+LOST = Seen(b"", 0, -1, 1 << 62, 0)
+"""A number that was given to a record which a power loss took: it is not given again."""
+BLANK = 0x7FFFFFFF
+
+
 class Model:
     def __init__(self, flush: str, seed: int = 0, cold_ratio: float = 0.0) -> None:
         self.clock = ManualClock()
@@ -152,7 +157,7 @@ class Model:
         self.timers: dict[bytes, tuple[Intent, list[Decision]]] = {}
         self.transactions: dict[bytes, Transaction] = {}
         self.seen: dict[Place, list[Seen]] = {}
-        self.kept: dict[Place, list[Seen]] = {}
+        self.kept: dict[Place, dict[int, Seen]] = {}
         """What must be there again after a restart."""
         self.asking: dict[int, Callable[[Command], None]] = {}
         self.opaque = 0
@@ -201,7 +206,7 @@ class Model:
             one.known_by = [known for known in one.known_by if int(known["commitLogOffset"]) < flushed]
         for decision in self.decisions():
             decision.promised = decision.promised and decision.stored_by <= flushed
-        self.kept = {place: [one for one in seen if one.end <= flushed] for place, seen in self.seen.items()}
+        self.kept = {place: {at: one for at, one in enumerate(seen) if one.end <= flushed} for place, seen in self.seen.items()}
         progress = {place: list(commits) for place, commits in self.progress.items()}
         self.start()
         self.check()
@@ -389,26 +394,28 @@ class Model:
         places = [place for place in READ if self.position[place] < len(self.seen.get(place, []))] or READ
         place = places[queue % len(places)]
         start = self.position[place]
+        while self.seen.get(place, [])[start : start + 1] == [LOST]:
+            start += 1  # as the broker would tell a consumer that asks for it
         pulled: list[Record] = []
 
         def answered(answer: Command) -> None:
             if answer.code == 0:
                 pulled.extend(decode_records(answer.body))
-                assert int(answer.fields["nextBeginOffset"]) == start + len(pulled)
+                assert int(answer.fields["nextBeginOffset"]) >= start + len(pulled) == pulled[-1].queue_offset + 1 or self.losses
 
         self.ask(RequestCode.PULL_MESSAGE, pull_fields(*place, start), b"", answered)
         self.check()
-        expected = [one.offset for one in self.seen.get(place, [])[start : start + 32]]
+        expected = [one.offset for one in self.seen.get(place, [])[start : start + 32] if one is not LOST]
         found = [one.physical_offset for one in pulled]
         assert found == expected[: len(found)], f"a pull of {place} from {start} found {found}, there are {expected}"
         assert found or not expected or self.held, f"a pull of {place} from {start} found {found}, there are {expected}"
         if not pulled:
             return
         for number, record in enumerate(pulled[:count]):
-            self.position[place] = start + number
+            self.position[place] = record.queue_offset
             if fails >> number & 1 and not self.send_back(record, level):
                 break
-            self.position[place] = start + number + 1
+            self.position[place] = record.queue_offset + 1
         offset = self.position[place]
         fields = {"consumerGroup": "g", "topic": place[0], "queueId": str(place[1]), "commitOffset": str(offset)}
 
@@ -521,15 +528,19 @@ class Model:
             seen = self.seen.setdefault(place, [])
             while queue is not None and len(seen) < queue.visible:
                 entry = waiting_for_disk(partial(queue.entry, len(seen)))
-                assert entry is not None
+                if entry is None or entry[1] == BLANK:
+                    assert self.losses, f"{place} has no message {len(seen)}, and power was never lost"
+                    seen.append(LOST)
+                    continue
                 record = Record.decode(waiting_for_disk(partial(store.record_at, entry[0])))
                 assert (record.topic, record.queue_id, record.queue_offset) == (*place, len(seen))
                 size = entry[1]
                 seen.append(Seen(name_of(record), record.reconsume_times, entry[0], entry[0] + size, record.store_timestamp))
                 self.check_record(place, record)
                 fresh = True
-            kept = self.kept.pop(place, [])
-            assert seen[: len(kept)] == kept, f"{place} held {kept} before the restart, and now {seen}"
+            kept = self.kept.pop(place, {})
+            now = {at: one for at, one in enumerate(seen) if at in kept}
+            assert now == kept, f"{place} held {kept} before the restart, and now {seen}"
             if fresh and place != GIVEN_UP:
                 self.check_place(place, seen)
         if fresh or self.transactions or self.timers:
@@ -548,7 +559,8 @@ class Model:
     def check_place(self, place: Place, seen: list[Seen]) -> None:
         came: dict[tuple[bytes, int], list[Seen]] = {}
         last: dict[str, int] = {}
-        for one in seen:
+        there = [(at, one) for at, one in enumerate(seen) if one is not LOST]
+        for _, one in there:
             came.setdefault((one.body, one.attempt), []).append(one)
         for (body, attempt), records in came.items():
             if body in self.transactions and place not in (RETRY, DEAD):
@@ -557,14 +569,14 @@ class Model:
             assert len(records) <= len(intents), f"{body!r} is {len(records)} times in {place}, asked for were {intents}"
             for record, due_ms in zip(records, sorted(one.due_ms for one in intents), strict=False):
                 assert record.stored_ms >= due_ms, f"{body!r} came {due_ms - record.stored_ms} ms early"
-        for one in seen:
+        for _, one in there:
             if place in (RETRY, DEAD) or one.body in self.transactions:
                 continue
             (intent,) = self.intents[place, one.body, one.attempt]
             if intent.kind != "timed":
                 assert last.get(intent.kind, 0) < intent.number, f"{one.body!r} is out of order in {place}"
                 last[intent.kind] = intent.number
-        for offset, one in enumerate(seen):
+        for offset, one in there:
             for intent in self.intents.get((place, one.body, one.attempt), []):
                 if intent.promised and intent.queue_offset >= 0:
                     assert offset == intent.queue_offset, f"{one.body!r} stands at {offset}, the answer said {intent.queue_offset}"
