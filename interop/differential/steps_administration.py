@@ -11,6 +11,7 @@ from roquet.wire.command import Command
 TIMES = ["body.JSON.consumeTimeSpanSet.*.delayTime"]
 
 RATE = ["body.JSON.consumeTps"]
+RATES = ["body.JSON.consumeStatsList.*.*.*.consumeTps"]
 """Left out: a rate that each broker samples at its own moments (Apache's first at the next full minute)."""
 
 
@@ -48,8 +49,8 @@ def statistics(side: Side) -> None:
     side.ask("counter of an unknown topic", counter("TOPIC_PUT_NUMS", "D-unknown"))
     side.ask("an unknown counter", counter("NOTHING", "D-stats"))
     side.ask("no counter", request(Code.VIEW_BROKER_STATS_DATA))
-    side.ask("progress of all groups", request(Code.GET_BROKER_CONSUME_STATS, {"isOrder": False}))
-    side.ask("progress of all groups in order", request(Code.GET_BROKER_CONSUME_STATS, {"isOrder": True}))
+    side.ask("progress of all groups", request(Code.GET_BROKER_CONSUME_STATS, {"isOrder": False}), without=RATES)
+    side.ask("progress of all groups in order", request(Code.GET_BROKER_CONSUME_STATS, {"isOrder": True}), without=RATES)
 
     def entries(index: int = 0, count: int = 3, queue: int = 0, topic: str = "D-stats", group: str | None = None) -> Command:
         fields: dict[str, object] = {"topic": topic, "queueId": queue, "index": index, "count": count, "consumerGroup": group}
