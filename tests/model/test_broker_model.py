@@ -123,7 +123,9 @@ def _only_errors_are_logged() -> Iterator[None]:
     logger.removeHandler(COMPLAINTS)
 
 
-AFTER_A_POWER_LOSS = re.compile(r"is missing|the log is damaged|the log has \d+ damaged places|the records of entries \d+ to \d+ are lost|the log ends at offset")
+AFTER_A_POWER_LOSS = re.compile(
+    r"is missing|the log is damaged|the log has \d+ damaged places|the records of entries \d+ to \d+ are lost|the log ends at offset"
+)
 """What a broker is to say when it finds traces of one."""
 
 
@@ -189,6 +191,12 @@ ONCE_WRONG: dict[str, tuple[str, int, float, list[Step]]] = {
         "ASYNC_FLUSH", 723_664_486, 0.2, [
             ("wait", 5_001), ("delayed", 1, 2), ("consume", 2, 3, 1, 0), ("wait", 5_001), ("unlucky", 22), ("unlucky", 28), ("prepare", 2),
             ("prepare", 2), ("prepare", 2), ("consume", 0, 2, 19, 1), ("batch", 0, 4), ("unlucky", 34),
+        ],
+    ),
+    "an entry without a record among half messages was taken for the log's first message, which came again and again": (
+        "ASYNC_FLUSH", 544_547_861, 0.2, [
+            ("power", 0), ("send", 1, 0), ("prepare", 0), ("power", 0), ("power", 0), ("wait", 1), ("power", 0), ("wait", 4_972),
+            ("prepare", 1), ("prepare", 2), ("prepare", 1), ("power", 0),
         ],
     ),
     "a retry topic lost in a crash was not made again by its delivery": (

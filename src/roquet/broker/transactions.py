@@ -585,14 +585,15 @@ class Transactions:
     # Reading
 
     def _read(self, queue: ConsumeQueue, offset: int) -> Record | None:
-        """None when it is gone. Raises Cold."""
+        """None when it is gone, or the entry is a blank one and points to somebody else's. Raises Cold."""
         entry = queue.entry(offset)
         if entry is None:
             return None
         try:
-            return Record.decode(self.store.record_at(entry[0]), check_crc=False)
+            record = Record.decode(self.store.record_at(entry[0]), check_crc=False)
         except LookupError:
             return None
+        return record if (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, offset) else None
 
     def __repr__(self) -> str:
         return f"<Transactions from {self._base}, {self.pending} pending, {len(self._ops)} op records from {self._op_base}>"
