@@ -3,6 +3,8 @@
 Every setting is a dataclass field that carries its key, meaning, limits and whether it may change at run time. The file
 parser, `--help`, GET/UPDATE_BROKER_CONFIG, the docs page and "did you mean" all read this table and nothing else.
 
+Upstream's other keys are in settings_upstream.py: taken without effect, or refused.
+
 What may change at run time is an allow-list (`mutable=True`), typed and bounded. Paths and addresses are never in it:
 upstream's CVE-2023-33246 and CVE-2023-37582 were remote updates of a path.
 """
@@ -11,12 +13,21 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
+from roquet import __version__
 from roquet.errors import RoquetError
+from roquet.settings_upstream import (
+    BROKER_HARMLESS,
+    BROKER_REFUSED,
+    NAMESERVER_HARMLESS,
+    NAMESERVER_REFUSED,
+    OF_NO_VERSION,
+    Harmless,
+    Refusal,
+)
 
 Value = bool | int | str
 
@@ -82,11 +93,18 @@ def camel(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
+_tables: dict[type, dict[str, Spec]] = {}
+
+
 def table(kind: type) -> dict[str, Spec]:
-    """Upstream's key -> Spec, in the order of the class."""
-    made: dict[str, Spec] = {}
+    """Upstream's key -> Spec, in the order of the class. Not to be changed."""
+    if kind in _tables:
+        return _tables[kind]
+    made = _tables[kind] = {}
     for one in fields(kind):
         about = one.metadata
+        if "about" not in about:
+            continue
         key = about["key"] or camel(one.name)
         made[key] = Spec(
             one.name, key, type(one.default), cast(Value, one.default),
@@ -102,36 +120,78 @@ S = TypeVar("S", bound="Settings")
 class Settings:
     """Base of the tables: reading, writing and changing them."""
 
+    harmless: ClassVar[Mapping[str, Harmless]] = {}
+    refused: ClassVar[Mapping[str, Refusal]] = {}
+
+    others: dict[str, str] = field(default_factory=dict, metadata={"table": False})
+    """Upstream's settings that were given and have no effect here: they are shown, and kept, as they were given."""
+
     @classmethod
     def read(cls: type[S], pairs: Mapping[str, str]) -> tuple[S, list[str]]:
-        """Settings from key=value pairs, and warnings about keys nobody knows. Raises BadSetting."""
-        specs = table(cls)
-        values: dict[str, Value] = {}
+        """Settings from key=value pairs, and warnings about keys nobody knows. Raises BadSetting, for what looks like a slip too."""
+        values: dict[str, Any] = {}
+        others: dict[str, str] = {}
         warnings: list[str] = []
         for key, text in pairs.items():
-            spec = specs.get(key)
-            if spec is not None:
-                values[spec.name] = spec.parse(text)
-            elif key not in IGNORED:
-                near = difflib.get_close_matches(key, specs, n=1)
-                warnings.append(f"unknown setting {key!r} is ignored" + (f"; did you mean {near[0]!r}?" if near else ""))
-        return cls(**values), warnings
+            found = cls._understand(key, text)
+            if found is not None:
+                values[found[0].name] = found[1]
+            elif cls.knows(key):
+                others[key] = text
+            elif key in OF_NO_VERSION:
+                warnings.append(f"setting {key!r} is ignored, as RocketMQ 4.9 does: {OF_NO_VERSION[key]}")
+            else:
+                meant = "" if key in BROKER_HARMLESS else slip(key, cls.known())  # a broker's, in the file of a name server
+                if meant:
+                    raise BadSetting(f"unknown setting {key!r}; did you mean {meant!r}? Correct it, or remove the line")
+                warnings.append(f"unknown setting {key!r} is ignored{did_you_mean(key, cls.known())}")
+        return cls(**values, others=others), warnings
+
+    @classmethod
+    def _understand(cls, key: str, text: str) -> tuple[Spec, Value] | None:
+        """A setting of ours and its value; None: not one of ours. Raises BadSetting for a value that does not fit, or asks too much."""
+        refusal = cls.refused.get(key)
+        if refusal is not None and not refusal.takes(text):
+            raise BadSetting(refusal.sentence(key, text, __version__))
+        spec = table(cls).get(key)
+        return None if spec is None else (spec, spec.parse(text))
+
+    @classmethod
+    def known(cls) -> list[str]:
+        """All that are known: served, harmless and refused."""
+        return list(dict.fromkeys((*table(cls), *cls.harmless, *cls.refused)))
+
+    @classmethod
+    def knows(cls, key: str) -> bool:
+        return key in cls.harmless or key in cls.refused or key in table(cls)
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """(upstream's key, value as Java writes it), for properties text."""
+        """(upstream's key, value as Java writes it): what is served, and what was given besides."""
         for key, spec in table(type(self)).items():
             yield key, show(getattr(self, spec.name))
+        yield from self.others.items()
+
+    def every_item(self) -> dict[str, str]:
+        """The same with all that upstream shows: its tools read keys that mean nothing here."""
+        rest = {key: one.default for key, one in self.harmless.items() if one.default}
+        rest |= {key: one.accepted[0] for key, one in self.refused.items() if one.shown}
+        return rest | dict(self.items())
 
     def changes(self, pairs: Mapping[str, str]) -> dict[str, Value]:
-        """The new values (by our name) that these remote updates ask for. All or nothing: raises BadSetting at the first refusal."""
-        specs = table(type(self))
+        """The new values (by our name) that these remote updates ask for. All or nothing: raises BadSetting at the first refusal.
+
+        What has no effect here is refused too: it would go into the file, where another program may heed it."""
         wanted: dict[str, Value] = {}
         for key, text in pairs.items():
-            spec = specs.get(key)
-            if spec is None:
-                near = difflib.get_close_matches(key, specs, n=1)
-                raise BadSetting(f"unknown setting {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-            value = spec.parse(text)
+            found = self._understand(key, text)
+            if found is None:
+                if not self.knows(key):
+                    raise BadSetting(f"unknown setting {key!r}{did_you_mean(key, self.known())}")
+                if text != self.every_item().get(key, ""):
+                    why = f": {self.harmless[key].why}" if key in self.harmless else ""
+                    raise BadSetting(f"{key} has no effect here{why}; another program's file is changed by hand")
+                continue
+            spec, value = found
             if not spec.mutable and value != getattr(self, spec.name):
                 raise BadSetting(f"{key} cannot change at run time; set it in the configuration file and restart")
             wanted[spec.name] = value
@@ -141,28 +201,48 @@ class Settings:
         for name, value in values.items():
             setattr(self, name, value)
 
+    def spelled(self, values: Mapping[str, Value]) -> dict[str, str]:
+        """These values under upstream's keys, as Java writes them."""
+        return {key: show(values[spec.name]) for key, spec in table(type(self)).items() if spec.name in values}
+
     def replace(self: S, **values: Any) -> S:
         return dataclasses.replace(self, **values)
 
 
+SLIP = 2
+"""Letters wrong, missing, too many or changed round, up to which an unknown key is taken for a slip of the pen."""
+
+
+def slip(key: str, known: Iterable[str]) -> str:
+    """The known key that somebody meant who wrote this one; "" when it is of its own. flushDiskTyp would silently not be SYNC_FLUSH."""
+    limit = SLIP if len(key) > 5 else 1
+    near = [(distance(key.lower(), one.lower()), one) for one in known if abs(len(one) - len(key)) <= limit]
+    best = min(near, default=(limit + 1, ""))
+    return best[1] if best[0] <= limit else ""
+
+
+def distance(one: str, other: str) -> int:
+    """Letters to change, add, take out or swap with their neighbour."""
+    before: list[int] = []
+    last: list[int] = []
+    row = list(range(len(other) + 1))
+    for down, letter in enumerate(one, 1):
+        before, last, row = last, row, [down]
+        for across, wanted in enumerate(other, 1):
+            cost = min(row[-1] + 1, last[across] + 1, last[across - 1] + (letter != wanted))
+            if before and across > 1 and letter == other[across - 2] and one[down - 2] == wanted:
+                cost = min(cost, before[across - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+def did_you_mean(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def show(value: Value) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
-
-
-LINE = re.compile(r"\s*([^=:\s]+)\s*[=:]?\s*(.*)")
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Java properties, as far as RocketMQ's files use them: key=value lines, # and ! comments, trailing backslash continues."""
-    pairs: dict[str, str] = {}
-    joined = re.sub(r"\\\r?\n[ \t]*", "", text)
-    for line in joined.splitlines():
-        if not line.strip() or line.lstrip()[0] in "#!":
-            continue
-        found = LINE.match(line)
-        if found:
-            pairs[found[1]] = found[2].strip().replace("\\:", ":").replace("\\=", "=").replace("\\\\", "\\")
-    return pairs
 
 
 def hours_of_day(text: str) -> list[int]:
@@ -172,6 +252,18 @@ def hours_of_day(text: str) -> list[int]:
         raise BadSetting(f"deleteWhen={text[:40]!r}: expected hours from 00 to 23, separated by ';', as in 04;16")
     return [int(hour) for hour in hours]
 
+
+def one_directory(text: str) -> None:
+    """Upstream takes several commit log directories, with commas between. Raises BadSetting."""
+    if "," in text:
+        what = "has no commit log in several directories; name one, without ','"
+        raise BadSetting(f"storePathCommitLog={text[:200]}: Roquet {__version__} {what}")
+
+
+QUEUE_ENTRY, INDEX_HEAD, INDEX_SLOT, INDEX_ENTRY = 20, 40, 4, 20
+"""Bytes in the files of the store."""
+FILE_MAX = 0x7FFFFFFF
+"""Bytes of a file that Java can still map."""
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -198,13 +290,16 @@ def delay_levels_ms(text: str) -> tuple[int, ...]:
 
 @dataclass
 class NameServerSettings(Settings):
+    harmless = NAMESERVER_HARMLESS
+    refused = NAMESERVER_REFUSED
+
     listen_port: int = setting(9876, "port for clients and brokers", low=0, high=65535)
     bind_address: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
     kv_config_path: str = setting("", "file that keeps the KV configuration; empty: namesrv/kvConfig.json in the data directory")
-    config_store_path: str = setting("", "file this configuration came from; shown, never written by remote calls")
-    rocketmq_home: str = setting("", "accepted for compatibility; nothing is loaded from it")
+    config_store_path: str = setting(
+        "", "file that keeps changes at run time; empty: the file given with -c, else namesrv/namesrv.properties in the data directory"
+    )
     order_message_enable: bool = setting(False, "return orderTopicConf with routes", mutable=True)
-    cluster_test: bool = setting(False, "accepted for compatibility")
     return_order_topic_config_to_broker: bool = setting(True, "answer a registration with the ORDER_TOPIC_CONFIG table", mutable=True)
     scan_not_active_broker_interval: int = setting(10_000, "ms between scans for expired brokers", low=100, high=3_600_000)
     broker_expiry_ms: int = setting(120_000, "a broker silent for this long is removed", low=1_000, high=3_600_000)
@@ -220,6 +315,9 @@ class NameServerSettings(Settings):
 
 @dataclass
 class BrokerSettings(Settings):
+    harmless = BROKER_HARMLESS
+    refused = BROKER_REFUSED
+
     # who and where
     broker_cluster_name: str = setting("DefaultCluster", "cluster this broker belongs to")
     broker_name: str = setting("broker-a", "broker group; one master, any number of slaves share it")
@@ -231,10 +329,11 @@ class BrokerSettings(Settings):
     broker_ip2: str = setting("", "address given to slaves", key="brokerIP2")
     namesrv_addr: str = setting("", "name servers, separated by ';'")
     vip_channel_enable: bool = setting(True, "also listen on listenPort - 2")
-    rocketmq_home: str = setting("", "accepted for compatibility; nothing is loaded from it")
-    config_store_path: str = setting("", "file this configuration came from; shown, never written by remote calls")
+    config_store_path: str = setting(
+        "", "file that keeps changes at run time; empty: the file given with -c, else config/broker.properties under storePathRootDir"
+    )
     store_path_root_dir: str = setting("./data/broker", "directory of the store")
-    store_path_commit_log: str = setting("", "directory of the commit log; empty: commitlog under storePathRootDir")
+    store_path_commit_log: str = setting("", "directory of the commit log; empty: commitlog under storePathRootDir", check=one_directory)
     region_id: str = setting("DefaultRegion", "region named in send answers")
     trace_on: bool = setting(True, "tell producers that tracing is on")
     connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)
@@ -260,7 +359,6 @@ class BrokerSettings(Settings):
     reject_transaction_message: bool = setting(False, "refuse transactional messages", mutable=True)
     store_reply_message_enable: bool = setting(True, "store the replies of request-reply besides passing them on", mutable=True)
     notify_consumer_ids_changed_enable: bool = setting(True, "tell members when their group changes", mutable=True)
-    slave_read_enable: bool = setting(False, "suggest reading from a slave when far behind", mutable=True)
     accept_topics_max: int = setting(100_000, "topics this broker holds at most", low=1, high=10_000_000, mutable=True)
     new_names_per_second: int = setting(
         100, "new topics and groups one address may bring a second, ten seconds' worth at once", low=1, high=1_000_000, mutable=True
@@ -275,9 +373,10 @@ class BrokerSettings(Settings):
     message_delay_level: str = setting(DELAY_LEVELS, "delay of each level: a number and s, m, h or d", check=delay_levels_ms)
     register_name_server_period: int = setting(30_000, "ms between registrations", low=10_000, high=60_000, mutable=True)
     register_broker_timeout_mills: int = setting(6_000, "ms a registration may take", low=100, high=60_000, mutable=True)
-    channel_expired_timeout_ms: int = setting(120_000, "a client silent for this long leaves its groups", low=1_000, high=3_600_000)
+    channel_expired_timeout_ms: int = setting(
+        120_000, "a client silent for this long leaves its groups", low=1_000, high=3_600_000, key="channelExpiredTimeout"
+    )
     rebalance_lock_max_live_time: int = setting(60_000, "ms a queue lock lives without renewal", low=1_000, high=3_600_000)
-    force_register: bool = setting(True, "register even when nothing changed", mutable=True)
     compressed_register: bool = setting(False, "send the registration body compressed", mutable=True)
 
     timer_max_delay_sec: int = setting(
@@ -307,7 +406,9 @@ class BrokerSettings(Settings):
     flush_interval_commit_log: int = setting(500, "ms between fsyncs of the log under ASYNC_FLUSH", low=1, high=60_000, mutable=True)
     flush_interval_consume_queue: int = setting(1_000, "ms between writes of queue entries", low=10, high=60_000, mutable=True)
     mapped_file_size_commit_log: int = setting(GIB, "bytes of one commit log file", low=4_096, high=GIB)
-    mapped_file_size_consume_queue: int = setting(6_000_000, "bytes of one queue file; a multiple of 20", low=20, high=600_000_000)
+    mapped_file_size_consume_queue: int = setting(
+        6_000_000, "bytes of one queue file; rounded up to a multiple of 20", low=20, high=600_000_000
+    )
     max_hash_slot_num: int = setting(5_000_000, "hash slots of one index file", low=1, high=100_000_000)
     max_index_num: int = setting(20_000_000, "entries of one index file", low=2, high=100_000_000)
     message_index_enable: bool = setting(True, "index keys, so that messages can be queried by key", mutable=True)
@@ -333,19 +434,11 @@ class BrokerSettings(Settings):
     clean_file_forcibly_enable: bool = setting(True, "above 85 % delete files of any age", mutable=True)
     check_crc_on_recover: bool = setting(True, "check body checksums while recovering", key="checkCRCOnRecover")
 
-
-IGNORED = frozenset(
-    """
-    sendMessageThreadPoolNums pullMessageThreadPoolNums queryMessageThreadPoolNums adminBrokerThreadPoolNums
-    clientManageThreadPoolNums consumerManageThreadPoolNums heartbeatThreadPoolNums endTransactionThreadPoolNums
-    putMessageFutureThreadPoolNums useReentrantLockWhenPutMessage transientStorePoolEnable transientStorePoolSize
-    warmMapedFileEnable flushCommitLogTimed flushCommitLogLeastPages flushCommitLogThoroughInterval
-    flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval commitIntervalCommitLog commitCommitLogLeastPages
-    commitCommitLogThoroughInterval destroyMapedFileIntervalForcibly redeleteHangedFileInterval
-    deleteCommitLogFilesInterval serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
-    serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverSocketSndBufSize serverSocketRcvBufSize
-    serverPooledByteBufAllocatorEnable useEpollNativeSelector transferMsgByHeap fetchNamesrvAddrByAddressServer haListenPort
-    storePathConsumeQueue storePathIndex storeCheckpoint abortFile enableConsumeQueueExt
-    """.split()
-)
-"""Keys of upstream's files that tune threads and maps which we do not have, or that belong to later parts: taken without a word."""
+    def __post_init__(self) -> None:
+        self.mapped_file_size_consume_queue = -(-self.mapped_file_size_consume_queue // QUEUE_ENTRY) * QUEUE_ENTRY
+        index_size = INDEX_HEAD + INDEX_SLOT * self.max_hash_slot_num + INDEX_ENTRY * self.max_index_num
+        if index_size > FILE_MAX:
+            raise BadSetting(
+                f"maxHashSlotNum={self.max_hash_slot_num} and maxIndexNum={self.max_index_num} make index files of {index_size} bytes, and "
+                f"{FILE_MAX} is the most: a slot takes {INDEX_SLOT} bytes and an entry {INDEX_ENTRY}, so lower one of them"
+            )

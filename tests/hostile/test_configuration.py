@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from roquet.settings import BrokerSettings, NameServerSettings, parse_properties, table
+from roquet.properties import parse_properties
+from roquet.settings import BrokerSettings, NameServerSettings, table
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 from tests.hostile.conftest import Victim

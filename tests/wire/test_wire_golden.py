@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roquet.errors import Broken, Refused
-from roquet.settings import parse_properties
+from roquet.properties import parse_properties
 from roquet.wire import command as commands
 from roquet.wire import fastjson, headers
 from roquet.wire.batch import join_batch, split_batch

@@ -24,7 +24,7 @@ from roquet.client.core.name_servers import NameServers, parse_name_servers
 from roquet.errors import ClientError, NoRoute, Refused, Rejected, RoquetError
 from roquet.message import MessageQueue, Property, ReceivedMessage, host_text
 from roquet.net.caller import AsyncCaller
-from roquet.settings import parse_properties
+from roquet.properties import parse_properties
 from roquet.wire import headers
 from roquet.wire.bodies import (
     ClusterInfo,

@@ -19,8 +19,9 @@ from roquet.broker.topics import Topic, Topics
 from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.ports import Clock, Peer
+from roquet.properties import parse_properties, property_line
 from roquet.routing.subscription import TagFilter
-from roquet.settings import BadSetting, BrokerSettings, Value, parse_properties, table
+from roquet.settings import BadSetting, BrokerSettings, Value, table
 from roquet.store.disk import Cold
 from roquet.store.queue import ENTRY, ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
@@ -169,7 +170,7 @@ class Admin:
 
     def get_config(self, peer: Peer, command: Command) -> Command:
         """26."""
-        text = "".join(f"{key}={value}\n" for key, value in self.settings.items())
+        text = "".join(property_line(key, value) for key, value in self.settings.every_item().items())
         header = BrokerConfigResponseHeader(self.config_version.encode().decode())
         return command.reply(fields=encode(header), body=text.encode())
 
@@ -184,8 +185,8 @@ class Admin:
         try:
             values = self.settings.changes(pairs)
         except BadSetting as error:
-            specs = table(type(self.settings))
-            fixed = any(key in specs and not specs[key].mutable for key in pairs)
+            specs, harmless = table(type(self.settings)), self.settings.harmless
+            fixed = any(key in harmless or (key in specs and not specs[key].mutable) for key in pairs)
             log.warning("%s asked to change settings and was refused: %s", peer.address, error)
             raise Refused(ResponseCode.NO_PERMISSION if fixed else ResponseCode.SYSTEM_ERROR, f"nothing was changed: {error}") from None
         self.settings.change(values)

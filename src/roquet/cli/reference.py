@@ -4,25 +4,47 @@ from __future__ import annotations
 
 import sys
 
-from roquet.settings import IGNORED, BrokerSettings, NameServerSettings, Settings, Spec, show, table
+from roquet.settings import BrokerSettings, NameServerSettings, Settings, Spec, show, table
+from roquet.settings_upstream import OF_NO_VERSION
 
 HEAD = """\
 # Configuration
 
-Generated from `src/roquet/settings.py` by `make docs`. Do not edit by hand.
+Generated from `src/roquet/settings.py` and `src/roquet/settings_upstream.py` by `make docs`. Do not edit by hand.
 
 Files are RocketMQ's own: `key=value` lines under RocketMQ's keys, `#` for comments.
 `roquet broker -c FILE` and `roquet namesrv -c FILE` read them; `--set KEY=VALUE` puts one value over the file's; `-p` prints
-the settings in force. A key nobody knows is ignored with a warning that names the nearest known one; a value that does not
-fit is an error that says what would.
+the settings in force. A value that does not fit, or that asks for something this version does not do, is an error that says
+what would fit. A key nobody knows is ignored with a warning, since files of RocketMQ 5 have many; one that is within two
+letters of a known key is taken for a slip and is an error: a broker must not run without what was asked for.
 
-"At run time" marks what `UPDATE_BROKER_CONFIG` (mqadmin `updateBrokerConfig`) may change while the broker runs. The rest is
-refused and changes nothing: paths and addresses, above all, are never changed from outside.
+"At run time" marks what `UPDATE_BROKER_CONFIG` and `UPDATE_NAMESRV_CONFIG` (mqadmin `updateBrokerConfig`,
+`updateNamesrvConfig`) may change while the server runs. The rest is refused and changes nothing: paths and addresses, above
+all, are never changed from outside.
+
+What was changed at run time holds after a restart too. It is written to the file that was given with `-c`: in its key's
+place or at the end, comments and order stay, the file before it is kept as `.bak`. Without `-c`, and for the brokers of
+`--shards`, it is written to `config/broker.properties` under `storePathRootDir` (name server: `namesrv/namesrv.properties`
+in the data directory), which is read at the start, over the file and under `--set`. When the file cannot be written, the
+change holds until the restart, and the answer (code 1) says so.
+"""
+
+UPSTREAM = """\
+## Every key of RocketMQ 4.9
+
+The tables below have every key of RocketMQ's BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig,
+NamesrvConfig and TLS, and Roquet's own (as served). "Served" does here what it does there; "no effect" is taken, so that an
+existing file can be used as it is; "refused" asks for something that this version does not do, and the server does not start.
+RocketMQ's own default is always taken, and served settings have the same default, except where it names a place or an
+address: `brokerName` (there the host's name), `brokerIP1`, `storePathRootDir`, `kvConfigPath`, `configStorePath`.
+`bindAddress`, a key of RocketMQ 5, is 127.0.0.1 here and 0.0.0.0 there, since a server without access control should not be
+open to everybody by default.
 """
 
 
 def configuration_page() -> str:
-    parts = [HEAD, section("Name server", NameServerSettings), section("Broker", BrokerSettings), ignored()]
+    parts = [HEAD, section("Name server", NameServerSettings), section("Broker", BrokerSettings), UPSTREAM]
+    parts += [upstream("name server", NameServerSettings), upstream("broker", BrokerSettings), of_no_version()]
     return "\n".join(parts)
 
 
@@ -45,13 +67,27 @@ def allowed(spec: Spec) -> str:
     return ", ".join(spec.choices) or "text"
 
 
-def ignored() -> str:
-    names = ", ".join(f"`{key}`" for key in sorted(IGNORED))
-    return (
-        "## Accepted and without effect\n\n"
-        "Keys of RocketMQ's files that tune threads and memory maps which Roquet does not have, or that belong to parts it does\n"
-        f"not have yet. They are taken without a warning, so that an existing file can be used as it is.\n\n{names}\n"
-    )
+def upstream(title: str, kind: type[Settings]) -> str:
+    """Every key of RocketMQ 4.9, and of its later versions where a file of theirs would be misunderstood."""
+    lines = [f"## RocketMQ's keys: {title}", "", "| key | here |", "|---|---|"]
+    lines += [f"| `{key}` | {fate(kind, key)} |" for key in sorted(kind.known(), key=str.lower)]
+    return "\n".join([*lines, ""])
+
+
+def fate(kind: type[Settings], key: str) -> str:
+    refusal, harmless = kind.refused.get(key), kind.harmless.get(key)
+    said = ["served"] if key in table(kind) else []
+    if refusal is not None:
+        accepted = " or ".join(f"`{value}`" if value else "(empty)" for value in refusal.accepted)
+        said.append(f"refused unless {accepted}: no {refusal.missing}")
+    if harmless is not None:
+        said.append(f"no effect: {harmless.why}")
+    return "; ".join(said)
+
+
+def of_no_version() -> str:
+    rows = [f"| `{key}` | {why} |" for key, why in OF_NO_VERSION.items()]
+    return "\n".join(["## Keys that no RocketMQ 4.9 knows", "", "| key | ignored with a warning |", "|---|---|", *rows, ""])
 
 
 if __name__ == "__main__":

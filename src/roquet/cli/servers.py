@@ -19,7 +19,8 @@ from roquet import __version__
 from roquet.cli.options import Commands, command, default_namesrv, pair, port, positive
 from roquet.cli.render import emit, note
 from roquet.errors import RoquetError
-from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings, parse_properties
+from roquet.properties import escaped, parse_properties
+from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings
 from roquet.supervisor import BOOT_SUCCESS, Program, Supervisor, shard_name
 
 SHARDS_MAX = 256
@@ -115,7 +116,7 @@ def read_settings(kind: type[S], arguments: argparse.Namespace) -> S:
 
 def print_settings(settings: Settings) -> int:
     for key, value in settings.items():
-        emit(f"{key}={value}")
+        emit(f"{key}={escaped(value)}")
     return 0
 
 

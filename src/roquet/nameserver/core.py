@@ -14,8 +14,9 @@ from roquet.errors import Broken, Refused
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
 from roquet.nameserver.rivals import Rivals
 from roquet.ports import FOREVER, Clock, Peer
+from roquet.properties import parse_properties, property_line
 from roquet.routing.registry import Registration, Registry
-from roquet.settings import BadSetting, NameServerSettings, parse_properties
+from roquet.settings import BadSetting, NameServerSettings
 from roquet.store.disk import Disk
 from roquet.wire.bodies import Body, DataVersion, KvTable, RegisterBrokerBody, TopicTable
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -282,7 +283,8 @@ class NameServer:
         return request.reply()
 
     def get_config(self, peer: Peer, request: Command) -> Command:
-        return request.reply(body="".join(f"{key}={value}\n" for key, value in self.settings.items()).encode())
+        lines = [property_line(key, value) for key, value in self.settings.every_item().items()]
+        return request.reply(body="".join(lines).encode())
 
 
 def registered_body(request: Command, compressed: bool) -> tuple[TopicTable, tuple[str, ...] | None]:
