@@ -39,10 +39,10 @@ def stored(whole: Whole, topic: str = "T", queue_id: int = 0) -> list[Record]:
     return found
 
 
-def create(whole: Whole, topic: str, read: int = 4, write: int = 4, perm: int = 6) -> None:
+def create(whole: Whole, topic: str, read: int = 4, write: int = 4, perm: int = 6, *, order: bool = False) -> None:
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(read), "writeQueueNums": str(write), "perm": str(perm),
-        "topicFilterType": "SINGLE_TAG", "order": "false",
+        "topicFilterType": "SINGLE_TAG", "order": str(order).lower(),
     }  # fmt: skip
     assert whole.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
 
@@ -159,11 +159,24 @@ class TestIsRefused:
         create(whole, "ReadOnly", perm=4)
         assert whole.ask(310, send_fields(topic="ReadOnly"), b"hello").code == ResponseCode.NO_PERMISSION
 
-    def test_every_topic_when_the_broker_may_not_be_written_to(self, whole: Whole) -> None:
-        create(whole, "T")
-        assert whole.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4").code == 0
-        answer = whole.ask(310, send_fields(), b"hello")
-        assert (answer.code, "forbidden" in str(answer.remark)) == (16, True)
+    @pytest.mark.parametrize("at_run_time", [True, False])
+    def test_ordered_topics_and_no_others_when_the_broker_may_not_be_written_to(self, tmp_path: Path, at_run_time: bool) -> None:
+        """As upstream: producers of ordered topics wait, the others learn from the route that they should go elsewhere."""
+        whole = Whole(tmp_path / "store", **({} if at_run_time else {"broker_permission": 4}))
+        create(whole, "Plain")
+        create(whole, "Ordered", order=True)
+        if at_run_time:
+            assert whole.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4").code == 0
+        for topic, code in (("Plain", 0), ("New", 0), ("Ordered", ResponseCode.NO_PERMISSION)):
+            assert whole.ask(310, send_fields(topic), b"hello").code == code
+            assert whole.ask(10, long_names(send_fields(topic)), b"hello").code == code
+            assert whole.ask(320, send_fields(topic, m="true"), join_batch([(0, b"hello", b"")])).code == code
+        assert "forbidden" in str(whole.ask(310, send_fields("Ordered"), b"hello").remark)
+        create(whole, "Plain", order=True)
+        assert whole.ask(310, send_fields("Plain"), b"hello").code == ResponseCode.NO_PERMISSION
+        assert whole.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6").code == 0
+        assert whole.ask(310, send_fields("Ordered"), b"hello").code == 0
+        whole.close()
 
     def test_an_unknown_topic_without_automatic_creation(self, tmp_path: Path) -> None:
         whole = Whole(tmp_path / "strict", auto_create_topic_enable=False)

@@ -337,7 +337,7 @@ class Sender:
     def _topic_for(self, header: headers.SendHeader, peer: Peer) -> Topic:
         settings, name = self.settings, header.topic
         found = self.topics.get(name)
-        if not settings.broker_permission & Perm.WRITE and (found is None or not found.order):
+        if found is not None and found.order and not settings.broker_permission & Perm.WRITE:  # the others learn it from the route
             raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{settings.broker_ip1}] sending message is forbidden")
         check_topic(name)
         if name in NOT_ALLOWED_SEND_TOPICS:

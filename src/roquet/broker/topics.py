@@ -294,7 +294,7 @@ class Topics:
     def _make_doors(self, topic: Topic) -> None:
         name = topic.name
         plain = not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and name not in NOT_ALLOWED_SEND_TOPICS
-        if plain and topic.perm & Perm.WRITE and self.settings.broker_permission & Perm.WRITE:
+        if plain and topic.perm & Perm.WRITE and not (topic.order and not self.settings.broker_permission & Perm.WRITE):
             self.doors[name] = Doors(self.store, topic)
         else:
             self.doors.pop(name, None)
