@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from roquet.errors import RoquetError
 from roquet.settings import BrokerSettings, NameServerSettings
+from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, layered
 
 if TYPE_CHECKING:
     from roquet.admin import Admin
@@ -75,15 +76,16 @@ async def embedded(data: str | Path | None = None, *, settings: Mapping[str, str
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="roquet-")))
         else:
             root = Path(data)
-        broker_settings = read_settings({**(SMALL if data is None else {}), **(settings or {})})
+        kept = str(root / "broker-0" / BROKER_FILE)
+        broker_settings = read_settings({**(SMALL if data is None else {}), **(settings or {})}, kept)
         namesrv = await stack.enter_async_context(name_server(root))
         broker_settings = broker_settings.replace(namesrv_addr=namesrv, store_path_root_dir=str(root / "broker-0"))
         broker = await stack.enter_async_context(one_broker(broker_settings))
         yield Embedded(namesrv, broker, root)
 
 
-def read_settings(pairs: Mapping[str, str]) -> BrokerSettings:
-    found, warnings = BrokerSettings.read({"listenPort": "0", "bindAddress": "127.0.0.1", **pairs})
+def read_settings(pairs: Mapping[str, str], kept: str = "") -> BrokerSettings:
+    found, warnings = BrokerSettings.read(layered(None, kept, {"listenPort": "0", "bindAddress": "127.0.0.1", **pairs}))
     if warnings:
         raise RoquetError("; ".join(warnings))
     return found
@@ -93,7 +95,7 @@ def read_settings(pairs: Mapping[str, str]) -> BrokerSettings:
 async def name_server(root: Path) -> AsyncIterator[str]:
     from roquet.programs import run_nameserver
 
-    settings = NameServerSettings(listen_port=0, bind_address="127.0.0.1")
+    settings, _ = NameServerSettings.read(layered(None, str(root / NAMESERVER_FILE), {"listenPort": "0", "bindAddress": "127.0.0.1"}))
     stop, listening = asyncio.Event(), asyncio.get_running_loop().create_future()
     server = asyncio.create_task(run_nameserver(settings, data_dir=str(root), stop=stop, ready=listening.set_result))
     async with running(server, listening, stop) as address:

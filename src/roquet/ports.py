@@ -6,7 +6,7 @@ other way to reach the world, so one seed decides everything that happens in a s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from roquet.errors import RoquetError
@@ -54,6 +54,9 @@ class Background(Protocol):
 
     def run(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None: ...
 
+
+Keep = Callable[[Mapping[str, str]], None]
+"""Writes settings that were changed at run time, by upstream's keys, to the file they are read from. May block; raises OSError."""
 
 Answered = Callable[[Command | RoquetError], None]
 

@@ -11,6 +11,7 @@ import random
 import resource
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from roquet.broker.core import Broker
@@ -21,6 +22,7 @@ from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
 from roquet.net.server import Server, host_bytes
 from roquet.settings import BrokerSettings, NameServerSettings
+from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, keep
 from roquet.store.disk import RealDisk, how_reads_wait
 from roquet.store.recovery import Progress
 from roquet.store.store import Store
@@ -52,7 +54,8 @@ async def run_nameserver(settings: NameServerSettings, *, data_dir: str, stop: a
     """Serve until `stop` is set."""
     connections_max = connections_within(allow_many_files(), settings.connections_max)
     clock = SystemClock()
-    core = NameServer(settings, clock, RealDisk(), data_dir)
+    settings = settings.replace(config_store_path=settings.config_store_path or os.path.join(data_dir, NAMESERVER_FILE))
+    core = NameServer(settings, clock, RealDisk(), data_dir, partial(keep, settings.config_store_path))
     server = Server(
         core,
         clock,
@@ -86,7 +89,9 @@ async def run_broker(
     background = ThreadBackground(asyncio.get_running_loop())
     reading = ThreadBackground(asyncio.get_running_loop())
     caller = AsyncCaller()
-    broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading)
+    settings = settings.replace(config_store_path=settings.config_store_path or os.path.join(settings.store_path_root_dir, BROKER_FILE))
+    kept = partial(keep, settings.config_store_path)
+    broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading, kept)
     broker.store.files.limit = store_files
     server = Server(
         broker,

@@ -162,7 +162,7 @@ class TestIsRefused:
     @pytest.mark.parametrize("at_run_time", [True, False])
     def test_ordered_topics_and_no_others_when_the_broker_may_not_be_written_to(self, tmp_path: Path, at_run_time: bool) -> None:
         """As upstream: producers of ordered topics wait, the others learn from the route that they should go elsewhere."""
-        whole = Whole(tmp_path / "store", **({} if at_run_time else {"broker_permission": 4}))
+        whole = Whole(tmp_path / "store", broker_permission=6 if at_run_time else 4)
         create(whole, "Plain")
         create(whole, "Ordered", order=True)
         if at_run_time:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Mapping
 
+from roquet.broker.config_keeper import ConfigKeeper
 from roquet.broker.groups import Groups
 from roquet.broker.handler import LARGE_ROWS, Handler, Portions, elsewhere, portions
 from roquet.broker.members import Members
@@ -129,8 +130,11 @@ class Admin:
         clock: Clock,
         address: str,
         changed: Callable[[Mapping[str, Value]], None] = lambda values: None,
+        keeper: ConfigKeeper | None = None,
     ) -> None:
-        """`address`: this broker's, as clients know it. `changed` hears of settings that changed, by our names, after they did."""
+        """`address`: this broker's, as clients know it. `changed` hears of settings that changed, by our names, after they did.
+
+        `keeper`: writes them down; None: they hold until the restart."""
         self.store = store
         self.topics = topics
         self.groups = groups
@@ -142,6 +146,7 @@ class Admin:
         self.clock = clock
         self.address = address
         self.changed = changed
+        self.keeper = keeper
         self.runtime_rows: list[Callable[[], Mapping[str, object]]] = []
         """What other parts add to the answer of 28."""
         self.config_version = DataVersion(clock.now_ms(), 0)
@@ -174,8 +179,17 @@ class Admin:
         header = BrokerConfigResponseHeader(self.config_version.encode().decode())
         return command.reply(fields=encode(header), body=text.encode())
 
-    def update_config(self, peer: Peer, command: Command) -> Command:
-        """25: all or nothing, and only what the table allows. Holds until the restart: no file is written by remote calls."""
+    @property
+    def keeping(self) -> bool:
+        """A change of settings is on its way to its file."""
+        return self.keeper is not None and self.keeper.busy
+
+    def update_config(self, peer: Peer, command: Command) -> Command | None:
+        """25: all or nothing, and only what the table allows. Answered when it is in the file, so that a restart finds it.
+
+        When it cannot be written it holds all the same, until the restart, and the answer says so: on a full disk, somebody
+        must be able to shorten the time that files are kept.
+        """
         if not command.body or len(command.body) > CONFIG_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"expected 1 to {CONFIG_MAX} bytes of key=value lines, got {len(command.body)}")
         try:
@@ -189,11 +203,29 @@ class Admin:
             fixed = any(key in harmless or (key in specs and not specs[key].mutable) for key in pairs)
             log.warning("%s asked to change settings and was refused: %s", peer.address, error)
             raise Refused(ResponseCode.NO_PERMISSION if fixed else ResponseCode.SYSTEM_ERROR, f"nothing was changed: {error}") from None
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.check()
         self.settings.change(values)
         self.config_version = self.config_version.next(self.clock.now_ms())
-        log.warning("%s changed %s until the next restart", peer.address, ", ".join(f"{name}={value}" for name, value in values.items()))
+        spelled = self.settings.spelled(values)
+        said = ", ".join(f"{key}={value}" for key, value in spelled.items())
+        log.warning("%s changed %s", peer.address, said)
         self.changed(values)
-        return command.reply()
+        if keeper is None or not spelled:
+            return command.reply()
+
+        def kept(trouble: str) -> None:
+            reply = command.reply()
+            if trouble:
+                remark = f"{said} holds until the restart alone: it cannot be written to {self.settings.config_store_path}: {trouble}"
+                log.error("%s", remark)
+                reply = command.reply(ResponseCode.SYSTEM_ERROR, remark)
+            if not command.is_oneway and not peer.closed:
+                peer.send(reply.encode())
+
+        keeper.put(spelled, kept)
+        return None
 
     # Counters
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from roquet.broker.admin import NOT_YET, Admin
+from roquet.broker.config_keeper import ConfigKeeper
 from roquet.broker.delay import Delays
 from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
@@ -46,7 +47,7 @@ from roquet.broker.topics import Topics
 from roquet.broker.transactions import Transactions
 from roquet.broker.writer import Writer
 from roquet.errors import Broken, Refused, StoreUnavailable
-from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Peer
+from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Keep, Peer
 from roquet.settings import BrokerSettings, Value
 from roquet.store.disk import Cold, Disk
 from roquet.store.recovery import Progress
@@ -94,8 +95,11 @@ class Broker:
         random: Random,
         memory_bytes: int = 8 << 30,
         reading: Background | None = None,
+        keep: Keep | None = None,
     ) -> None:
-        """`reading`: where reads from disk wait, so that slow ones do not hold up an fsync; None: with everything else."""
+        """`reading`: where reads from disk wait, so that slow ones do not hold up an fsync; None: with everything else.
+
+        `keep`: where settings go that change at run time; None: they hold until the restart."""
         self.settings = settings
         self.clock = clock
         self.reading = reading or background
@@ -129,8 +133,9 @@ class Broker:
         )
         self.registration = Registration(self.topics, settings, clock, caller, background, self.notices)
         self.admin = Admin(
-            self.store, self.topics, self.groups, self.offsets, self.members, self.stats, self.notices, settings, clock, "", self._changed
-        )
+            self.store, self.topics, self.groups, self.offsets, self.members, self.stats, self.notices, settings, clock, "", self._changed,
+            None if keep is None else ConfigKeeper(keep, background),
+        )  # fmt: skip
         self.sender.refused -= {"DELAY", "TRAN_MSG"} | TIMER_PROPERTIES
         self.sender.recall_handle = self.timers.recall_handle
         self.handover = Handover(self.store, self.delays)
@@ -236,7 +241,7 @@ class Broker:
     def saving(self) -> bool:
         """Something is being written in the background; a clean stop waits for that."""
         parts = (self.topics, self.groups, self.offsets, self.delays, self.filters)
-        return self.store.busy or self.timers.busy or any(part.document.busy for part in parts)
+        return self.store.busy or self.timers.busy or self.admin.keeping or any(part.document.busy for part in parts)
 
     def _may_drop(self, end: int) -> bool:
         """Every part is asked, so that each begins to move what it needs."""

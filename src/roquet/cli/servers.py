@@ -19,8 +19,9 @@ from roquet import __version__
 from roquet.cli.options import Commands, command, default_namesrv, pair, port, positive
 from roquet.cli.render import emit, note
 from roquet.errors import RoquetError
-from roquet.properties import escaped, parse_properties
+from roquet.properties import escaped
 from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings
+from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, layered
 from roquet.supervisor import BOOT_SUCCESS, Program, Supervisor, shard_name
 
 SHARDS_MAX = 256
@@ -97,18 +98,12 @@ def setting_option(parser: argparse.ArgumentParser, about: str) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
 
 
-def read_settings(kind: type[S], arguments: argparse.Namespace) -> S:
-    """The file's settings with --set over them. Says a warning for every key that nobody knows; raises BadSetting."""
-    pairs: dict[str, str] = {}
+def read_settings(kind: type[S], arguments: argparse.Namespace, kept: str = "") -> S:
+    """The file's settings, those changed at run time (in `kept`) over them, and --set over all.
+
+    Says a warning for every key that nobody knows; raises BadSetting."""
     path = getattr(arguments, "config", None)
-    if path:
-        try:
-            pairs = parse_properties(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadSetting(f"cannot read the settings file {path}: {error}") from None
-        pairs.setdefault("configStorePath", str(Path(path).resolve()))
-    pairs.update(arguments.set)
-    settings, warnings = kind.read(pairs)
+    settings, warnings = kind.read(layered(path, kept, dict(arguments.set)))
     for warning in warnings:
         note(f"roquet: {path or '--set'}: {warning}")
     return settings
@@ -152,7 +147,7 @@ class Stopper:
 
 
 def run_namesrv(arguments: argparse.Namespace) -> Any:
-    settings = read_settings(NameServerSettings, arguments)
+    settings = read_settings(NameServerSettings, arguments, os.path.join(arguments.data, NAMESERVER_FILE))
     if arguments.print:
         return print_settings(settings)
 
@@ -172,7 +167,8 @@ def run_namesrv(arguments: argparse.Namespace) -> Any:
 
 
 def run_broker(arguments: argparse.Namespace) -> Any:
-    settings = read_settings(BrokerSettings, arguments)
+    root = dict(arguments.set).get("storePathRootDir", BrokerSettings.store_path_root_dir)
+    settings = read_settings(BrokerSettings, arguments, os.path.join(root, BROKER_FILE) if arguments.shards == 1 else "")
     settings = settings.replace(namesrv_addr=arguments.namesrv or settings.namesrv_addr or default_namesrv())
     shards = shard_settings(settings, arguments.shards, settings.store_path_root_dir) if arguments.shards > 1 else [settings]
     if arguments.print:
@@ -242,6 +238,7 @@ def shard_settings(base: BrokerSettings, count: int, root: str) -> list[BrokerSe
             broker_name=shard_name(base.broker_name, shard),
             listen_port=ports[shard],
             store_path_root_dir=os.path.join(root, f"broker-{shard}"),
+            config_store_path=os.path.join(root, f"broker-{shard}", BROKER_FILE),
         )
         for shard in range(count)
     ]
@@ -277,6 +274,7 @@ def broker_program(settings: BrokerSettings, arguments: argparse.Namespace) -> P
         "brokerName": settings.broker_name,
         "listenPort": str(settings.listen_port),
         "storePathRootDir": settings.store_path_root_dir,
+        "configStorePath": settings.config_store_path,
         "bindAddress": settings.bind_address,
         "namesrvAddr": settings.namesrv_addr,
     }
@@ -302,10 +300,12 @@ def warn_of_shards_left_out(root: str, count: int) -> None:
 
 
 def run_up(arguments: argparse.Namespace) -> Any:
-    base = read_settings(BrokerSettings, arguments).replace(bind_address=arguments.bind, listen_port=arguments.broker_port)
+    kept = os.path.join(arguments.data, "broker-0", BROKER_FILE) if arguments.shards == 1 else ""  # each of several reads its own
+    base = read_settings(BrokerSettings, arguments, kept).replace(bind_address=arguments.bind, listen_port=arguments.broker_port)
     shards = shard_settings(base, arguments.shards, arguments.data)
     warn_of_shards_left_out(arguments.data, arguments.shards)
-    namesrv = NameServerSettings(listen_port=arguments.namesrv_port, bind_address=arguments.bind)
+    given = {"listenPort": str(arguments.namesrv_port), "bindAddress": arguments.bind}
+    namesrv, _ = NameServerSettings.read(layered(None, os.path.join(arguments.data, NAMESERVER_FILE), given))
     return up(namesrv, shards, arguments)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from roquet.errors import Broken, Refused
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
 from roquet.nameserver.rivals import Rivals
-from roquet.ports import FOREVER, Clock, Peer
+from roquet.ports import FOREVER, Clock, Keep, Peer
 from roquet.properties import parse_properties, property_line
 from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings
@@ -56,9 +56,10 @@ NO_ROUTE = "No topic route info in name server for the topic: {}\nSee http://roc
 class NameServer:
     """Owned by one thread. `settings` may change through UPDATE_NAMESRV_CONFIG, within its allow-list."""
 
-    def __init__(self, settings: NameServerSettings, clock: Clock, disk: Disk, data_dir: str) -> None:
-        """Reads the KV configuration; raises Damaged when there is one that cannot be read."""
+    def __init__(self, settings: NameServerSettings, clock: Clock, disk: Disk, data_dir: str, keep: Keep = lambda pairs: None) -> None:
+        """Reads the KV configuration; raises Damaged when there is one that cannot be read. `keep`: where changed settings go."""
         self.settings = settings
+        self.keep = keep
         self.clock = clock
         self.registry: Registry[Peer] = Registry()
         self.rivals = Rivals()
@@ -280,6 +281,12 @@ class NameServer:
             raise Refused(ResponseCode.NO_PERMISSION, f"{error}. Nothing was changed") from None
         self.settings.change(values)
         log.info("configuration updated by %s: %s", peer.address, values)
+        try:
+            self.keep(self.settings.spelled(values))
+        except OSError as error:
+            remark = f"changed until the restart alone: it cannot be written to {self.settings.config_store_path}: {error}"
+            log.error("%s", remark)
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark) from None
         return request.reply()
 
     def get_config(self, peer: Peer, request: Command) -> Command:
