@@ -155,6 +155,14 @@ class Broker:
             self.timers, self.delays, self.handover, self.transactions, self.puller, self.store, self.flow, self.members, self.locks,
             self.topics, self.groups, self.offsets, self.filters, self.stats, self.registration,
         )  # fmt: skip
+        self._periods = {
+            "flush_consumer_offset_interval": self.offsets.due_now,
+            "flush_delay_offset_interval": self.delays.due_now,
+            "register_name_server_period": self.registration.due_now,
+            "flush_interval_commit_log": self.store.due_now,
+            "flush_interval_consume_queue": self.store.due_now,
+        }
+        """Who works at intervals that may change: a new one begins at once, and not when the old one, which may be long, is over."""
         self._fetches = 0
         self._jobs: dict[Peer, Job] = {}  # requests that need more turns; the frames behind them wait
         self._warm: deque[Job] = deque()  # of those that waited for the disk; `tick` goes on with them
@@ -253,6 +261,13 @@ class Broker:
         if "broker_permission" in values:
             self.topics.permission_changed()
             self.registration.now()
+        if values.keys() & {"default_topic_queue_nums", "auto_create_topic_enable"}:
+            self.topics.defaults_changed()
+        if "broker_fast_failure_enable" in values:
+            self.flow.look()
+        for name, due_now in self._periods.items():
+            if name in values:
+                due_now()
 
     # Work
 

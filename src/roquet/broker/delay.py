@@ -173,6 +173,10 @@ class Delays:
 
     # On the way out
 
+    def due_now(self) -> None:
+        """The interval between saves changed: the next is at the next tick."""
+        self._due_ms = 0
+
     def tick(self, now_ms: int) -> None:
         """Deliver what is due, and save the cursors now and then."""
         if not self.store.refuse_own():

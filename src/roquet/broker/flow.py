@@ -70,19 +70,20 @@ class Flow:
         else:
             self._late_rounds = 0
             self._share = max(0.0, self._share - SHARE_STEP)
-        self._look()
+        self.look()
 
     def log_was_written(self, took_ms: int) -> None:
         """A write of the log took this long; said only when it was long."""
         if took_ms >= self.settings.os_page_cache_busy_time_out_mills:
             self._stalled_ms = took_ms
             self._stall_over_ms = self.clock.steady_ms() + self.settings.wait_time_mills_in_send_queue
-            self._look()
+            self.look()
 
     def tick(self, now_ms: int) -> None:
-        self._look()
+        self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """See anew whether sends are to be turned away."""
         pressed = self.settings.broker_fast_failure_enable and bool(self._reason(self.clock.steady_ms()) or self._share)
         if pressed != self.pressed:
             self.pressed = pressed

@@ -180,6 +180,10 @@ class Offsets:
         self._waiting.append(done)
         self._step()
 
+    def due_now(self) -> None:
+        """The interval between saves changed: the next is at the next tick."""
+        self._due_ms = 0
+
     def tick(self, now_ms: int) -> None:
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + self.settings.flush_consumer_offset_interval

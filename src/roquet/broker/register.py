@@ -94,6 +94,10 @@ class Registration:
         """Name server -> what went wrong at the last try."""
         return {server.address: server.trouble for server in self._servers.values() if server.trouble}
 
+    def due_now(self) -> None:
+        """The interval between registrations changed: the next is at the next tick."""
+        self._due_ms = 0
+
     def tick(self, now_ms: int) -> None:
         if not self.address or self.stopped:
             return

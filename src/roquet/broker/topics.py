@@ -137,14 +137,13 @@ class Topics:
 
     def open(self) -> None:
         """Add the topics every broker has, and those whose messages are here."""
-        settings, queues = self.settings, self.settings.default_topic_queue_nums
+        settings = self.settings
         inherit = Perm.READ | Perm.WRITE | Perm.INHERIT
         self._seed(SELF_TEST_TOPIC, 1)
-        if settings.auto_create_topic_enable:
-            self._seed(DEFAULT_TOPIC, queues, inherit)
+        self._settle(self._default_topic())
         self._seed(BENCHMARK_TOPIC, 1_024)
-        self._seed(settings.broker_cluster_name, 16, inherit if settings.cluster_topic_enable else Perm.INHERIT)
-        self._seed(settings.broker_name, 1, inherit if settings.broker_topic_enable else Perm.INHERIT)
+        self._settle(Topic(settings.broker_cluster_name, 16, 16, int(inherit if settings.cluster_topic_enable else Perm.INHERIT)))
+        self._settle(Topic(settings.broker_name, 1, 1, int(inherit if settings.broker_topic_enable else Perm.INHERIT)))
         self._seed(OFFSET_MOVED_TOPIC, 1)
         self._seed(SCHEDULE_TOPIC, DELAY_LEVELS)
         schedule, levels = self._table[SCHEDULE_TOPIC], len(self.store.delays_ms)
@@ -174,6 +173,20 @@ class Topics:
     def _seed(self, name: str, queues: int, perm: int = 6) -> None:
         if name not in self._table:
             self._table[name] = Topic(name, queues, queues, int(perm))
+
+    def _settle(self, wanted: Topic | None) -> None:
+        """A topic that the settings alone decide: nobody can change it, so the file's, of an earlier start, does not count."""
+        if wanted is not None and self._table.get(wanted.name) != wanted:
+            if wanted.name in self._table:
+                self.data_version = self.data_version.next(self.clock.now_ms())
+            self._table[wanted.name] = wanted
+
+    def _default_topic(self) -> Topic | None:
+        """TBW102, from which automatic topics are made. None: there is none, and none is wanted."""
+        automatic, queues = self.settings.auto_create_topic_enable, self.settings.default_topic_queue_nums
+        if not automatic and DEFAULT_TOPIC not in self._table:
+            return None
+        return Topic(DEFAULT_TOPIC, queues, queues, int(Perm.READ | Perm.WRITE | (Perm.INHERIT if automatic else 0)))
 
     # Looking
 
@@ -290,6 +303,12 @@ class Topics:
     def permission_changed(self) -> None:
         for topic in self._table.values():
             self._make_doors(topic)
+
+    def defaults_changed(self) -> None:
+        """What automatic topics are made from is now as the settings say, and the name servers hear of it."""
+        wanted = self._default_topic()
+        if wanted is not None and self._table.get(DEFAULT_TOPIC) != wanted:
+            self.put(wanted)
 
     def _make_doors(self, topic: Topic) -> None:
         name = topic.name

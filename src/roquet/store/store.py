@@ -799,6 +799,10 @@ class Store:
 
     # Time
 
+    def due_now(self) -> None:
+        """The interval between flushes changed: the next is at the next tick."""
+        self._flush_due_ms = self._tails_due_ms = 0
+
     def tick(self, now_ms: int) -> None:
         self.log.flushed.expire(now_ms)
         settings = self.settings
