@@ -480,6 +480,12 @@ def frames(command: Command) -> Any:
 
 def test_what_the_settings_decide_does_not_stay_as_an_earlier_start_wrote_it(tmp_path: Path) -> None:
     Whole(tmp_path / "store").close()
+    again = Whole(tmp_path / "store")
+    counter = again.broker.topics.data_version.counter
+    again.close()
+    again = Whole(tmp_path / "store")
+    assert again.broker.topics.data_version.counter == counter
+    again.close()
     whole = Whole(tmp_path / "store", default_topic_queue_nums=3, cluster_topic_enable=False)
     assert send(whole, "New", d="8") == 0
     new = whole.broker.topics.get("New")
