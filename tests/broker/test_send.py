@@ -232,6 +232,8 @@ class TestAFullDisk:
         assert [(answer.code, answer.opaque) for answer in answers] == [(14, 0), (14, 1), (14, 2)]
         assert "full" in str(answers[0].remark)
         assert whole.ask(310, send_fields(), b"lost").code == 14
+        assert whole.ask(10, long_names(send_fields()), b"lost").code == 14
+        assert whole.broker.admin.runtime_table()["putMessageFailedTimes"] == "5"
         monkeypatch.setattr(os, "pwrite", pwrite)
         whole.tick(20_000)
         assert whole.ask(310, send_fields(), b"after").fields["queueOffset"] == "1"

@@ -144,7 +144,7 @@ class Broker:
         self.sender.on_retry_topic = self.retries.on_send
         self.writer.diversions.append(self.timers.divert)
         self.writer.diversions.append(self.delays.divert)  # the last one: transactions, timers, delay
-        self.admin.runtime_rows.append(self.delays.runtime_rows)
+        self.admin.runtime_rows += [self.sender.runtime_rows, self.delays.runtime_rows]
         self.topics.changed = self.registration.tell
         self.store.on_counted = self.stats.put
         self.topics.on_delete += [self.stats.forget_topic, self.offsets.remove_topic, self.filters.forget_topic]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from roquet.broker.delay import HOSTS, Delays
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler
-from roquet.broker.send import Sender, unavailable
+from roquet.broker.send import Sender
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic, Topics
 from roquet.broker.writer import Draft, Writer
@@ -85,7 +85,7 @@ class Retries:
         record = self._record(header.offset)
         why = self.store.refuse_writes()
         if why:
-            raise unavailable(why)
+            raise self.sender.not_stored(why)
 
         draft = Draft.of(record)
         draft.sys_flag = record.sys_flag & ~HOSTS

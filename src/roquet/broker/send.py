@@ -97,6 +97,8 @@ class Sender:
         self.topics = topics
         self.settings = settings
         self.random = random
+        self.failed = 0
+        """Sends that were refused because they could not be stored."""
         self.cluster_property = f"CLUSTER\x01{settings.broker_cluster_name}"
         self._usual_suffix = f"\x02WAIT\x01true\x02{self.cluster_property}"
         self._plain: list[Plain] = []
@@ -283,7 +285,7 @@ class Sender:
         self.flow.check()
         why = self.store.refuse_writes()
         if why:
-            raise unavailable(why)
+            raise self.not_stored(why)
         return self.store.queue(topic.name, queue_id)
 
     def _single(self, peer: Peer, command: Command, header: headers.SendHeader, queue: ConsumeQueue) -> None:
@@ -372,6 +374,19 @@ class Sender:
         kept["CLUSTER"] = self.settings.broker_cluster_name
         return kept
 
+    def not_stored(self, why: str, count: int = 1) -> Refused:
+        """The answer to sends that the store cannot take, counted."""
+        self.failed += count
+        return unavailable(why)
+
+    def runtime_rows(self) -> dict[str, object]:
+        """For the answer of 28."""
+        return {
+            "putMessageFailedTimes": self.failed,
+            "sendThreadPoolQueueSize": self.flow.waiting,
+            "sendThreadPoolQueueCapacity": self.settings.send_thread_pool_queue_capacity,
+        }
+
     # The end of a batch of frames
 
     def finish(self, peer: Peer) -> None:
@@ -382,7 +397,7 @@ class Sender:
         try:
             self.store.commit()
         except StoreUnavailable as error:
-            refusal = unavailable(str(error))
+            refusal = self.not_stored(str(error), len(plain) + len(sent) + len(no_wait))
             self._answer(peer, plain, sent + no_wait, refusal.code, refusal.remark)
             return
         if self.store.sync_flush and (plain or sent):

@@ -105,7 +105,6 @@ class Stats:
         self.started_steady_ms = now_ms = clock.steady_ms()
 
         self.put_count = self.put_times = self.put_size = 0
-        self.put_failed = 0
         self.get_count = self.get_times = self.get_size = 0
         self.get_missed = 0
         """Pulls that found nothing. The pull part adds to it directly."""

@@ -45,7 +45,7 @@ from roquet.broker.handler import Handler
 from roquet.broker.members import Members
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
-from roquet.broker.send import Sender, unavailable
+from roquet.broker.send import Sender
 from roquet.broker.topics import Topics
 from roquet.broker.writer import PROPERTIES_MAX, Draft, Place, Writer
 from roquet.errors import Refused
@@ -281,7 +281,7 @@ class Transactions:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"commitOrRollback field wrong: {kind}, expected {UNKNOWN}, {COMMIT} or {ROLLBACK}")
         why = self.store.refuse_own()
         if why:
-            raise unavailable(why)
+            raise self.sender.not_stored(why)
         record = self._prepared(header)
         at = self._newest(record)
         if self._is_done(at) or self._is_ending(at):
@@ -322,7 +322,7 @@ class Transactions:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{failed} {message_id} is a message of {record.topic}, not of {CHECK_MAX_TIME_TOPIC}")
         why = self.store.refuse_writes()
         if why:
-            raise unavailable(why)
+            raise self.sender.not_stored(why)
         self.topics.ensure(HALF_TOPIC, read_queues=1, write_queues=1)
         draft = Draft.of(record)
         draft.topic, draft.queue_id, draft.wait_kept = HALF_TOPIC, 0, True
