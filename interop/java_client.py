@@ -27,8 +27,8 @@ class JavaClient:
 
     def __init__(self, version: str, directory: Path) -> None:
         self.version = version
-        self._directory = directory / f"java-{version}"
-        self._classes = self._directory / "classes"
+        self.directory = directory / f"java-{version}"
+        self._classes = self.directory / "classes"
         self._classes.mkdir(parents=True)
         self._jars = apache.classpath(f"rocketmq-tools:{version}")
         sources = [*SOURCES.glob("*.java"), SOURCES / f"v{version[0]}" / "Versions.java"]
@@ -44,7 +44,7 @@ class JavaClient:
         self, run: str, main_class: str, *arguments: str, header: str = "json", properties: dict[str, str] | None = None
     ) -> tuple[list[str], Path]:
         """The command line of one of our programs, and the log its client will write."""
-        home = self._directory / run
+        home = self.directory / run
         (home / "conf").mkdir(parents=True)
         shutil.copy(SOURCES / "logback.xml", home / "conf" / "logback_tools.xml")  # mqadmin 4.x insists on it
         properties = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import client_logs
 import java_client
@@ -22,7 +23,7 @@ class Command:
     """What tells it from another with the same options."""
 
 
-def commands(version: str, broker: str, prefix: str, offset_id: str, unique_id: str) -> list[Command]:
+def commands(version: str, broker: str, prefix: str, offset_id: str, unique_id: str, exports: Path) -> list[Command]:
     live, group = f"{prefix}_live", f"{prefix}_g_live"
     client = rf"@{prefix}-\d+\s+127.0.0.1:\d+\s+JAVA\s+V\d"
     return [
@@ -54,6 +55,9 @@ def commands(version: str, broker: str, prefix: str, offset_id: str, unique_id: 
         Command(
             f"getBrokerConfig -b {broker}", (r"brokerName\s+=\s+broker-a", r"autoCreateTopicEnable\s+=\s+true", r"listenPort\s+=\s+\d+")
         ),
+        # they read settings that mean something to Apache alone, and fail when one is not shown
+        Command(f"exportConfigs -c DefaultCluster -f {exports}", (r"export .*configs.json success",)),
+        Command(f"updateBrokerConfig -b {broker} -k fileReservedTime -v 72", (rf"update broker config success, {broker}",)),
         Command(f"queryMsgByKey -t {live} -k a-key", (unique_id,)),
         # 5.x takes the topic too, and 4.x does not let it pass
         Command(
@@ -80,7 +84,7 @@ def check(section: Section, client: JavaClient, namesrv: str, broker: str, extra
             if said[:1] != ["live"]:
                 section.fail("a producer and a consumer to look at", f"said {said}")
                 return
-            run(section, client, namesrv, commands(client.version, broker, prefix, said[1], said[2]), extra=extra)
+            run(section, client, namesrv, commands(client.version, broker, prefix, said[1], said[2], client.directory / "exports"), extra=extra)
         finally:
             live.kill()
 

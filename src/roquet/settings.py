@@ -189,7 +189,7 @@ class Settings:
                     raise BadSetting(f"unknown setting {key!r}{did_you_mean(key, self.known())}")
                 if text != self.every_item().get(key, ""):
                     why = f": {self.harmless[key].why}" if key in self.harmless else ""
-                    raise BadSetting(f"{key} has no effect here{why}; another program's file is changed by hand")
+                    raise BadSetting(f"{key} has no effect here{why}; set it in the file if another server reads that")
                 continue
             spec, value = found
             if not spec.mutable and value != getattr(self, spec.name):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import roquet
 from roquet.cli import servers
 from roquet.cli.main import build_parser, main
 from roquet.cli.options import timestamp_ms
@@ -67,6 +68,25 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(arguments: list[str], c
 def test_a_wrong_setting_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["broker", "-p", "--set", "listenPort=ten"]) == 2
     assert "listenPort='ten': expected a whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["broker"], ["broker", "--shards", "2"], ["up"]], ids=" ".join)
+@pytest.mark.parametrize("setting", ["brokerRole=SLAVE", "aclEnable=true", "tls.server.mode=enforcing", "enableDLegerCommitLog=true"])
+def test_a_start_that_asks_for_what_is_not_there_is_refused(command: list[str], setting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--set", setting]) == 2
+    assert f"roquet: {setting}: Roquet {roquet.__version__} has no " in capsys.readouterr().err
+
+
+def test_a_name_server_refuses_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text("tls.server.keyPath=/etc/key.pem\n")
+    assert main(["namesrv", "-c", str(file)]) == 2
+    assert "tls.server.keyPath=/etc/key.pem: Roquet" in capsys.readouterr().err
+
+
+def test_a_slip_in_a_key_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "-p", "--set", "flushDiskTyp=SYNC_FLUSH"]) == 2
+    assert "unknown setting 'flushDiskTyp'; did you mean 'flushDiskType'?" in capsys.readouterr().err
 
 
 def test_a_settings_file_that_is_missing_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:

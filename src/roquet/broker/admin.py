@@ -280,6 +280,7 @@ class Admin:
             "getMessageEntireTimeMax": 0,
             "putTps": " ".join(str(rate[0]) for rate in rates),
             "getTransferedTps": " ".join(str(rate[1]) for rate in rates),
+            "getTransferredTps": " ".join(str(rate[1]) for rate in rates),  # as the tools of 5.x spell it
             "getFoundTps": " ".join(str(rate[2]) for rate in rates),
             "getMissTps": " ".join(str(rate[3]) for rate in rates),
             "getTotalTps": " ".join(str(rate[2] + rate[3]) for rate in rates),
