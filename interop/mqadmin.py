@@ -84,7 +84,8 @@ def check(section: Section, client: JavaClient, namesrv: str, broker: str, extra
             if said[:1] != ["live"]:
                 section.fail("a producer and a consumer to look at", f"said {said}")
                 return
-            run(section, client, namesrv, commands(client.version, broker, prefix, said[1], said[2], client.directory / "exports"), extra=extra)
+            wanted = commands(client.version, broker, prefix, said[1], said[2], client.directory / "exports")
+            run(section, client, namesrv, wanted, extra=extra)
         finally:
             live.kill()
 
