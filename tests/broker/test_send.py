@@ -185,6 +185,18 @@ class TestIsRefused:
         assert "topic[Nobody] not exist, apply first please!" in str(answer.remark)
         whole.close()
 
+    @pytest.mark.parametrize("size", [5_000, 3_990])
+    def test_a_message_that_no_log_file_can_hold(self, tmp_path: Path, size: int) -> None:
+        whole = Whole(tmp_path / "tiny", mapped_file_size_commit_log=4_096)
+        assert whole.ask(310, send_fields(), b"first").code == 0
+        answer = whole.ask(310, send_fields(), bytes(size))
+        assert (answer.code, "raise mappedFileSizeCommitLog" in str(answer.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        batch = whole.ask(320, send_fields(m="true"), join_batch([(0, bytes(size), b"")]))
+        assert batch.code == ResponseCode.MESSAGE_ILLEGAL
+        assert whole.ask(310, send_fields(), b"after").code == 0
+        assert [record.body for record in stored(whole)] == [b"first", b"after"]
+        whole.close()
+
     def test_a_queue_that_is_not_there(self, whole: Whole) -> None:
         create(whole, "T", read=2, write=2)
         answer = whole.ask(310, send_fields(queue_id=2), b"hello")

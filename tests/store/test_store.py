@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from roquet.errors import Damaged, StoreUnavailable
+from roquet.errors import Damaged, Refused, StoreUnavailable
 from roquet.store.disk import Cold, RealDisk, RealFile
 from roquet.store.store import Store
 from roquet.testing.clock import ManualClock
@@ -402,7 +402,7 @@ class TestFiles:
 
     def test_refuses_a_record_that_no_file_could_hold(self, kit: StoreKit) -> None:
         store = kit.open(mapped_file_size_commit_log=4_096)
-        with pytest.raises(ValueError, match="4096"):
+        with pytest.raises(Refused, match="4096"):
             put(store, body=bytes(5_000))
 
     def test_a_queue_that_starts_mid_file_is_blank_before_its_first_entry(self, kit: StoreKit) -> None:

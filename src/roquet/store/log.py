@@ -15,9 +15,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 
+from roquet.errors import Refused
 from roquet.store.disk import Cold, DiskFile
 from roquet.store.segments import Segments
 from roquet.store.watermark import Watermark
+from roquet.wire.codes import ResponseCode
 from roquet.wire.record import BLANK_MAGIC
 
 #  0        4        8
@@ -148,7 +150,8 @@ class CommitLog:
     def _roll(self, size: int) -> int:
         """Close the file with a blank record and go on in the next. Returns where a record of this size stands."""
         if size + BLANK_SIZE > self.segments.size:
-            raise ValueError(f"record of {size} bytes, a log file holds {self.segments.size}")
+            what = f"a record of {size} bytes does not fit into a log file of {self.segments.size}; raise mappedFileSizeCommitLog"
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {what}")
         left = self._segment_end - self.end
         if left:
             # Only 8 bytes are written, and they always fit: every record leaves that much room behind it.
