@@ -96,7 +96,7 @@ BROKER_HARMLESS = harmless(
             flushConsumerOffsetHistoryInterval=60000 highSpeedMode=false maxDelayTime=40 putMsgIndexHightWater=600000
             commercialEnable=true commercialTimerCount=1 commercialTransCount=1 commercialBigCount=1 commercialBaseCount=1
             """,
-        "every registration is whole, so that a name server never has less than the broker": "forceRegister=true",
+        "the registration of every period is whole, whether something changed or not": "forceRegister=true",
         "what is sent is copied once, from the page cache": "transferMsgByHeap=true",
         "counters are cheap here: they are always kept, and go with their topic or group": """
             enableDetailStat=true autoDeleteUnusedStats=false enableScheduleMessageStats=true

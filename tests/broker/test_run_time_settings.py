@@ -11,7 +11,6 @@ import pytest
 
 from roquet.settings import BrokerSettings, table
 from roquet.store.retention import HOUR_MS, LogFile, decide
-from roquet.wire.bodies import RegisterBrokerBody
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 
@@ -93,7 +92,7 @@ def _(whole: Whole) -> None:
     assert send(whole, "One") == 17
     change(whole, autoCreateTopicEnable="true")
     assert send(whole, "One") == 0
-    assert "TBW102" in RegisterBrokerBody(whole.broker.topics.table(), []).topics.topic_config_table
+    assert b"TBW102" in whole.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body
     change(whole, autoCreateTopicEnable="false")
     assert send(whole, "Two") == 17
     change(whole, autoCreateTopicEnable="true")
@@ -163,6 +162,12 @@ def _(whole: Whole) -> None:
     change(whole, acceptGroupsMax=1)
     assert whole.ask(11, pull_fields(consumerGroup="new")).code != 0
     assert whole.broker.groups.find("new") is None
+
+
+@scene("newNamesPerSecond")
+def _(whole: Whole) -> None:
+    change(whole, newNamesPerSecond=1)
+    assert 0 < [send(whole, f"New{number}") for number in range(500)].count(2) < 500
 
 
 # Waiting and timing

@@ -308,7 +308,9 @@ class Topics:
         """What automatic topics are made from is now as the settings say, and the name servers hear of it."""
         wanted = self._default_topic()
         if wanted is not None and self._table.get(DEFAULT_TOPIC) != wanted:
-            self.put(wanted)
+            self._table[DEFAULT_TOPIC] = wanted  # not through `put`: the settings have changed already, and no limit may refuse it now
+            self._make_doors(wanted)
+            self._next_version([DEFAULT_TOPIC], None)
 
     def _make_doors(self, topic: Topic) -> None:
         name = topic.name
