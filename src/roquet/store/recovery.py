@@ -433,7 +433,7 @@ class Recovery:
             self._doubted[queue] = found
 
     def _is_blank(self, queue: ConsumeQueue, number: int) -> bool:
-        """Do nothing but blanks stand from this number on? Of a hole that names a record nobody can say whether its number was given again."""
+        """Do nothing but blanks stand from this number on? Of a hole that names a record nobody knows whether its number was given again."""
         at = queue.next
         while at > max(number, queue.first) and (entry := _entry(queue, at - 1)) is not None and entry[1] == BLANK_SIZE:
             at -= 1
