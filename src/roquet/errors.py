@@ -20,6 +20,13 @@ class Refused(RoquetError):
         self.remark = remark
 
 
+class Unstorable(Refused):
+    """A message that the log could not give back after a restart: never stored, whatever way it came. The text says what to change."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(13, f"the message is illegal: {why}")
+
+
 class Broken(RoquetError):
     """Bytes that break the protocol. The next boundary is unknowable, so the connection must be closed."""
 

@@ -36,8 +36,9 @@ def heartbeat(*groups: str, client_id: str = "c") -> Command:
 
 
 def ask(whole: Whole, peer: FakePeer, command: Command) -> Command:
+    answers = whole.broker.sender.begin(peer)
     whole.broker.handle(peer, command)
-    whole.broker.sender.finish(peer)
+    whole.broker.sender.finish(answers)
     (answer,) = [one for one in peer.take() if one.is_response]
     return answer
 

@@ -133,6 +133,10 @@ def test_records_of_deleted_and_made_again_topics_are_remarks(kit: StoreKit) -> 
     Path(kit.root, "config", "topics.json").write_text(json.dumps({"topicConfigTable": {"Again": {}, "Stays": {}}}))
     report = checked(str(kit.root))
     assert report.problems == {}
+    assert report.remarks == {"deleted topic": 10}
+    Path(kit.root, "config", "deletedTopics.json").unlink()  # as in a directory of Apache's
+    report = checked(str(kit.root))
+    assert report.problems == {}
     assert report.remarks == {"deleted topic": 5, "replaced": 5}
 
 

@@ -152,8 +152,10 @@ def test_a_blank_at_a_file_s_end_that_is_damaged_does_not_hide_the_next_file(kit
 
 def test_a_message_with_zeros_in_its_properties_that_is_in_the_log_hides_nothing(kit: StoreKit) -> None:
     store = kit.open(flush_disk_type="SYNC_FLUSH")
-    put(store, topic="Odd", body=b"odd", properties="a\0b\x01c\x02")
-    put(store, topic="Odd", body=b"odder", properties="TAGS\x01t\0\x02")
+    # As earlier versions took them; today they are refused, so the zeros come into what was staged.
+    put(store, topic="Odd", body=b"odd", properties="a0b\x01c\x02")
+    put(store, topic="Odd", body=b"odder", properties="TAGS\x01t0\x02")
+    store.log.staged[:] = [piece.replace(b"a0b", b"a\0b").replace(b"t0\x02", b"t\0\x02") for piece in store.log.staged]
     for n in range(200):
         put(store, body=b"%d" % n)
     store.commit()

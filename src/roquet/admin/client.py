@@ -46,7 +46,7 @@ from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.names import DEFAULT_TOPIC
-from roquet.wire.record import decode_records
+from roquet.wire.record import decode_readable, decode_records
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -564,7 +564,7 @@ class Admin:
             found = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
             answer = await self.call(address, RequestCode.QUERY_MESSAGE, header, accept=found)
             # The index knows hashes only: another key or topic may share one, so callers compare.
-            records = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            records, _ = decode_readable(answer.body) if answer.code == ResponseCode.SUCCESS else ([], [])
             return [ReceivedMessage(record, masters[address]) for record in records if record.topic == topic]
 
         answers = await self._from_all(masters, one)

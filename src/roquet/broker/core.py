@@ -66,6 +66,8 @@ HOT = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_ME
 SENDS = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 WITH_REGION = SENDS | {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 """Whose answers carry the region and the trace switch, refusals too."""
+ALONE = frozenset((RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.CLEAN_UNUSED_TOPIC))
+"""Requests before which everything is written: what was sent to a topic in the same read is deleted with it."""
 FETCHES_MAX = 4_096
 """Reads from disk under way at once; beyond that a request is told that the broker is busy."""
 ATTEMPTS_MAX = 256
@@ -144,7 +146,8 @@ class Broker:
         self.sender.on_retry_topic = self.retries.on_send
         self.writer.diversions.append(self.timers.divert)
         self.writer.diversions.append(self.delays.divert)  # the last one: transactions, timers, delay
-        self.admin.runtime_rows += [self.sender.runtime_rows, self.delays.runtime_rows]
+        self.admin.runtime_rows += [self.sender.runtime_rows, self.delays.runtime_rows, self.store.mender.runtime_rows]
+        self.store.mender.on_hole = self._tell_of_hole
         self.topics.changed = self.registration.tell
         self.store.on_counted = self.stats.put
         self.topics.on_delete += [self.stats.forget_topic, self.offsets.remove_topic, self.filters.forget_topic]
@@ -228,6 +231,10 @@ class Broker:
                 now_ms,
             )
 
+    def _tell_of_hole(self, text: str) -> None:
+        count = self.store.mender.unreadable
+        self.notices.warn("unreadable messages", f"{count} messages cannot be read since the start. The last: {text}", self.clock.now_ms())
+
     def listening(self, address: str, store_host: bytes, ha_address: str = "") -> None:
         """The address that clients use is known: message ids and registrations carry it."""
         self.store.store_host = store_host
@@ -282,31 +289,45 @@ class Broker:
         rest: list[Frame] | None = None
         over = steady_ms() >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
         left = iter(frames)
-        for frame in left:
-            form, header, body = frame
-            try:
-                if form == JSON:
-                    head: Any = orjson.loads(header)
-                    # The hot path, spelled out: a plain JSON send touches no object of ours but its queue.
-                    if head["code"] in HOT and sender.take(head.get("extFields"), head.get("opaque"), head.get("flag"), body, peer.host):
-                        continue
-                    command = from_json(head, body)
-                else:
-                    command = decode(frame)
-            except (Broken, ValueError, KeyError, TypeError, AttributeError) as error:
-                peer.close(f"bad header: {error!r}")
-                break
-            if over:
-                rest = [frame, *left]
-                break
-            self.handle(peer, command)
-            over = steady_ms() >= until_ms
-            if peer.closed:
-                break  # it does not read, or is gone: what else it asked for is of no use to anybody
-            if self._jobs and peer in self._jobs:
-                rest = list(left)
-                break
-        sender.finish(peer)
+        answers = sender.begin(peer)
+        frame: Frame | None = None
+        try:
+            for frame in left:
+                form, header, body = frame
+                try:
+                    if form == JSON:
+                        head: Any = orjson.loads(header)
+                        get = head.get
+                        # The hot path, spelled out: a plain JSON send touches no object of ours but its queue.
+                        if head["code"] in HOT and sender.take(get("extFields"), get("opaque"), get("flag"), body, peer.host):
+                            continue
+                        command = from_json(head, body)
+                    else:
+                        command = decode(frame)
+                except (Broken, ValueError, KeyError, TypeError, AttributeError) as error:
+                    peer.close(f"bad header: {error!r}")
+                    break
+                if over:
+                    rest = [frame, *left]
+                    break
+                if command.code in ALONE:
+                    sender.finish(answers)
+                    answers = sender.begin(peer)
+                self.handle(peer, command)
+                over = steady_ms() >= until_ms
+                if peer.closed:
+                    break  # it does not read, or is gone: what else it asked for is of no use to anybody
+                if self._jobs and peer in self._jobs:
+                    rest = list(left)
+                    break
+        except Exception as error:  # a mistake of ours
+            log.exception("! a request from %s failed: what came with it in one read is not stored", peer.address)
+            sender.abandon(answers, f"{type(error).__name__}: {error}")
+            if frame is not None:
+                command = decode(frame)
+                self._reply(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
+            return self.receive(peer, list(left), until_ms)
+        sender.finish(answers)
         return rest
 
     def handle(self, peer: Peer, command: Command, attempt: int = 0) -> None:
@@ -315,6 +336,7 @@ class Broker:
             self.members.answer(peer, command)
             return
         self.newcomers.peer = peer
+        mark = self.store.log.end
         try:
             if command.code in SENDS:
                 self.sender.accept(peer, command)
@@ -326,6 +348,7 @@ class Broker:
                 return
             reply = result
         except Cold as cold:
+            self.store.undo(mark)
             if attempt >= ATTEMPTS_MAX:
                 reply = command.reply(ResponseCode.SYSTEM_BUSY, "the data could not be read from disk in time, try again")
             else:
@@ -336,10 +359,13 @@ class Broker:
                 else:
                     return
         except Exception as error:
+            self.store.undo(mark)
             reply = self._failed(peer, command, error)
         self._reply(peer, command, reply)
 
     def _failed(self, peer: Peer, command: Command, error: Exception) -> Command:
+        if isinstance(error, StoreUnavailable):
+            error = self.sender.not_stored(str(error))
         if isinstance(error, Refused):
             return command.reply(error.code, error.remark, self.sender.region_fields() if command.code in WITH_REGION else None)
         log.error("! request %d from %s failed", command.code, peer.address, exc_info=error)
@@ -402,8 +428,12 @@ class Broker:
         if not peer.closed:
             self.store.begin(self.clock.now_ms())
             self._until_ms = FOREVER
-            self.handle(peer, command, attempt)
-            self.sender.finish(peer)
+            if self.sender.serves(peer):  # the disk was so fast that its batch is still under way
+                self.handle(peer, command, attempt)
+            else:
+                answers = self.sender.begin(peer)
+                self.handle(peer, command, attempt)
+                self.sender.finish(answers)
 
     def _unknown(self, command: Command) -> Command:
         later = NOT_YET.get(command.code, "")
@@ -425,19 +455,13 @@ class Broker:
 
         self.reading.run(cold.fetch, done)
 
-    def _commit(self) -> None:
-        """Write what was put outside a batch of frames (events of the broker's own)."""
-        try:
-            self.store.commit()
-        except StoreUnavailable as error:
-            log.warning("an event of the broker's own was not stored: %s", error)
-
     def disconnected(self, peer: Peer) -> None:
         self._jobs.pop(peer, None)
         self.puller.disconnected(peer)
         self.members.disconnected(peer)
 
     def tick(self, now_ms: int) -> None:
+        """What a part stages in its tick is committed at its end, or undone with it: it is nobody else's."""
         stepped_ms = self.store.wall.look()
         if stepped_ms:
             log.warning(
@@ -452,9 +476,13 @@ class Broker:
         for part in self._ticking:
             try:
                 part.tick(now_ms)
+                self.store.commit()
+            except StoreUnavailable as error:
+                self.store.undo()
+                log.warning("%s could not store what was due, it is tried again: %s", type(part).__name__, error)
             except Exception:
+                self.store.undo()
                 log.exception("! tick of %s failed", type(part).__name__)  # the others go on
-        self._commit()
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.registration.address or 'not listening'} {self.store!r}>"

@@ -41,6 +41,7 @@ from roquet.store.documents import Document
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, delay_level, queue_tag
 from roquet.store.queue import ENTRY, ConsumeQueue
 from roquet.store.recovery import first_at_or_after
+from roquet.store.scan import RECORD_MIN
 from roquet.store.store import Store
 from roquet.wire import fastjson
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -232,6 +233,8 @@ class Delays:
                 if not raw:
                     break
                 for position, size, due_ms in ENTRY.iter_unpack(raw):
+                    if size < RECORD_MIN:  # damaged: the log may have the message all the same
+                        position, size, due_ms = self.store.mender.entry(queue, at) or (0, BLANK_LENGTH, 1)
                     if due_ms <= 0:  # no time but the address of one (upstream's enableConsumeQueueExt): made again from the record
                         due_ms = self._due_by_record(level, position, size)
                     if self._waits(level, due_ms, now_ms, position):
@@ -243,6 +246,9 @@ class Delays:
                         behind = islice(ENTRY.iter_unpack(raw), at - start + 1, at - start + 1 + AHEAD_MAX)
                         due = [(place, length) for place, length, when in behind if when <= now_ms and length != BLANK_LENGTH]
                         raise self.store.log.together(cold, due) from None
+                    if record is None and size != BLANK_LENGTH:
+                        mended = self.store.mender.entry(queue, at)
+                        record = None if mended is None or mended[0] == position else self._record(mended[0], mended[1])
                     draft = None if record is None else self._draft(record, level)
                     budget.take(size if draft is not None and self._put(draft, level, at) else 0)
                     at += 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from functools import partial
 
 import orjson
 
@@ -71,7 +72,8 @@ class Offsets:
         self._due_ms = 0
         self._due = False
         self._settling: list[str] | None = None  # a save is being prepared: what of `_dirty` is still to be made for it
-        self._saving: tuple[list[str], int] | None = None  # waits for a flush of the log so far: progress must not be safer than messages
+        # (the texts, how far the log must be flushed first, deleted topics they lack): progress must not be safer than messages
+        self._saving: tuple[list[str], int, set[str]] | None = None
         self._waiting: list[Done] = []  # for the next save
         self._told: list[Done] = []  # when the save that is prepared or under way is done
 
@@ -87,6 +89,7 @@ class Offsets:
             self._entries = sum(map(len, self._table.values()))
 
     def open(self) -> None:
+        self._forget_deleted()
         if self.store.crashed:
             self._hold_back()
         self._dirty = dict.fromkeys(self._table)
@@ -103,6 +106,16 @@ class Offsets:
                 if offset > end:
                     log.warning("%s/%d: progress of %s is put back from %d to the queue's end, %d", topic, queue_id, key, offset, end)
                     queues[queue_id] = end
+
+    def _forget_deleted(self) -> None:
+        """Of topics that were deleted, where a crash came before this file could say so: made again, they count from 0."""
+        deletions = self.store.deletions
+        if self.store.crashed:
+            for topic, deletion in deletions.table.items():
+                if not deletion.progress:
+                    self.remove_topic(topic)
+        else:
+            deletions.progress_saved(set(deletions.table))
 
     # Progress
 
@@ -197,10 +210,10 @@ class Offsets:
         if self._settling is not None:
             self._settle_some(TEXTS_A_TURN)
         if self._saving is not None and not self.document.busy:
-            texts, end = self._saving
+            texts, end, deleted = self._saving
             if self.store.log.flushed.value >= end or self.store.failed:
                 self._saving = None
-                self.document.save_later(lambda: lambda: encode_pretty(texts), self.background, self._was_saved)
+                self.document.save_later(lambda: lambda: encode_pretty(texts), self.background, partial(self._was_saved, deleted))
 
     def _begin(self) -> None:
         if self._dirty or self._unsaved:
@@ -216,9 +229,11 @@ class Offsets:
         del self._settling[:most]
         if not self._settling:
             self._settling = None
-            self._saving = list(self._texts.values()), self.store.log.written
+            self._saving = list(self._texts.values()), self.store.log.written, set(self.store.deletions.table)
 
-    def _was_saved(self, error: Exception | None) -> None:
+    def _was_saved(self, deleted: set[str], error: Exception | None) -> None:
+        if error is None:
+            self.store.deletions.progress_saved(deleted)
         if error is not None:
             self._unsaved = True
             self.notices.warn("save offsets", f"{self.document.path} could not be written: {error}", self.clock.now_ms())

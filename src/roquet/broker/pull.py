@@ -8,6 +8,7 @@ moves with it. The deadline is checked in `tick`.
 from __future__ import annotations
 
 import logging
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,17 +24,20 @@ from roquet.broker.parking import Parking
 from roquet.broker.scans import BUSY_BYTES, PROBED, Records, Scan, collect, likely_count
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
-from roquet.errors import Refused
+from roquet.errors import Refused, StoreUnavailable
 from roquet.ports import Peer
 from roquet.routing.subscription import BadExpression, TagFilter, is_tag_type, subscribe
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
+from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY, ENTRY_SIZE, ConsumeQueue
+from roquet.store.scan import RECORD_MIN
 from roquet.store.store import Store
 from roquet.wire import headers
 from roquet.wire.codes import Perm, PullFlag, ResponseCode
 from roquet.wire.command import VERSION, Command
 from roquet.wire.names import OFFSET_MOVED_TOPIC
+from roquet.wire.record import MAGIC_V1, MAGIC_V2
 
 log = logging.getLogger("roquet.broker")
 
@@ -52,6 +56,12 @@ AHEAD_MAX = 64
 """Reads that one trip to the disk makes at most, for an answer whose first message is not in memory."""
 BLANK_LENGTH = 0x7FFFFFFF
 """Of an entry that stands for a message that is gone."""
+# size, magic, queue offset of a record
+RECORD_FRONT = struct.Struct(">iI12xq")
+RECORD_EXTRA = 1 << 26
+"""A record may be so much longer than the largest message of today: the limit may have been higher once."""
+Wanted = tuple[int, int, int]
+"""(log offset, size, queue offset) of a record to send."""
 SUSPEND_MS_MAX = 60_000
 WAKES_MAX = 500
 """Parked pulls that one message, or one tick, wakes. The others follow tick by tick."""
@@ -147,6 +157,7 @@ class Puller:
         self.memory_bytes = memory_bytes
         self.parking = Parking()
         self.pace = Pace()
+        self.record_max = settings.max_message_size + RECORD_EXTRA
         self.scanned_at = -1  # end of the log at the last scan, -1 before the first
         self._woken_later: deque[Pull] = deque()  # there are messages for them, and too many of them for one turn
         self._held: deque[tuple[Pull, Callable[[], None] | None]] = deque()
@@ -290,6 +301,10 @@ class Puller:
                 self._answer_or_park(pull, then, attempt)
             except Refused as refused:
                 pull.peer.send(pull.command.reply(refused.code, refused.remark).encode())
+            except Exception as error:  # whoever wrote what it waited for, or whose tick it is, has nothing to do with it
+                log.exception("! a waiting pull of %s from %s/%d failed", pull.peer.address, pull.topic, pull.queue_id)
+                if not pull.peer.closed:
+                    pull.peer.send(pull.command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}").encode())
 
     def _look(self, pull: Pull) -> Found:
         queue = self.store.find_queue(pull.topic, pull.queue_id)
@@ -316,14 +331,21 @@ class Puller:
         count_max = scan.entries_max(offset, last, filtered=tags is not None or judge is not None)
         if judge is not None:
             raw = queue.read(offset, min(count_max, max(1, WORK_MAX // judge.cost)))
-            taken, judged = self._judge(raw, judge, count_max, bytes_max)
+            try:
+                taken, judged = self._judge(raw, judge, count_max, bytes_max, pull)
+            except (LookupError, Odd):
+                taken, judged = self._judge(self._cleaned(queue, offset, raw), judge, count_max, bytes_max, pull)
             found = Found(Status.FOUND, offset + judged, first, last, len(taken), taken)
             found.sizes = b"".join([len(record).to_bytes(4, "big") for record in taken])
         else:
             if tags is None:
                 count_max = likely_count(queue.read(offset, PROBED), bytes_max, count_max)
             raw = queue.read(offset, count_max)
-            records = collect(self.store.log, raw, None if tags is None else tags.codes, bytes_max)
+            codes = None if tags is None else tags.codes
+            try:
+                records = collect(self.store.log, raw, codes, bytes_max, offset)
+            except (LookupError, Odd):
+                records = collect(self.store.log, self._cleaned(queue, offset, raw), codes, bytes_max, offset)
             found = Found(Status.FOUND, offset + records.judged, first, last, len(records.sizes), scanned=records)
         if not raw:
             return self._step_over(queue, offset, first, last)
@@ -332,6 +354,10 @@ class Puller:
             found.status = Status.MESSAGE_WAS_REMOVING if tags is None and judge is None else Status.NO_MATCHED_MESSAGE
         return found
 
+    def _cleaned(self, queue: ConsumeQueue, offset: int, raw: bytes) -> bytes:
+        """The first of these entries, damaged ones mended or blank."""
+        return self.store.mender.clean(queue, offset, raw)
+
     def _step_over(self, queue: ConsumeQueue, offset: int, first: int, last: int) -> Found:
         """Nothing where something should be: step over the file, as upstream does."""
         step = queue.segments.size // ENTRY_SIZE
@@ -339,6 +365,7 @@ class Puller:
 
     def _read(self, pull: Pull, queue: ConsumeQueue, first: int, last: int) -> Found:
         settings, offset, judge = self.settings, pull.offset, pull.judge
+        self.record_max = settings.max_message_size + RECORD_EXTRA
         accepts = None if pull.tags is None else pull.tags.takes_hash
         count_max = min(settings.max_transfer_count_on_message_in_memory, pull.count_max)
         scan = count_max if accepts is None and judge is None else max(SCAN_MAX, count_max)
@@ -353,10 +380,19 @@ class Puller:
             # Far from the tail, answers are smaller: they come from the disk.
             count_max = min(count_max, settings.max_transfer_count_on_message_in_disk)
             size_max = min(size_max, settings.max_transfer_bytes_on_message_in_disk)
-        if judge is not None:
-            taken, judged = self._judge(raw, judge, count_max, size_max)
+        try:
+            return self._pick(pull, raw, first, last, count_max, size_max)
+        except (LookupError, Odd):
+            return self._pick(pull, self._cleaned(queue, offset, raw), first, last, count_max, size_max)
+
+    def _pick(self, pull: Pull, raw: bytes, first: int, last: int, count_max: int, size_max: int) -> Found:
+        """What the pull gets of these entries. Raises Odd or LookupError when one of them is damaged."""
+        offset = pull.offset
+        if pull.judge is not None:
+            taken, judged = self._judge(raw, pull.judge, count_max, size_max, pull)
             return Found(Status.FOUND if taken else Status.NO_MATCHED_MESSAGE, offset + judged, first, last, len(taken), taken)
-        wanted, judged = self._choose(raw, accepts, count_max, size_max)
+        accepts = None if pull.tags is None else pull.tags.takes_hash
+        wanted, judged = self._choose(raw, accepts, count_max, size_max, offset)
         if not wanted:
             status = Status.MESSAGE_WAS_REMOVING if accepts is None else Status.NO_MATCHED_MESSAGE
             return Found(status, offset + judged, first, last)
@@ -366,32 +402,49 @@ class Puller:
         return Found(Status.FOUND, offset + judged, first, last, count, records)
 
     def _choose(
-        self, raw: bytes, accepts: Callable[[int], bool] | None, count_max: int, size_max: int
-    ) -> tuple[list[tuple[int, int]], int]:
-        """(log offset, size) of the records to send, and how many entries were judged. The first is sent whatever its size."""
-        start, size = self.store.log.start, 0
-        wanted: list[tuple[int, int]] = []
+        self, raw: bytes, accepts: Callable[[int], bool] | None, count_max: int, size_max: int, offset: int
+    ) -> tuple[list[Wanted], int]:
+        """The records to send, and how many entries were judged. The first is sent whatever its size. Raises Odd."""
+        start, record_max, size, before = self.store.log.start, self.record_max, 0, 0
+        wanted: list[Wanted] = []
         judged = 0
         for position, length, tag in ENTRY.iter_unpack(raw):
-            if (accepts is None or accepts(tag)) and position >= start and length != BLANK_LENGTH:
+            if length == BLANK_LENGTH:
+                judged += 1
+                continue
+            if not RECORD_MIN <= length <= record_max or position < before:  # places rise along a queue
+                raise Odd
+            before = position
+            if position >= start and (accepts is None or accepts(tag)):
                 size += length
                 if wanted and (size > size_max or len(wanted) >= count_max):
                     break
-                wanted.append((position, length))
+                wanted.append((position, length, offset + judged))
             judged += 1
+        if before > self.store.log.written:
+            raise Odd
         return wanted, judged
 
-    def _judge(self, raw: bytes, judge: Judge, count_max: int, size_max: int) -> tuple[list[bytes | memoryview], int]:
+    def _judge(self, raw: bytes, judge: Judge, count_max: int, size_max: int, pull: Pull) -> tuple[list[bytes | memoryview], int]:
         """The records whose properties the judge takes, and how many entries were judged. The first is sent whatever its size.
 
-        Stops where the next ones must be read from disk, so that what was judged stays judged. Raises Cold at the first entry.
+        Stops where the next ones must be read from disk, so that what was judged stays judged. Raises Cold at the first entry, and Odd
+        where an entry is damaged.
         """
         read, takes, log_start = self.store.log.read, judge.takes, self.store.log.start
-        entries = [(position, length) for position, length, _ in ENTRY.iter_unpack(raw)]
+        entries = [(position, length, pull.offset + number) for number, (position, length, _) in enumerate(ENTRY.iter_unpack(raw))]
+        before = 0
+        for position, length, _ in entries:
+            if length != BLANK_LENGTH:
+                if not RECORD_MIN <= length <= self.record_max or position < before:
+                    raise Odd
+                before = position
+        if before > self.store.log.written:
+            raise Odd
         taken: list[bytes | memoryview] = []
         size = spent = at = 0
         while at < len(entries) and spent < JUDGED_BYTES_MAX:
-            start, length = entries[at]
+            start, length, _ = entries[at]
             if start < log_start or length == BLANK_LENGTH:
                 at += 1
                 continue
@@ -403,8 +456,10 @@ class Puller:
                     break
                 raise self.store.log.together(cold, self._spans_after(entries, upto)) from None
             spent += stop - start
-            for position, length in entries[at:upto]:
+            for position, length, number in entries[at:upto]:
                 begin = position - start
+                if RECORD_FRONT.unpack_from(data, begin) not in ((length, MAGIC_V1, number), (length, MAGIC_V2, number)):
+                    raise Odd
                 try:
                     matches = takes(data, properties_at(data, begin), begin + length)
                 except IndexError:  # no record: damaged, so nobody's
@@ -419,22 +474,22 @@ class Puller:
                     return taken, at
         return taken, at
 
-    def _span(self, entries: list[tuple[int, int]], at: int) -> tuple[int, int]:
+    def _span(self, entries: list[Wanted], at: int) -> tuple[int, int]:
         """What to read together with entry `at`: where in the log it ends, and the first entry that is not in it."""
         size = self.store.log.segments.size
-        start, length = entries[at]
+        start, length, _ = entries[at]
         stop = start + length
         limit = start - start % size + size  # a read stays inside one file
         upto, count = at + 1, len(entries)
         while upto < count:
-            position, length = entries[upto]
-            if position - stop > GAP_MAX or position + length - start > SPAN_MAX or position >= limit:
+            position, length, _ = entries[upto]
+            if not 0 <= position - stop <= GAP_MAX or position + length - start > SPAN_MAX or position >= limit:
                 break
             stop = position + length
             upto += 1
         return stop, upto
 
-    def _spans_after(self, entries: list[tuple[int, int]], at: int) -> Iterator[tuple[int, int]]:
+    def _spans_after(self, entries: list[Wanted], at: int) -> Iterator[tuple[int, int]]:
         """(log offset, size) of the reads that follow, as many as are worth one trip to the disk."""
         size, log_start = 0, self.store.log.start
         for _ in range(AHEAD_MAX):
@@ -447,10 +502,10 @@ class Puller:
             size += stop - start
             yield start, stop - start
 
-    def _records(self, wanted: list[tuple[int, int]]) -> tuple[list[bytes | memoryview], int]:
+    def _records(self, wanted: list[Wanted]) -> tuple[list[bytes | memoryview], int]:
         """The records, and how many: up to the first that is not in memory. Those that stand near each other in the log come with
-        one read. Raises Cold when that is the first of all."""
-        read = self.store.log.read
+        one read. Raises Cold when that is the first of all, and Odd when one is not what its entry says."""
+        read, front = self.store.log.read, RECORD_FRONT.unpack_from
         records: list[bytes | memoryview] = []
         at, count = 0, len(wanted)
         while at < count:
@@ -462,10 +517,12 @@ class Puller:
                 if at:
                     break
                 raise self.store.log.together(cold, self._spans_after(wanted, upto)) from None
-            if upto - at == 1:
-                records.append(data)
-            else:
-                records += [data[position - start : position - start + length] for position, length in wanted[at:upto]]
+            for position, length, number in wanted[at:upto]:
+                begin = position - start
+                size, magic, queue_offset = front(data, begin)
+                if size != length or queue_offset != number or (magic != MAGIC_V1 and magic != MAGIC_V2):
+                    raise Odd
+                records.append(data[begin : begin + length])
             at = upto
         return records, at
 
@@ -518,7 +575,10 @@ class Puller:
         )
         properties = f"TAGS\x01{pull.group}\x02KEYS\x01{pull.group}"
         now_ms, host = self.store.now_ms, self.store.store_host
-        self.store.put(queue, body.encode(), properties, sys_flag=0, flag=0, born_ms=now_ms, born_host=host)
+        try:
+            self.store.put(queue, body.encode(), properties, sys_flag=0, flag=0, born_ms=now_ms, born_host=host)
+        except (Refused, StoreUnavailable) as error:  # a record for people: the answer does not depend on it
+            log.warning("= the event was not stored: %s", error)
 
     # Long polling
 

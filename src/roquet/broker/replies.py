@@ -11,17 +11,17 @@ from __future__ import annotations
 from roquet.broker.handler import Handler
 from roquet.broker.members import Members
 from roquet.broker.send import KEPT_FLAGS, Sender, too_large
-from roquet.broker.writer import check_properties
 from roquet.errors import Refused, RoquetError
 from roquet.message import Property, host_text
 from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
+from roquet.store.storable import check_properties
 from roquet.store.store import Store
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.headers import PushReplyHeader, SendHeader, SendResponseHeader, decode, encode
 from roquet.wire.ids import offset_message_id
-from roquet.wire.record import decode_properties, encode_properties
+from roquet.wire.record import decode_properties, join_properties
 
 NOT_STORED = "0"
 """The message id of a reply that was only passed on: clients cannot do without one."""
@@ -46,7 +46,7 @@ class Replies:
         text = header.properties or ""
         if len(command.body) > self.settings.max_message_size:
             raise too_large(len(command.body), self.settings.max_message_size)
-        check_properties(text)
+        check_properties(text.encode())
         queue = self.sender.destination(header, peer)
         message_id, queue_offset = NOT_STORED, 0
         if self.settings.store_reply_message_enable:
@@ -106,7 +106,7 @@ class Replies:
             born_host=host_text(peer.host),
             store_host=host_text(self.store.store_host),
             store_timestamp=now_ms,
-            properties=encode_properties({Property.PUSH_REPLY_TIME: str(now_ms)} | properties),
+            properties=join_properties({Property.PUSH_REPLY_TIME: str(now_ms)} | properties),
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
         )

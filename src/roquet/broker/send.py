@@ -16,13 +16,14 @@ import numpy as np
 
 from roquet.broker.flow import Flow
 from roquet.broker.topics import Topic, Topics
-from roquet.broker.writer import PROPERTIES_MAX, Diversion, Draft, Writer, check_properties
+from roquet.broker.writer import Diversion, Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.ports import Peer
 from roquet.settings import BrokerSettings
 from roquet.store.batch import Batch, Longs
 from roquet.store.fanout import KEYS_MAX, index_keys, property_of, tag_hash
 from roquet.store.queue import ConsumeQueue
+from roquet.store.storable import PROPERTIES_MAX
 from roquet.store.store import Message as BatchedMessage
 from roquet.store.store import Store
 from roquet.store.texts import Texts
@@ -82,8 +83,28 @@ def prefix(size: int) -> bytes:
 PREFIXES = [prefix(size) for size in range(1_500)]
 
 
+class Answers:
+    """What one batch of frames staged for one peer, to be answered when it is stored: `plain` by the hot path, `sent` by all
+    others, `no_wait` the part that does not wait for the flush. Made for one batch, gone with its end: they can reach nobody else."""
+
+    __slots__ = ("no_wait", "peer", "plain", "sent")
+
+    def __init__(self, peer: Peer | None) -> None:
+        self.peer = peer
+        self.plain: list[Plain] = []
+        self.sent: list[Sent] = []
+        self.no_wait: list[Sent] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.plain or self.sent or self.no_wait)
+
+
+NOBODY = Answers(None)
+"""Between batches."""
+
+
 class Sender:
-    """State: `_plain` and `_sent` are what this batch of frames staged, `_no_wait` the part that does not wait for the flush."""
+    """State: `_answers` belong to the batch of frames under way."""
 
     def __init__(self, store: Store, topics: Topics, writer: Writer, flow: Flow, settings: BrokerSettings, random: Random) -> None:
         self.store = store
@@ -106,9 +127,7 @@ class Sender:
         """Sends that were refused because they could not be stored."""
         self.cluster_property = f"CLUSTER\x01{settings.broker_cluster_name}"
         self._usual_suffix = f"\x02WAIT\x01true\x02{self.cluster_property}"
-        self._plain: list[Plain] = []
-        self._sent: list[Sent] = []
-        self._no_wait: list[Sent] = []
+        self._answers = NOBODY
         self._known: dict[str, int] = {}
         """Property texts seen before that are more than kept: a tag -> its hash. They repeat with every message."""
         self._host_id = ""
@@ -154,7 +173,7 @@ class Sender:
                     kept.append(item)
                 elif item != "WAIT\x01true":
                     name, _, value = item.partition("\x01")
-                    if name in UNUSUAL or not value or "\0" in value:
+                    if name in UNUSUAL or not value:
                         return False
                     if name == "TAGS":
                         tag = tag_hash(value)
@@ -165,22 +184,25 @@ class Sender:
                     kept.append(item)
             kept.append(self.cluster_property)
             properties = "\x02".join(kept).encode()
-            if len(properties) > PROPERTIES_MAX:
-                return False
             user_flag = int(fields["h"])
             if not -0x80000000 <= user_flag <= 0x7FFFFFFF:
                 return False
-        except (KeyError, ValueError, AttributeError, TypeError, Refused):
+        except (KeyError, ValueError, AttributeError, TypeError):
             return False
-        offset, queue_offset = self.store.put_derived(queue, body, properties, tag, keys, sys_flag, user_flag, born_ms, born_host)
-        self._plain.append((opaque, queue.queue_id, queue_offset, self._id % offset))
+        except (Refused, StoreUnavailable):  # of a batch
+            return False
+        try:
+            offset, queue_offset = self.store.put_derived(queue, body, properties, tag, keys, sys_flag, user_flag, born_ms, born_host)
+        except (Refused, StoreUnavailable):
+            return False
+        self._answers.plain.append((opaque, queue.queue_id, queue_offset, self._id % offset))
         return True
 
     def _take_batch(
         self, queue: ConsumeQueue, header_properties: str, opaque: int, body: bytes, sys_flag: int, born_ms: int, born_host: bytes
     ) -> bool:
         """The same for a batch. Upstream stores each message's properties as they came, and adds those of the whole batch."""
-        if "WAIT\x01false" in header_properties or "\0" in header_properties:
+        if "WAIT\x01false" in header_properties:
             return False
         for name in SPECIAL_MARKS:
             if name in header_properties:
@@ -191,14 +213,14 @@ class Sender:
             placed = None if batch is None else self.store.put_columns(queue, batch, sys_flag, born_ms, born_host)
             if placed is not None:
                 offsets, first = placed
-                self._plain.append((opaque, queue.queue_id, first, self._ids(offsets)))
+                self._answers.plain.append((opaque, queue.queue_id, first, self._ids(offsets)))
                 return True
         parts = split_batch(body)
         if asks_for_more(b"\x02".join([properties for _, _, properties in parts])):
             return False
         messages = self._messages(parts, suffix)
         places, first = self.store.put_batch(queue, messages, sys_flag, born_ms, born_host)
-        self._plain.append((opaque, queue.queue_id, first, b",".join([self._id % offset for offset in places])))
+        self._answers.plain.append((opaque, queue.queue_id, first, b",".join([self._id % offset for offset in places])))
         return True
 
     def _columns(self, body: bytes, suffix: str) -> Batch | None:
@@ -248,14 +270,11 @@ class Sender:
         unique, odd = property_of(suffix, "UNIQ_KEY"), "TAGS\x01" in suffix or "KEYS\x01" in suffix
         added = suffix.encode()
         keyless = without_unique_key(suffix) if unique and b"UNIQ_KEY\x01" in every else ""
-        limit = PROPERTIES_MAX - len(added)
         for flag, one, raw in parts:
             try:
                 text = raw.decode()
             except UnicodeDecodeError as error:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"properties in the batch are not UTF-8: {error}") from None
-            if "\0" in text or len(raw) > limit:
-                check_properties(text + suffix)
             more = keyless if keyless and property_of(text, "UNIQ_KEY") else suffix
             tail = added if more is suffix else more.encode()
             properties = raw + tail if raw and raw[-1] != 2 else raw + tail[1:]
@@ -334,13 +353,14 @@ class Sender:
 
     def answer_when_stored(self, command: Command, message_id: str = "") -> None:
         """For requests of other kinds that staged a message: success when it is as safe as a send's, else why not."""
-        self._sent.append((command, 0, 0, message_id, None))
+        self._batch_under_way().sent.append((command, 0, 0, message_id, None))
 
     def _remember(
         self, command: Command, queue_id: int, queue_offset: int, ids: str, properties: str, recall_handle: str | None = None
     ) -> None:
+        answers = self._batch_under_way()
         no_wait = "WAIT\x01false" in properties
-        (self._no_wait if no_wait else self._sent).append((command, queue_id, queue_offset, ids, recall_handle))
+        (answers.no_wait if no_wait else answers.sent).append((command, queue_id, queue_offset, ids, recall_handle))
 
     def _topic_for(self, header: headers.SendHeader, peer: Peer) -> Topic:
         settings, name = self.settings, header.topic
@@ -393,13 +413,28 @@ class Sender:
             "sendThreadPoolQueueCapacity": self.settings.send_thread_pool_queue_capacity,
         }
 
-    # The end of a batch of frames
+    # A batch of frames
 
-    def finish(self, peer: Peer) -> None:
+    def begin(self, peer: Peer) -> Answers:
+        """What is staged from now on is answered to this peer, by `finish` or `abandon`, one of which must follow."""
+        assert self._answers is NOBODY, "a batch of frames began inside another"
+        self._answers = Answers(peer)
+        return self._answers
+
+    def serves(self, peer: Peer) -> bool:
+        """Is a batch of frames of this peer under way?"""
+        return self._answers.peer is peer
+
+    def _batch_under_way(self) -> Answers:
+        if self._answers is NOBODY:
+            raise RuntimeError("a message was staged to be answered, but no batch of frames is under way")
+        return self._answers
+
+    def finish(self, answers: Answers) -> None:
         """Write what was staged, and answer: at once, or when the flush that was promised is done."""
-        plain, sent, no_wait = self._plain, self._sent, self._no_wait
-        if plain or sent or no_wait:  # all of them: what waits for the flush below keeps these lists, also the empty ones
-            self._plain, self._sent, self._no_wait = [], [], []
+        self._answers = NOBODY
+        peer, plain, sent, no_wait = answers.peer, answers.plain, answers.sent, answers.no_wait
+        assert peer is not None
         try:
             self.store.commit()
         except StoreUnavailable as error:
@@ -421,8 +456,15 @@ class Sender:
 
             self.store.log.flushed.when_reached(self.store.log.written, deadline_ms, flushed)
             self._answer(peer, [], no_wait)
-        else:
+        elif answers:
             self._answer(peer, plain, sent + no_wait)
+
+    def abandon(self, answers: Answers, why: str) -> None:
+        """Something went wrong that nobody foresaw: nothing of what was staged happens, and everybody who waits is told."""
+        self._answers = NOBODY
+        self.store.undo()
+        if answers.peer is not None:
+            self._answer(answers.peer, answers.plain, answers.sent + answers.no_wait, ResponseCode.SYSTEM_ERROR, why)
 
     def _answer(self, peer: Peer, plain: list[Plain], sent: list[Sent], code: int = 0, remark: str | None = None) -> None:
         if peer.closed:

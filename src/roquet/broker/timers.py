@@ -37,13 +37,15 @@ import numpy as np
 from roquet.broker.handler import Handler
 from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, Writer
-from roquet.errors import Refused, StoreUnavailable
+from roquet.errors import Refused, StoreUnavailable, Unstorable
 from roquet.ports import Background, Peer
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold, Disk
 from roquet.store.documents import Document
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK
 from roquet.store.queue import ENTRIES, ConsumeQueue
+from roquet.store.scan import RECORD_MIN
+from roquet.store.storable import PROPERTIES_MAX, check_place
 from roquet.store.store import Store
 from roquet.store.timers import (
     GONE,
@@ -64,7 +66,7 @@ from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.headers import RecallMessageHeader, decode
 from roquet.wire.ids import parse_offset_message_id
-from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, TIMER_TOPIC
+from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, TIMER_TOPIC, check_topic
 from roquet.wire.record import BadRecord, Record, decode_properties
 
 log = logging.getLogger("roquet.broker")
@@ -104,6 +106,8 @@ SLACK_MS = 1_000
 """A clock that is put right by less than this moves no timer."""
 READ_GAP = 4_096
 READ_MAX = 1 << 19
+MARKS_MAX = 128
+"""Bytes of properties that are kept free in a timed message for where it goes, and for how often it was moved."""
 SAME_KEY_MAX = 64
 """Timers with one unique key that a cancellation looks at: a producer that tries again may store a message twice."""
 
@@ -255,6 +259,11 @@ class Timers:
             )
         if due <= now_ms:
             return
+        if len(draft.text().encode()) + len(draft.topic) + MARKS_MAX > PROPERTIES_MAX:
+            raise Unstorable(
+                f"maybe msg properties exceed the limit of {PROPERTIES_MAX} bytes, of which {MARKS_MAX} and the topic's name are kept for "
+                "the timer"
+            )
         self.topics.ensure(TIMER_TOPIC, read_queues=1, write_queues=1)
         properties.pop(MOVES, None)
         properties[DUE] = str(due)
@@ -425,7 +434,7 @@ class Timers:
                 self.followed = queue.first
                 continue
             try:
-                entries = np.frombuffer(queue.read(self.followed, stop - self.followed), ENTRIES)
+                entries = self._mended(queue, np.frombuffer(queue.read(self.followed, stop - self.followed), ENTRIES))
                 rows, cleared = self._rows(entries)
             except Cold as cold:
                 self._fetch(cold)
@@ -440,6 +449,16 @@ class Timers:
                 self._moving.pop(offset, None)
             if self._finding or len(self._movable):
                 self._gone_since.update(cleared)
+
+    def _mended(self, queue: ConsumeQueue, entries: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Damaged entries made again from the log, or blank. Raises Cold while they are looked for."""
+        damaged = np.flatnonzero(entries["size"] < RECORD_MIN).tolist()
+        if damaged:
+            entries = entries.copy()
+            for number in damaged:
+                found = self.store.mender.entry(queue, self.followed + number)
+                entries[number] = (0, 0x7FFFFFFF, 0) if found is None else found
+        return entries
 
     def _rows(self, entries: np.ndarray[Any, Any]) -> tuple[Rows, list[int]]:
         """(rows of these entries, offsets of timers that they take back). Raises Cold, and then nothing has happened."""
@@ -574,7 +593,11 @@ class Timers:
             log.error("the timed message at log offset %d is gone from the log and is not delivered", offset)
             return
         properties = record.properties.decode("utf-8", "replace")
-        real, queue_id, kept = unwrap(properties)
+        try:
+            real, queue_id, kept = unwrap(properties)
+        except Refused as refused:  # the directory may be from anywhere
+            log.error("the timed message at log offset %d has no place to go and is not delivered: %s", offset, refused.remark)
+            return
         if self.topics.get(real) is None:
             # Deleted meanwhile, or made by the very send and lost with a crash: who promised delivery cannot tell, and keeps it.
             log.warning("topic %s does not exist, but a timed message for it is due: it is made again", real)
@@ -884,7 +907,7 @@ def read_handle(text: str) -> tuple[str, str]:
 
 
 def unwrap(properties: str) -> tuple[str, int, str]:
-    """(real topic, real queue, properties as delivered) of a timer's properties."""
+    """(real topic, real queue, properties as delivered) of a timer's properties. Raises Refused for a place that cannot be."""
     topic, queue = "", "0"
     kept: list[str] = []
     for item in properties.split("\x02"):
@@ -895,7 +918,10 @@ def unwrap(properties: str) -> tuple[str, int, str]:
             queue = value
         elif name != MOVES:
             kept.append(item)
-    return topic, int(queue) if queue.isdigit() else 0, "\x02".join(kept)
+    check_topic(topic)
+    queue_id = int(queue) if queue.isascii() and queue.isdigit() and len(queue) < 10 else 0
+    check_place(topic, queue_id)
+    return topic, queue_id, "\x02".join(kept)
 
 
 def _first_entry(queue: ConsumeQueue) -> int | None:

@@ -137,6 +137,9 @@ class Topics:
 
     def open(self) -> None:
         """Add the topics every broker has, and those whose messages are here."""
+        for name, deletion in self.store.deletions.table.items():
+            if deletion.topics_version > self.data_version.counter and self._table.pop(name, None) is not None:
+                log.warning("topic %s is in %s, but it was deleted after that was written", name, self.document.path)
         settings = self.settings
         inherit = Perm.READ | Perm.WRITE | Perm.INHERIT
         self._seed(SELF_TEST_TOPIC, 1)
@@ -259,13 +262,20 @@ class Topics:
         self._next_version([topic.name for topic in topics], done)
 
     def delete(self, name: str, done: Done | None = None) -> None:
+        """`done` is called when no crash can bring it back and the name servers know, or with what could not be written."""
         self.doors.pop(name, None)
-        if self._table.pop(name, None) is not None:
+        known = self._table.pop(name, None) is not None
+        if known:
             self.texts.removed(name)
-            self._next_version((), done)
-        elif done is not None:
-            done(None)
-        self.store.delete_topic(name)
+
+        def noted(error: Exception | None) -> None:
+            # Not before: should a crash come between, the topic is still whole, or known to be deleted.
+            if error is None and known:
+                self._next_version((), done)
+            elif done is not None:
+                done(error)
+
+        self.store.delete_topic(name, self.data_version.counter + 1, noted)
         for forget in self.on_delete:
             forget(name)
         self.notices.clear(f"hidden {name}")

@@ -47,20 +47,21 @@ from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
 from roquet.broker.send import Sender
 from roquet.broker.topics import Topics
-from roquet.broker.writer import PROPERTIES_MAX, Draft, Place, Writer
+from roquet.broker.writer import Draft, Place, Writer
 from roquet.errors import Refused
 from roquet.message import Property
 from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
 from roquet.store.queue import ConsumeQueue
+from roquet.store.storable import PROPERTIES_MAX
 from roquet.store.store import Store
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.headers import CheckTransactionHeader, EndTransactionHeader, ResumeCheckHeader, decode, encode
 from roquet.wire.ids import offset_message_id, parse_offset_message_id
 from roquet.wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, check_topic
-from roquet.wire.record import Record, decode_properties, encode_properties
+from roquet.wire.record import BadRecord, Record, decode_properties, join_properties
 
 log = logging.getLogger("roquet.broker")
 
@@ -289,9 +290,10 @@ class Transactions:
                 ResponseCode.SYSTEM_ERROR,
                 f"the transaction of {header.msg_id[:100]} has ended already, or was given up; nothing is changed by this end",
             )
-        if kind == COMMIT:
-            self.writer.put_as_is(committed(record))
-        self._write_op(Ending(at))
+        with self.store.together():  # without its op record the message would be committed again
+            if kind == COMMIT:
+                self.writer.put_as_is(committed(record))
+            self._write_op(Ending(at))
         self.sender.answer_when_stored(command)
         return None
 
@@ -524,21 +526,22 @@ class Transactions:
         properties[Property.TRANSACTION_PREPARED_QUEUE_OFFSET] = str(original)
         draft = Draft.of(record)
         draft.properties, draft.wait_kept = properties, True
+        asked = replace(record, properties=join_properties(properties).encode()) if ask else None
         try:
-            place = self.writer.put_as_is(draft)
+            with self.store.together():
+                place = self.writer.put_as_is(draft)
+                self._write_op(Ending(record.queue_offset, place, original, asked))
         except Refused as refused:  # only a message of Apache's with properties up to the limit
             log.error("half message %d cannot be put again: %s", record.queue_offset, refused.remark)
             self._give_up(record, decode_properties(record.properties), 0)
-            return
-        asked = replace(record, properties=encode_properties(properties).encode()) if ask else None
-        self._write_op(Ending(record.queue_offset, place, original, asked))
 
     def _give_up(self, record: Record, properties: dict[str, str], times: int) -> None:
         self.topics.ensure(CHECK_MAX_TIME_TOPIC, read_queues=1, write_queues=1)
         draft = Draft.of(record)
         draft.topic, draft.queue_id, draft.properties, draft.wait_kept = CHECK_MAX_TIME_TOPIC, 0, without_marks(properties), True
-        self.writer.put_as_is(draft)
-        self._write_op(Ending(record.queue_offset))
+        with self.store.together():
+            self.writer.put_as_is(draft)
+            self._write_op(Ending(record.queue_offset))
         self.given_up += 1
         self.notices.warn(
             "transactions given up",
@@ -576,7 +579,7 @@ class Transactions:
             return
         body = replace(
             record, topic=topic, queue_id=queue_id, queue_offset=copy.queue_offset, physical_offset=copy.log_offset,
-            properties=encode_properties(properties).encode(),
+            properties=join_properties(properties).encode(),
         )  # fmt: skip
         self._turn += 1
         peer = producers[self._turn % len(producers)]
@@ -586,12 +589,12 @@ class Transactions:
 
     def _read(self, queue: ConsumeQueue, offset: int) -> Record | None:
         """None when it is gone, or the entry is a blank one and points to somebody else's. Raises Cold."""
-        entry = queue.entry(offset)
+        entry = self.store.mender.entry(queue, offset)
         if entry is None:
             return None
         try:
             record = Record.decode(self.store.record_at(entry[0]), check_crc=False)
-        except LookupError:
+        except (LookupError, BadRecord):
             return None
         return record if (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, offset) else None
 

@@ -11,12 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from roquet.broker.topics import Topics
-from roquet.errors import Refused
+from roquet.store.storable import check_place
 from roquet.store.store import Store
-from roquet.wire.codes import ResponseCode
 from roquet.wire.record import Record, decode_properties
-
-PROPERTIES_MAX = 32_767
 
 
 @dataclass(slots=True)
@@ -90,7 +87,7 @@ class Writer:
     def put_as_is(self, draft: Draft) -> Place:
         """The same without diversions: the message goes where the draft says."""
         text = draft.text()
-        check_properties(text)
+        check_place(draft.topic, draft.queue_id)
         queue = self.store.queue(draft.topic, draft.queue_id)
         offset, queue_offset = self.store.put(
             queue,
@@ -105,15 +102,3 @@ class Writer:
             store_host=draft.store_host,
         )
         return Place(draft.topic, draft.queue_id, queue_offset, offset)
-
-
-def check_properties(text: str) -> None:
-    """What can be stored, and found again after a crash."""
-    length = len(text.encode())
-    if length > PROPERTIES_MAX:
-        raise Refused(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"the message is illegal, maybe msg properties length {length} exceeds the limit of {PROPERTIES_MAX} bytes.",
-        )
-    if "\0" in text:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, its properties contain a zero character")

@@ -231,7 +231,7 @@ def first_of_two(remark: str, _: int) -> str:
 
 
 def holds_separator(title: str, values: pa.Array, at: int) -> str:
-    return f"{title} {values[at].as_py()!r} holds 0x01 or 0x02, which separate properties"
+    return f"{title} {values[at].as_py()!r} holds 0x00, which cannot be stored, or 0x01 or 0x02, which separate properties"
 
 
 # ---- the parts of a message, over all rows --------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def mapped(batch: pa.RecordBatch, overridden: Mapping[str, pa.Array], refuse: Re
     for side in (names, values):
         refuse_entry(side.is_null(), "has a null in it; leave the entry out")
         refuse_entry(pc.equal(side, ""), "is empty on one side, which the protocol cannot carry; leave the entry out")
-        refuse_entry(separated(side.cast(pa.binary())), "holds 0x01 or 0x02, which separate properties")
+        refuse_entry(separated(side.cast(pa.binary())), "holds 0x00, which cannot be stored, or 0x01 or 0x02, which separate properties")
     chosen = pa.array(keep)
     entries = pc.binary_join_element_wise(names.filter(chosen), values.filter(chosen), "\x01")
     counts = np.bincount(row[keep], minlength=count)
@@ -372,7 +372,8 @@ def join(parts: Sequence[pa.Array], separator: bytes = b"") -> pa.Array:
 
 
 def separated(values: pa.Array) -> pa.Array:
-    return pc.or_(pc.match_substring(values, b"\x01"), pc.match_substring(values, b"\x02"))
+    """Where they hold what a property cannot: one of the two separators, or a zero, which no broker can store."""
+    return pc.match_substring_regex(values, "[\\x00-\\x02]")
 
 
 def blank_is_null(values: pa.Array) -> pa.Array:

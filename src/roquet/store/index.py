@@ -224,16 +224,25 @@ class KeyIndex:
         """Keys that are not in a file yet."""
         return len(self.pending) + sum([len(hashes) for hashes, _, _ in self._hashed])
 
-    def forget_from(self, physical_offset: int) -> None:
-        """Keys from this log offset on that are not in a file yet: what they lead to was not written."""
+    def forget_from(self, physical_offset: int) -> tuple[list[Hashed], list[Pending]]:
+        """Keys from this log offset on that are not in a file yet: what they lead to was not written. Returns them for `take_back`."""
         pending, hashed = self.pending, self._hashed
+        forgotten: tuple[list[Hashed], list[Pending]] = [], []
         while pending and pending[-1][2] >= physical_offset:
-            pending.pop()
+            forgotten[1].append(pending.pop())
         while hashed and hashed[-1][1][-1] >= physical_offset:
             kept = int(hashed[-1][1].searchsorted(physical_offset))
             hashes, offsets, times = hashed.pop()
+            forgotten[0].append((hashes[kept:], offsets[kept:], times[kept:]))
             if kept:
                 hashed.append((hashes[:kept], offsets[:kept], times[:kept]))
+        return forgotten
+
+    def take_back(self, forgotten: tuple[list[Hashed], list[Pending]]) -> None:
+        """What `forget_from` returned counts after all; nothing was added since."""
+        hashed, pending = forgotten
+        self._hashed += reversed(hashed)
+        self.pending += reversed(pending)
 
     def settle(self) -> None:
         """Write what is pending. On OSError (disk full) the rest stays pending, up to PENDING_MAX, and can be tried again."""

@@ -6,20 +6,22 @@ Records are staged during a tick and reach their file with one write in `commit`
     reserve(size) -> offset     where the record will stand (a file that cannot hold it is closed with a blank record)
     staged += record            its bytes, in as many pieces as is handy, exactly that size
     commit()                    one write per file touched, normally one
+    rollback(to)                forget what was staged from there on
 
 Marks, each a number that only rises:  flushed <= written <= end,  and  safe = what consumers may see.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from roquet.errors import Refused
+from roquet.errors import Unstorable
 from roquet.store.disk import Cold, DiskFile
 from roquet.store.segments import Segments
 from roquet.store.watermark import Watermark
-from roquet.wire.codes import ResponseCode
 from roquet.wire.record import BLANK_MAGIC
 
 #  0        4        8
@@ -30,9 +32,18 @@ BLANK = struct.Struct(">iI")
 BLANK_SIZE = BLANK.size
 
 
+class Run(NamedTuple):
+    """What was staged for one file: pieces that stand one after another from log offset `start` on."""
+
+    file: DiskFile
+    base: int
+    start: int
+    pieces: list[bytes]
+
+
 class CommitLog:
-    """State: `_runs` is what this tick staged, as (file, position in it, pieces), `staged` the pieces of the last of them;
-    everything before `written` is in files."""
+    """State: `_runs` is what this tick staged, `staged` the pieces of the last of them; everything before `written` is in files.
+    The first run's file is the one that `written` stands in, and stays open: going back needs no disk."""
 
     def __init__(self, segments: Segments) -> None:
         self.segments = segments
@@ -41,8 +52,10 @@ class CommitLog:
         self.flushed = Watermark()
         self.safe = Watermark()
         self._segment_end = 0
-        self._runs: list[tuple[DiskFile, int, list[bytes]]] = []
+        self._runs: list[Run] = []
         self.staged: list[bytes] = []
+        self.soiled: list[tuple[DiskFile, int, int]] = []
+        """(file, position, size) behind the end where a failed write may have left something."""
 
     def start_at(self, offset: int) -> None:
         """Recovery found the end: go on writing here. What stands here was read back, so it counts as written and safe."""
@@ -52,7 +65,8 @@ class CommitLog:
             self.segments.create(offset - offset % self.segments.size)
         base = self.segments.base_of(offset)
         self._segment_end = offset if base is None else base + self.segments.size
-        self._open_run()
+        if base is not None:
+            self._go_on(self.segments.file(base), base)
 
     @property
     def start(self) -> int:
@@ -75,26 +89,43 @@ class CommitLog:
         if self.end == self.written:
             return
         try:
-            for file, position, records in self._runs:
-                file.write(position, b"".join(records))
+            if self.soiled:
+                self._wipe()
+            for run in self._runs:
+                run.file.write(run.start - run.base, b"".join(run.pieces))
         except OSError:
-            self.rollback()
+            self.soiled += [(run.file, run.start - run.base, sum(map(len, run.pieces))) for run in self._runs]
+            self.rollback(self.written)
+            with contextlib.suppress(OSError):
+                self._wipe()
             raise
         self.written = self.end
-        if len(self._runs) == 1:
-            file, position, records = self._runs[0]
-            # The same run goes on behind what was just written.
-            self.staged = []
-            self._runs[0] = (file, self.end - (self._segment_end - self.segments.size), self.staged)
-        else:
-            self._open_run()
+        last = self._runs[-1]
+        self._go_on(last.file, last.base)
 
-    def rollback(self) -> None:
-        """Forget what was staged since the last commit."""
-        self.end = self.written
-        base = self.segments.base_of(self.end)
-        self._segment_end = self.end if base is None else base + self.segments.size
-        self._open_run()
+    def _wipe(self) -> None:
+        """Of a write that failed a part may stand in the file: whole records that were refused, which would count again once a new
+        one ends where one of them begins. As long as they cannot be overwritten nothing else is written."""
+        while self.soiled:
+            file, position, size = self.soiled[-1]
+            file.write(position, bytes(size))
+            self.soiled.pop()
+
+    def rollback(self, to: int | None = None) -> None:
+        """Forget what was staged at or behind this offset, where a record begins; by default since the last commit."""
+        to = self.written if to is None else max(to, self.written)
+        if to == self.end or not self._runs:
+            return
+        while len(self._runs) > 1 and self._runs[-1].start > to:
+            self._runs.pop()
+        last = self._runs[-1]
+        at = kept = 0
+        while at < len(last.pieces) and last.start + kept < to:
+            kept += len(last.pieces[at])
+            at += 1
+        del last.pieces[at:]
+        self.end, self.staged = to, last.pieces
+        self._segment_end = last.base + self.segments.size
 
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes of one file. Raises Cold when they are not in memory, and LookupError when they are not in the log."""
@@ -148,25 +179,28 @@ class CommitLog:
         return self.written, work
 
     def _roll(self, size: int) -> int:
-        """Close the file with a blank record and go on in the next. Returns where a record of this size stands."""
+        """Close the file with a blank record and go on in the next. Returns where a record of this size stands.
+
+        On OSError nothing has changed: the file is made before anything else happens.
+        """
         if size + BLANK_SIZE > self.segments.size:
-            what = f"a record of {size} bytes does not fit into a log file of {self.segments.size}; raise mappedFileSizeCommitLog"
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {what}")
-        left = self._segment_end - self.end
+            raise Unstorable(f"its record has {size} bytes, a log file (mappedFileSizeCommitLog) holds {self.segments.size - BLANK_SIZE}")
+        base = self._segment_end
+        file = self.segments.create(base)
+        left = base - self.end
         if left:
             # Only 8 bytes are written, and they always fit: every record leaves that much room behind it.
             self.staged.append(BLANK.pack(left, BLANK_MAGIC))
-        self.end = self._segment_end
-        self.segments.create(self.end)
+        self.end = base
         self._segment_end += self.segments.size
         self.staged = []
-        self._runs.append((self.segments.file(self.end), 0, self.staged))
-        return self.end
+        self._runs.append(Run(file, base, base, self.staged))
+        return base
 
-    def _open_run(self) -> None:
+    def _go_on(self, file: DiskFile, base: int) -> None:
+        """Nothing is staged, and what comes next goes into this file."""
         self.staged = []
-        base = self.segments.base_of(self.end)
-        self._runs = [] if base is None else [(self.segments.file(base), self.end - base, self.staged)]
+        self._runs = [Run(file, base, self.end, self.staged)]
 
     def __repr__(self) -> str:
         return f"<CommitLog {self.start}..{self.end} written {self.written} flushed {self.flushed.value} safe {self.safe.value}>"

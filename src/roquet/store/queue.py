@@ -89,9 +89,10 @@ class ConsumeQueue:
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         return unpack_entry(self.read(offset, 1))
 
-    def write_tail(self) -> None:
-        """Move the tail into its file(s). On OSError the tail stays and is tried again."""
-        tail, size = self.tail, self.segments.size
+    def write_tail(self, stop: int | None = None) -> None:
+        """Move the tail into its file(s), its entries before `stop` (None: all). On OSError the tail stays and is tried again."""
+        size = self.segments.size
+        tail = self.tail if stop is None else self.tail[: max(0, stop - self.tail_start) * ENTRY_SIZE]
         done = 0
         while done < len(tail):
             position = self.tail_start * ENTRY_SIZE + done
@@ -107,7 +108,19 @@ class ConsumeQueue:
             file.write(position - base, piece)
             done += len(piece)
         self.tail_start += len(tail) // ENTRY_SIZE
-        self.tail = bytearray()
+        self.tail = self.tail[len(tail) :]
+
+    def replace(self, offset: int, entry: bytes) -> None:
+        """Put this entry in the place of the one of that number."""
+        if offset >= self.tail_start:
+            at = (offset - self.tail_start) * ENTRY_SIZE
+            self.tail[at : at + ENTRY_SIZE] = entry
+            return
+        position = offset * ENTRY_SIZE
+        base = self.segments.base_of(position)
+        if base is not None:
+            self.segments.file(base).write(position - base, entry)
+            self.synced = min(self.synced, offset)
 
     def syncer(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """(work that makes the written entries safe and may block, what to call when it was not done). Files are opened for it one

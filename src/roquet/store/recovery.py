@@ -21,6 +21,7 @@ import orjson
 
 from roquet.errors import Damaged
 from roquet.store.checkpoint import Checkpoint
+from roquet.store.deletions import Deletions
 from roquet.store.fanout import index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
 from roquet.store.queue import BLANK_SIZE, ENTRY_SIZE, ConsumeQueue, unpack_entry
@@ -123,7 +124,9 @@ class Recovery:
         crashed: bool,
         check_crc: bool,
         progress: Progress,
+        deletions: Deletions,
     ) -> None:
+        self.deletions = deletions
         self.segments = segments
         self.queues = queues
         self.make_queue = make_queue
@@ -159,6 +162,7 @@ class Recovery:
         self._make_missing()
         for queue in self.queues.values():
             self._measure(queue)
+            self._forget_deleted(queue)
         start = self._start()
         self.sure = start if self.manifest is None else max(start, min(self.manifest.end, self.segments.stop))
         try:
@@ -290,6 +294,8 @@ class Recovery:
             return True
         for key, count in self.manifest.queues.items():
             topic, _, queue_id = key.rpartition("@")
+            if self.deletions.stale(topic, self.manifest.end - 1):
+                continue  # what it vouched for was deleted since
             queue = self.queues.get((topic, int(queue_id)))
             found = queue.next if queue is not None else 0  # one that never had an entry has no file
             if found < count:
@@ -333,6 +339,12 @@ class Recovery:
             else:
                 high = middle
         return last // ENTRY_SIZE + low
+
+    def _forget_deleted(self, queue: ConsumeQueue) -> None:
+        """A crash may bring back the files of a deleted topic."""
+        entry = _entry(queue, queue.first) if queue.next > queue.first else None
+        if entry is not None and entry[1] != 0x7FFFFFFF and self.deletions.stale(queue.topic, entry[0]):
+            queue.start_at(0)
 
     def _confirmed(self, queue: ConsumeQueue, offset: int) -> bool:
         entry = _entry(queue, offset)
@@ -394,7 +406,9 @@ class Recovery:
         self.holes.append(hole)
         record = hole.record
         queue = self.queues.get((record.topic, record.queue_id)) if record is not None and is_queued(record.sys_flag) else None
-        if queue is not None and record is not None and record.queue_offset == queue.next:
+        if queue is not None and record is not None and record.queue_offset == queue.next and not self.deletions.stale(
+            record.topic, record.offset
+        ):
             queue.append_blanks(1)
 
     def _derive(self, found: Found, whole_log: bool) -> None:
@@ -402,7 +416,7 @@ class Recovery:
         if store_ms < (self.last_store_ms or self.checkpoint.log_ms):
             self.set_backs.append(offset)
         self.last_store_ms = store_ms
-        if is_queued(sys_flag):
+        if is_queued(sys_flag) and not self.deletions.stale(topic, offset):
             queue = self.queues.get((topic, queue_id)) or self.make_queue(topic, queue_id)
             if queue_offset == queue.next:
                 if self._doubted:
@@ -433,7 +447,7 @@ class Recovery:
             self._doubted[queue] = found
 
     def _is_blank(self, queue: ConsumeQueue, number: int) -> bool:
-        """Do nothing but blanks stand from this number on? Of a hole that names a record nobody knows whether its number was given again."""
+        """Do nothing but blanks stand from this number on? Of a hole that names a record nobody knows if its number was given again."""
         at = queue.next
         while at > max(number, queue.first) and (entry := _entry(queue, at - 1)) is not None and entry[1] == BLANK_SIZE:
             at -= 1
@@ -458,7 +472,7 @@ class Recovery:
         """Numbers that were given once are not given again, though their records are gone with old files or lost."""
         for key, count in self._counts.items():
             topic, _, queue_id = key.rpartition("@")
-            if count:
+            if count and not self.deletions.stale(topic, self._vouched - 1):
                 queue = self.queues.get((topic, int(queue_id))) or self.make_queue(topic, int(queue_id))
                 ended[queue] = max(ended.get(queue, 0), count)
         for queue, number in ended.items():

@@ -14,7 +14,7 @@ import errno
 import logging
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from zlib import crc32
 
@@ -26,16 +26,20 @@ from roquet.settings import BrokerSettings, delay_levels_ms
 from roquet.store import lost, retention
 from roquet.store.batch import Batch, Longs
 from roquet.store.checkpoint import Checkpoint
+from roquet.store.deletions import DELETED, Deletion, Deletions
 from roquet.store.disk import Cold, Disk, is_shortage
 from roquet.store.documents import Document
 from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
 from roquet.store.log import CommitLog
-from roquet.store.queue import ENTRIES, ENTRY, ENTRY_SIZE, ConsumeQueue
+from roquet.store.mending import Mender
+from roquet.store.queue import BLANK_SIZE, ENTRIES, ENTRY, ENTRY_SIZE, ConsumeQueue
 from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_after, index_names, queue_key, times_of
 from roquet.store.retention import HOUR_MS, LogFile
-from roquet.store.scan import CHUNK, Hole, parse
+from roquet.store.scan import CHUNK, RECORD_MIN, Hole, parse
 from roquet.store.segments import OpenFiles, Segments
+from roquet.store.storable import PROPERTIES_MAX, unstorable
+from roquet.store.texts import is_text
 from roquet.store.times import Times
 from roquet.store.wall import STEP_MS, WallWatch, span_text
 from roquet.wire.record import BORN_HOST_V6, FRONT, FRONTS, MAGIC_V1, STORE_HOST_V6
@@ -46,6 +50,10 @@ SETTLE_AT = 1_024
 """Pending index keys that are hashed together."""
 
 SLOW_MS = 100
+TIMES_LOOKED_AT = 256
+"""Messages among which one is looked for whose time can be told."""
+PAUSE_MS = 1_000
+"""After a failure to make a log file nobody tries again for so long."""
 
 QUERY_SIZE_MAX = 15 * 1024 * 1024
 """Bytes of one query's records: they must fit a frame."""
@@ -97,6 +105,10 @@ class Store:
         self.index = KeyIndex(disk, f"{root}/index", slots_max=settings.max_hash_slot_num, entries_max=settings.max_index_num, clock=clock)
         self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
         self.manifest = Document(disk, f"{root}/config/roquet.json")
+        self.mender = Mender(
+            self.log, lambda topic, text, store_ms: queue_tag(topic, text, store_ms, self.delays_ms), lambda queue: self._dirty.add(queue)
+        )
+        self.deletions = Deletions(disk, f"{root}/config/{DELETED}", background)
         self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self.delays_ms = delay_levels_ms(settings.message_delay_level)
         self.store_host = bytes(8)
@@ -109,6 +121,9 @@ class Store:
         """Why no write is taken any more; a failed fsync sets it for good."""
         self.full = ""
         """Why no write is taken for now: the disk."""
+        self.paused = ""
+        """Why no write is taken for a second: no new file could be opened or made. Nothing was lost by that, and it is tried again."""
+        self._pause_due_ms = -1
         self.crashed = False
         """Whether the run before this one ended without a clean stop; known after `open`."""
         self.recovered_records = 0
@@ -145,7 +160,6 @@ class Store:
         self._expired: deque[tuple[ConsumeQueue, int]] = deque()  # queues that have entries to let go of, and the first to keep
         self._unlinks: deque[str] = deque()  # log files that are to go
         self._unlinking = False
-        self._put_away_count = 0
         self.checkpointed = -1
         """Up to here the derived files are on disk."""
 
@@ -234,8 +248,9 @@ class Store:
         # From here on a crash must be seen as one, also while recovering.
         disk.open(f"{root}/abort", size=0).close()
         disk.sync_dir(root)
-        disk.remove_tree(f"{root}/{PUT_AWAY}")
         self.checkpoint.load()
+        self.deletions.load()
+        self._tidy_deleted()
         for topic in disk.list(f"{root}/consumequeue"):
             for name in disk.list(f"{root}/consumequeue/{topic}"):
                 if name.isdigit():
@@ -251,6 +266,7 @@ class Store:
             crashed=crashed,
             check_crc=self.settings.check_crc_on_recover,
             progress=progress,
+            deletions=self.deletions,
         )
         end = recovery.run()
         self.recovered_records = recovery.records
@@ -371,9 +387,21 @@ class Store:
         found = (self.queues.get((topic, queue_id)) for queue_id in sorted(self._ids.get(topic, ())))
         return [queue for queue in found if queue is not None]
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove the topic's queues. Its records stay in the log until their file goes, and nothing leads to them any more."""
-        for queue in self.queues_of(topic):
+    def delete_topic(self, topic: str, topics_version: int = 0, done: Callable[[Exception | None], None] = lambda error: None) -> None:
+        """Remove the topic's queues. Its records stay in the log until their file goes, and nothing leads to them any more.
+
+        `done` is called when that is on disk: with it a crash cannot bring the topic back. Nothing of the topic may be staged.
+        """
+        queues, mark = self.queues_of(topic), self.log.written
+        directory, aside = f"{self.root}/consumequeue/{topic}", f"{self.root}/{PUT_AWAY}/{topic}.{mark}"
+        try:
+            self.disk.make_dir(f"{self.root}/{PUT_AWAY}")
+            if self.disk.is_dir(directory):
+                self.disk.rename(directory, aside)  # at once, so that the topic can be made again; the files go later
+        except OSError as error:
+            log.warning("%s could not be moved aside, it is removed here: %s", directory, error)
+            self.disk.remove_tree(directory)
+        for queue in queues:
             del self.queues[topic, queue.queue_id]
             self._tails.pop(queue, None)
             self._dirty.discard(queue)
@@ -381,37 +409,41 @@ class Store:
             if queue.on_visible is not None:
                 queue.on_visible(queue)
         self._ids.pop(topic, None)
-        self._put_away(f"{self.root}/consumequeue/{topic}")
 
-    def _put_away(self, directory: str) -> None:
-        """Out of the way at once, under a name that nobody reads; its files, which may be many, go in the background."""
-        if not self.disk.exists(directory):
-            return
-        self._put_away_count += 1
-        aside = f"{self.root}/{PUT_AWAY}/{self._put_away_count}"
-        try:
-            self.disk.make_dir(f"{self.root}/{PUT_AWAY}")
-            self.disk.rename(directory, aside)
-        except OSError as error:
-            log.warning("%s could not be moved aside (%s): its files are removed here and now", directory, error)
-            self.disk.remove_tree(directory)
-            return
-
-        def done(result: Exception | None) -> None:
+        def removed(result: Exception | None) -> None:
             if isinstance(result, Exception):
                 log.warning("%s could not be removed: %s. The next start tries again", aside, result)
 
-        self.background.run(lambda: self.disk.remove_tree(aside), done)
+        def noted(error: Exception | None) -> None:
+            if error is None:
+                self.background.run(lambda: self.disk.remove_tree(aside), removed)
+            done(error)
+
+        if any(queue.next for queue in queues):
+            self.deletions.note(topic, Deletion(mark, topics_version), noted)
+        else:
+            noted(None)  # the log holds nothing of it
+
+    def _tidy_deleted(self) -> None:
+        """At the start: finish deletions that a crash cut off, and take back those that were not on disk yet."""
+        place = f"{self.root}/{PUT_AWAY}"
+        for name in self.disk.list(place):
+            topic, _, mark = name.rpartition(".")
+            directory = f"{self.root}/consumequeue/{topic}"
+            if mark.isdigit() and topic and not self.deletions.stale(topic, int(mark) - 1) and not self.disk.is_dir(directory):
+                log.warning("topic %s was being deleted when the broker was killed: it is kept", topic)
+                self.disk.rename(f"{place}/{name}", directory)
+        self.disk.remove_tree(place)
 
     # Writing
 
     def refuse_writes(self) -> str:
         """Why no message can be stored now, or ""."""
-        return self.failed or self.full
+        return self.failed or self.full or self.paused
 
     def refuse_own(self) -> str:
         """The same for what the broker itself puts to keep a promise: moves, deliveries, ends of transactions. They have a reserve."""
-        return self.failed or ("" if self._reserve else self.full)
+        return self.failed or ("" if self._reserve else self.full) or self.paused
 
     def put(
         self,
@@ -458,8 +490,13 @@ class Store:
             front = FRONTS[hosts]
             size += front.size - FRONT.size
             sys_flag |= hosts
+        if b"\0" in properties or len(properties) > PROPERTIES_MAX:
+            raise unstorable(properties)
         log, now_ms = self.log, self.now_ms
-        offset = log.reserve(size)
+        try:
+            offset = log.reserve(size)
+        except OSError as error:
+            raise self._cannot_roll(error) from error
         queued = not sys_flag & TRANSACTION_MASK or is_queued(sys_flag)
         queue_offset = queue.next if queued else 0
         try:
@@ -475,9 +512,10 @@ class Store:
             log.end = offset  # a number that no record can hold; callers check, but a hole would end the log for every reader
             raise
         if queued:
-            queue.tail += ENTRY.pack(offset, size, tag)
-            queue.next = after = queue_offset + 1
-            self._staged.append((queue, queue_offset, after, offset + size))
+            entry, after = ENTRY.pack(offset, size, tag), queue_offset + 1
+            self._staged.append((queue, queue_offset, after, offset + size))  # first: what follows can be undone from here on
+            queue.tail += entry
+            queue.next = after
         for key in keys:
             if key:
                 self.index.pending.append((queue.topic, key, offset, now_ms))
@@ -491,11 +529,15 @@ class Store:
         topic, queue_id, topic_field = queue.topic, queue.queue_id, queue.topic_field
         fixed = 90 + len(topic_field)
         total = fixed * len(messages) + sum([len(body) + len(properties) for _, body, properties, _, _ in messages])
+        for _, _, properties, _, _ in messages:
+            if b"\0" in properties or len(properties) > PROPERTIES_MAX:
+                raise unstorable(properties)
         if len(born_host) != 8 or len(store_host) != 8 or not log.has_room(total):
-            return [
-                self.put_derived(queue, body, properties, tag, keys, sys_flag, flag, born_ms, born_host)[0]
-                for flag, body, properties, tag, keys in messages
-            ], first
+            with self.together():
+                return [
+                    self.put_derived(queue, body, properties, tag, keys, sys_flag, flag, born_ms, born_host)[0]
+                    for flag, body, properties, tag, keys in messages
+                ], first
         offset, queue_offset = log.reserve(total), first
         staged, pending, pack, entry = log.staged, self.index.pending, FRONT.pack, ENTRY.pack
         offsets, entries = [], []
@@ -518,14 +560,16 @@ class Store:
             offsets.append(offset)
             offset += size
             queue_offset += 1
+        self._staged.append((queue, first, queue_offset, offset))
         queue.tail += b"".join(entries)
         queue.next = queue_offset
-        self._staged.append((queue, first, queue_offset, offset))
         return offsets, first
 
     def put_columns(self, queue: ConsumeQueue, batch: Batch, sys_flag: int, born_ms: int, born_host: bytes) -> tuple[Longs, int] | None:
         """`put_batch` where the messages are columns. None: not here (another size of host, the end of a file); nothing has happened."""
         log, first, store_ms, topic_field = self.log, queue.next, self.now_ms, queue.topic_field
+        if not is_text(batch.suffix):  # what the messages bring themselves was looked at when they became columns
+            raise unstorable(batch.suffix)
         sizes = batch.sizes(topic_field)
         total = int(sizes.sum())
         if len(born_host) != 8 or len(self.store_host) != 8 or not log.has_room(total):
@@ -538,9 +582,9 @@ class Store:
         # From here on nothing can fail.
         log.reserve(total)
         log.staged.append(records)
+        self._staged.append((queue, first, first + len(batch), log.end))
         queue.tail += entries
         queue.next = first + len(batch)
-        self._staged.append((queue, first, queue.next, log.end))
         owners, hashes, units = batch.keys
         if len(owners):
             self.index.add_many(queue.topic, hashes, units, offsets[owners], store_ms)
@@ -563,26 +607,29 @@ class Store:
 
     def commit(self) -> None:
         """Write the tick's messages. Raises StoreUnavailable when they could not be written; then none of them exists."""
-        staged = self._staged
         if self.log.end == self.log.written:
             return
         mark = (self.log.written, self._last_store_ms)
         try:
             self.log.commit()
         except OSError as error:
-            self._undo()
+            self.undo()
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                self.full = f"the disk is full: {error}"
-                self._reserve = False
-                self._retention_due_ms = 0
+                self._is_full(error)
             else:
                 self.fail(f"writing the log failed: {error}")
             raise StoreUnavailable(self.refuse_writes()) from error
+        staged, self._staged = self._staged, []
+        try:
+            self._written(staged, mark)
+        except Exception:  # they are written: whoever sent them must be told so
+            log.exception("! what follows a write of the log failed")
+
+    def _written(self, staged: list[Staged], mark: tuple[int, int]) -> None:
         took_ms = self.clock.steady_ms() - self.steady_ms
         if took_ms >= SLOW_MS:
             self.on_slow_write(took_ms)
         self._last_store_ms = self.now_ms
-        self._staged = []
         tails = self._tails
         for queue, _, _, _ in staged:
             if queue not in tails:
@@ -596,13 +643,48 @@ class Store:
         if self.index.waiting >= SETTLE_AT:
             self._settle()
 
-    def _undo(self) -> None:
-        """The log forgot this tick; so do the queues and the index."""
-        for queue, before, _, _ in reversed(self._staged):
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is put inside is staged whole or, when an exception leaves, not at all."""
+        mark = self.log.end
+        try:
+            yield
+        except BaseException:
+            self.undo(mark)
+            raise
+
+    def undo(self, mark: int = 0) -> None:
+        """Forget what was put since the log's end was here; by default all that is not committed. Queues and index forget it too.
+        Nothing of it has left memory: only what is committed is written into their files."""
+        mark = max(mark, self.log.written)
+        staged = self._staged
+        while staged and staged[-1][3] > mark:
+            queue, before, _, _ = staged.pop()
             queue.next = before
-            del queue.tail[(queue.next - queue.tail_start) * ENTRY_SIZE :]
-        self._staged = []
-        self.index.forget_from(self.log.written)
+            del queue.tail[(before - queue.tail_start) * ENTRY_SIZE :]
+        self.index.forget_from(mark)
+        self.log.rollback(mark)
+
+    def _is_full(self, error: OSError) -> None:
+        self.full = f"the disk is full: {error}"
+        self._reserve = False
+        self._retention_due_ms = 0
+
+    def _cannot_roll(self, error: OSError) -> StoreUnavailable:
+        """No new log file could be made. Nothing has changed by that, so writes go on as soon as it can."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self._is_full(error)
+        elif not self.paused:
+            self.paused = f"no new log file can be made: {error}"
+            self._pause_due_ms = -1
+            log.error("%s; it is tried again every second, and messages are refused until then", self.paused)
+        return StoreUnavailable(self.refuse_writes())
+
+    def _end_pause(self, now_ms: int) -> None:
+        if self._pause_due_ms < 0:
+            self._pause_due_ms = now_ms + PAUSE_MS
+        elif now_ms >= self._pause_due_ms:
+            self.paused = ""
 
     def fail(self, why: str) -> None:
         """Stop taking writes for good: what the disk holds can no longer be told."""
@@ -625,7 +707,10 @@ class Store:
                 woken[queue] = None
         for queue in woken:
             if queue.on_visible is not None:
-                queue.on_visible(queue)
+                try:
+                    queue.on_visible(queue)
+                except Exception:  # one that waits must not keep the others from hearing
+                    log.exception("! looking at the new messages of %s/%d failed", queue.topic, queue.queue_id)
 
     def _rise(self) -> None:
         """The safe mark follows what is flushed; show what it now covers."""
@@ -677,23 +762,31 @@ class Store:
         if not self.settings.message_index_enable:
             self.index.forget_from(0)
             return
+        staged = self.index.forget_from(self.log.written)  # what may be undone yet stays out of the files
         try:
             self.index.settle()
         except OSError as error:
             # The log has the keys; the index is a convenience that catches up when there is room again.
             log.warning("the index could not be written: %s", error)
+        finally:
+            self.index.take_back(staged)
 
     def _write_tails(self, until_ms: int = FOREVER) -> None:
-        """Those that have waited longest first. `until_ms`: steady time after which the others wait for the next tick."""
+        """Those that have waited longest first, and entries of committed messages alone: what is only staged may be undone yet.
+        `until_ms`: steady time after which the others wait for the next tick."""
         tails, steady_ms = self._tails, self.clock.steady_ms
+        staged: dict[ConsumeQueue, int] = {}
+        for queue, before, _, _ in self._staged:
+            staged.setdefault(queue, before)
         while tails:
             queue = next(iter(tails))
             if self.queues.get((queue.topic, queue.queue_id)) is not queue:
                 del tails[queue]  # its topic was deleted in the tick that wrote it: the file is another queue's now
                 continue
-            sizes = np.frombuffer(bytes(queue.tail), dtype=ENTRIES)["size"]
+            stop = staged.get(queue, queue.next)
+            sizes = np.frombuffer(bytes(queue.tail[: (stop - queue.tail_start) * ENTRY_SIZE]), dtype=ENTRIES)["size"]
             try:
-                queue.write_tail()
+                queue.write_tail(stop)
             except OSError as error:
                 if is_shortage(error):
                     self._short_of_files(error)
@@ -805,6 +898,8 @@ class Store:
 
     def tick(self, now_ms: int) -> None:
         self.log.flushed.expire(now_ms)
+        if self.paused:
+            self._end_pause(now_ms)
         settings = self.settings
         if now_ms >= self._flush_due_ms:
             self._flush_due_ms = now_ms + settings.flush_interval_commit_log
@@ -868,6 +963,7 @@ class Store:
         if segments.start == start:
             return
         start = segments.start
+        self.deletions.forget_before(start)
         queues = list(self.queues.values())
 
         def work() -> list[tuple[ConsumeQueue, int]]:
@@ -942,7 +1038,7 @@ class Store:
             return at
         if at == queue.visible:
             return at - 1  # all are older: the last
-        before_ms, after_ms = self._stored_at(queue, at - 1), self._stored_at(queue, at)
+        before_ms, after_ms = self.time_of(queue, at - 1), self.time_of(queue, at)
         return at if after_ms == time_ms or before_ms < 0 or after_ms - time_ms < time_ms - before_ms else at - 1
 
     def times(self, queue: ConsumeQueue) -> Times:
@@ -952,16 +1048,20 @@ class Store:
             entry = queue.entry(offset)
             return -1 if entry is None else entry[0]
 
-        return Times(queue.first, queue.visible, self.set_backs, place_of, lambda offset: self._stored_at(queue, offset))
-
-    def _stored_at(self, queue: ConsumeQueue, offset: int) -> int:
-        """-1 when it is gone."""
-        entry = queue.entry(offset)
-        return -1 if entry is None else self.store_time_at(entry[0])
+        return Times(queue.first, queue.visible, self.set_backs, place_of, lambda offset: self.time_of(queue, offset))
 
     def first_store_time(self, queue: ConsumeQueue) -> int:
-        entry = queue.entry(queue.first) if queue.first < queue.visible else None
-        return -1 if entry is None else self.store_time_at(entry[0])
+        return self.time_of(queue, queue.first)
+
+    def time_of(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time of the message with this number; where it cannot be read, of the next that can. -1 when there is none near."""
+        for number in range(offset, min(offset + TIMES_LOOKED_AT, queue.visible)):
+            entry = queue.entry(number)
+            if entry is not None and RECORD_MIN <= entry[1] < BLANK_SIZE:
+                stored = self.store_time_at(entry[0])
+                if stored >= 0:
+                    return stored
+        return -1
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
         """Records under a key, oldest first as upstream sends them, at most QUERY_SIZE_MAX bytes, with the index's last update."""

@@ -6,6 +6,7 @@ It behaves as `RealDisk` does (one suite of tests runs against both), and in add
     kill()      the process dies, the machine goes on: everything written is there, and still not synced.
     power_off_after(n)   PowerLost is raised out of the n-th change from now, in the middle of whatever runs
     fail_syncs, full, cold_ratio   errors and slow reads on demand
+    fail(operation, number, ...)   any error out of any operation: EMFILE of an open, EIO of a rename, ENOSPC of a write
 
 What a crash leaves. A file's bytes reach the disk a sector at a time and in any order between sectors; within one sector
 an earlier write is never missing under a later one. So each sector holds what it held at the last sync plus some first
@@ -17,7 +18,9 @@ also those of files that were synced themselves: POSIX promises no more.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -27,6 +30,26 @@ from roquet.testing.clock import ManualClock
 
 PAGE = 4_096
 SECTORS = (512, PAGE)
+
+
+OPERATIONS = ("open", "write", "read", "truncate", "sync", "make_dir", "remove", "rename", "sync_dir")
+"""Those that can be made to fail."""
+
+
+@dataclass
+class Fault:
+    """An error that comes out of an operation. Nothing has happened then, but of a write its first part may be there."""
+
+    operation: str
+    number: int
+    where: str = ""
+    """Of paths that contain this."""
+    after: int = 0
+    """So many go well before."""
+    times: int = 1
+    """So many fail; then it is over."""
+    part: float = 0.0
+    """Of a write: how much of it happens all the same."""
 
 
 class PowerLost(BaseException):
@@ -196,6 +219,7 @@ class SimFile:
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         file = self._check()
         given = bytes(data)
+        self._disk.meet("write", self.path, lambda part: file.write(offset, given[: int(len(given) * part)]))
         room = self._disk.take_space(file, offset, len(given))
         self._disk.changing(lambda: file.write(offset, given[:room]) if room else None)
         file.mtime_ms = self._disk.clock.now_ms()
@@ -204,6 +228,7 @@ class SimFile:
 
     def read(self, offset: int, size: int) -> bytes:
         file = self._check()
+        self._disk.meet("read", self.path)
         return bytes(file.content[offset : min(offset + size, file.length)])
 
     def read_now(self, offset: int, size: int) -> bytes:
@@ -247,6 +272,7 @@ class SimFile:
 
     def sync(self) -> None:
         file = self._check()
+        self._disk.meet("sync", self.path, lambda part: file.lose())
         if self._disk.fail_syncs:
             self._disk.fail_syncs -= 1
             file.lose()
@@ -268,6 +294,7 @@ class SimFile:
 
     def truncate(self, size: int) -> None:
         file = self._check()
+        self._disk.meet("truncate", self.path)
         self._disk.changing(lambda: file.resize(size))
         file.mtime_ms = self._disk.clock.now_ms()
 
@@ -300,12 +327,39 @@ class SimDisk:
         """How many of the `read_now` find their bytes not in memory. Set it before files are opened."""
         self.operations = 0
         """Changes made so far."""
+        self.faults: list[Fault] = []
+        """To come; `fail` adds one."""
+        self.failures: list[str] = []
+        """That came: what failed where."""
         self._random = Random(f"disk {seed}")
         self._root = _Dir()
         self._locks: set[str] = set()
         self._off_at: int | None = None
 
     # Trouble
+
+    def fail(self, operation: str, number: int, where: str = "", *, after: int = 0, times: int = 1, part: float = 0.0) -> Fault:
+        """Let an operation fail with this error number. Returns the fault; take it out of `faults` to end it."""
+        if operation not in OPERATIONS:
+            raise ValueError(f"operation {operation!r}, expected one of {', '.join(OPERATIONS)}")
+        fault = Fault(operation, number, where, after, times, part)
+        self.faults.append(fault)
+        return fault
+
+    def meet(self, operation: str, path: str, happened: Callable[[float], None] | None = None) -> None:
+        """Every operation comes by here before it does anything; the first fault that fits it is raised."""
+        for fault in self.faults:
+            if fault.operation == operation and fault.where in path:
+                if fault.after > 0:
+                    fault.after -= 1
+                    continue
+                fault.times -= 1
+                if fault.times <= 0:
+                    self.faults.remove(fault)
+                self.failures.append(f"{operation} {path}")
+                if happened is not None and (fault.part or operation == "sync"):
+                    happened(fault.part)
+                raise OSError(fault.number, os.strerror(fault.number), path)
 
     def crash(self) -> None:
         """Power loss: only what was synced is sure to be there. Files opened before are of no use any more."""
@@ -364,6 +418,7 @@ class SimDisk:
         """Descriptors never run out here."""
 
     def open(self, path: str, *, size: int | None = None) -> SimFile:
+        self.meet("open", path)
         parent, name = self._parent(path)
         found = parent.names.get(name)
         if isinstance(found, _Dir):
@@ -395,6 +450,7 @@ class SimDisk:
         return self._file(path).mtime_ms
 
     def make_dir(self, path: str) -> None:
+        self.meet("make_dir", path)
         node = self._root
         for name in _parts(path):
             found = node.names.get(name)
@@ -406,6 +462,7 @@ class SimDisk:
             node = found
 
     def remove(self, path: str) -> None:
+        self.meet("remove", path)
         try:
             parent, name = self._parent(path)
         except FileNotFoundError:
@@ -428,6 +485,7 @@ class SimDisk:
             self.changing(lambda: parent.change((name, None)))
 
     def rename(self, old: str, new: str) -> None:
+        self.meet("rename", new)
         above, name = self._parent(old)
         below, fresh = self._parent(new)
         node = above.names.get(name)
@@ -445,6 +503,7 @@ class SimDisk:
             self.changing(partial(above.change, (name, None)))
 
     def sync_dir(self, path: str) -> None:
+        self.meet("sync_dir", path)
         found = self._find(path)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)

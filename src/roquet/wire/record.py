@@ -170,6 +170,45 @@ def decode_records(data: bytes, *, check_crc: bool = True) -> list[Record]:
     return records
 
 
+def decode_readable(data: bytes) -> tuple[list[Record], list[str]]:
+    """The same, where one that cannot be read does not take the others with it: the records, and what is wrong with those left out.
+
+    Behind one whose length lies the next is looked for by its magic number.
+    """
+    records: list[Record] = []
+    troubles: list[str] = []
+    at, end = 0, len(data)
+    while at < end:
+        size = int.from_bytes(data[at : at + 4], "big", signed=True)
+        try:
+            records.append(Record.decode(data, at))
+            at += size
+        except BadRecord as error:
+            number = int.from_bytes(data[at + 20 : at + 28], "big", signed=True)
+            troubles.append(f"queue offset {number} (as it says itself), {error}")
+            at = at + size if size >= SMALLEST and _begins(data, at + size) else _next_record(data, at + 1)
+    return records, troubles
+
+
+def _begins(data: bytes, at: int) -> bool:
+    """May a record begin here, or do they end here?"""
+    return at == len(data) or int.from_bytes(data[at + 4 : at + 8], "big") in (MAGIC_V1, MAGIC_V2)
+
+
+def _next_record(data: bytes, at: int) -> int:
+    """Where the next one begins that is whole, the end when none is."""
+    front = MAGIC_V1.to_bytes(4, "big")[:3]
+    place = data.find(front, at + 4)
+    while place >= 0:
+        try:
+            Record.decode(data, place - 4)
+        except BadRecord:
+            place = data.find(front, place + 1)
+        else:
+            return place - 4
+    return len(data)
+
+
 # ---- properties -------------------------------------------------------------------------------------------------------
 
 NAME_VALUE = "\x01"
@@ -194,12 +233,30 @@ def decode_properties(data: bytes | str) -> dict[str, str]:
 def encode_properties(properties: Mapping[str, str]) -> str:
     """The text of a send's `properties` field; without 0x02 at the end, as 4.9.1 and later write. Empty values are left out.
 
-    Raises InvalidMessage when a name or a value holds one of the two separators.
+    Raises InvalidMessage when a name or a value holds one of the two separators, or what no broker can store: a zero
+    character, or half of a surrogate pair.
     """
-    parts: list[str] = []
     for name, value in properties.items():
         if NAME_VALUE in name or PROPERTY in name or PROPERTY in value or NAME_VALUE in value:
             raise InvalidMessage(f"property {name!r} holds the character 0x01 or 0x02, which separate properties; remove it")
-        if name and value:
-            parts.append(f"{name}{NAME_VALUE}{value}")
-    return PROPERTY.join(parts)
+    text = join_properties(properties)
+    if "\0" in text or not (text.isascii() or is_unicode(text)):
+        bad = next(name for name, value in properties.items() if "\0" in name + value or not is_unicode(name + value))
+        raise InvalidMessage(
+            f"property {bad!r} holds a zero character or half of a surrogate pair, which cannot be stored; remove it, or put it into "
+            "the body"
+        )
+    return text
+
+
+def join_properties(properties: Mapping[str, str]) -> str:
+    """The same for properties that were stored before: whatever they hold stays as it is."""
+    return PROPERTY.join([f"{name}{NAME_VALUE}{value}" for name, value in properties.items() if name and value])
+
+
+def is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

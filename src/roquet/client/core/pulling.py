@@ -7,7 +7,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from roquet.client.core.failures import BadAnswer
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.queue_calls import locate, read_header
 from roquet.errors import ConnectFailed, Rejected, RoquetError
@@ -15,7 +14,7 @@ from roquet.message import MessageQueue, ReceivedMessage
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.headers import PullHeader, PullResponseHeader, encode
-from roquet.wire.record import decode_records
+from roquet.wire.record import decode_readable
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +75,8 @@ class Puller:
         self.client = client
         self.group = group
         self.suggested: dict[MessageQueue, int] = {}
+        self.damaged = 0
+        """Messages that could not be read and were stepped over."""
 
     def pull(
         self,
@@ -137,10 +138,16 @@ class Puller:
         self.suggested[queue] = header.suggest_which_broker_id
         messages: list[ReceivedMessage] = []
         if status is PullStatus.FOUND:
-            try:
-                messages = [ReceivedMessage(record, queue.broker_name) for record in decode_records(answer.body)]
-            except RoquetError as error:
-                raise BadAnswer(f"{address} sent records of {queue} that cannot be read: {error}; they may be damaged in its log") from None
+            records, troubles = decode_readable(answer.body)
+            messages = [ReceivedMessage(record, queue.broker_name) for record in records]
+            for trouble in troubles:
+                self.damaged += 1
+                log.error(
+                    "! a message of %s from %s cannot be read and is stepped over: %s. It may be damaged in the broker's log",
+                    queue, address, trouble,
+                )  # fmt: skip
+            if not messages:
+                status = PullStatus.NO_MATCHED_MESSAGE
         return PullResult(status, header.next_begin_offset, header.min_offset, header.max_offset, messages)
 
 

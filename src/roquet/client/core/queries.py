@@ -17,7 +17,7 @@ from roquet.wire.command import Command
 from roquet.wire.headers import CreateTopicHeader, QueryMessageHeader, ViewMessageHeader, encode
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.names import DEFAULT_TOPIC, check_topic
-from roquet.wire.record import decode_records
+from roquet.wire.record import decode_readable, decode_records
 
 QUERY_TIMEOUT_MS = 15_000
 CREATE_TIMEOUT_MS = 5_000
@@ -68,10 +68,9 @@ class Queries:
                 if isinstance(answer, RoquetError):
                     failures.append(answer)
                 elif answer.code == ResponseCode.SUCCESS:
-                    try:
-                        found.extend(ReceivedMessage(record, broker_name) for record in decode_records(answer.body))
-                    except RoquetError as error:
-                        failures.append(BadAnswer(f"{address} sent records that cannot be read: {error}"))
+                    records, troubles = decode_readable(answer.body)
+                    found.extend(ReceivedMessage(record, broker_name) for record in records)
+                    failures.extend(BadAnswer(f"{address} sent a record that cannot be read: {trouble}") for trouble in troubles)
                 left -= 1
                 if left == 0:
                     finish()

@@ -111,7 +111,7 @@ def _have_their_entries(
     if same.all():
         return len(numbers)
     empty, beyond = (size == 0) | (size == BLANK), offsets >= found.next
-    deleted = ~same & empty & (not found.bases and layout.is_deleted(topic))
+    deleted = ~same & ((positions < layout.deleted.get(topic, 0)) | (empty & (not found.bases and layout.is_deleted(topic))))
     newer = np.where(empty, beyond & (positions < found.last_position), there > positions)
     replaced = ~same & ~deleted & newer  # if the newer one is no record, the count of this queue shows it
     waiting = ~same & ~deleted & ~replaced & empty & beyond & (not layout.finished)
@@ -125,7 +125,7 @@ def _have_their_entries(
     findings.each("queue entry missing", ~same & ~deleted & ~replaced & ~waiting & empty, place)
     findings.each(
         "queue entry wrong",
-        ~same & ~replaced & ~empty,
+        ~same & ~deleted & ~replaced & ~empty,
         lambda number: f"{place(number)}: the entry says {there[number]}, {size[number]} bytes, tag {entries['tag'][number]}",
     )
     return int(np.count_nonzero(same))

@@ -140,7 +140,9 @@ def _queue_entries(layout: files.Layout, records: derive.Records, path: str) -> 
     chosen = [np.empty(0, dtype=np.int64)]
     at = 0
     for key, numbers in checks.by_queue(records).items():
-        if layout.is_deleted(key[0]):
+        if key[0] in layout.deleted:
+            numbers = numbers[records.offsets[numbers] >= layout.deleted[key[0]]]
+        if layout.is_deleted(key[0]) or not len(numbers):
             continue
         if "/" in key[0] or key[0] in (".", ".."):
             raise Damaged(f"the record at log offset {records.offsets[numbers[0]]} is of topic {key[0]!r}, which cannot name a directory")

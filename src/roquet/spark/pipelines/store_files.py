@@ -23,6 +23,9 @@ import orjson
 from roquet.errors import Damaged
 from roquet.settings import BrokerSettings, delay_levels_ms
 from roquet.store import derive, index, queue
+from roquet.store.deletions import DELETED, decode
+from roquet.store.disk import ReadOnlyDisk
+from roquet.store.documents import Document
 from roquet.store.log import BLANK, BLANK_SIZE
 from roquet.store.scan import MAGICS, parse
 from roquet.store.segments import file_name
@@ -53,6 +56,8 @@ class Layout:
     """Its broker stopped cleanly. Else it runs or was killed, and derived files may lag behind the log."""
     topics: frozenset[str] | None
     """Those of config/topics.json; None when nobody knows."""
+    deleted: dict[str, int] = field(default_factory=dict)
+    """Topic -> where the log ended when it was deleted: what it may have been made again with stands behind that."""
 
     @property
     def start(self) -> int:
@@ -92,6 +97,7 @@ def layout_of(store: str, settings: BrokerSettings | None = None) -> Layout:
         tuple(delay_levels_ms(settings.message_delay_level)),
         not os.path.exists(f"{root}/abort"),
         _topics(Path(root, "config")),
+        {topic: one.log_offset for topic, one in (Document(ReadOnlyDisk(), f"{root}/config/{DELETED}").load(decode) or {}).items()},
     )
 
 
