@@ -7,6 +7,7 @@ moves with it. The deadline is checked in `tick`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from collections import deque
@@ -383,7 +384,16 @@ class Puller:
         try:
             return self._pick(pull, raw, first, last, count_max, size_max)
         except (LookupError, Odd):
-            return self._pick(pull, self._cleaned(queue, offset, raw), first, last, count_max, size_max)
+            return self._pick_carefully(pull, queue, raw, first, last, count_max, size_max)
+
+    def _pick_carefully(self, pull: Pull, queue: ConsumeQueue, raw: bytes, first: int, last: int, count_max: int, size_max: int) -> Found:
+        """One entry is damaged: mended ones, or those before it, or a step over it. Whoever waits goes on in any case."""
+        cleaned = self._cleaned(queue, pull.offset, raw)
+        for part in (cleaned, cleaned[:ENTRY_SIZE]):
+            with contextlib.suppress(LookupError, Odd):
+                return self._pick(pull, part, first, last, count_max, size_max)
+        log.error("! message %d of %s/%d was read differently twice: it is stepped over", pull.offset, queue.topic, queue.queue_id)
+        return Found(Status.NO_MATCHED_MESSAGE, pull.offset + 1, first, last)
 
     def _pick(self, pull: Pull, raw: bytes, first: int, last: int, count_max: int, size_max: int) -> Found:
         """What the pull gets of these entries. Raises Odd or LookupError when one of them is damaged."""
