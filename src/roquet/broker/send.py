@@ -71,9 +71,6 @@ KEPT_FLAGS = 0x703
 
 KNOWN_MAX = 10_000
 
-RECORD_REST_MAX = 1_024
-"""Bytes of a record besides body and properties, and of what ends a file, at most."""
-
 
 def prefix(size: int) -> bytes:
     """What stands before a JSON header of this size in a frame without a body."""
@@ -121,8 +118,6 @@ class Sender:
         self.topics = topics
         self.settings = settings
         self.random = random
-        self._plain_max = settings.mapped_file_size_commit_log - PROPERTIES_MAX - RECORD_REST_MAX
-        """Bytes of a body that certainly fits into a log file; `accept` looks at a larger one."""
         self.failed = 0
         """Sends that were refused because they could not be stored."""
         self.cluster_property = f"CLUSTER\x01{settings.broker_cluster_name}"
@@ -154,7 +149,7 @@ class Sender:
             if (
                 flag or fields["j"] != "0" or sys_flag & ~KEPT_FLAGS or not 0 <= born_ms < 1 << 63
                 or type(opaque) is not int or not -0x80000000 <= opaque <= 0x7FFFFFFF
-                or len(body) > self.settings.max_message_size or len(body) > self._plain_max
+                or len(body) > self.settings.max_message_size
                 or self.store.failed or self.store.full or self.flow.pressed
             ):  # fmt: skip
                 return False
