@@ -184,7 +184,8 @@ class CommitLog:
         On OSError nothing has changed: the file is made before anything else happens.
         """
         if size + BLANK_SIZE > self.segments.size:
-            raise Unstorable(f"its record has {size} bytes, a log file holds {self.segments.size - BLANK_SIZE}; raise mappedFileSizeCommitLog")
+            limit = self.segments.size - BLANK_SIZE
+            raise Unstorable(f"its record has {size} bytes, a log file holds {limit}; raise mappedFileSizeCommitLog")
         base = self._segment_end
         file = self.segments.create(base)
         left = base - self.end
