@@ -276,3 +276,32 @@ def test_the_files_of_a_deleted_topic_go_in_the_background_and_one_of_its_name_c
     assert not list((whole.root / "deleted").rglob("0*"))
     assert list(old.rglob("0*")), "those of the new topic stay"
     assert whole.broker.store.queues["T", 0].next == 1
+
+
+def test_hundreds_of_filtered_pulls_in_one_read_take_many_turns_and_each_gets_on(tmp_path: Path) -> None:
+    """Issue 10.18: 566 of them held the loop for 4.6 s."""
+    whole = Whole(tmp_path / "sql", clock=PassingClock(), enable_property_filter=True)
+    whole.broker.topics.put(Topic("T", 1, 1))
+    for n in range(900):
+        whole.frames(plain_send(n))
+    whole.peer.take()
+    fields = pull_fields(subscription="never = 'there'", expressionType="SQL92")
+    peer = FakePeer()
+    rest: list[Frame] | None = frames_of(*[Command(RequestCode.PULL_MESSAGE, fields, opaque=n) for n in range(100)])
+    turns = []
+    while rest is not None:
+        before = len(peer.sent)
+        rest = whole.broker.receive(peer, rest, whole.clock.ms + 10)
+        turns.append(len(peer.sent) - before)
+    assert max(turns) <= 10
+    assert sum(turns) == 100
+    assert {int(answer.fields["nextBeginOffset"]) for answer in peer.sent} == {800}, "judged, none taken, and the next begins behind them"
+    whole.close()
+
+
+class PassingClock(ManualClock):
+    """Every look at the steady clock takes a millisecond."""
+
+    def steady_ms(self) -> int:
+        self.ms += 1
+        return self.ms
