@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from roquet.broker.pull import FAQ
+from roquet.broker.topics import Topic
 from roquet.store.disk import Cold, RealFile
 from roquet.wire.bodies import HeartbeatBody
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -257,3 +258,25 @@ def test_a_pull_reads_on_from_the_file_into_what_is_not_written_yet(whole: Whole
     whole.tick(2_000)  # these entries are in their file
     send(whole, b"2")
     assert pulled(whole.ask(11, pull_fields())) == [b"0", b"1", b"2"]
+
+
+def test_progress_beyond_the_end_of_a_queue_that_comes_along_with_a_pull_is_not_remembered(tmp_path: Path) -> None:
+    """It is from before a power loss that took messages: remembered, it would skip those that get their offsets again."""
+    whole = Whole(tmp_path / "beyond")
+    whole.broker.topics.put(Topic("T", 1, 1))
+    whole.ask(RequestCode.SEND_MESSAGE_V2, send_fields(), b"body")
+    for said, kept in (("99", -1), ("1", 1)):
+        whole.ask(RequestCode.PULL_MESSAGE, pull_fields(sysFlag="5", commitOffset=said))
+        assert whole.broker.offsets.find("g", "T", 0) == kept
+    whole.close()
+
+
+def test_a_pull_that_matched_nothing_yet_is_not_parked_while_there_is_more_to_judge(tmp_path: Path) -> None:
+    whole = Whole(tmp_path / "more")
+    whole.broker.topics.put(Topic("T", 1, 1))
+    for _ in range(900):
+        whole.ask(RequestCode.SEND_MESSAGE_V2, send_fields(), b"body")
+    answer = whole.ask(RequestCode.PULL_MESSAGE, pull_fields(sysFlag="6", subscription="wanted"))
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "800")
+    assert not whole.broker.puller.parked
+    whole.close()

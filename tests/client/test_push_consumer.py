@@ -563,6 +563,21 @@ def test_what_makes_no_sense_gets_an_error_answer(command: Command, code: int) -
 # -- nothing is lost
 
 
+def test_progress_does_not_pass_a_message_in_hand_when_what_comes_behind_it_is_not_for_us() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, tags="a", decide=None).start()
+    cluster.append(queue, b"x", "TAGS\x01a")
+    cluster.run()
+    assert len(member.held) == 1
+    cluster.append(queue, b"y", "TAGS\x01b")
+    cluster.advance(20_000, 500)
+    assert member.core.offsets.table.get(queue, 0) == 0
+    assert not stored(cluster, queue)
+    member.held[0][1](Outcome.SUCCESS)
+    cluster.advance(20_000, 500)
+    assert stored(cluster, queue) in (1, 2)
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(["join", "send", "fail"], 0)
 @example(["join", "send", "fail", "wait", "crash"], 0)

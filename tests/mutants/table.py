@@ -48,13 +48,6 @@ FAULTS = [
         "a file that begins in its middle is not blank before",
     ),
     Fault(
-        "store/queue.py",
-        "        self.visible = min(self.visible, offset)",
-        "        pass",
-        "tests/store/test_damage.py::test_whatever_is_damaged_every_record_that_it_leaves_whole_is_read",
-        "a truncated queue shows what is gone",
-    ),
-    Fault(
         "store/log.py",
         "            self.staged.append(BLANK.pack(left, BLANK_MAGIC))",
         "            self.staged.append(BLANK.pack(0, BLANK_MAGIC))",
@@ -231,10 +224,24 @@ FAULTS = [
     ),
     Fault(
         "broker/pull.py",
+        "        if queue is not None and offset <= queue.visible:",
+        "        if queue is not None:",
+        "tests/broker/test_pull.py::test_progress_beyond_the_end_of_a_queue_that_comes_along_with_a_pull_is_not_remembered",
+        "progress beyond a queue's end is taken along with a pull",
+    ),
+    Fault(
+        "broker/pull.py",
         "            if found.status is Status.NO_MATCHED_MESSAGE:\n                pull.offset = found.next_offset",
         "            if False:\n                pull.offset = found.next_offset",
         "tests/broker/test_pull.py::TestLongPolling::test_does_not_wake_for_messages_that_the_filter_turns_down_but_moves_over_them",
         "a parked pull judges the same messages again",
+    ),
+    Fault(
+        "broker/pull.py",
+        "            if at_end and self._park(pull):",
+        "            if self._park(pull):",
+        "tests/broker/test_pull.py::test_a_pull_that_matched_nothing_yet_is_not_parked_while_there_is_more_to_judge",
+        "a pull is parked although there is more to judge",
     ),
     Fault(
         "broker/pull.py",
@@ -543,6 +550,13 @@ FAULTS = [
         "            done(None)",
         "tests/client/test_retry.py::test_a_message_that_its_broker_does_not_take_back_is_sent_to_the_retry_topic_as_upstream_does",
         "a message that its broker does not take back is dropped",
+    ),
+    Fault(
+        "client/core/push_consumer.py",
+        "        elif not process_queue.messages:\n            # Every",
+        "        else:\n            # Every",
+        "tests/client/test_push_consumer.py::test_progress_does_not_pass_a_message_in_hand_when_what_comes_behind_it_is_not_for_us",
+        "progress passes what is being consumed",
     ),
     Fault(
         "client/core/push_consumer.py",
