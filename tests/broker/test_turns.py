@@ -20,6 +20,7 @@ from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.store.disk import Cold
 from roquet.testing.clock import ManualClock
+from roquet.wire.bodies import TopicStats
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command, from_json
 from roquet.wire.frame import Frame, Framer
@@ -305,3 +306,16 @@ class PassingClock(ManualClock):
     def steady_ms(self) -> int:
         self.ms += 1
         return self.ms
+
+
+def test_a_large_answer_is_written_elsewhere_and_is_the_same(whole: Whole) -> None:
+    whole.broker.topics.put(Topic("T", 1_500, 1_500))
+    whole.background.hold = True
+    peer = FakePeer()
+    assert whole.broker.receive(peer, frames_of(Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}))) is None
+    assert not peer.sent, "not on the loop"
+    whole.background.hold = False
+    whole.background.release()
+    whole.broker.tick(whole.clock.steady_ms())
+    (answer,) = peer.take()
+    assert len(TopicStats.decode(answer.body).offset_table) == 1_500
