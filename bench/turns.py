@@ -37,6 +37,8 @@ from roquet.wire.command import Command
 from roquet.wire.frame import Frame, Framer
 
 READ = 256 * 1024
+COPIES_MAX = 600
+"""Of one request in a read: more of them are more turns, not longer ones."""
 LIMIT_MS = 50.0
 WORST = 10
 TICK_MS = 50
@@ -349,7 +351,7 @@ def measure_broker(root: Path, size: Size, meter: Meter, say: Callable[[str], No
         say(name)
         world.hand_over(name, peer, [command])
         if not any(word in name for word in ONCE):
-            copies = max(1, READ // len(command.encode()))
+            copies = min(COPIES_MAX, max(1, READ // len(command.encode())))
             full = [Command(command.code, command.fields, command.body, opaque=n) for n in range(copies)]
             world.hand_over(f"{name}, a read full", peer, full)
         peer.closed = False
