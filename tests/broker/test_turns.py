@@ -21,7 +21,7 @@ from roquet.ports import Peer
 from roquet.store.disk import Cold
 from roquet.testing.clock import ManualClock
 from roquet.wire.bodies import TopicStats
-from roquet.wire.codes import RequestCode
+from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command, from_json
 from roquet.wire.frame import Frame, Framer
 
@@ -319,3 +319,20 @@ def test_a_large_answer_is_written_elsewhere_and_is_the_same(whole: Whole) -> No
     whole.broker.tick(whole.clock.steady_ms())
     (answer,) = peer.take()
     assert len(TopicStats.decode(answer.body).offset_table) == 1_500
+
+
+def test_large_answers_under_way_have_a_limit(whole: Whole) -> None:
+    whole.broker.topics.put(Topic("T", 1_500, 1_500))
+    whole.background.hold = True
+    peer = FakePeer()
+    asked = [Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}, opaque=n) for n in range(core.AWAY_MAX + 3)]
+    assert whole.broker.receive(peer, frames_of(*asked)) is None
+    assert [answer.code for answer in peer.take()] == [ResponseCode.SYSTEM_BUSY] * 3
+    whole.background.hold = False
+    whole.background.release()
+    for _ in range(3):
+        whole.broker.tick(whole.clock.steady_ms())
+    assert [answer.code for answer in peer.take()] == [0] * core.AWAY_MAX
+    assert whole.broker.receive(peer, frames_of(asked[0])) is None
+    whole.broker.tick(whole.clock.steady_ms())
+    assert [answer.code for answer in peer.take()] == [0], "there is room again"

@@ -70,6 +70,8 @@ ALONE = frozenset((RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.CLEAN_UNUSED_
 """Requests before which everything is written: what was sent to a topic in the same read is deleted with it."""
 FETCHES_MAX = 4_096
 """Reads from disk under way at once; beyond that a request is told that the broker is busy."""
+AWAY_MAX = 64
+"""Requests in portions that wait for the disk, or for their large answers to be written, at once."""
 ATTEMPTS_MAX = 256
 """Times a request is tried again after reading from disk; a search by time in a cold queue needs some fifty."""
 
@@ -169,6 +171,7 @@ class Broker:
         self._fetches = 0
         self._jobs: dict[Peer, Job] = {}  # requests that need more turns; the frames behind them wait
         self._warm: deque[Job] = deque()  # of those that waited for the disk; `tick` goes on with them
+        self._away = 0  # those that wait for the disk now
         self._until_ms = FOREVER
 
     def _table(self) -> dict[int, Handler]:
@@ -383,7 +386,7 @@ class Broker:
             while not peer.closed:
                 cold = next(job.portions)
                 if cold is not None:
-                    self._fetch(cold, lambda: self._warm.append(job))
+                    self._send_away(job, cold)
                     return True  # what is behind it need not wait for the disk
                 if self.clock.steady_ms() >= self._until_ms:
                     self._jobs[peer] = job
@@ -396,6 +399,22 @@ class Broker:
             self._reply(peer, command, self._failed(peer, command, error))
         return True
 
+    def _send_away(self, job: Job, cold: Cold) -> None:
+        """It goes on when this was fetched. What such work holds meanwhile may be large: only so much of it waits at once."""
+        if self._away >= AWAY_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"{self._away} large answers are being made, limit is {AWAY_MAX}: try again")
+
+        def back() -> None:
+            self._away -= 1
+            self._warm.append(job)
+
+        self._away += 1
+        try:
+            self._fetch(cold, back)
+        except Refused:
+            self._away -= 1
+            raise
+
     def _begin_anew(self, job: Job, cold: Cold) -> bool:
         """A portion met something that is not in memory and cannot go on from there."""
         job.attempt += 1
@@ -405,7 +424,7 @@ class Broker:
             again = self.table[job.command.code](job.peer, job.command)
             assert not isinstance(again, Command | None), "work in portions is always that"
             job.portions = again
-            self._fetch(cold, lambda: self._warm.append(job))
+            self._send_away(job, cold)
         except Refused as refused:
             self._reply(job.peer, job.command, job.command.reply(refused.code, refused.remark))
         return True
