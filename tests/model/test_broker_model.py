@@ -199,6 +199,9 @@ ONCE_WRONG: dict[str, tuple[str, int, float, list[Step]]] = {
             ("prepare", 1), ("prepare", 2), ("prepare", 1), ("power", 0),
         ],
     ),
+    "an op record outlived the copy that it follows from, and the transaction was forgotten": (
+        "ASYNC_FLUSH", 317_104_377, 0.2, [("prepare", 0), ("prepare", 1), ("wait", 11_000), ("unlucky", 10)],
+    ),
     "a retry topic lost in a crash was not made again by its delivery": (
         "SYNC_FLUSH", 0, 0.0, [("send", 0, 0), ("hold", True), SENT_BACK, ("kill",), ("wait", 5_001), SENT_BACK],
     ),

@@ -162,7 +162,7 @@ class Transactions:
         if ops is not None:
             self._op_base = max(self.offsets.find(TRANSACTION_GROUP, OP_HALF_TOPIC, 0), ops.first)
             while self._op_base + len(self._ops) < ops.visible:
-                named = op_body(patiently(lambda at: self._read(ops, at), self._op_base + len(self._ops)))
+                named = self._named(patiently(lambda at: self._read(ops, at), self._op_base + len(self._ops)))
                 early.update(half for half in named if half < self._base)
                 self._take(named)
         at = self._next_pending(self._base)
@@ -184,6 +184,13 @@ class Transactions:
         self._advance(halves)
         if self.pending:
             log.info("%d prepared messages wait for the end of their transaction", self.pending)
+
+    def _named(self, record: Record | None) -> list[int]:
+        """The half messages that this op record says are done with. None where a power loss may have taken what it follows from, the copy
+        or the committed message before it: then the producer is asked again, and a message may come twice rather than never."""
+        if record is not None and any(start < record.physical_offset < end for start, end in self.store.overtaken):
+            return []
+        return op_body(record)
 
     def _finish_commit(self) -> None:
         """The last record of the log may be a committed message whose op record was lost with the crash: write it."""

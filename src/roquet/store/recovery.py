@@ -36,7 +36,7 @@ Progress = Callable[[str, int, int], None]
 STEP = 64 * 1024 * 1024
 HOLES_SAID = 100
 """Holes that get a line of their own."""
-BLANKS_MAX = 10_000_000
+BLANKS_MAX = 1_000_000
 """Blanks in a row that a queue may get; a number further ahead than that is not believed."""
 MISSING_MAX = 16
 """Newest log files that may be missing; more than that is no accident that a broker should go on after."""
@@ -62,13 +62,16 @@ class Manifest:
     """What stood in config/."""
     set_backs: list[int] = field(default_factory=list)
     """Log offsets where the wall clock had been set back, so that store times do not rise there."""
+    overtaken: list[tuple[int, int]] = field(default_factory=list)
+    """(start, end) of stretches of the log that a crash left with holes before anything of them was synced: a record there may have
+    outlived one that was written before it."""
 
     def encode(self) -> bytes:
         return orjson.dumps(
             {
                 "broker": self.broker, "clean": self.clean, "end": self.end, "checkpoint": self.checkpoint,
                 "sizes": self.sizes, "documents": self.documents, "queues": self.queues, "indexes": self.indexes,
-                "setBacks": self.set_backs,
+                "setBacks": self.set_backs, "overtaken": self.overtaken,
             },
             option=orjson.OPT_INDENT_2,
         )  # fmt: skip
@@ -87,6 +90,7 @@ class Manifest:
             str(value.get("broker", "")), {str(key): _number(size, key) for key, size in value.get("sizes", {}).items()},
             [str(one) for one in value.get("documents", [])],
             sorted(_number(place, "setBacks") for place in value.get("setBacks", [])),
+            [(_number(start, "overtaken"), _number(end, "overtaken")) for start, end in value.get("overtaken", [])],
         )  # fmt: skip
 
 
@@ -140,6 +144,7 @@ class Recovery:
         self.manifest = manifest if fits else None
         self.last_store_ms = 0
         self.set_backs: list[int] = []
+        self.overtaken = list(manifest.overtaken) if manifest is not None else []
         self.records = 0
         self.sure = 0
         """Below this the log is known to be on disk."""
@@ -171,6 +176,9 @@ class Recovery:
             log.warning("%s: entries are missing in the queue files; deriving all of them from the log again", hole)
             end = self._derive_from(self.segments.start)
         self._report()
+        holes = [hole.offset for hole in self.holes if hole.offset >= self._vouched]
+        if self.crashed and holes:
+            self.overtaken.append((holes[0], end))
         for queue in self.queues.values():
             self._write_tail(queue)
             queue.first = self._first(queue)
@@ -395,7 +403,7 @@ class Recovery:
                 self._write_tails()
         end = reading.end
         for queue, doubted in self._doubted.items():
-            if doubted.queue_offset > queue.next:  # nothing came behind it, so nothing contradicts it
+            if 0 < doubted.queue_offset - queue.next <= BLANKS_MAX:  # nothing came behind it, so nothing contradicts it
                 self._place(queue, doubted)
         self._forget_after(end)
         self._number_on(ended)

@@ -153,6 +153,8 @@ class Store:
         self._dirty: set[ConsumeQueue] = set()  # queues whose file was written since its last sync
         self._delete_now = 0
         self._ages_due_ms = 0  # before this (steady) time no log file goes for its age
+        self.overtaken: list[tuple[int, int]] = []
+        """(start, end) of stretches of the log in which a record may have outlived one that was written before it."""
         self.set_backs: list[int] = []
         """Log offsets where the wall clock had been set back: between two of them store times rise."""
         self._reserve = True  # when writes are refused: there is room for the broker's own
@@ -276,6 +278,7 @@ class Store:
             self.manifest.save(self._manifest(clean=False, end=0).encode())
         self._last_store_ms = recovery.last_store_ms or self.checkpoint.log_ms
         self.set_backs = recovery.set_backs[-SET_BACKS_MAX:]
+        self.overtaken = recovery.overtaken[-SET_BACKS_MAX:]
         lost.cut(disk, self.log.segments, root, end, self.clock.now_ms())
         if crashed:
             self._make_sure(recovery.sure, end)
@@ -888,6 +891,7 @@ class Store:
         return Manifest(
             clean, end, times, queues, indexes, self.settings.broker_name, self._sizes(), names,
             [place for place in self.set_backs if place > self.log.start],
+            [(start, stop) for start, stop in self.overtaken if stop > self.log.start],
         )  # fmt: skip
 
     # Time
