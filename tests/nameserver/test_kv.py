@@ -179,3 +179,13 @@ def test_the_number_of_entries_and_the_whole_are_bounded(tmp_path: Path, monkeyp
     with pytest.raises(Refused, match="limit is 20"):
         kv.put("ns", "k", "longer")
     assert kv.get("ns", "k") == "w"
+
+
+def test_two_name_servers_with_one_file_do_not_take_each_other_s_entries_away(tmp_path: Path) -> None:
+    path = str(tmp_path / "kvConfig.json")
+    first, second = KvStore(RealDisk(), path), KvStore(RealDisk(), path)
+    first.put("n", "a", "1")
+    with pytest.raises(Refused, match="its own kvConfigPath"):
+        second.put("n", "b", "2")
+    first.put("n", "c", "3")
+    assert KvStore(RealDisk(), path).namespace("n") == {"a": "1", "c": "3"}

@@ -7,6 +7,8 @@ used when the file itself is damaged.
 
 from __future__ import annotations
 
+import hashlib
+
 from roquet.errors import Damaged, Refused
 from roquet.store.disk import Disk
 from roquet.wire.bodies import KvConfig
@@ -32,6 +34,7 @@ class KvStore:
         self._table: dict[str, dict[str, str]] = {}
         self._file_is_good = False  # only a good file may become the .bak
         self._load()
+        self._seen = self._digest()
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
@@ -69,6 +72,16 @@ class KvStore:
         disk, directory, beside = self._disk, self.path.rpartition("/")[0] or ".", self.path + ".tmp"
         try:
             disk.make_dir(directory)
+            release = disk.lock(directory)
+        except OSError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the KV table stays as it was, {directory} cannot be written: {error}") from error
+        try:
+            if self._digest() != self._seen:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the KV table stays as it was: somebody else has written {self.path} since this name server read it. Give each name "
+                    "server its own kvConfigPath, and restart this one",
+                )
             disk.remove(beside)
             file = disk.open(beside, size=0)
             try:
@@ -82,10 +95,25 @@ class KvStore:
                 disk.rename(self.path, self.path + ".bak")
             disk.rename(beside, self.path)
             self._file_is_good = True
+            self._seen = hashlib.sha256(data).digest()
             disk.sync_dir(directory)
         except OSError as error:
+            self._seen = self._digest()  # as far as it came, it was we
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the KV table stays as it was, {self.path} cannot be written: {error}") from error
+        finally:
+            release()
         self._table = table
+
+    def _digest(self) -> bytes:
+        """Of what the file holds now; two name servers that share it would take each other's entries away."""
+        try:
+            file = self._disk.open(self.path)
+        except OSError:
+            return b""
+        try:
+            return hashlib.sha256(file.read(0, file.size())).digest()
+        finally:
+            file.close()
 
     def _load(self) -> None:
         problems: list[str] = []
