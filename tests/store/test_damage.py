@@ -316,6 +316,26 @@ def test_a_number_that_was_given_again_after_a_hole_is_the_newer_message_s_at_ev
     assert bodies(store, topic="U") == [body(3)]
 
 
+def test_entries_that_a_power_loss_took_from_the_middle_of_a_queue_s_end_are_made_again(kit: StoreKit) -> None:
+    store = kit.open(mapped_file_size_commit_log=4_096)
+    for n in range(28):
+        put(store, body=body(n))
+    store.commit()
+    kit.clock.ms += 20_000
+    for _ in range(100):
+        store.tick(kit.clock.ms)  # synced, and vouched for
+    for n in range(28, 40):
+        put(store, body=body(n))
+    store.commit()
+    store._write_tails()
+    kit.crash(store)
+    path = kit.root / "consumequeue" / "T" / "0" / f"{0:020d}"
+    path.write_bytes(path.read_bytes()[: 29 * 20] + bytes(20))  # 29 was never written, what is behind it in the next file was
+    store = kit.open()
+    assert bodies(store) == [body(n) for n in range(40)]
+    assert store.queue("T", 0).next == 40
+
+
 @pytest.mark.parametrize("blanks", [(0,), (3,), (0, 1, 2), (2, 3, 4, 5, 6), (5, 9), (9,)])
 def test_a_search_by_log_offset_is_not_led_astray_by_blanks(kit: StoreKit, blanks: tuple[int, ...]) -> None:
     from roquet.store.recovery import first_at_or_after

@@ -255,7 +255,10 @@ class Recovery:
         if self.index is None:
             return True
         if not self.crashed and manifest.clean:
-            return self.index.intact and set(manifest.indexes) <= set(index_names(self.index))
+            gone = sorted(set(manifest.indexes) - set(index_names(self.index)))
+            if gone:
+                log.warning("index files are missing, and are built again from the log: %s", ", ".join(gone[:10]))
+            return self.index.intact and not gone
         return self.index.covered >= manifest.end
 
     def _index_start(self) -> int:
@@ -380,7 +383,10 @@ class Recovery:
                 ended[queue] = queue.next
                 queue.start_at(0)
         for queue in self.queues.values():
-            queue.truncate(first_at_or_after(queue, start))
+            at = first_at_or_after(queue, start)
+            while at > queue.first and (entry := _entry(queue, at - 1)) is not None and entry[1] <= 0:
+                at -= 1  # never written: a power loss took it, and left what was written behind it
+            queue.truncate(at)
             queue.synced = queue.next  # whoever vouches for the start vouches for the entries before it
         if self.index is not None and start < self.index.covered:
             self.index.truncate_after(start)
@@ -403,7 +409,8 @@ class Recovery:
                 self._write_tails()
         end = reading.end
         for queue, doubted in self._doubted.items():
-            if 0 < doubted.queue_offset - queue.next <= BLANKS_MAX:  # nothing came behind it, so nothing contradicts it
+            # Nothing came behind it, so nothing contradicts it. 0: a topic that was made again has one message so far.
+            if doubted.queue_offset == 0 or 0 < doubted.queue_offset - queue.next <= BLANKS_MAX:
                 self._place(queue, doubted)
         self._forget_after(end)
         self._number_on(ended)
@@ -442,11 +449,14 @@ class Recovery:
         """Its number is not the next one. Either a topic was deleted and made again, or records before it are lost, or the number
         itself is damaged: no checksum covers it. A second record that goes on from it confirms it."""
         number = found.queue_offset
+        if number > found.offset // RECORD_MIN:  # more messages than the log before it could ever hold
+            self.holes.append(Hole(found.offset, found.size, "its number in its queue cannot be", found))
+            return
         if number > queue.next and not whole_log:
             raise _Hole(f"{queue.topic}/{queue.queue_id} at {number}, entries end at {queue.next}")
         before = self._doubted.pop(queue, None)
         lost = sum(hole.size for hole in self.holes) // RECORD_MIN
-        if number == 0 or queue.next == queue.first or 0 < number - queue.next <= lost or self._is_blank(queue, number):
+        if queue.next == queue.first or 0 < number - queue.next <= lost or self._is_blank(queue, number):
             self._place(queue, found)
         elif before is not None and number == before.queue_offset + 1 and number - queue.next <= BLANKS_MAX:
             self._place(queue, before)
@@ -457,7 +467,7 @@ class Recovery:
     def _is_blank(self, queue: ConsumeQueue, number: int) -> bool:
         """Do nothing but blanks stand from this number on? Of a hole that names a record nobody knows if its number was given again."""
         at = queue.next
-        while at > max(number, queue.first) and (entry := _entry(queue, at - 1)) is not None and entry[1] == BLANK_SIZE:
+        while at > max(number, queue.first) and _says_nothing(_entry(queue, at - 1)):
             at -= 1
         return at <= number < queue.next
 
@@ -547,6 +557,11 @@ def _entry(queue: ConsumeQueue, offset: int) -> tuple[int, int, int] | None:
     return unpack_entry(raw)
 
 
+def _says_nothing(entry: tuple[int, int, int] | None) -> bool:
+    """A blank, or one that was never written."""
+    return entry is None or entry[1] <= 0 or entry[1] == BLANK_SIZE
+
+
 def first_at_or_after(queue: ConsumeQueue, log_offset: int) -> int:
     """The first entry whose record stands at or after this log offset. Log offsets rise along a queue; blanks say nothing, and
     those right before it count as before."""
@@ -554,7 +569,7 @@ def first_at_or_after(queue: ConsumeQueue, log_offset: int) -> int:
     while low < high:
         middle = (low + high) // 2
         at, entry = middle, _entry(queue, middle)
-        while at < high and (entry is None or entry[1] == BLANK_SIZE):
+        while at < high and _says_nothing(entry):
             at += 1
             entry = _entry(queue, at) if at < high else None
         if entry is not None and entry[0] < log_offset:

@@ -12,6 +12,7 @@ the end of its queues. Clocks stay as wrong as they are then.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from random import Random
@@ -44,6 +45,10 @@ TICK_US = 100_000
 SECOND = 1_000_000
 CLOCK_STEPS_MS = (2_000, 60_000, 3_600_000, 86_400_000, 315_360_000_000)
 """Up to ten years."""
+MOODS = (
+    ("open", errno.EMFILE), ("open", errno.EIO), ("open", errno.ENOSPC), ("truncate", errno.EIO), ("write", errno.EIO),
+    ("write", errno.ENOSPC), ("rename", errno.EIO),
+)  # fmt: skip
 REST_US = 240 * SECOND
 """Within this time after the last fault everything must have come to rest."""
 
@@ -129,6 +134,7 @@ class Cluster:
             (1, self._full_disk),
             (1, self._failing_sync),
             (4, self._set_a_clock),
+            (3, self._moody_disk),
         ]
         faults = [fault for weight, fault in kinds for _ in range(weight)]
         for _ in range(self.random.randint(3, 9)):
@@ -210,6 +216,18 @@ class Cluster:
         self.broker.disk.fail_syncs = 0
         if self.broker.core is not None and self.broker.core.store.failed:
             self._power_loss()
+
+    def _moody_disk(self) -> None:
+        """Some operation fails, once or a few times: no descriptor is left, a file cannot be made, a write or a rename meets an error."""
+        operation, number = self.random.choice(MOODS)
+        times = self.random.randint(1, 3)
+        self.simulation.note(f"! {operation} fails with {errno.errorcode[number]}, {times} times")
+        self.broker.disk.fail(operation, number, times=times, after=self.random.randint(0, 5), part=self.random.random())
+        self.simulation.after(self.random.randint(1, 4) * SECOND, self._mood_over)
+
+    def _mood_over(self) -> None:
+        self.broker.disk.faults.clear()
+        self._repair()
 
     def _set_a_clock(self) -> None:
         """Of any host, the broker's most of all; by hand, or by NTP after a boot. Seconds to years, and often back to what it was."""
@@ -351,7 +369,7 @@ class BrokerHost:
         cluster = self.cluster
         simulation = cluster.simulation
         self.runs += 1
-        failing = self.disk.fail_syncs
+        failing = self.disk.fail_syncs + len(self.disk.faults)
         self._background = SimBackground(simulation, slowest_us=self.sync_slowest_us)
         self._caller = SimCaller(cluster.network, "10.0.0.2")
         if cluster.random.random() < 0.1 and not cluster.calm:
