@@ -63,6 +63,11 @@ def test_a_last_line_without_an_end_gets_one() -> None:
     assert edited("a=1", {"b": "2"}) == "a=1\nb=2\n"
 
 
+@pytest.mark.parametrize("text", ["a=1\\", "a=1\\\n", "a=1\\\r\n"])
+def test_a_last_line_that_would_go_on_does_not_swallow_what_is_added(text: str) -> None:
+    assert parse_properties(edited(text, {"b": "2"})) == {"a": "1", "b": "2"}
+
+
 def test_a_value_cannot_smuggle_in_a_line() -> None:
     assert property_line("a", "1\nlistenPort=9") == "a=1\\u000alistenPort=9\n"
 

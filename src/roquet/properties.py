@@ -31,6 +31,8 @@ def edited(text: str, pairs: Mapping[str, str]) -> str:
         text = text[:start] + property_line(key, pairs[key]) + text[end:]
     if text and text[-1] not in "\r\n":
         text += "\n"
+    if goes_on(text.rstrip("\r\n")):
+        text += "\n"  # else what follows would be a part of its last line
     return text + "".join(property_line(key, value) for key, value in pairs.items() if key not in places)
 
 

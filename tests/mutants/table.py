@@ -161,8 +161,8 @@ FAULTS = [
     ),
     Fault(
         "store/store.py",
-        "        self._put_away(f\"{self.root}/consumequeue/{topic}\")",
-        "        pass",
+        "            self.background.run(lambda: self.disk.remove_tree(aside), removed)",
+        "            pass",
         "tests/broker/test_turns.py::test_the_files_of_a_deleted_topic_go_in_the_background_and_one_of_its_name_can_be_made_at_once",
         "the files of a deleted topic stay",
     ),
@@ -350,8 +350,8 @@ FAULTS = [
     ),
     Fault(
         "broker/transactions.py",
-        "        if kind == COMMIT:\n            self.writer",
-        "        if kind != UNKNOWN:\n            self.writer",
+        "            if kind == COMMIT:\n                self.writer",
+        "            if kind != UNKNOWN:\n                self.writer",
         "tests/broker/test_transactions.py::TestAPreparedMessage::test_cannot_name_another_one_as_its_original",
         "a rollback delivers",
     ),
