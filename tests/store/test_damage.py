@@ -442,6 +442,85 @@ def test_the_newest_log_file_that_is_gone_is_named_and_its_numbers_are_not_given
     assert kit.open().queue("T", 0).next == COUNT // 3 + 1
 
 
+@pytest.mark.parametrize("how", ["clean", "checkpointed"])
+@pytest.mark.parametrize("with_manifest", [True, False])
+@pytest.mark.parametrize("files", [1, 2])
+def test_the_oldest_files_of_a_queue_that_are_gone_are_derived_again(
+    kit: StoreKit, how: str, with_manifest: bool, files: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(kit, 210)
+    stop(kit, how)
+    for file in sorted((kit.root / "consumequeue" / "T" / "1").iterdir())[:files]:
+        file.unlink()
+    if not with_manifest:
+        forget_manifest(kit.root)
+    store = kit.open()
+    assert read_all(store) == [body(n) for n in range(210)]
+    assert any("T@1" in line and "missing" in line for line in caplog.messages)
+    store.close()
+    assert read_all(kit.open()) == [body(n) for n in range(210)]
+
+
+def test_a_queue_that_began_there_when_we_stopped_is_not_derived_again(kit: StoreKit, caplog: pytest.LogCaptureFixture) -> None:
+    """As retention leaves it when the first record that stays is the first one of a file of the queue."""
+    filled(kit, 210)
+    stop(kit, "clean")
+    store = kit.open()
+    queue = store.queue("T", 1)
+    queue.first = 30
+    queue.segments.drop_first()
+    store.close()
+    again = kit.open()
+    assert again.recovered_records == 0
+    assert not caplog.messages
+    assert again.queue("T", 1).first == 30
+
+
+@pytest.mark.parametrize("how", ["clean", "checkpointed"])
+def test_the_oldest_log_file_that_is_gone_is_named(kit: StoreKit, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    places = filled(kit)
+    stop(kit, how)
+    min((kit.root / "commitlog").iterdir()).unlink()
+    store = kit.open()
+    assert any("begins at offset 4096, and began at 0" in line and "files are missing" in line for line in caplog.messages)
+    assert read_all(store) == [body(n) for n, place in enumerate(places) if place >= 4_096]
+    store.close()
+    caplog.clear()
+    kit.open()
+    assert not caplog.messages
+
+
+def test_a_checkpoint_that_is_another_than_we_left_is_named(kit: StoreKit, caplog: pytest.LogCaptureFixture) -> None:
+    filled(kit)
+    stop(kit, "clean")
+    with open(kit.root / "checkpoint", "r+b") as file:
+        file.write(b"\0\0\0\1")
+    store = kit.open()
+    assert any("checkpoint says" in line for line in caplog.messages)
+    assert read_all(store) == [body(n) for n in range(COUNT)]
+
+
+def test_a_manifest_that_is_missing_is_named(kit: StoreKit, caplog: pytest.LogCaptureFixture) -> None:
+    filled(kit)
+    assert not caplog.messages, "a new store has none, and that is right"
+    stop(kit, "clean")
+    forget_manifest(kit.root)
+    store = kit.open()
+    assert any("roquet.json is missing" in line for line in caplog.messages)
+    assert read_all(store) == [body(n) for n in range(COUNT)]
+
+
+def test_a_checkpoint_that_cannot_be_read_refuses_the_start_before_anything_is_written(kit: StoreKit) -> None:
+    filled(kit)
+    stop(kit, "clean")
+    (kit.root / "checkpoint").unlink()
+    (kit.root / "checkpoint").mkdir()
+    before = everything(kit.root)
+    with pytest.raises(OSError):
+        kit.open()
+    assert everything(kit.root) == before
+
+
 @pytest.mark.parametrize(
     "raw",
     [

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -65,13 +65,17 @@ class Manifest:
     overtaken: list[tuple[int, int]] = field(default_factory=list)
     """(start, end) of stretches of the log that a crash left with holes before anything of them was synced: a record there may have
     outlived one that was written before it."""
+    start: int = 0
+    """Where the log began."""
+    firsts: dict[str, int] = field(default_factory=dict)
+    """"topic@queue" -> the first entry in its files, where that is not 0."""
 
     def encode(self) -> bytes:
         return orjson.dumps(
             {
                 "broker": self.broker, "clean": self.clean, "end": self.end, "checkpoint": self.checkpoint,
                 "sizes": self.sizes, "documents": self.documents, "queues": self.queues, "indexes": self.indexes,
-                "setBacks": self.set_backs, "overtaken": self.overtaken,
+                "setBacks": self.set_backs, "overtaken": self.overtaken, "start": self.start, "firsts": self.firsts,
             },
             option=orjson.OPT_INDENT_2,
         )  # fmt: skip
@@ -91,6 +95,8 @@ class Manifest:
             [str(one) for one in value.get("documents", [])],
             sorted(_number(place, "setBacks") for place in value.get("setBacks", [])),
             [(_number(start, "overtaken"), _number(end, "overtaken")) for start, end in value.get("overtaken", [])],
+            _number(value.get("start", value["end"]), "start"),
+            {str(key): _number(first, f"first of {key}") for key, first in value.get("firsts", {}).items()},
         )  # fmt: skip
 
 
@@ -102,6 +108,11 @@ def _number(value: object, what: str) -> int:
 
 def queue_key(queue: ConsumeQueue) -> str:
     return f"{queue.topic}@{queue.queue_id}"
+
+
+def firsts_of(queues: Iterable[ConsumeQueue]) -> dict[str, int]:
+    """For the manifest: where the files of each queue begin. In whatever thread."""
+    return {queue_key(queue): bases[0] // ENTRY_SIZE for queue in queues if (bases := queue.segments.bases[:1]) and bases[0]}
 
 
 def index_names(index: KeyIndex) -> list[str]:
@@ -301,6 +312,10 @@ class Recovery:
 
     def _queues_are_complete(self) -> bool:
         """Nothing that our last run vouched for is missing (a directory removed, a file restored from an old backup)."""
+        for one in self.queues.values():
+            if self._lacks_its_front(one):
+                log.warning("queue %s: the files of its entries before %d are missing", queue_key(one), one.first)
+                return False
         if self.manifest is None:
             return True
         for key, count in self.manifest.queues.items():
@@ -313,6 +328,13 @@ class Recovery:
                 log.warning("queue %s has %d entries, %d were on disk at the last checkpoint", key, found, count)
                 return False
         return True
+
+    def _lacks_its_front(self, queue: ConsumeQueue) -> bool:
+        """Do its files begin behind entries that the log may still have records of? Retention lets a file go after all its records."""
+        first = queue.segments.start // ENTRY_SIZE
+        known = self.manifest.firsts.get(queue_key(queue), 0) if self.manifest is not None else 0
+        entry = _entry(queue, first) if known < first < queue.next else None
+        return entry is not None and entry[1] != BLANK_SIZE and entry[0] > self.segments.start
 
     # What the queue files hold
 

@@ -34,10 +34,10 @@ from roquet.store.index import KeyIndex
 from roquet.store.log import CommitLog
 from roquet.store.mending import Mender
 from roquet.store.queue import BLANK_SIZE, ENTRIES, ENTRY, ENTRY_SIZE, ConsumeQueue
-from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_after, index_names, queue_key, times_of
+from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_after, firsts_of, index_names, queue_key, times_of
 from roquet.store.retention import HOUR_MS, LogFile
 from roquet.store.scan import CHUNK, RECORD_MIN, Hole, parse
-from roquet.store.segments import OpenFiles, Segments
+from roquet.store.segments import OpenFiles, Segments, file_name
 from roquet.store.storable import PROPERTIES_MAX, unstorable
 from roquet.store.texts import is_text
 from roquet.store.times import Times
@@ -213,6 +213,7 @@ class Store:
         """Whatever can refuse a start is looked at here, before anything is written."""
         disk, root, segments = self.disk, self.root, self.log.segments
         self.crashed = disk.exists(f"{root}/abort")
+        self.checkpoint.load()
         manifest = self.manifest.load(Manifest.decode)
         if self.manifest.warning:
             log.error("%s. Without it more of the log is read again, and nothing else is lost.", self.manifest.warning)
@@ -228,11 +229,33 @@ class Store:
                     "disk of its own: is that mounted? If its messages are lost for good, remove roquet.json and roquet.json.bak from "
                     f"{root}/config: then a new log begins, and topics, groups and the numbers of queues stay"
                 )
+            if segments.start > manifest.start:
+                log.error(
+                    "%s begins at offset %d, and began at %d when this store was last written: %s. The messages of the files before %s "
+                    "cannot be read; bring these files back from a backup while the broker is stopped",
+                    segments.directory, segments.start, manifest.start,
+                    "unless retention removed them just before the crash, files are missing" if self.crashed else "files are missing",
+                    file_name(segments.start),
+                )  # fmt: skip
             present = set(disk.list(f"{root}/config"))
             self.missing = sorted(name for name in manifest.documents if not present & {name, f"{name}.bak"})
-            if any(manifest.checkpoint) and not disk.exists(f"{root}/checkpoint"):
-                log.error("%s/checkpoint is missing: more of the log is read again, and nothing is lost", root)
+            self._compare_checkpoint(manifest)
+        elif segments.bases and not self.manifest.warning:
+            log.warning("%s is missing. Where Apache RocketMQ wrote last that is so; more of the log is read again", self.manifest.path)
         return manifest
+
+    def _compare_checkpoint(self, manifest: Manifest) -> None:
+        times = times_of(self.checkpoint)
+        if times == manifest.checkpoint:
+            return
+        if not self.disk.exists(self.checkpoint.path):
+            log.error("%s is missing: more of the log is read again, and nothing is lost", self.checkpoint.path)
+        else:
+            log.warning(
+                "%s says %s, and %s says that it should say %s: another program wrote here since, it is damaged, or the broker was killed "
+                "between writing the two. More of the log is read again, and nothing is lost",
+                self.checkpoint.path, times, self.manifest.path, manifest.checkpoint,
+            )  # fmt: skip
 
     def _sizes(self) -> dict[str, int]:
         settings = self.settings
@@ -250,7 +273,6 @@ class Store:
         # From here on a crash must be seen as one, also while recovering.
         disk.open(f"{root}/abort", size=0).close()
         disk.sync_dir(root)
-        self.checkpoint.load()
         self.deletions.load()
         self._tidy_deleted()
         for topic in disk.list(f"{root}/consumequeue"):
@@ -866,7 +888,7 @@ class Store:
                 if all_written:
                     # Here, since it goes over all queues. What is synced of a queue does not change while this is under way.
                     counts = {queue_key(queue): queue.synced for queue in queues}
-                    self.manifest.save(self._manifest_with(False, end, times, counts, indexes).encode())
+                    self.manifest.save(self._manifest_with(False, end, times, counts, indexes, firsts_of(queues)).encode())
 
             self._derived_at_work = True
             self.background.run(save, saved)
@@ -884,14 +906,18 @@ class Store:
 
     def _manifest(self, *, clean: bool, end: int) -> Manifest:
         queues = {queue_key(queue): queue.next for queue in self.queues.values()}
-        return self._manifest_with(clean, end, times_of(self.checkpoint), queues, index_names(self.index))
+        firsts = firsts_of(self.queues.values())
+        return self._manifest_with(clean, end, times_of(self.checkpoint), queues, index_names(self.index), firsts)
 
-    def _manifest_with(self, clean: bool, end: int, times: tuple[int, int, int], queues: dict[str, int], indexes: list[str]) -> Manifest:
+    def _manifest_with(
+        self, clean: bool, end: int, times: tuple[int, int, int], queues: dict[str, int], indexes: list[str], firsts: dict[str, int]
+    ) -> Manifest:
         names = [name for name in self.disk.list(f"{self.root}/config") if name.endswith(".json")]
         return Manifest(
             clean, end, times, queues, indexes, self.settings.broker_name, self._sizes(), names,
             [place for place in self.set_backs if place > self.log.start],
             [(start, stop) for start, stop in self.overtaken if stop > self.log.start],
+            self.log.start, firsts,
         )  # fmt: skip
 
     # Time
