@@ -6,6 +6,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from roquet.store.scan import Found, Hole, Walk
 from roquet.store.store import Store
 from roquet.testing.clock import ManualClock
 
-from .conftest import ManualBackground, RoomyDisk, StoreKit, bodies, put
+from .conftest import ManualBackground, RoomyDisk, StoreKit, bodies, put, warm
 
 COUNT = 60
 
@@ -591,3 +592,55 @@ def test_a_kill_at_any_step_of_a_recovery_loses_nothing() -> None:
         again = fresh().open(disk)
         assert read_all(again) == [body(n) for n in range(30)], steps
     raise AssertionError("400 steps, and no recovery came to its end")
+
+
+def keys_found(store: Store, count: int) -> list[int]:
+    """Which of the messages that `filled` put are found by their key."""
+    found = []
+    for n in range(count):
+        records, _, _ = warm(partial(store.query, "T", f"k{n}", 32, 0, 1 << 62))
+        if any(body(n) in record for record in records):
+            found.append(n)
+    return found
+
+
+def zero_header(file: Path) -> None:
+    with open(file, "r+b") as raw:
+        raw.write(bytes(40))
+
+
+def zero_all(file: Path) -> None:
+    size = file.stat().st_size
+    file.write_bytes(bytes(size))
+
+
+def wrong_begin(file: Path) -> None:
+    with open(file, "r+b") as raw:
+        raw.write(b"\x55")
+
+
+def zero_last_entries(file: Path) -> None:
+    data = file.read_bytes()
+    stop = len(data.rstrip(b"\0"))
+    file.write_bytes(data[: stop - 90].ljust(len(data), b"\0"))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, zero_header, zero_all, wrong_begin, zero_last_entries])
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("how", ["clean", "checkpointed"])
+def test_an_index_file_that_is_gone_or_damaged_is_named_and_built_again(
+    kit: StoreKit, damage: Callable[[Path], None], which: int, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit.settings["max_index_num"] = 40
+    filled(kit, 100)
+    stop(kit, how)
+    file = sorted((kit.root / "index").iterdir())[which]
+    damage(file)
+    store = kit.open()
+    assert keys_found(store, 100) == list(range(100))
+    assert how != "clean" or any("/index/" in line for line in caplog.messages)
+    store.close()
+    caplog.clear()
+    again = kit.open()
+    assert keys_found(again, 100) == list(range(100))
+    assert not caplog.messages

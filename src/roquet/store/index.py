@@ -22,7 +22,7 @@ import bisect
 import contextlib
 import errno
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -58,6 +58,8 @@ STEPS_MAX = 10_000
 """Entries of one chain that a query follows on the loop (about 15 ms); a longer chain is followed in the background."""
 REMEMBERED_MAX = 64
 """Chains followed in the background whose result is kept: whoever asked asks again, maybe more than once."""
+TIMES_END_MS = 1 << 43
+"""No message is stored after this (the year 2248)."""
 TOPICS_MAX = 100_000
 """Topics whose hash is kept."""
 
@@ -499,18 +501,20 @@ class KeyIndex:
 
     # -- opening and repairing -----------------------------------------------------------------------------------------
 
-    def open(self, *, crashed: bool, safe_ms: int) -> None:
+    def open(self, *, crashed: bool, safe_ms: int, known: Iterable[str] = ()) -> None:
         """Load the files and say in `covered` from where records must be indexed again.
+
+        `known`: files that were there when the store was last written; after a crash the oldest of them may have expired since.
 
         After a crash only entries older than `safe_ms` (the checkpoint's index time) stay, as far as they fit together, less
         those of the last message among them: the rest of its keys may be lost. A file that is not what it should be goes,
         with every file after it; `warnings` says why.
         """
         self.disk.make_dir(self.directory)
-        for name in self.disk.list(self.directory):
-            if not name.isdigit():
-                continue
-            trouble = self._load(name) if self.intact else "follows a damaged one"
+        names = {name for name in self.disk.list(self.directory) if name.isdigit()}
+        oldest = min(names, default="") if crashed else ""
+        for name in sorted(names.union(one for one in known if one.isdigit() and one > oldest)):
+            trouble = self._load(name, crashed) if self.intact else "follows a damaged one"
             if trouble:
                 if self.intact:
                     self.warnings.append(f"{self._path(name)}: {trouble}; it and every later index file are built again from the log")
@@ -561,10 +565,12 @@ class KeyIndex:
             self._drop(-1)
             safe_ms = None  # the files before were full and synced
 
-    def _load(self, name: str) -> str:
+    def _load(self, name: str, crashed: bool) -> str:
         """Take this file in, or say what is wrong with it."""
         try:
             opened = self.disk.open(self._path(name))
+        except FileNotFoundError:
+            return "is missing"
         except OSError as error:
             if is_shortage(error):
                 raise  # nothing is wrong with the file
@@ -584,6 +590,8 @@ class KeyIndex:
                     trouble = f"has a header of {header[5]} entries in {header[4]} slots"
                 elif file.begin_ms < 0 or file.begin_offset < 0 or file.end_offset < file.begin_offset:
                     trouble = f"has a header from offset {file.begin_offset} to {file.end_offset}, from time {file.begin_ms}"
+                elif not crashed:  # else what was written last is looked at entry by entry
+                    trouble = self._odd(file)
         except OSError as error:
             trouble = f"cannot be read ({error})"
         if trouble:
@@ -591,6 +599,21 @@ class KeyIndex:
         else:
             self.files.append(file)
         return trouble
+
+    def _odd(self, file: IndexFile) -> str:
+        """What shows that this file is not as a clean stop left it, or "". Its header speaks of its first and its last entry."""
+        if self.files and self.files[-1].number < self.entries_max:
+            return f"follows one that is not full: {self.files[-1].name} has {self.files[-1].number - 1} entries"
+        if file.number == 1:
+            return "" if file.end_ms else "holds nothing"
+        _, first, _, _ = self._entry(file, 1)
+        _, last, seconds, _ = self._entry(file, file.number - 1)
+        if (first, last) != (file.begin_offset, file.end_offset):
+            return f"has a header from offset {file.begin_offset} to {file.end_offset}, and entries from {first} to {last}"
+        lasted_ms = file.end_ms - file.begin_ms
+        if max(file.begin_ms, file.end_ms) >= TIMES_END_MS or (0 < seconds < 0x7FFFFFFF and not 0 <= lasted_ms - seconds * 1000 < 1000):
+            return f"has a header from time {file.begin_ms} to {file.end_ms}, and its last entry is {seconds} s after the first"
+        return ""
 
     def _rebuild(self, file: IndexFile, limit: int, *, safe_ms: int | None = None, trim: bool = False) -> int | None:
         """Keep of the entries below number `limit` those that fit together, and make slots and header from them.

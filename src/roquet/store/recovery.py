@@ -170,7 +170,8 @@ class Recovery:
 
     def run(self) -> int:
         if self.index is not None:
-            self.index.open(crashed=self.crashed, safe_ms=self.checkpoint.index_ms)
+            known = self.manifest.indexes if self.manifest is not None else ()
+            self.index.open(crashed=self.crashed, safe_ms=self.checkpoint.index_ms, known=known)
             for warning in self.index.warnings:
                 log.warning("%s", warning)
         if not self.segments.bases:
