@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -419,6 +419,36 @@ def test_a_clean_restart_goes_on_without_reading_the_log(tmp_path: Path, monkeyp
     assert again.broker.timers.followed == 20
     assert starts == [again.broker.store.log.written]
     again.pass_time(10_000)
+    assert again.bodies() == [f"{number}".encode() for number in range(20)]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: bytes(len(data)),
+        lambda data: data[:60] + bytes(24) + data[84:],
+        lambda data: bytes([data[0] ^ 0x10]) + data[1:],
+        lambda data: bytes(one ^ 0x11 for one in data),
+        lambda data: data[:-5],
+        lambda data: data[: len(data) // 2] + data[len(data) // 2 :][::-1],
+    ],
+    ids=["zeros", "a row of zeros", "one bit of a time", "nonsense", "short", "reversed"],
+)
+def test_damaged_timer_files_are_noticed_and_derived_from_the_log_again(
+    tmp_path: Path, damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = Timed(tmp_path / "store")
+    for number in range(20):
+        whole.send(f"{number}".encode(), TIMER_DELAY_SEC=1 + number)
+    whole.pass_time(10_500)
+    whole.close()
+    for file in (tmp_path / "store" / "timers").iterdir():
+        if file.name.isdigit():
+            file.write_bytes(damage(file.read_bytes()))
+    again = Timed(tmp_path / "store", clock=whole.clock)
+    assert any("/timers/" in line for line in caplog.messages)
+    again.pass_time(15_000)
     assert again.bodies() == [f"{number}".encode() for number in range(20)]
     again.close()
 

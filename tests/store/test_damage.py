@@ -477,6 +477,18 @@ def test_a_queue_that_began_there_when_we_stopped_is_not_derived_again(kit: Stor
     assert again.queue("T", 1).first == 30
 
 
+def test_nonsense_behind_the_entries_of_a_queue_gives_no_numbers(kit: StoreKit) -> None:
+    """Entries whose place in the log is negative are none of messages that left with old files."""
+    filled(kit)
+    stop(kit, "checkpointed")
+    newest = max((kit.root / "consumequeue" / "T" / "1").iterdir())
+    newest.write_bytes(newest.read_bytes()[:400] + struct.pack(">qiq", -5, 200, 7) * 10)
+    (kit.root / "checkpoint").unlink()
+    store = kit.open()
+    assert store.queue("T", 1).next == COUNT // 3
+    assert read_all(store) == [body(n) for n in range(COUNT)]
+
+
 @pytest.mark.parametrize("how", ["clean", "checkpointed"])
 def test_the_oldest_log_file_that_is_gone_is_named(kit: StoreKit, how: str, caplog: pytest.LogCaptureFixture) -> None:
     places = filled(kit)

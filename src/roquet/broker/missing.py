@@ -11,6 +11,8 @@ MEANING = {
     "the file from a backup while the broker is stopped, or set the progress with roquet group reset",
     "consumerFilter.json": "filters come again with the consumers' next heartbeats; there is nothing to do",
     "delayOffset.json": "what was delivered of the delayed messages that are still in the log may be delivered again",
+    "deletedTopics.json": "topics that were deleted while the log still holds their messages may come back, after a crash most of all: "
+    "restore the file from a backup while the broker is stopped, or delete these topics again (roquet topic delete)",
 }
 
 

@@ -194,9 +194,9 @@ class Timers:
             self.done, self.followed, start = Fired(saved.mark, saved.past), saved.followed, saved.log_end
             self._saved = saved
         else:
-            if not self.document.warning and not store.crashed:
+            if saved is not None or not (store.crashed or self.document.warning):
                 what = "is missing" if saved is None else "does not fit the log or its files"
-                log.warning("%s %s; the timers are derived from the log again", self.document.path, what)
+                log.warning("%s %s: the timers are derived from the log again", self.document.path, what)
             self.files.clear()
             self.followed = queue.first
             entry = _first_entry(queue)

@@ -588,7 +588,7 @@ class KeyIndex:
                 # Java counts slots differently in its oldest versions, but never more than entries.
                 if not (1 <= file.number <= self.entries_max and 0 <= file.slots_used < file.number):
                     trouble = f"has a header of {header[5]} entries in {header[4]} slots"
-                elif file.begin_ms < 0 or file.begin_offset < 0 or file.end_offset < file.begin_offset:
+                elif not 0 <= file.begin_ms < TIMES_END_MS or file.begin_offset < 0 or file.end_offset < file.begin_offset:
                     trouble = f"has a header from offset {file.begin_offset} to {file.end_offset}, from time {file.begin_ms}"
                 elif not crashed:  # else what was written last is looked at entry by entry
                     trouble = self._odd(file)
@@ -611,7 +611,7 @@ class KeyIndex:
         if (first, last) != (file.begin_offset, file.end_offset):
             return f"has a header from offset {file.begin_offset} to {file.end_offset}, and entries from {first} to {last}"
         lasted_ms = file.end_ms - file.begin_ms
-        if max(file.begin_ms, file.end_ms) >= TIMES_END_MS or (0 < seconds < 0x7FFFFFFF and not 0 <= lasted_ms - seconds * 1000 < 1000):
+        if file.end_ms >= TIMES_END_MS or (0 < seconds < 0x7FFFFFFF and not 0 <= lasted_ms - seconds * 1000 < 1000):
             return f"has a header from time {file.begin_ms} to {file.end_ms}, and its last entry is {seconds} s after the first"
         return ""
 

@@ -385,7 +385,7 @@ class Recovery:
         if entry is None:
             return False
         position, size, _ = entry
-        if position < self.segments.start or size == BLANK_SIZE:
+        if size == BLANK_SIZE or (0 <= position < self.segments.start and size >= RECORD_MIN):
             return True  # its record is gone with an old file, or lost; the entry is no longer of interest, and not wrong
         base = self.segments.base_of(position)
         if base is None or size <= 0 or position + size > base + self.segments.size:

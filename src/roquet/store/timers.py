@@ -17,6 +17,7 @@ Files are never read where the owner's thread would wait: it hands out work for 
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -57,6 +58,8 @@ def rows_of(values: list[tuple[int, int, int]]) -> Rows:
 
 NO_ROWS = rows_of([])
 
+Described = tuple[int, int, int | None]
+"""(length, first, checksum) of an hour's file. Checkpoints of before have no checksum."""
 Piece = tuple[int, bytes]
 """(position in the file, rows)."""
 
@@ -72,6 +75,8 @@ class Hour:
     """Bytes, with what is not written yet."""
     first: int = NOTHING
     """No pending row of this hour points below this log offset."""
+    checksum: int = 0
+    """CRC-32 of these bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,7 @@ class Checkpoint:
     followed: int
     """Entries of the timer queue below this offset are in the files."""
     mark: Mark
-    hours: dict[int, tuple[int, int]]
-    """hour -> (length, first)"""
+    hours: dict[int, Described]
     past: tuple[tuple[int, Mark], ...] = ()
     """As in `Fired`."""
 
@@ -96,7 +100,9 @@ class Checkpoint:
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
         value = orjson.loads(data)
-        hours = {int(hour): (int(length), int(first)) for hour, (length, first) in value["hours"].items()}
+        hours: dict[int, Described] = {
+            int(hour): (int(length), int(first), int(sums[0]) if sums else None) for hour, (length, first, *sums) in value["hours"].items()
+        }
         past = tuple((int(end), (int(due), int(offset))) for end, due, offset in value.get("past", ()))
         return cls(int(value["logEnd"]), int(value["followed"]), (int(value["mark"][0]), int(value["mark"][1])), hours, past)
 
@@ -160,8 +166,10 @@ class TimerFiles:
             if hour is None:
                 hour = self.hours[number] = Hour()
             hour.first = min(hour.first, first)
-            self._fresh.setdefault(number, []).append((hour.length, data[start * ROW_SIZE : stop * ROW_SIZE]))
-            hour.length += (stop - start) * ROW_SIZE
+            piece = data[start * ROW_SIZE : stop * ROW_SIZE]
+            self._fresh.setdefault(number, []).append((hour.length, piece))
+            hour.length += len(piece)
+            hour.checksum = zlib.crc32(piece, hour.checksum)
         self.fresh_bytes += len(data)
 
     def forget_before(self, due_ms: int) -> list[int]:
@@ -310,27 +318,37 @@ class TimerFiles:
 
     # Opening
 
-    def describe(self) -> dict[int, tuple[int, int]]:
-        return {number: (hour.length, hour.first) for number, hour in self.hours.items()}
+    def describe(self) -> dict[int, Described]:
+        return {number: (hour.length, hour.first, hour.checksum) for number, hour in self.hours.items()}
 
-    def restore(self, hours: dict[int, tuple[int, int]]) -> bool:
-        """Take the files as a checkpoint describes them, and drop what it does not know of. False: something is missing."""
+    def restore(self, hours: dict[int, Described]) -> bool:
+        """Take the files as a checkpoint describes them, and drop what it does not know of. False: something is missing or damaged."""
         names = {name: int(name) for name in self.disk.list(self.directory) if name.isdigit()}
         for name, number in names.items():
             if number not in hours:
                 self.disk.remove(f"{self.directory}/{name}")
-        for number, (length, first) in hours.items():
+        for number, (length, first, expected) in hours.items():
             path = self.path(number)
             size = self.disk.size(path) if self.disk.exists(path) else 0
             if size < length:
                 log.warning("%s has %d bytes, %d were on disk at the last checkpoint", path, size, length)
                 return False
+            checksum = self._checksum(path, length)
+            if expected is not None and checksum != expected:
+                log.error("%s is damaged: its checksum is not that of the last checkpoint", path)
+                return False
             if size > length:
                 file = self.disk.open(path)
                 file.truncate(length)
                 file.close()
-            self.hours[number] = Hour(length, first)
+            self.hours[number] = Hour(length, first, checksum)
         return True
+
+    def _checksum(self, path: str, length: int) -> int:
+        checksum = 0
+        for rows in self._read(path, length):
+            checksum = zlib.crc32(rows.astype("<i8").tobytes(), checksum)
+        return checksum
 
     def clear(self) -> None:
         self.hours.clear()
