@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from random import Random
 from threading import Timer
 
 import pytest
 
+from roquet.cli.servers import free_ports
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 from tests.cli.servers import Roquet
-from tests.process.line import Line, create_topic
-from tests.process.programs import SMALL_FILES, Nursery
+from tests.process.line import Line, create_topic, send_message
+from tests.process.programs import PATIENCE_S, SMALL_FILES, Nursery
 from tests.process.test_sigkill import QUEUES, TOPIC, Load, check, open_store, read_on, stored
 
 
@@ -44,6 +48,35 @@ def test_sigterm_under_load_ends_cleanly_and_loses_nothing(flush: str, nursery: 
             check(record, place, load)
         assert not load.acknowledged.keys() - found.keys()
     assert load.acknowledged
+
+
+def test_a_broker_whose_output_goes_to_a_full_disk_starts_serves_and_stops(tmp_path: Path) -> None:
+    """Its log lies on the disk that its messages filled. Whatever it cannot say, SIGTERM is heard."""
+    (port,) = free_ports(1, "127.0.0.1")
+    config = tmp_path / "broker.conf"
+    settings = {"listenPort": port, "storePathRootDir": tmp_path / "store", "brokerIP1": "127.0.0.1", "namesrvAddr": "127.0.0.1:9"}
+    config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    with open("/dev/full", "wb") as full:
+        process = subprocess.Popen([sys.executable, "-m", "roquet", "broker", "-c", str(config)], stdout=full, stderr=full)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                line = Line(("127.0.0.1", port))
+                break
+            except ConnectionRefusedError:
+                assert process.poll() is None, "it ended"
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        with line:
+            assert line.ask(create_topic(TOPIC)).code == 0
+            assert line.ask(send_message(TOPIC, b"x")).code == 0
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+        assert not (tmp_path / "store" / "abort").exists(), "it stopped cleanly"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_second_broker_on_the_same_directory_is_refused_with_a_sentence(nursery: Nursery, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,9 +20,16 @@ def emit(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """One line for the person, on standard error, so that pipes and --json stay clean."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """One line for the person, on standard error, so that pipes and --json stay clean. Nothing fails when it cannot be written."""
+    with contextlib.suppress(OSError):  # standard error is a file on a full disk, or nobody reads it any more
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def announce(text: str) -> None:
+    """One line of a server, on standard output. It goes on serving when that cannot be written."""
+    with contextlib.suppress(OSError):
+        emit(text)
 
 
 def emit_json(value: Any) -> None:

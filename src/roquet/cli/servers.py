@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from roquet import __version__
 from roquet.cli.options import Commands, command, default_namesrv, pair, port, positive
-from roquet.cli.render import emit, note
+from roquet.cli.render import announce, emit, note
 from roquet.errors import RoquetError
 from roquet.properties import escaped
 from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings
@@ -134,8 +134,8 @@ class Stopper:
         if self.event.is_set():
             note("roquet: not waiting any longer; the store recovers at its next start")
             os._exit(130 if number == signal.SIGINT else 143)
-        note("roquet: stopping (once more: at once)")
         self.event.set()
+        note("roquet: stopping (once more: at once)")
 
     async def _stop_when_stdin_ends(self) -> None:
         loop = asyncio.get_running_loop()
@@ -159,7 +159,7 @@ def run_namesrv(arguments: argparse.Namespace) -> Any:
             settings,
             data_dir=arguments.data,
             stop=stop,
-            ready=lambda address: emit(f"The Name Server {BOOT_SUCCESS}. It listens on {address}"),
+            ready=lambda address: announce(f"The Name Server {BOOT_SUCCESS}. It listens on {address}"),
         )
         return 0
 
@@ -180,7 +180,7 @@ def run_broker(arguments: argparse.Namespace) -> Any:
         from roquet.programs import run_broker
 
         stop = Stopper(with_parent=arguments.stop_with_parent).event
-        await run_broker(settings, stop=stop, ready=lambda address: emit(boot_line(settings, address)), progress=RecoveryNotes())
+        await run_broker(settings, stop=stop, ready=lambda address: announce(boot_line(settings, address)), progress=RecoveryNotes())
         return 0
 
     async def many() -> int:
@@ -215,9 +215,9 @@ def boot_line(settings: BrokerSettings, address: str) -> str:
 
 async def announce_cluster(supervisor: Supervisor, shards: Sequence[BrokerSettings]) -> None:
     await supervisor.wait_until_booted()
-    emit(f"{len(shards)} brokers are up:")
+    announce(f"{len(shards)} brokers are up:")
     for line in supervisor.report():
-        emit("  " + line)
+        announce("  " + line)
 
 
 # Shards
@@ -330,7 +330,7 @@ async def up(namesrv: NameServerSettings, shards: list[BrokerSettings], argument
         finally:
             forward.cancel()
     if stop.is_set():
-        emit("Stopped. Everything is on disk." if code == 0 else "Stopped, one of them by force.")
+        announce("Stopped. Everything is on disk." if code == 0 else "Stopped, one of them by force.")
     return code
 
 
@@ -359,7 +359,7 @@ async def greet(namesrv: str, brokers: Sequence[tuple[BrokerSettings, str]]) -> 
             await admin.until_registered(settings.broker_name for settings, _ in brokers)
         except RoquetError as error:
             note(f"roquet: {error}")
-    emit(welcome(namesrv, brokers))
+    announce(welcome(namesrv, brokers))
 
 
 async def pass_on(stop: asyncio.Event, further: asyncio.Event) -> None:
