@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import struct
@@ -655,4 +656,54 @@ def test_an_index_file_that_is_gone_or_damaged_is_named_and_built_again(
     caplog.clear()
     again = kit.open()
     assert keys_found(again, 100) == list(range(100))
+    assert not caplog.messages
+
+
+def test_a_manifest_that_cannot_be_written_leaves_a_checkpoint_that_fits_the_one_before(
+    kit: StoreKit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The two vouch for each other; with one alone the numbers of queues count for nothing. A full disk takes new files, and the
+    checkpoint is written in place."""
+    filled(kit)
+    store = kit.opened[-1]
+    kit.clock.ms += 20_000
+    store.tick(kit.clock.ms)
+    store.begin(kit.clock.ms)
+    put(store, body=body(COUNT))
+    store.commit()
+
+    def full(data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(store.manifest, "save", full)
+    kit.clock.ms += 20_000
+    store.tick(kit.clock.ms)
+    kit.crash(store)
+    caplog.clear()
+    kit.open()
+    assert not [line for line in caplog.messages if "checkpoint" in line]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_kill_between_manifest_and_checkpoint_leaves_two_that_fit(
+    kit: StoreKit, clean: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(kit)
+    store = kit.opened[-1]
+
+    def killed() -> None:
+        raise OSError(errno.EIO, "the process was killed here")
+
+    monkeypatch.setattr(store.checkpoint, "save", killed)
+    monkeypatch.setattr(store.checkpoint, "begin_save", lambda: killed)
+    if clean:
+        store.close()
+    else:
+        kit.clock.ms += 20_000
+        store.tick(kit.clock.ms)
+        kit.crash(store)
+    caplog.clear()
+    again = kit.open()
+    assert again.crashed
+    assert read_all(again) == [body(n) for n in range(COUNT)]
     assert not caplog.messages

@@ -69,6 +69,12 @@ class Manifest:
     """Where the log began."""
     firsts: dict[str, int] = field(default_factory=dict)
     """"topic@queue" -> the first entry in its files, where that is not 0."""
+    before: tuple[int, int, int] = (-1, -1, -1)
+    """The checkpoint's times before this: on a full disk, or killed between the two, it may still say these."""
+
+    def fits(self, times: tuple[int, int, int]) -> bool:
+        """Is this checkpoint the one that we left?"""
+        return times in (self.checkpoint, self.before)
 
     def encode(self) -> bytes:
         return orjson.dumps(
@@ -76,6 +82,7 @@ class Manifest:
                 "broker": self.broker, "clean": self.clean, "end": self.end, "checkpoint": self.checkpoint,
                 "sizes": self.sizes, "documents": self.documents, "queues": self.queues, "indexes": self.indexes,
                 "setBacks": self.set_backs, "overtaken": self.overtaken, "start": self.start, "firsts": self.firsts,
+                "before": self.before,
             },
             option=orjson.OPT_INDENT_2,
         )  # fmt: skip
@@ -85,6 +92,7 @@ class Manifest:
         """Raises for what it cannot be: a number that is none is found here and not later."""
         value = orjson.loads(data)
         physic, logics, index = (_number(one, "checkpoint") for one in value["checkpoint"])
+        before = value.get("before", value["checkpoint"])
         queues = {str(key): _number(count, f"queue {key}") for key, count in value["queues"].items()}
         for key in queues:
             if not key.rpartition("@")[2].isdigit():
@@ -97,6 +105,7 @@ class Manifest:
             [(_number(start, "overtaken"), _number(end, "overtaken")) for start, end in value.get("overtaken", [])],
             _number(value.get("start", value["end"]), "start"),
             {str(key): _number(first, f"first of {key}") for key, first in value.get("firsts", {}).items()},
+            (_number(before[0], "before"), _number(before[1], "before"), _number(before[2], "before")),
         )  # fmt: skip
 
 
@@ -151,7 +160,7 @@ class Recovery:
         self.crashed = crashed
         self.check_crc = check_crc
         self.progress = progress
-        fits = manifest is not None and manifest.checkpoint == times_of(checkpoint)
+        fits = manifest is not None and manifest.fits(times_of(checkpoint))
         self.manifest = manifest if fits else None
         self.last_store_ms = 0
         self.set_backs: list[int] = []

@@ -162,6 +162,7 @@ class Store:
         self._expired: deque[tuple[ConsumeQueue, int]] = deque()  # queues that have entries to let go of, and the first to keep
         self._unlinks: deque[str] = deque()  # log files that are to go
         self._unlinking = False
+        self._times = (0, 0, 0)  # as the checkpoint's file has them
         self.checkpointed = -1
         """Up to here the derived files are on disk."""
 
@@ -214,6 +215,7 @@ class Store:
         disk, root, segments = self.disk, self.root, self.log.segments
         self.crashed = disk.exists(f"{root}/abort")
         self.checkpoint.load()
+        self._times = times_of(self.checkpoint)
         manifest = self.manifest.load(Manifest.decode)
         if self.manifest.warning:
             log.error("%s. Without it more of the log is read again, and nothing else is lost.", self.manifest.warning)
@@ -246,7 +248,7 @@ class Store:
 
     def _compare_checkpoint(self, manifest: Manifest) -> None:
         times = times_of(self.checkpoint)
-        if times == manifest.checkpoint:
+        if manifest.fits(times):
             return
         if not self.disk.exists(self.checkpoint.path):
             log.error("%s is missing: more of the log is read again, and nothing is lost", self.checkpoint.path)
@@ -388,8 +390,8 @@ class Store:
         self._settle()
         index_ms = self.index.sync()
         self.checkpoint.note(log_ms=self._last_store_ms, queues_ms=self._last_store_ms, index_ms=index_ms)
-        self.checkpoint.save()
         self.manifest.save(self._manifest(clean=True, end=target).encode())
+        self.checkpoint.save()
         self.index.close()
         self.disk.remove(f"{self.root}/abort")
         self.disk.sync_dir(self.root)
@@ -878,17 +880,20 @@ class Store:
                 self._syncing_derived = False
                 self.fail(f"fsync of queues or index failed: {result}")
                 return
-            if all_written:
-                checkpoint.note(queues_ms=last_ms, index_ms=result)
+            if not all_written:  # neither is written then: they must agree, or the next start trusts none of the numbers of queues
+                self._syncing_derived = False
+                return
+            checkpoint.note(queues_ms=last_ms, index_ms=result)
             times, indexes = times_of(checkpoint), index_names(self.index)
             save_checkpoint = checkpoint.begin_save()
 
             def save() -> None:
+                # Here, since it goes over all queues. What is synced of a queue does not change while this is under way.
+                counts = {queue_key(queue): queue.synced for queue in queues}
+                # Before the checkpoint: on a full disk that, which is written in place, can be written and this cannot.
+                self.manifest.save(self._manifest_with(False, end, times, counts, indexes, firsts_of(queues)).encode())
                 save_checkpoint()
-                if all_written:
-                    # Here, since it goes over all queues. What is synced of a queue does not change while this is under way.
-                    counts = {queue_key(queue): queue.synced for queue in queues}
-                    self.manifest.save(self._manifest_with(False, end, times, counts, indexes, firsts_of(queues)).encode())
+                self._times = times
 
             self._derived_at_work = True
             self.background.run(save, saved)
@@ -917,7 +922,7 @@ class Store:
             clean, end, times, queues, indexes, self.settings.broker_name, self._sizes(), names,
             [place for place in self.set_backs if place > self.log.start],
             [(start, stop) for start, stop in self.overtaken if stop > self.log.start],
-            self.log.start, firsts,
+            self.log.start, firsts, self._times,
         )  # fmt: skip
 
     # Time
