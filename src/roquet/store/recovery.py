@@ -276,10 +276,7 @@ class Recovery:
         if self.index is None:
             return True
         if not self.crashed and manifest.clean:
-            gone = sorted(set(manifest.indexes) - set(index_names(self.index)))
-            if gone:
-                log.warning("index files are missing, and are built again from the log: %s", ", ".join(gone[:10]))
-            return self.index.intact and not gone
+            return self.index.intact and set(manifest.indexes) <= set(index_names(self.index))
         return self.index.covered >= manifest.end
 
     def _index_start(self) -> int:
