@@ -97,7 +97,7 @@ async def name_server(root: Path) -> AsyncIterator[str]:
 
     settings, _ = NameServerSettings.read(layered(None, str(root / NAMESERVER_FILE), {"listenPort": "0", "bindAddress": "127.0.0.1"}))
     stop, listening = asyncio.Event(), asyncio.get_running_loop().create_future()
-    server = asyncio.create_task(run_nameserver(settings, data_dir=str(root), stop=stop, ready=listening.set_result))
+    server = asyncio.create_task(run_nameserver(settings, data_dir=str(root), stop=stop, ready=listening.set_result, own_process=False))
     async with running(server, listening, stop) as address:
         yield address
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import random
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from roquet.broker.core import Broker
 from roquet.clock import SystemClock
+from roquet.collector import quiet_collector
 from roquet.nameserver.core import NameServer
 from roquet.net.background import ThreadBackground
 from roquet.net.buffers import keep_memory
@@ -50,8 +50,10 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-async def run_nameserver(settings: NameServerSettings, *, data_dir: str, stop: asyncio.Event, ready: Ready) -> None:
-    """Serve until `stop` is set."""
+async def run_nameserver(
+    settings: NameServerSettings, *, data_dir: str, stop: asyncio.Event, ready: Ready, own_process: bool = True
+) -> None:
+    """Serve until `stop` is set. `own_process`: as `run_broker` has it."""
     connections_max = connections_within(allow_many_files(), settings.connections_max)
     clock = SystemClock()
     settings = settings.replace(config_store_path=settings.config_store_path or os.path.join(data_dir, NAMESERVER_FILE))
@@ -64,6 +66,8 @@ async def run_nameserver(settings: NameServerSettings, *, data_dir: str, stop: a
         unfinished_max=settings.unfinished_frames_max,
     )
     port = await server.listen(settings.bind_address, settings.listen_port)
+    if own_process:
+        quiet_collector()
     server.start_ticking()
     ready(f"{reachable(settings.bind_address)}:{port}")
     await stop.wait()
@@ -137,13 +141,6 @@ async def run_broker(
         reading.close()
         background.close()
         broker.close()
-
-
-def quiet_collector() -> None:
-    """What exists now lives as long as the broker; and a send makes no cycles, so looking for them can wait."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 50)
 
 
 def tell_how_reads_wait(store: Store) -> None:
