@@ -122,12 +122,12 @@ class ConsumeQueue:
             self.segments.file(base).write(position - base, entry)
             self.synced = min(self.synced, offset)
 
-    def syncer(self) -> tuple[Callable[[], None], Callable[[], None]]:
+    def syncer(self, stop: int | None = None) -> tuple[Callable[[], None], Callable[[], None]]:
         """(work that makes the written entries safe and may block, what to call when it was not done). Files are opened for it one
-        after the other: of ten thousand queues not all can be open at once."""
+        after the other: of ten thousand queues not all can be open at once. `stop`: no entry from here on counts as safe by it."""
         segments, before, named = self.segments, self.synced, self.segments.new_since_sync
         bases = [base for base in segments.bases if base + segments.size > before * ENTRY_SIZE]
-        self.synced = self.tail_start
+        self.synced = self.tail_start if stop is None else max(before, min(stop, self.tail_start))
         segments.new_since_sync = False
         disk, directory = segments.files.disk, segments.directory
 

@@ -34,6 +34,7 @@ from roquet.store.index import KeyIndex
 from roquet.store.log import CommitLog
 from roquet.store.mending import Mender
 from roquet.store.queue import BLANK_SIZE, ENTRIES, ENTRY, ENTRY_SIZE, ConsumeQueue
+from roquet.store.queue_sync import QueueSync
 from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_after, firsts_of, index_names, queue_key, times_of
 from roquet.store.retention import HOUR_MS, LogFile
 from roquet.store.scan import CHUNK, RECORD_MIN, Hole, parse
@@ -409,6 +410,10 @@ class Store:
 
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self.queues.get((topic, queue_id))
+
+    def topics(self) -> list[str]:
+        """Names of which there are queues."""
+        return list(self._ids)
 
     def queues_of(self, topic: str) -> list[ConsumeQueue]:
         found = (self.queues.get((topic, queue_id)) for queue_id in sorted(self._ids.get(topic, ())))
@@ -843,6 +848,8 @@ class Store:
         all_written = not self.index.waiting and end >= max(self.checkpointed, self.log.start)
         dirty, self._dirty = self._dirty, set()
         queues = list(self.queues.values())
+        # What is in their files now is behind the flush that comes first. What is written meanwhile waits for the next sync.
+        stops = {queue: queue.tail_start for queue in dirty}
         checkpoint = self.checkpoint
         not_done: list[Callable[[], None]] = []
 
@@ -851,21 +858,19 @@ class Store:
                 self._dirty |= dirty
                 self._syncing_derived = False
                 return
-            works = [queue.syncer() for queue in sorted(dirty, key=place_of)]
-            not_done.extend(undo for _, undo in works)
-            try:
-                index_work = self.index.begin_sync()
-            except OSError as error:
+            self._derived_at_work = True
+            QueueSync(stops, not_done, self.background, sync_index).begin()
+
+        def sync_index(error: Exception | None) -> None:
+            if error is not None:
                 synced(error)
                 return
-
-            def work() -> int:
-                for one, _ in works:
-                    one()
-                return index_work()
-
-            self._derived_at_work = True
-            self.background.run(work, synced)
+            try:
+                index_work = self.index.begin_sync()
+            except OSError as index_error:
+                synced(index_error)
+                return
+            self.background.run(index_work, synced)
 
         def synced(result: int | Exception) -> None:
             self._derived_at_work = False
@@ -1123,7 +1128,3 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<Store {self.root} {self.log!r} {len(self.queues)} queues>"
-
-
-def place_of(queue: ConsumeQueue) -> tuple[str, int]:
-    return queue.topic, queue.queue_id

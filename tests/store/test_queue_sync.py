@@ -1,0 +1,84 @@
+"""Syncing all queues that were written: prepared some a turn, whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from roquet.store import queue_sync
+from roquet.store.queue import ConsumeQueue
+
+from .conftest import StoreKit, bodies, put
+
+QUEUES = 70
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by the number of each queue whose sync is prepared."""
+    monkeypatch.setattr(queue_sync, "SYNCED_A_TURN", 20)
+    seen: list[int] = []
+    real = ConsumeQueue.syncer
+
+    def syncer(self: ConsumeQueue, stop: int | None = None) -> tuple[Callable[[], None], Callable[[], None]]:
+        seen.append(self.queue_id)
+        return real(self, stop)
+
+    monkeypatch.setattr(ConsumeQueue, "syncer", syncer)
+    return seen
+
+
+def step(kit: StoreKit) -> None:
+    """What the background has now, and its way back to the loop: one turn."""
+    work, done = kit.background.waiting.pop(0)
+    done(work())
+
+
+def test_the_sync_of_many_queues_is_prepared_some_a_turn_and_the_checkpoint_comes_after_all(kit: StoreKit, prepared: list[int]) -> None:
+    store = kit.open()
+    for n in range(QUEUES):
+        put(store, "T", n)
+    store.commit()
+    kit.background.hold = True
+    kit.clock.forward(20_000)
+    store.tick(kit.clock.ms)
+    turns = []
+    while kit.background.waiting:
+        before = len(prepared)
+        step(kit)
+        turns.append(len(prepared) - before)
+        assert store.busy == bool(kit.background.waiting)
+        assert store.checkpointed < 0 or not kit.background.waiting
+    assert max(turns) == 20
+    assert prepared == list(range(QUEUES))
+    assert store.checkpointed == store.log.written
+    assert all(queue.synced == 1 for queue in store.queues.values())
+
+
+def test_what_is_written_while_the_queues_are_synced_is_vouched_for_by_the_next_sync(kit: StoreKit, prepared: list[int]) -> None:
+    store = kit.open()
+    for n in range(QUEUES):
+        put(store, "T", n)
+    store.commit()
+    kit.background.hold = True
+    kit.clock.forward(20_000)
+    store.tick(kit.clock.ms)
+    while not prepared:
+        step(kit)
+    last = store.queues["T", QUEUES - 1]
+    put(store, "T", QUEUES - 1)
+    store.commit()
+    kit.clock.forward(2_000)
+    store.tick(kit.clock.ms)
+    assert last.tail_start == 2, "in its file, and not flushed in the log yet"
+    while QUEUES - 1 not in prepared:
+        step(kit)
+    assert last.synced == 1
+    kit.background.hold = False
+    kit.background.release()
+    kit.clock.forward(20_000)
+    store.tick(kit.clock.ms)
+    assert last.synced == 2
+    store.close()
+    assert bodies(kit.open(), "T", QUEUES - 1) == [b"hello"] * 2
