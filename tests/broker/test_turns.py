@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import orjson
 import pytest
 
 from roquet.broker import core
+from roquet.broker import members as members_module
 from roquet.broker import stats as stats_module
-from roquet.broker.handler import Portions
+from roquet.broker.handler import LARGE, PORTION, Portions
 from roquet.broker.members import REMOVED_MAX
 from roquet.broker.pull import WAKES_MAX
 from roquet.broker.stats import Stats
@@ -254,6 +255,91 @@ def test_silent_clients_are_removed_some_a_tick_and_one_that_speaks_meanwhile_st
     for _ in range(3):
         whole.tick(50)
     assert [peer.closed for peer in peers] == [True] * (len(peers) - 1) + [False]
+
+
+def consumer_beat(n: int, topics: int = 1) -> Command:
+    consumer = {
+        "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "unitMode": False,
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "subscriptionDataSet": [{"topic": f"topic-number-{k}", "subString": "*", "subVersion": 1} for k in range(topics)],
+    }  # fmt: skip
+    body = {"clientID": f"c{n}", "consumerDataSet": [consumer], "producerDataSet": []}
+    return Command(RequestCode.HEART_BEAT, {}, orjson.dumps(body))
+
+
+def test_a_group_hears_once_a_tick_of_its_silent_members_and_large_groups_bound_how_many_go(
+    whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = [FakePeer(f"127.0.0.1:{n}") for n in range(100)]
+    for n, peer in enumerate(peers):
+        whole.broker.receive(peer, frames_of(consumer_beat(n)))
+    whole.clock.forward(100_000)
+    for n, peer in enumerate(peers[:10]):
+        whole.broker.receive(peer, frames_of(consumer_beat(n)))
+    for peer in peers:
+        peer.take()
+    whole.tick(60_000)
+    assert sum(peer.closed for peer in peers) == REMOVED_MAX
+    assert [len(peer.take()) for peer in peers[:10]] == [1] * 10, "each of them costs a look at all members: not once for each that goes"
+    monkeypatch.setattr(members_module, "TOLD_MAX", 50)
+    whole.tick(50)
+    assert sum(peer.closed for peer in peers) == REMOVED_MAX + 1
+    group = whole.broker.members.group("g")
+    assert group is not None
+    assert len(group.members) == 100 - REMOVED_MAX - 1
+    for _ in range(80):
+        whole.tick(50)
+    assert list(group.members) == peers[:10]
+
+
+def test_a_heartbeat_with_thousands_of_subscriptions_is_read_elsewhere(whole: Whole) -> None:
+    beat = consumer_beat(1, topics=3_000)
+    assert len(beat.body) >= LARGE
+    whole.background.hold = True
+    peer = FakePeer()
+    assert whole.broker.receive(peer, frames_of(beat)) is None
+    assert not peer.sent, "not on the loop"
+    whole.background.hold = False
+    whole.background.release()
+    whole.broker.tick(whole.clock.steady_ms())
+    group = whole.broker.members.group("g")
+    assert group is not None
+    assert len(group.subscriptions) == 3_000
+    assert [answer.code for answer in peer.take() if answer.is_response] == [0]
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_CONSUME_STATS, RequestCode.GET_BROKER_CONSUME_STATS])
+def test_progress_in_many_small_topics_is_looked_at_some_queues_at_a_time(
+    whole: Whole, monkeypatch: pytest.MonkeyPatch, code: RequestCode
+) -> None:
+    broker = whole.broker
+    for n in range(300):
+        broker.topics.put(Topic(f"T{n}", 2, 2))
+        broker.offsets.commit("g", f"T{n}", 0, 0)
+    whole.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, orjson.dumps({"groupName": "g"}))
+    looked: list[str] = []
+    find = broker.store.find_queue
+
+    def counted(topic: str, queue_id: int) -> Any:
+        looked.append(topic)
+        return find(topic, queue_id)
+
+    monkeypatch.setattr(broker.store, "find_queue", counted)
+    command = Command(code, {"consumerGroup": "g", "isOrder": "false"})
+    work = broker.table[code](whole.peer, command)
+    assert isinstance(work, Generator)
+    counts = []
+    while True:
+        before = len(looked)
+        try:
+            next(work)
+        except StopIteration as stop:
+            answer = stop.value
+            break
+        counts.append(len(looked) - before)
+    assert len(looked) == 600
+    assert max(counts) <= PORTION
+    assert answer.body.count(b'"lastTimestamp"') == 600
 
 
 def test_the_files_of_a_deleted_topic_go_in_the_background_and_one_of_its_name_can_be_made_at_once(whole: Whole) -> None:

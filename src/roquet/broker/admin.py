@@ -7,7 +7,7 @@ disk (`Reads`), instead of one each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from roquet.broker.config_keeper import ConfigKeeper
 from roquet.broker.groups import Groups
@@ -360,12 +360,15 @@ class Admin:
         """306: retention removes entries together with their log files, so there is never anything left to clean."""
         return command.reply()
 
-    def clean_topics(self, peer: Peer, command: Command) -> Command:
+    def clean_topics(self, peer: Peer, command: Command) -> Portions:
         """316: remove queues of topics that do not exist any more."""
-        for name in dict.fromkeys(name for name, _ in self.store.queues):
+
+        def look(name: str) -> None:
             if not self.topics.is_system(name) and self.topics.get(name) is None:
                 log.warning("removing the queues of %s, which is no topic any more (asked by %s)", name, peer.address)
                 self.store.delete_topic(name)
+
+        yield from portions(self.store.topics(), look)
         return command.reply()
 
     def delete_expired(self, peer: Peer, command: Command) -> Command:
@@ -381,11 +384,8 @@ class Admin:
         group = header.consumer_group
         reads = Reads(self.store)
         stats = ConsumeStats()
-        for name in [header.topic] if header.topic else self.offsets.topics_of(group):
-            one = yield from self._progress(group, name, reads)
-            if one is not None:
-                stats.offset_table |= one.offset_table
-                stats.consume_tps += one.consume_tps
+        names = [header.topic] if header.topic else self.offsets.topics_of(group)
+        yield from portions(self._progress(group, names, lambda name: stats, reads))
         reads.finish()
         return (yield from reply_with(command, stats, len(stats.offset_table)))
 
@@ -393,43 +393,55 @@ class Admin:
         """317: every group, a topic at a time, and the backlog of all."""
         only_ordered = decode(BrokerConsumeStatsHeader, command.fields).is_order
         reads = Reads(self.store)
-        topics = self.offsets.topics_by_group()
+        names = self.offsets.topics_by_group()
         rows: list[dict[str, list[ConsumeStats]]] = []
         behind = count = 0
-        for group in list(self.groups.all()):
-            found: list[ConsumeStats] = []
-            for name in topics.get(group.group_name, ()):
-                topic = self.topics.get(name)
-                if topic is None or (only_ordered and not topic.order):
-                    continue
-                one = yield from self._progress(group.group_name, name, reads)
-                if one is not None:
-                    found.append(one)
-                    count += len(one.offset_table)
-                    behind += sum(queue.broker_offset - queue.consumer_offset for queue in one.offset_table.values())
-            rows.append({group.group_name: found})
-            yield None
+
+        def wanted(name: str) -> bool:
+            topic = self.topics.get(name)
+            return topic is not None and (topic.order or not only_ordered)
+
+        def steps() -> Iterator[QueueProgress | None]:
+            for group in list(self.groups.all()):
+                found: list[ConsumeStats] = []
+                rows.append({group.group_name: found})
+
+                def one_more(name: str, found: list[ConsumeStats] = found) -> ConsumeStats:
+                    found.append(ConsumeStats())
+                    return found[-1]
+
+                yield from self._progress(group.group_name, filter(wanted, names.get(group.group_name, ())), one_more, reads)
+                yield None
+
+        def add(queue: QueueProgress | None) -> None:
+            nonlocal behind, count
+            if queue is not None:
+                behind += queue.broker_offset - queue.consumer_offset
+                count += 1
+
+        yield from portions(steps(), add)
         reads.finish()
         return (yield from reply_with(command, ConsumeStatsList(rows, self.address, behind), count))
 
-    def _progress(self, group: str, name: str, reads: Reads) -> Generator[Cold | None, None, ConsumeStats | None]:
-        """One group in one topic. None: no such topic, or the group is online and does not subscribe to it."""
-        topic = self.topics.get(name)
-        online = self.members.group(group)
-        if topic is None or (online is not None and online.subscriptions and name not in online.subscriptions):
-            return None
-        stats = ConsumeStats(consume_tps=self.stats.group_rate(group, name))
-        known = self.offsets.queues_of(group, name)
-
-        def look(queue_id: int) -> None:
-            queue = self.store.find_queue(name, queue_id)
-            consumed = max(known.get(queue_id, 0), 0)
-            stats.offset_table[self._queue(name, queue_id)] = QueueProgress(
-                0 if queue is None else queue.visible, consumed, max(reads.time_at(queue, consumed - 1), 0)
-            )
-
-        yield from portions(range(topic.read_queues), look)
-        return stats
+    def _progress(
+        self, group: str, names: Iterable[str], stats_of: Callable[[str], ConsumeStats], reads: Reads
+    ) -> Iterator[QueueProgress | None]:
+        """A group's progress in these topics, into the table of each. One step is one queue, or a topic that is left out: it is no topic
+        any more, or the group is online and does not subscribe to it."""
+        for name in names:
+            topic, online = self.topics.get(name), self.members.group(group)
+            if topic is None or (online is not None and online.subscriptions and name not in online.subscriptions):
+                yield None
+                continue
+            stats = stats_of(name)
+            stats.consume_tps += self.stats.group_rate(group, name)
+            known = self.offsets.queues_of(group, name)
+            for queue_id in range(topic.read_queues):
+                queue = self.store.find_queue(name, queue_id)
+                consumed = max(known.get(queue_id, 0), 0)
+                row = QueueProgress(0 if queue is None else queue.visible, consumed, max(reads.time_at(queue, consumed - 1), 0))
+                stats.offset_table[self._queue(name, queue_id)] = row
+                yield row
 
     def time_spans(self, peer: Peer, command: Command) -> Portions:
         """303."""

@@ -29,8 +29,10 @@ LARGE = 128 * 1024
 LARGE_ROWS = 1_000
 
 
-def portions(items: Iterable[T], each: Callable[[T], None], size: int = PORTION) -> Generator[Cold | None, None, None]:
-    """Do this with all of them, some at a time."""
+def portions(
+    items: Iterable[T], each: Callable[[T], None] = lambda item: None, size: int = PORTION
+) -> Generator[Cold | None, None, None]:
+    """Do this with all of them, some at a time. They may come from a generator that does the work itself."""
     for count, item in enumerate(items, 1):
         each(item)
         if count % size == 0:

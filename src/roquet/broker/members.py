@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from roquet.broker.filters import check_filter
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler
+from roquet.broker.handler import LARGE, Handler, Portions, elsewhere
 from roquet.broker.newcomers import host_of
 from roquet.broker.notices import Notices
 from roquet.broker.topics import Topics
@@ -59,6 +59,8 @@ log = logging.getLogger("roquet.broker")
 SCAN_MS = 10_000
 REMOVED_MAX = 20
 """Silent clients that one tick removes."""
+TOLD_MAX = 2_000
+"""Members of their groups that are looked at, and told, before the other silent clients wait for the next tick."""
 CALL_TIMEOUT_MS = 10_000
 CALLS_MAX = 256
 """Calls to one client that may wait for its answer."""
@@ -188,15 +190,25 @@ class Members:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
         }
 
-    def heartbeat(self, peer: Peer, command: Command) -> Command:
+    def heartbeat(self, peer: Peer, command: Command) -> Command | Portions:
         """34. Everything is checked before anything is taken in."""
         if len(command.body) > HEARTBEAT_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"heartbeat of {len(command.body)} bytes, limit is {HEARTBEAT_MAX}")
-        body = HeartbeatBody.decode(command.body)
+        if len(command.body) >= LARGE:
+            return self._large_heartbeat(peer, command)
+        return self._take_in(peer, command, read_heartbeat(command.body))
+
+    def _large_heartbeat(self, peer: Peer, command: Command) -> Portions:
+        """With thousands of subscriptions: read and checked elsewhere, all that depends on nothing here."""
+        heard = yield from elsewhere(lambda: read_heartbeat(command.body))
+        return self._take_in(peer, command, heard)
+
+    def _take_in(self, peer: Peer, command: Command, heard: tuple[HeartbeatBody, list[Signature]]) -> Command:
+        body, signatures = heard
         self._check(peer, body)
         now_ms, heard_ms = self.clock.now_ms(), self.clock.steady_ms()
-        for data in body.consumer_data_set:
-            member = Member(peer, body.client_id, command.language, command.version, heard_ms, signature_of(data))
+        for data, signature in zip(body.consumer_data_set, signatures, strict=True):
+            member = Member(peer, body.client_id, command.language, command.version, heard_ms, signature)
             self._register_consumer(member, data, now_ms)
         self._make_groups(peer, body.consumer_data_set)
         for producer in body.producer_data_set:
@@ -221,14 +233,6 @@ class Members:
         for fresh, known in ((consuming - self._consumers.keys(), self._consumers), (producing - self._producers.keys(), self._producers)):
             if fresh and len(known) + len(fresh) > limit:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"{len(known)} groups are connected, limit is acceptGroupsMax={limit}")
-        for data in body.consumer_data_set:
-            if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
-                raise Refused(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"group {data.group_name} subscribes to {len(data.subscription_data_set)} topics, limit is {SUBSCRIPTIONS_MAX}",
-                )
-            for subscription in data.subscription_data_set:
-                check_subscription(subscription)
 
     def _register_consumer(self, member: Member, data: ConsumerData, now_ms: int) -> None:
         name = data.group_name
@@ -341,17 +345,25 @@ class Members:
             del self._producing_as[member.client_id]
 
     def _drop_consumer(self, peer: Peer, name: str) -> None:
+        group = self._take_out(peer, name)
+        if group is not None:
+            self._has_lost_some(group)
+
+    def _take_out(self, peer: Peer, name: str) -> ConsumerGroup | None:
+        """It is a member no more. Returns the group that must hear of it, None when it was none."""
         forget(self._consuming, peer, name)
         group = self._consumers.get(name)
-        if group is None or group.members.pop(peer, None) is None:
-            return
+        return None if group is None or group.members.pop(peer, None) is None else group
+
+    def _has_lost_some(self, group: ConsumerGroup) -> None:
+        """Once, however many they are: it costs in proportion to those that are left."""
         now_ms = self.clock.now_ms()
         self._watch_shared_ids(group, now_ms)
         self._watch_differences(group, now_ms)
         if not group.members:
-            del self._consumers[name]
+            del self._consumers[group.name]
             for told in self.on_left:
-                told(name)
+                told(group.name)
         else:
             self._notify(group)
 
@@ -434,14 +446,25 @@ class Members:
         self._remove_silent(now_ms)
 
     def _remove_silent(self, now_ms: int) -> None:
-        """Each costs in proportion to its groups' members, who are told: some of them a tick."""
+        """Each costs in proportion to its groups' members, who are told: some of them a tick, and each group once."""
+        touched: dict[str, ConsumerGroup] = {}
+        told = 0
         for _ in range(min(REMOVED_MAX, len(self._silent))):
             peer, member = self._silent.popitem(last=False)
             if self._last_heard_ms(peer) != member.heard_ms:
                 continue  # gone by itself, or heard of since
             log.info("client %s sent no heartbeat for %d s: removed", member, (now_ms - member.heard_ms) // 1000)
+            for name in list(self._consuming.get(peer, ())):
+                group = self._take_out(peer, name)
+                if group is not None and name not in touched:
+                    touched[name] = group
+                    told += len(group.members)
             self.disconnected(peer)
             peer.close(f"no heartbeat for {self.settings.channel_expired_timeout_ms // 1000} s")
+            if told >= TOLD_MAX:
+                break
+        for group in touched.values():
+            self._has_lost_some(group)
 
     def _last_heard_ms(self, peer: Peer) -> int | None:
         """None: it is in no group."""
@@ -564,6 +587,21 @@ def forget(table: dict[Peer, Names], peer: Peer, name: str) -> None:
 
 def connections(members: Iterable[Member]) -> list[Connection]:
     return [Connection(member.client_id, member.peer.address, member.language, member.version) for member in members]
+
+
+def read_heartbeat(raw: bytes) -> tuple[HeartbeatBody, list[Signature]]:
+    """What it says, and what each of its consumers subscribes to. Raises Refused. Looks at nothing else, so it may be done elsewhere."""
+    body = HeartbeatBody.decode(raw)
+    for data in body.consumer_data_set:
+        if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {data.group_name[:GROUP_LENGTH_MAX]} subscribes to {len(data.subscription_data_set)} topics, limit is "
+                f"{SUBSCRIPTIONS_MAX}",
+            )
+        for subscription in data.subscription_data_set:
+            check_subscription(subscription)
+    return body, [signature_of(data) for data in body.consumer_data_set]
 
 
 def check_subscription(subscription: SubscriptionData) -> None:
