@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import gc
 
-YOUNG = 10_000
-"""New objects before they are looked at: some 3 ms. A send leaves none behind, so this is seldom."""
-OLDER = 5
-"""Such looks before the survivors of all of them are looked at, and frozen: some 20 ms."""
+YOUNG = 5_000
+"""New objects before they are looked at: one or two milliseconds. A send leaves none behind, so this is seldom."""
+OLDER = 4
+"""Such looks before the survivors of all of them are looked at, and frozen: some 10 ms."""
 NEVER = 1_000_000
 
 

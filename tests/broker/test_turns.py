@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from roquet.broker import admin as admin_module
 from roquet.broker import core
 from roquet.broker import members as members_module
 from roquet.broker import stats as stats_module
@@ -422,3 +423,20 @@ def test_large_answers_under_way_have_a_limit(whole: Whole) -> None:
     assert whole.broker.receive(peer, frames_of(asked[0])) is None
     whole.broker.tick(whole.clock.steady_ms())
     assert [answer.code for answer in peer.take()] == [0], "there is room again"
+
+
+def test_the_rows_of_a_large_answer_are_let_go_of_elsewhere(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[TopicStats] = []
+
+    def make(table: Any) -> TopicStats:
+        made.append(TopicStats(table))
+        return made[-1]
+
+    monkeypatch.setattr(admin_module, "TopicStats", make)
+    whole.broker.topics.put(Topic("T", 1_500, 1_500))
+    whole.background.hold = True
+    assert whole.broker.receive(FakePeer(), frames_of(Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}))) is None
+    (work, _), (body,) = whole.background.waiting.pop(), made
+    assert len(body.offset_table) == 1_500
+    work()
+    assert not body.offset_table, "nothing is left for the loop to free"

@@ -19,7 +19,7 @@ from roquet.wire import fastjson
 from roquet.wire.bodies import DataVersion, RegisterBrokerBody, RouteInfo, TopicConfig, TopicTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, RESPONSE, Command, decode
-from roquet.wire.frame import Framer
+from roquet.wire.frame import Frame, Framer
 
 FRAMES: list[dict[str, Any]] = [
     frame
@@ -495,6 +495,39 @@ class TestTwoBrokersOfOneName:
         assert answer.code == 16
         assert "10.0.0.1:10911, which registered 0 s ago and is alive: 10.0.0.2:10911 is refused" in str(answer.remark)
         assert before == (world.server.registry.cluster_info(), dict(world.server.registry.topics))
+
+
+def test_a_registration_is_read_in_one_turn_and_taken_in_by_another_and_what_is_behind_it_waits(world: World) -> None:
+    """Issue 10.18: a table of 10,000 topics held the loop for some 90 ms."""
+    data = Command(103, fields_of(), body_of("T").encode(), opaque=1).encode() + Command(105, {"topic": "T"}, opaque=2).encode()
+    rest: list[Frame] | None = Framer().feed(data)
+    assert rest is not None
+    world.server.clock = ticking = TickingClock(world.clock.ms)
+    rest = world.server.receive(world.link, rest, ticking.ms + 2)
+    assert rest is not None
+    assert len(rest) == 1
+    assert not world.link.answers
+    assert not world.server.registry.topics
+    while rest is not None:
+        rest = world.server.receive(world.link, rest, ticking.ms + 2)
+    assert [(answer.opaque, answer.code) for answer in world.link.answers] == [(1, 0), (2, 0)]
+
+
+def test_a_registration_whose_connection_is_gone_half_way_registers_nothing(world: World) -> None:
+    world.server.clock = ticking = TickingClock(world.clock.ms)
+    data = Command(103, fields_of(), body_of("T").encode(), opaque=1).encode()
+    assert world.server.receive(world.link, Framer().feed(data), ticking.ms + 2) == []
+    world.server.disconnected(world.link)
+    assert world.server.receive(world.link, []) is None
+    assert not world.server.registry.topics
+
+
+class TickingClock(ManualClock):
+    """Every look at it takes a millisecond."""
+
+    def steady_ms(self) -> int:
+        self.ms += 1
+        return self.ms
 
 
 class TestARegistrationThatComesAgain:

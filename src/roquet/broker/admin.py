@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from roquet.broker.config_keeper import ConfigKeeper
 from roquet.broker.groups import Groups
@@ -58,6 +59,8 @@ from roquet.wire.headers import (
 )
 
 log = logging.getLogger("roquet.broker")
+
+T = TypeVar("T")
 
 VERSION_NAME = "V4_9_8"
 """What VERSION is called in upstream's list."""
@@ -311,7 +314,7 @@ class Admin:
 
         yield from portions(range(max(topic.read_queues, topic.write_queues)), look)
         reads.finish()
-        return (yield from reply_with(command, TopicStats(ranges), len(ranges)))
+        return (yield from reply_with(command, TopicStats(ranges), len(ranges), ranges.clear))
 
     def topic_config(self, peer: Peer, command: Command) -> Command:
         """351."""
@@ -387,7 +390,7 @@ class Admin:
         names = [header.topic] if header.topic else self.offsets.topics_of(group)
         yield from portions(self._progress(group, names, lambda name: stats, reads))
         reads.finish()
-        return (yield from reply_with(command, stats, len(stats.offset_table)))
+        return (yield from reply_with(command, stats, len(stats.offset_table), stats.offset_table.clear))
 
     def all_consume_stats(self, peer: Peer, command: Command) -> Portions:
         """317: every group, a topic at a time, and the backlog of all."""
@@ -421,7 +424,7 @@ class Admin:
 
         yield from portions(steps(), add)
         reads.finish()
-        return (yield from reply_with(command, ConsumeStatsList(rows, self.address, behind), count))
+        return (yield from reply_with(command, ConsumeStatsList(rows, self.address, behind), count, lambda: empty(rows)))
 
     def _progress(
         self, group: str, names: Iterable[str], stats_of: Callable[[str], ConsumeStats], reads: Reads
@@ -464,7 +467,7 @@ class Admin:
 
         yield from portions(range(topic.write_queues), look)
         reads.finish()
-        return (yield from reply_with(command, TimeSpans(spans), len(spans)))
+        return (yield from reply_with(command, TimeSpans(spans), len(spans), spans.clear))
 
     def topics_of_group(self, peer: Peer, command: Command) -> Command:
         """343."""
@@ -490,10 +493,22 @@ class Admin:
         return MessageQueue(topic, self.settings.broker_name, queue_id)
 
 
-def reply_with(command: Command, body: Body, rows: int) -> Portions:
-    """The answer; a large one is written elsewhere."""
-    encoded = body.encode() if rows < LARGE_ROWS else (yield from elsewhere(body.encode))
-    return command.reply(body=encoded)
+def reply_with(command: Command, body: Body, rows: int, release: Callable[[], None]) -> Portions:
+    """The answer; a large one is written elsewhere. `release` lets go of the rows: of a hundred thousand that takes as long as a turn,
+    so it is done there too."""
+
+    def write() -> bytes:
+        encoded = body.encode()
+        release()
+        return encoded
+
+    return command.reply(body=body.encode() if rows < LARGE_ROWS else (yield from elsewhere(write)))
+
+
+def empty(rows: list[T]) -> None:
+    """One by one: what a single call lets go of holds up every thread."""
+    while rows:
+        rows.pop()
 
 
 PUT_TIME_SPANS = (

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TypeVar
 
 from roquet.errors import Broken, Refused
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
@@ -53,6 +55,21 @@ CONFIG_SIZE_MAX = 64 * 1024
 NO_ROUTE = "No topic route info in name server for the topic: {}\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
 
+Portions = Generator[None, None, Command]
+"""Work that others get their turn in between. What it looks at may have changed when it goes on."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request that is answered in portions. What came behind it waits."""
+
+    peer: Peer
+    request: Command
+    portions: Portions
+
+
 class NameServer:
     """Owned by one thread. `settings` may change through UPDATE_NAMESRV_CONFIG, within its allow-list."""
 
@@ -62,6 +79,7 @@ class NameServer:
         self.keep = keep
         self.clock = clock
         self.registry: Registry[Peer] = Registry()
+        self._jobs: dict[Peer, Job] = {}
         self.rivals = Rivals()
         self.kv = KvStore(disk, settings.kv_config_path or f"{data_dir}/namesrv/kvConfig.json")
         self._next_scan_ms = clock.steady_ms() + settings.scan_not_active_broker_interval
@@ -70,32 +88,50 @@ class NameServer:
 
     def receive(self, peer: Peer, frames: list[Frame], until_ms: int = FOREVER) -> list[Frame] | None:
         """Answer what has arrived, in order, with one send. A frame that is no command closes the connection. Returns what was
-        left when the turn's time was over, to be handed in again; None: all is done."""
+        left when the turn's time was over, to be handed in again, even when it is empty; None: all is done."""
         answers: list[bytes] = []
         rest: list[Frame] | None = None
         left = iter(frames)
-        for frame in left:
-            if self.clock.steady_ms() >= until_ms:
-                rest = [frame, *left]
-                break
-            try:
+        job = self._jobs.pop(peer, None)
+        try:
+            if job is not None and not self._go_on(job, answers, until_ms):
+                return frames
+            for frame in left:
+                if self.clock.steady_ms() >= until_ms:
+                    rest = [frame, *left]
+                    break
                 request = decode_command(frame)
                 if request.is_response:
                     continue  # we ask nobody, so this answers nothing
-                answer = self.answer(peer, request)
-            except Broken as error:
-                if answers:
-                    peer.send(b"".join(answers))
-                peer.close(str(error))
-                return None
-            if not request.is_oneway:
-                answers.append(answer.encode())
+                answer = self._begin(peer, request)
+                if isinstance(answer, Command):
+                    put(answers, request, answer)
+                elif not self._go_on(Job(peer, request, answer), answers, until_ms):
+                    rest = list(left)
+                    break
+        except Broken as error:
+            if answers:
+                peer.send(b"".join(answers))
+            peer.close(str(error))
+            return None
         if answers:
             peer.send(b"".join(answers))
         return rest
 
+    def _go_on(self, job: Job, answers: list[bytes], until_ms: int) -> bool:
+        """Do portions of it while the turn lasts. False: it needs another turn."""
+        while True:
+            answer = self._guarded(job.peer, job.request, lambda: next_portion(job.portions))
+            if answer is not None:
+                put(answers, job.request, answer)
+                return True
+            if self.clock.steady_ms() >= until_ms:
+                self._jobs[job.peer] = job
+                return False
+
     def disconnected(self, peer: Peer) -> None:
         """A broker whose connection is gone is taken to be gone: clients learn of it at their next look."""
+        self._jobs.pop(peer, None)
         for live in self.registry.drop_link(peer):
             log.info("broker %s %s: connection lost, removed", live.broker_name, live.address)
 
@@ -111,12 +147,24 @@ class NameServer:
     # Requests
 
     def answer(self, peer: Peer, request: Command) -> Command:
-        """The response to one request. Whatever goes wrong becomes an answer and the server goes on; only Broken is raised."""
+        """The response to one request, in one go. Whatever goes wrong becomes an answer and the server goes on; only Broken is raised."""
+        begun = self._begin(peer, request)
+        if isinstance(begun, Command):
+            return begun
+        answer: Command | None = None
+        while answer is None:
+            answer = self._guarded(peer, request, lambda: next_portion(begun))
+        return answer
+
+    def _begin(self, peer: Peer, request: Command) -> Command | Portions:
         handler = HANDLERS.get(request.code)
         if handler is None:
             return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
+        return self._guarded(peer, request, lambda: handler(self, peer, request))
+
+    def _guarded(self, peer: Peer, request: Command, work: Callable[[], T]) -> T | Command:
         try:
-            return handler(self, peer, request)
+            return work()
         except Refused as refusal:
             return request.reply(refusal.code, refusal.remark)
         except Broken:
@@ -125,18 +173,21 @@ class NameServer:
             log.exception("request %d from %s failed", request.code, peer.address)
             return request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:4096])
 
-    def register(self, peer: Peer, request: Command) -> Command:
+    def register(self, peer: Peer, request: Command) -> Portions:
+        """103. To read a table of thousands of topics takes a turn, and to take it in another."""
         header = decode(RegisterBrokerHeader, request.fields)
         if header.body_crc32 and header.body_crc32 != RegisterBrokerBody.crc(request.body):
             raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         now_ms = self.clock.steady_ms()
         name, number, address = header.broker_name, header.broker_id, header.broker_addr
-        self._check_rival(peer, name, number, address, now_ms)
         told = digest_of(request)
         if self.registry.heard_again(name, number, address, told, peer, now_ms):
             master = self.registry.master_of(name, number)
         else:
             topics, filter_servers = registered_body(request, bool(header.compressed))
+            yield
+            now_ms = self.clock.steady_ms()
+            self._check_rival(peer, name, number, address, now_ms)
             said = Registration(
                 cluster=header.cluster_name,
                 broker_name=name,
@@ -315,7 +366,22 @@ def with_body(request: Command, body: Body) -> Command:
     return request.reply(body=body.encode())
 
 
-Handler = Callable[[NameServer, Peer, Command], Command]
+def put(answers: list[bytes], request: Command, answer: Command) -> None:
+    if not request.is_oneway:
+        answers.append(answer.encode())
+
+
+def next_portion(portions: Portions) -> Command | None:
+    """None: there are more."""
+    try:
+        next(portions)
+    except StopIteration as stop:
+        answer: Command = stop.value
+        return answer
+    return None
+
+
+Handler = Callable[[NameServer, Peer, Command], Command | Portions]
 
 HANDLERS: dict[int, Handler] = {
     RequestCode.PUT_KV_CONFIG: NameServer.put_kv,

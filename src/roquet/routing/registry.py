@@ -168,13 +168,7 @@ class Registry(Generic[L]):
             queues = self.topics.setdefault(topic.topic_name, {})
             # With an unchanged version only what we lack is taken, so a wiped write permission stays wiped.
             if changed or name not in queues:
-                queues[name] = QueueData(
-                    broker_name=name,
-                    read_queue_nums=topic.read_queue_nums,
-                    write_queue_nums=topic.write_queue_nums,
-                    perm=topic.perm,
-                    topic_sys_flag=topic.topic_sys_flag,
-                )
+                queues[name] = QueueData(name, topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
 
     def _check(self, said: Registration) -> None:
         for what, text in (("brokerName", said.broker_name), ("clusterName", said.cluster), ("brokerAddr", said.address)):
@@ -277,7 +271,9 @@ class Registry(Generic[L]):
             data = queues.get(broker_name)
             if data is not None:
                 # Replaced, not changed: answers that were made from the old one keep it.
-                queues[broker_name] = replace(data, perm=change(data.perm))
+                queues[broker_name] = QueueData(
+                    broker_name, data.read_queue_nums, data.write_queue_nums, change(data.perm), data.topic_sys_flag
+                )
                 count += 1
         return count
 

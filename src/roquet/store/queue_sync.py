@@ -10,7 +10,7 @@ from collections.abc import Callable
 from roquet.ports import Background
 from roquet.store.queue import ConsumeQueue
 
-SYNCED_A_TURN = 1_000
+SYNCED_A_TURN = 500
 """Queues whose sync is prepared in one turn of the loop: a few microseconds each."""
 
 Undo = Callable[[], None]
@@ -27,26 +27,26 @@ class QueueSync:
         self._not_done = not_done
         self._background = background
         self._done = done
+        self._queues: list[ConsumeQueue] = []
+        self._at = 0
 
     def begin(self) -> None:
-        self._background.run(self._in_order, self._go_on)
+        self._background.run(self._put_in_order, self._go_on)
 
-    def _in_order(self) -> list[ConsumeQueue]:
-        return sorted(self._stops, key=lambda queue: (queue.topic, queue.queue_id))
+    def _put_in_order(self) -> None:
+        self._queues = sorted(self._stops, key=lambda queue: (queue.topic, queue.queue_id))
 
-    def _go_on(self, left: list[ConsumeQueue] | Exception) -> None:
-        if isinstance(left, Exception):
-            self._done(left)
+    def _go_on(self, error: Exception | None) -> None:
+        some = self._queues[self._at : self._at + SYNCED_A_TURN]
+        self._at += len(some)
+        if error is not None or not some:
+            self._done(error)
             return
-        if not left:
-            self._done(None)
-            return
-        works = [queue.syncer(self._stops[queue]) for queue in left[:SYNCED_A_TURN]]
+        works = [queue.syncer(self._stops[queue]) for queue in some]
         self._not_done += [undo for _, undo in works]
 
-        def work() -> list[ConsumeQueue]:
+        def work() -> None:
             for one, _ in works:
                 one()
-            return left[SYNCED_A_TURN:]
 
         self._background.run(work, self._go_on)
