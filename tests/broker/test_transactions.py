@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from roquet.broker.transactions import DEAR
 from roquet.store.disk import Cold, RealFile
 from roquet.wire.bodies import HeartbeatBody, ProducerData
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -510,7 +511,8 @@ class TestAsking:
         assert cluster.bodies() == [b"m"]
 
     def test_goes_through_many_in_bounded_steps(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("roquet.broker.transactions.LOOKS_MAX", 10)
+        """Each costs a read, two messages put and one sent: a thousand of them in a tick held the loop for 100 ms."""
+        monkeypatch.setattr("roquet.broker.transactions.LOOKS_MAX", 10 * DEAR)
         cluster.join()
         for _ in range(35):
             cluster.prepare()

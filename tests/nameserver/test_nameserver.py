@@ -497,7 +497,7 @@ class TestTwoBrokersOfOneName:
         assert before == (world.server.registry.cluster_info(), dict(world.server.registry.topics))
 
 
-def test_a_registration_is_read_in_one_turn_and_taken_in_by_another_and_what_is_behind_it_waits(world: World) -> None:
+def test_a_registration_is_read_in_one_turn_and_taken_in_by_a_later_one_and_what_is_behind_it_waits(world: World) -> None:
     """Issue 10.18: a table of 10,000 topics held the loop for some 90 ms."""
     data = Command(103, fields_of(), body_of("T").encode(), opaque=1).encode() + Command(105, {"topic": "T"}, opaque=2).encode()
     rest: list[Frame] | None = Framer().feed(data)

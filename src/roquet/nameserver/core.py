@@ -20,6 +20,7 @@ from roquet.properties import parse_properties, property_line
 from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings
 from roquet.store.disk import Disk
+from roquet.wire import fastjson
 from roquet.wire.bodies import Body, DataVersion, KvTable, RegisterBrokerBody, TopicTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
@@ -174,7 +175,7 @@ class NameServer:
             return request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:4096])
 
     def register(self, peer: Peer, request: Command) -> Portions:
-        """103. To read a table of thousands of topics takes a turn, and to take it in another."""
+        """103. A table of thousands of topics takes three turns: to be read, to be looked at, and to be taken in."""
         header = decode(RegisterBrokerHeader, request.fields)
         if header.body_crc32 and header.body_crc32 != RegisterBrokerBody.crc(request.body):
             raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
@@ -184,7 +185,7 @@ class NameServer:
         if self.registry.heard_again(name, number, address, told, peer, now_ms):
             master = self.registry.master_of(name, number)
         else:
-            topics, filter_servers = registered_body(request, bool(header.compressed))
+            topics, filter_servers = yield from registered_body(request, bool(header.compressed))
             yield
             now_ms = self.clock.steady_ms()
             self._check_rival(peer, name, number, address, now_ms)
@@ -345,13 +346,18 @@ class NameServer:
         return request.reply(body="".join(lines).encode())
 
 
-def registered_body(request: Command, compressed: bool) -> tuple[TopicTable, tuple[str, ...] | None]:
+def registered_body(request: Command, compressed: bool) -> Generator[None, None, tuple[TopicTable, tuple[str, ...] | None]]:
     """The topics and filter servers of a registration; no body means no topics."""
     if not request.body:
         return TopicTable(), None
+    if compressed and request.version >= WHOLE_BODY_VERSION:
+        body = RegisterBrokerBody.decode_compressed(request.body)
+        return body.topics, tuple(body.filter_server_list)
+    value = fastjson.loads(request.body)
+    yield
     if request.version < WHOLE_BODY_VERSION:
-        return TopicTable.decode(request.body), None
-    body = RegisterBrokerBody.decode_compressed(request.body) if compressed else RegisterBrokerBody.decode(request.body)
+        return TopicTable.from_json(value), None
+    body = RegisterBrokerBody.from_json(value)
     return body.topics, tuple(body.filter_server_list)
 
 
