@@ -57,8 +57,9 @@ class OpenFiles:
                 self._files.move_to_end(key)
         return file
 
-    def forget(self, directory: str, base: int) -> None:
-        self._files.pop((directory, base), None)
+    def forget(self, directory: str, base: int) -> DiskFile | None:
+        """It closes when nobody holds it any more, neither a reader nor the caller."""
+        return self._files.pop((directory, base), None)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -161,11 +162,11 @@ class Segments:
         self.files.forget(self.directory, base)
         self.bases.remove(base)
 
-    def forget_all(self) -> None:
-        """The row is empty; its directory is the caller's to remove."""
-        for base in self.bases:
-            self.files.forget(self.directory, base)
+    def forget_all(self) -> list[DiskFile | None]:
+        """The row is empty; its directory is the caller's to remove. Returns the files that were open: closing takes its time."""
+        held = [self.files.forget(self.directory, base) for base in self.bases]
         self.bases = []
+        return held
 
     def drop_all(self) -> None:
         """Newest first: should a crash bring some back, then the oldest, and what is missing shows at the end."""

@@ -433,14 +433,20 @@ class Store:
         except OSError as error:
             log.warning("%s could not be moved aside, it is removed here: %s", directory, error)
             self.disk.remove_tree(directory)
+        held: list[object] = []  # open files and the queues: tens of thousands, which are closed and freed elsewhere
         for queue in queues:
             del self.queues[topic, queue.queue_id]
             self._tails.pop(queue, None)
             self._dirty.discard(queue)
-            queue.segments.forget_all()
+            held += (queue, *queue.segments.forget_all())
             if queue.on_visible is not None:
                 queue.on_visible(queue)
         self._ids.pop(topic, None)
+
+        def remove() -> None:
+            while held:
+                held.pop()
+            self.disk.remove_tree(aside)
 
         def removed(result: Exception | None) -> None:
             if isinstance(result, Exception):
@@ -448,10 +454,12 @@ class Store:
 
         def noted(error: Exception | None) -> None:
             if error is None:
-                self.background.run(lambda: self.disk.remove_tree(aside), removed)
+                self.background.run(remove, removed)
             done(error)
 
-        if any(queue.next for queue in queues):
+        used = any(queue.next for queue in queues)
+        queues.clear()
+        if used:
             self.deletions.note(topic, Deletion(mark, topics_version), noted)
         else:
             noted(None)  # the log holds nothing of it
