@@ -29,10 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roquet.broker.core import Broker
+from roquet.broker.core import Broker, Job
 from roquet.broker.topics import Topic
 from roquet.collector import quiet_collector
-from roquet.errors import ConnectFailed
 from roquet.nameserver.core import HANDLERS, NameServer
 from roquet.ports import TURN_MS, Answered, Peer
 from roquet.settings import BrokerSettings, NameServerSettings
@@ -58,6 +57,7 @@ class Size:
     queues: int = 100_000
     connections: int = 5_000
     active: int = 8_000
+    pending: int = 20_000
     largest: int = 65_535
 
     def by(self, scale: float) -> Size:
@@ -136,11 +136,12 @@ class Between:
                 done(result)
 
 
-class Nobody:
-    """No name server answers."""
+class Content:
+    """A name server that takes everything."""
 
     def call(self, address: str, command: Command, timeout_ms: int, done: Answered) -> None:
-        done(ConnectFailed(f"{address}: nobody there"))
+        command.encode()
+        done(command.reply())
 
     def oneway(self, address: str, command: Command) -> None: ...
 
@@ -204,18 +205,18 @@ class World:
         (config / "consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
         settings = BrokerSettings(
             store_path_root_dir=str(root), mapped_file_size_consume_queue=4_000, enable_property_filter=True, accept_topics_max=50_000,
-            mapped_file_size_commit_log=64 << 20, new_names_per_second=1_000_000,
+            mapped_file_size_commit_log=64 << 20, new_names_per_second=1_000_000, namesrv_addr="127.0.0.1:9876",
         )  # fmt: skip
-        self.broker = Broker(settings, RealDisk(), self.clock, self.background, Nobody(), random.Random(1))
+        self.broker = Broker(settings, RealDisk(), self.clock, self.background, Content(), random.Random(1))
         self.broker.open()
         self.broker.listening("127.0.0.1:10911", bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big"))
-        go_on = self.broker._go_on_warm
+        go_on = self.broker._go_on
 
-        def go_on_warm() -> None:
-            with meter.turn("tick, what waited for the disk or the background"):
-                go_on()
+        def timed_go_on(job: Job) -> bool:
+            with meter.turn(f"{job.command.code} in portions, also after the background"):
+                return go_on(job)
 
-        self.broker._go_on_warm = go_on_warm  # type: ignore[method-assign]
+        self.broker._go_on = timed_go_on  # type: ignore[method-assign]
         self.broker._ticking = tuple(Timed(part, meter) for part in self.broker._ticking)  # type: ignore[assignment]
         self.each = each
         self.peers = [BenchPeer(n) for n in range(size.connections)]
@@ -392,12 +393,44 @@ def measure_broker(root: Path, size: Size, meter: Meter, say: Callable[[str], No
                     world.broker.store.commit()
         for _ in range(1_000 // TICK_MS):
             world.tick()
+    say("messages that become due together: delayed, timed, prepared")
+    pending(world)
+    for _ in range(400):
+        world.tick()
     for _ in range(400):  # an hour on: samples of the day, members that are silent
         world.tick(10_000)
     for connection in world.peers[: size.connections // 2]:
         with meter.turn("a connection lost"):
             world.broker.disconnected(connection)
     world.broker.close()
+
+
+def pending(world: World) -> None:
+    """As many delayed messages, timers and prepared messages, and a filter for each group."""
+    size, sender = world.size, BenchPeer(60_001)
+    plain = {
+        "a": "producers-1", "b": topic_name(1), "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "j": "0", "k": "false",
+    }  # fmt: skip
+    kinds = {
+        "delayed": {"i": "DELAY\x013"}, "timed": {"i": "TIMER_DELAY_SEC\x0110"},
+        "prepared": {"i": "TRAN_MSG\x01true\x02PGROUP\x01producers-1", "f": "4"},
+    }  # fmt: skip
+    for kind, more in kinds.items():
+        for first in range(0, size.pending, 200):
+            sends = [
+                Command(310, plain | more | {"i": f"{more['i']}\x02UNIQ_KEY\x01{kind}-{n}"}, b"x" * 100, opaque=n)
+                for n in range(first, first + 200)
+            ]
+            world.hand_over(f"310 send, {kind}", sender, sends)
+    for n in range(size.groups):
+        beat = {
+            "clientID": f"filter@{n}", "producerDataSet": [],
+            "consumerDataSet": [{
+                "groupName": f"filtering-{n}", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "unitMode": False,
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "subscriptionDataSet": [subscription(topic_name(n + k), f"{SQL} OR f = {n}", "SQL92") for k in range(10)]}],
+        }  # fmt: skip
+        world.hand_over("34 heartbeat with ten filters", sender, [Command(34, {}, json.dumps(beat).encode())])
 
 
 def measure_name_server(root: Path, size: Size, meter: Meter, say: Callable[[str], None]) -> None:
