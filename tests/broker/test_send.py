@@ -190,7 +190,7 @@ class TestIsRefused:
         whole = Whole(tmp_path / "tiny", mapped_file_size_commit_log=4_096)
         assert whole.ask(310, send_fields(), b"first").code == 0
         answer = whole.ask(310, send_fields(), bytes(size))
-        assert (answer.code, "a log file (mappedFileSizeCommitLog) holds" in str(answer.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        assert (answer.code, "raise mappedFileSizeCommitLog" in str(answer.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
         batch = whole.ask(320, send_fields(m="true"), join_batch([(0, bytes(size), b"")]))
         assert batch.code == ResponseCode.MESSAGE_ILLEGAL
         assert whole.ask(310, send_fields(), b"after").code == 0

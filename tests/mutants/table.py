@@ -161,7 +161,7 @@ FAULTS = [
     ),
     Fault(
         "store/store.py",
-        "            self.background.run(lambda: self.disk.remove_tree(aside), removed)",
+        "            self.disk.remove_tree(aside)",
         "            pass",
         "tests/broker/test_turns.py::test_the_files_of_a_deleted_topic_go_in_the_background_and_one_of_its_name_can_be_made_at_once",
         "the files of a deleted topic stay",
@@ -623,8 +623,8 @@ FAULTS = [
     ),
     Fault(
         "broker/admin.py",
-        "    encoded = body.encode() if rows < LARGE_ROWS else (yield from elsewhere(body.encode))",
-        "    encoded = body.encode()",
+        "body=body.encode() if rows < LARGE_ROWS else (yield from elsewhere(write))",
+        "body=body.encode()",
         "tests/broker/test_turns.py::test_a_large_answer_is_written_elsewhere_and_is_the_same",
         "large answers are written on the loop",
     ),
