@@ -17,6 +17,9 @@ Totals = tuple[int, int, int]
 
 
 def totals(namesrv: str, topics: Sequence[str], archive: Path, *, delta: bool) -> dict[str, Totals]:
+    from pyspark.sql import SparkSession
+
+    guest = SparkSession.getActiveSession() is not None  # somebody else's, who goes on with it
     spark = session("soak totals", "local[2]")
     try:
         topic = spark.read.format("rocketmq").options(namesrvAddr=namesrv, subscribe=",".join(topics)).load()
@@ -25,7 +28,8 @@ def totals(namesrv: str, topics: Sequence[str], archive: Path, *, delta: bool) -
             found["spark.read.parquet"] = total(spark.read.parquet(str(archive)))
         return found
     finally:
-        spark.stop()
+        if not guest:
+            spark.stop()
 
 
 def total(frame: DataFrame) -> Totals:

@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
 )
 PREFIX = id_prefix("test")
 
-text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=8)
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\x01\x02"), min_size=1, max_size=8)
 word = st.text(st.characters(exclude_categories=["Cs", "Z", "C"]), min_size=1, max_size=8)
 rows = st.lists(
     st.fixed_dictionaries(
