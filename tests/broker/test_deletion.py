@@ -13,6 +13,7 @@ from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import decode_records
 
+from .test_topics import topic_fields
 from .whole import Whole, pull_fields, send_fields
 
 V2 = RequestCode.SEND_MESSAGE_V2
@@ -93,6 +94,24 @@ def test_a_topic_made_again_counts_from_0_and_keeps_its_messages_over_crashes(ho
     whole.close()
     whole = started(disk)
     assert bodies(whole, "T") == [b"new", b"newer"]
+
+
+@HOW
+def test_a_topic_made_again_after_topics_json_was_lost_stays(how: str) -> None:
+    """Its version begins anew then, and the topic must not look as if it had been made before it was deleted."""
+    disk = SimDisk()
+    whole = started(disk)
+    for topic in ("a", "b", "c", "d", "T"):
+        send(whole, topic, b"1")
+    assert whole.ask(DELETE, {"topic": "T"}).code == 0
+    whole.close()
+    for name in ("topics.json", "topics.json.bak"):
+        disk.remove(f"/store/config/{name}")
+    whole = started(disk)
+    assert whole.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T")).code == 0
+    whole = killed(disk, how)
+    assert bodies(whole, "T") == []
+    assert bodies(whole, "a") == [b"1"]
 
 
 def test_progress_in_a_topic_made_again_is_kept() -> None:

@@ -18,6 +18,7 @@ from roquet.wire.command import ONEWAY, Command
 from roquet.wire.frame import Framer
 from roquet.wire.names import HALF_TOPIC, OP_HALF_TOPIC
 from roquet.wire.record import decode_records
+from tests.store.test_file_shortage import ShortDisk
 
 from .conftest import FakePeer
 from .whole import Whole, pull_fields, send_fields
@@ -367,3 +368,22 @@ def test_what_was_acknowledged_is_there_once_and_what_was_refused_is_not(steps: 
 def test_an_answer_without_a_batch_of_frames_is_a_mistake(whole: Whole) -> None:
     with pytest.raises(RuntimeError, match="no batch of frames"):
         whole.broker.sender.answer_when_stored(Command(V2, flag=ONEWAY))
+
+
+def test_a_tick_without_a_free_descriptor_waits_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = ShortDisk()
+    whole = Whole(tmp_path / "store", disk, flush_disk_type="SYNC_FLUSH")
+    made(whole, "T")
+    assert whole.ask(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties="DELAY\x011"), b"later").code == 0
+    whole.tick(500)  # its entry is in its queue's file now
+    whole.broker.store.files._files.clear()  # as if many others had been used since
+    disk.short = True
+    for _ in range(30):
+        whole.tick(100)
+    assert not [line for line in caplog.messages if line.startswith("! tick")]
+    assert [line for line in caplog.messages if "too few file descriptors" in line]
+    disk.short = False
+    for _ in range(30):
+        whole.tick(100)
+    assert bodies(whole) == [b"first", b"later"]
+    whole.close()

@@ -49,7 +49,7 @@ from roquet.broker.writer import Writer
 from roquet.errors import Broken, Refused, StoreUnavailable
 from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Keep, Peer
 from roquet.settings import BrokerSettings, Value
-from roquet.store.disk import Cold, Disk
+from roquet.store.disk import Cold, Disk, is_shortage
 from roquet.store.recovery import Progress
 from roquet.store.store import Store
 from roquet.store.wall import step_text
@@ -499,9 +499,12 @@ class Broker:
             except StoreUnavailable as error:
                 self.store.undo()
                 log.warning("%s could not store what was due, it is tried again: %s", type(part).__name__, error)
-            except Exception:
+            except Exception as error:
                 self.store.undo()
-                log.exception("! tick of %s failed", type(part).__name__)  # the others go on
+                if is_shortage(error):
+                    self.store.short_of_files(error)  # it is tried again with the next tick
+                else:
+                    log.exception("! tick of %s failed", type(part).__name__)  # the others go on
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.registration.address or 'not listening'} {self.store!r}>"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from roquet.broker.fragments import Fragments
 from roquet.broker.handler import Handler
@@ -140,6 +140,7 @@ class Topics:
         for name, deletion in self.store.deletions.table.items():
             if deletion.topics_version > self.data_version.counter and self._table.pop(name, None) is not None:
                 log.warning("topic %s is in %s, but it was deleted after that was written", name, self.document.path)
+        self._count_on()
         settings = self.settings
         inherit = Perm.READ | Perm.WRITE | Perm.INHERIT
         self._seed(SELF_TEST_TOPIC, 1)
@@ -158,6 +159,12 @@ class Topics:
         self.texts.changed(self._table)
         for topic in self._table.values():
             self._make_doors(topic)
+
+    def _count_on(self) -> None:
+        """Where topics.json was lost its version begins anew; what is made from now on must not look older than a deletion."""
+        newest = max((deletion.topics_version for deletion in self.store.deletions.table.values()), default=0)
+        if newest > self.data_version.counter:
+            self.data_version = replace(self.data_version, counter=newest)
 
     def _find_lost(self) -> None:
         """A topic made by a send just before a crash may not have reached topics.json, or the file is gone, while its messages are

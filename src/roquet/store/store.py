@@ -733,7 +733,7 @@ class Store:
             log.error("%s; no more messages are taken. Check the disk, then restart the broker.", why)
             self.log.flushed.give_up()
 
-    def _short_of_files(self, error: object) -> None:
+    def short_of_files(self, error: object) -> None:
         """What needed a file descriptor was not done, and is tried again by itself."""
         if self.clock.steady_ms() >= self._shortage_told_ms:
             self._shortage_told_ms = self.clock.steady_ms() + SHORTAGE_TOLD_MS
@@ -772,7 +772,7 @@ class Store:
             target, work = self.log.syncer()
         except OSError as error:
             if is_shortage(error):
-                self._short_of_files(error)
+                self.short_of_files(error)
             else:
                 self.fail(f"the log could not be opened for its fsync: {error}")
             return
@@ -784,7 +784,7 @@ class Store:
             self._flushing = False
             self.flushing_since_ms = -1
             if is_shortage(result):
-                self._short_of_files(result)  # the next tick tries again
+                self.short_of_files(result)  # the next tick tries again
                 self.log.segments.new_since_sync = True
                 return
             if isinstance(result, Exception):
@@ -829,7 +829,7 @@ class Store:
                 queue.write_tail(stop)
             except OSError as error:
                 if is_shortage(error):
-                    self._short_of_files(error)
+                    self.short_of_files(error)
                     return
                 log.warning("queue %s/%d could not be written: %s", queue.topic, queue.queue_id, error)
                 self.full = self.full or f"the disk is full: {error}"
@@ -883,7 +883,7 @@ class Store:
         def synced(result: int | Exception) -> None:
             self._derived_at_work = False
             if is_shortage(result):
-                self._short_of_files(result)
+                self.short_of_files(result)
                 for undo in not_done:
                     undo()
                 self._dirty |= {queue for queue in dirty if self.queues.get((queue.topic, queue.queue_id)) is queue}
