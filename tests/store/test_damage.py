@@ -707,3 +707,17 @@ def test_a_kill_between_manifest_and_checkpoint_leaves_two_that_fit(
     assert again.crashed
     assert read_all(again) == [body(n) for n in range(COUNT)]
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("how", ["clean", "checkpointed"])
+@pytest.mark.parametrize("size", [20, 1_200])
+def test_another_size_of_queue_files_is_refused_where_nobody_remembers_it_too(kit: StoreKit, how: str, size: int) -> None:
+    """As in a store that Apache RocketMQ wrote."""
+    filled(kit)
+    stop(kit, how)
+    forget_manifest(kit.root)
+    before = everything(kit.root)
+    with pytest.raises(Damaged, match="mappedFileSizeConsumeQueue is"):
+        kit.open(mapped_file_size_consume_queue=size)
+    assert everything(kit.root) == before
+    assert read_all(kit.open(mapped_file_size_consume_queue=600)) == [body(n) for n in range(COUNT)]

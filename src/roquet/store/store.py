@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import struct
 from collections import OrderedDict, deque
@@ -68,6 +69,9 @@ DOUBT_MS = 3_600_000
 TAILS_MS = 5
 """How long one tick writes queue entries into their files; the others wait for the next. A queue costs one write whatever it got,
 so entries wait in memory (20 bytes each) for one round over the queues that got some: 8,000 of them take a second."""
+
+SIZES_LOOKED_AT = 256
+"""Queue files that tell which size they all have."""
 
 PUT_AWAY = "deleted"
 """Directory of what is being removed."""
@@ -224,6 +228,8 @@ class Store:
             given = manifest.sizes.get(setting, size) if manifest is not None else size
             if given != size:
                 raise Damaged(f"{setting} is {size}, but {root} was written with {given}: set it as it was, sizes of files cannot change")
+        if manifest is None:
+            self._look_at_queue_files()
         segments.load(crashed=self.crashed)
         if manifest is not None:
             if manifest.end and not segments.bases:
@@ -259,6 +265,23 @@ class Store:
                 "between writing the two. More of the log is read again, and nothing is lost",
                 self.checkpoint.path, times, self.manifest.path, manifest.checkpoint,
             )  # fmt: skip
+
+    def _look_at_queue_files(self) -> None:
+        """Nobody remembers their size (Apache RocketMQ wrote here last): where they all have the same and it is another, the setting is
+        wrong. One alone may be damaged, and is derived again."""
+        disk, where, sizes = self.disk, f"{self.root}/consumequeue", set[int]()
+        directories = (f"{where}/{topic}/{name}" for topic in disk.list(where) for name in disk.list(f"{where}/{topic}") if name.isdigit())
+        paths = (f"{directory}/{name}" for directory in directories for name in disk.list(directory) if len(name) == 20 and name.isdigit())
+        count = 0
+        for path in itertools.islice(paths, SIZES_LOOKED_AT):
+            sizes.add(disk.size(path))
+            count += 1
+        expected = self.settings.mapped_file_size_consume_queue
+        if count > 1 and len(sizes) == 1 and expected not in sizes and not (size := sizes.pop()) % ENTRY_SIZE and size:
+            raise Damaged(
+                f"mappedFileSizeConsumeQueue is {expected}, but the files in {where} have {size} bytes: set it as it was when they were "
+                "written, or remove that directory to have it derived from the log anew"
+            )
 
     def _sizes(self) -> dict[str, int]:
         settings = self.settings
