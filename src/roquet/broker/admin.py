@@ -7,8 +7,8 @@ disk (`Reads`), instead of one each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 from roquet.broker.config_keeper import ConfigKeeper
 from roquet.broker.groups import Groups
@@ -68,6 +68,8 @@ CONFIG_MAX = 64 * 1024
 """Bytes of one configuration update."""
 ENTRIES_MAX = 10_000
 """Queue entries in one answer of 321."""
+ROUNDS_MAX = 16
+"""Times that a row is looked at again: its entry must be read, then its record, and memory may be short."""
 WARNINGS_MAX = 100
 """Notices in one answer of 28."""
 
@@ -94,7 +96,7 @@ NOT_YET: Mapping[int, str] = {
 
 
 class Reads:
-    """Store times, looked up past what is not in memory. `finish` raises one Cold that fetches all of it together."""
+    """Store times, looked up past what is not in memory. `look_at` fetches all of that together and looks again."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -111,10 +113,39 @@ class Reads:
             self._cold.append(cold)
             return -1
 
-    def finish(self) -> None:
-        if self._cold:
-            fetches = [cold.fetch for cold in self._cold]
-            raise Cold(lambda: [fetch() for fetch in fetches])
+    def look_at(self, items: Iterable[T], look: Callable[[T], None]) -> Generator[Cold | None, None, None]:
+        """Look at all of them in portions. Those that met something that is not in memory are looked at again when it was fetched: the
+        others stay as they are, since to begin anew with a hundred thousand rows would cost more than a turn."""
+        for _ in range(ROUNDS_MAX):
+            again: list[T] = []
+
+            def one(item: T, again: list[T] = again) -> None:
+                before = len(self._cold)
+                look(item)
+                if len(self._cold) > before:
+                    again.append(item)
+
+            yield from portions(items, one)
+            if not again:
+                return
+            cold, self._cold = self._cold, []
+            yield Cold(lambda cold=cold: fetch_all(cold))  # type: ignore[misc]
+            items = again
+        raise Refused(ResponseCode.SYSTEM_BUSY, "the data could not be read from disk in time, try again")
+
+
+def fetch_all(cold: list[Cold]) -> None:
+    while cold:
+        cold.pop().fetch()
+
+
+class Row(NamedTuple):
+    """A group's progress in one queue, which is to be looked at."""
+
+    stats: ConsumeStats
+    topic: str
+    queue_id: int
+    consumed: int
 
 
 class Admin:
@@ -312,8 +343,7 @@ class Admin:
             first, last = (0, 0) if queue is None else (queue.first, queue.visible)
             ranges[self._queue(topic.name, queue_id)] = QueueRange(first, last, reads.time_at(queue, last - 1) if last > 0 else 0)
 
-        yield from portions(range(max(topic.read_queues, topic.write_queues)), look)
-        reads.finish()
+        yield from reads.look_at(range(max(topic.read_queues, topic.write_queues)), look)
         return (yield from reply_with(command, TopicStats(ranges), len(ranges), ranges.clear))
 
     def topic_config(self, peer: Peer, command: Command) -> Command:
@@ -388,8 +418,12 @@ class Admin:
         reads = Reads(self.store)
         stats = ConsumeStats()
         names = [header.topic] if header.topic else self.offsets.topics_of(group)
-        yield from portions(self._progress(group, names, lambda name: stats, reads))
-        reads.finish()
+
+        def look(row: Row | None) -> None:
+            if row is not None:
+                self._look_at_progress(row, reads)
+
+        yield from reads.look_at(self._rows(group, names, lambda name: stats), look)
         return (yield from reply_with(command, stats, len(stats.offset_table), stats.offset_table.clear))
 
     def all_consume_stats(self, peer: Peer, command: Command) -> Portions:
@@ -397,40 +431,40 @@ class Admin:
         only_ordered = decode(BrokerConsumeStatsHeader, command.fields).is_order
         reads = Reads(self.store)
         names = self.offsets.topics_by_group()
-        rows: list[dict[str, list[ConsumeStats]]] = []
-        behind = count = 0
+        body = ConsumeStatsList([], self.address, 0)
+        count = 0
 
         def wanted(name: str) -> bool:
             topic = self.topics.get(name)
             return topic is not None and (topic.order or not only_ordered)
 
-        def steps() -> Iterator[QueueProgress | None]:
+        def rows() -> Iterator[Row | None]:
             for group in list(self.groups.all()):
                 found: list[ConsumeStats] = []
-                rows.append({group.group_name: found})
+                body.consume_stats_list.append({group.group_name: found})
 
                 def one_more(name: str, found: list[ConsumeStats] = found) -> ConsumeStats:
                     found.append(ConsumeStats())
                     return found[-1]
 
-                yield from self._progress(group.group_name, filter(wanted, names.get(group.group_name, ())), one_more, reads)
+                yield from self._rows(group.group_name, filter(wanted, names.get(group.group_name, ())), one_more)
                 yield None
 
-        def add(queue: QueueProgress | None) -> None:
-            nonlocal behind, count
-            if queue is not None:
-                behind += queue.broker_offset - queue.consumer_offset
-                count += 1
+        def look(row: Row | None) -> None:
+            nonlocal count
+            if row is not None:
+                before = len(row.stats.offset_table)
+                queue = self._look_at_progress(row, reads)
+                if len(row.stats.offset_table) > before:  # not when it is looked at again
+                    count += 1
+                    body.total_diff = (body.total_diff or 0) + queue.broker_offset - queue.consumer_offset
 
-        yield from portions(steps(), add)
-        reads.finish()
-        return (yield from reply_with(command, ConsumeStatsList(rows, self.address, behind), count, lambda: empty(rows)))
+        yield from reads.look_at(rows(), look)
+        return (yield from reply_with(command, body, count, lambda: empty(body.consume_stats_list)))
 
-    def _progress(
-        self, group: str, names: Iterable[str], stats_of: Callable[[str], ConsumeStats], reads: Reads
-    ) -> Iterator[QueueProgress | None]:
-        """A group's progress in these topics, into the table of each. One step is one queue, or a topic that is left out: it is no topic
-        any more, or the group is online and does not subscribe to it."""
+    def _rows(self, group: str, names: Iterable[str], stats_of: Callable[[str], ConsumeStats]) -> Iterator[Row | None]:
+        """The queues of these topics. None: a topic that is left out, because it is no topic any more, or because the group is online and
+        does not subscribe to it."""
         for name in names:
             topic, online = self.topics.get(name), self.members.group(group)
             if topic is None or (online is not None and online.subscriptions and name not in online.subscriptions):
@@ -440,11 +474,14 @@ class Admin:
             stats.consume_tps += self.stats.group_rate(group, name)
             known = self.offsets.queues_of(group, name)
             for queue_id in range(topic.read_queues):
-                queue = self.store.find_queue(name, queue_id)
-                consumed = max(known.get(queue_id, 0), 0)
-                row = QueueProgress(0 if queue is None else queue.visible, consumed, max(reads.time_at(queue, consumed - 1), 0))
-                stats.offset_table[self._queue(name, queue_id)] = row
-                yield row
+                yield Row(stats, name, queue_id, max(known.get(queue_id, 0), 0))
+
+    def _look_at_progress(self, row: Row, reads: Reads) -> QueueProgress:
+        queue = self.store.find_queue(row.topic, row.queue_id)
+        last_ms = max(reads.time_at(queue, row.consumed - 1), 0)
+        found = QueueProgress(0 if queue is None else queue.visible, row.consumed, last_ms)
+        row.stats.offset_table[self._queue(row.topic, row.queue_id)] = found
+        return found
 
     def time_spans(self, peer: Peer, command: Command) -> Portions:
         """303."""
@@ -452,7 +489,7 @@ class Admin:
         topic = self._topic(header.topic)
         reads = Reads(self.store)
         now_ms = self.clock.now_ms()
-        spans: list[TimeSpan] = []
+        spans: dict[int, TimeSpan] = {}
 
         def look(queue_id: int) -> None:
             queue = self.store.find_queue(topic.name, queue_id)
@@ -463,11 +500,12 @@ class Admin:
             if consumed < last:
                 next_ms = reads.time_at(queue, max(consumed, first))
                 span.delay_time = max(0, now_ms - next_ms) if next_ms > 0 else 0
-            spans.append(span)
+            spans[queue_id] = span
 
-        yield from portions(range(topic.write_queues), look)
-        reads.finish()
-        return (yield from reply_with(command, TimeSpans(spans), len(spans), spans.clear))
+        yield from reads.look_at(range(topic.write_queues), look)
+        body = TimeSpans(list(spans.values()))
+        spans.clear()
+        return (yield from reply_with(command, body, topic.write_queues, body.consume_time_span_set.clear))
 
     def topics_of_group(self, peer: Peer, command: Command) -> Command:
         """343."""
