@@ -29,7 +29,7 @@ WRITE_BUFFER_HIGH = 1024 * 1024
 """Above this nothing more is read from the peer until it has taken its answers."""
 WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """Above this the peer is closed: it asked for more than it reads."""
-WAITING_MAX = 256 * 1024 * 1024
+WAITING_MAX = 160 * 1024 * 1024
 """The same for all connections together."""
 UNFINISHED_MAX = 128 * 1024 * 1024
 """Bytes of frames that have begun and not ended, over all connections (net/unfinished.py)."""
