@@ -401,11 +401,23 @@ def test_a_log_file_in_the_middle_that_is_short_is_refused_and_stays_so(kit: Sto
     raw = path.read_bytes()
     path.write_bytes(raw[:-5])
     before = everything(kit.root)
-    with pytest.raises(Damaged, match="4091 bytes"):
+    with pytest.raises(Damaged, match="4091 bytes.*truncate -s 4096"):
         kit.open()
     assert everything(kit.root) == before
     path.write_bytes(raw)
     assert read_all(kit.open()) == [body(n) for n in range(COUNT)]
+
+
+def test_the_newest_log_file_that_is_gone_after_a_kill_is_told_by_the_entries_that_lead_there(
+    kit: StoreKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(kit)
+    store = kit.opened[-1]
+    store._write_tails()
+    kit.crash(store)  # nothing vouches for the log yet
+    max((kit.root / "commitlog").iterdir()).unlink()
+    kit.open()
+    assert any("entries of 3 queues lead to no record of the log" in line for line in caplog.messages)
 
 
 def test_a_log_that_is_gone_altogether_is_refused_with_what_to_do(kit: StoreKit) -> None:

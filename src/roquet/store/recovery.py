@@ -174,6 +174,8 @@ class Recovery:
         """Below this our last run had synced the log, so nothing there is the end."""
         self._counts = trusted.queues if trusted is not None else {}
         """How far the numbers of each queue had come at least."""
+        self._unconfirmed: dict[ConsumeQueue, int] = {}
+        """Where entries ended in files of queues whose last ones the log did not confirm."""
         self._doubted: dict[ConsumeQueue, Found] = {}
         """Records whose number does not fit their queue, until the next one confirms it or not."""
 
@@ -197,6 +199,14 @@ class Recovery:
             log.warning("%s: entries are missing in the queue files; deriving all of them from the log again", hole)
             end = self._derive_from(self.segments.start)
         self._report()
+        gone = {queue: number - queue.next for queue, number in self._unconfirmed.items() if number > queue.next}
+        if gone:
+            queue = next(iter(gone))
+            log.error(
+                "%d entries of %d queues lead to no record of the log, the first is %s %d: their messages are lost. A power loss under "
+                "ASYNC_FLUSH does that; else log files are missing: bring them back from a backup while the broker is stopped",
+                sum(gone.values()), len(gone), queue_key(queue), queue.next,
+            )  # fmt: skip
         holes = [hole.offset for hole in self.holes if hole.offset >= self._vouched]
         if self.crashed and holes:
             self.overtaken.append((holes[0], end))
@@ -361,6 +371,7 @@ class Recovery:
         while queue.next > queue.first and not self._confirmed(queue, queue.next - 1):
             queue.next -= 1
         if queue.next < queue.tail_start:
+            self._unconfirmed[queue] = queue.tail_start
             whole, queue.next = queue.next, queue.tail_start
             queue.truncate(whole)
 

@@ -96,8 +96,9 @@ class Segments:
                 short.append((path, size))
             elif size != self.size:
                 raise Damaged(
-                    f"{path} has {size} bytes, files of this store are configured to have {self.size}: "
-                    "set mappedFileSizeCommitLog / mappedFileSizeConsumeQueue as it was when the store was written"
+                    f"{path} has {size} bytes, files of this store are configured to have {self.size}. If the others have that, this one "
+                    f"was cut: bring it back from a backup, or give it its length again (truncate -s {self.size}) and what it lost is "
+                    "stepped over. Else set mappedFileSizeCommitLog / mappedFileSizeConsumeQueue as it was when the store was written"
                 )
             if index and base != bases[index - 1] + self.size:
                 raise Damaged(
