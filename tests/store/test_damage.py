@@ -401,7 +401,7 @@ def test_a_log_file_in_the_middle_that_is_short_is_refused_and_stays_so(kit: Sto
     raw = path.read_bytes()
     path.write_bytes(raw[:-5])
     before = everything(kit.root)
-    with pytest.raises(Damaged, match="4091 bytes.*truncate -s 4096"):
+    with pytest.raises(Damaged, match=r"4091 bytes.*truncate -s 4096"):
         kit.open()
     assert everything(kit.root) == before
     path.write_bytes(raw)
