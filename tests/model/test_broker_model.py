@@ -124,7 +124,8 @@ def _only_errors_are_logged() -> Iterator[None]:
 
 
 AFTER_A_POWER_LOSS = re.compile(
-    r"is missing|the log is damaged|the log has \d+ damaged places|the records of entries \d+ to \d+ are lost|the log ends at offset"
+    r"is missing|the log is damaged|the log has \d+ damaged places|the records of entries \d+ to \d+ are lost|the log ends at offset|"
+    r"lead to no record of the log"
 )
 """What a broker is to say when it finds traces of one."""
 

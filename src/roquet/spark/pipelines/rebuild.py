@@ -32,7 +32,9 @@ from roquet.spark.pipelines.parallel import Progress, silent
 from roquet.spark.pipelines.verify import Read, judge_log, read_log, verify_layout
 from roquet.store import derive, queue
 from roquet.store.disk import RealDisk
+from roquet.store.documents import Document
 from roquet.store.index import IndexFile, KeyIndex, next_name
+from roquet.store.recovery import Manifest
 from roquet.store.segments import file_name
 
 if TYPE_CHECKING:
@@ -277,6 +279,15 @@ def write_index(directory: str, layout: files.Layout, parts: list[Part], names: 
     return renamed
 
 
+def _tell_manifest(root: str, names: list[str]) -> None:
+    """The broker's own note of which index files there are: one that it misses it would build again."""
+    document = Document(RealDisk(), f"{root}/config/roquet.json")
+    manifest = document.load(Manifest.decode)
+    if manifest is not None and manifest.indexes != names:
+        manifest.indexes = names
+        document.save(manifest.encode())
+
+
 def index_names(built: list[IndexFile], known: dict[int, str]) -> list[str]:
     """A file that begins with the record an old one began with has its name, any other the time of its first record. A broker
     names a file after the moment it made it, which nothing in the store tells; only the order of the names means something."""
@@ -387,6 +398,8 @@ def _rebuild(
         if into is None:
             wanted = [name for name, chosen in (("consumequeue", queues), ("index", index)) if chosen]
             old = _take_place(layout.root, staging, wanted, keep_old)
+            if index:
+                _tell_manifest(layout.root, names)
     return Rebuilt(
         layout.root,
         os.path.abspath(into) if into is not None else layout.root,
