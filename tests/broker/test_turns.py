@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import contextlib
+import gc
+import weakref
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from roquet.broker import admin as admin_module
 from roquet.broker import core
 from roquet.broker import members as members_module
 from roquet.broker import stats as stats_module
-from roquet.broker.handler import LARGE, PORTION, Portions
+from roquet.broker.handler import LARGE, PORTION, Portions, elsewhere
 from roquet.broker.members import REMOVED_MAX
 from roquet.broker.pull import WAKES_MAX
 from roquet.broker.stats import Stats
@@ -440,3 +443,30 @@ def test_the_rows_of_a_large_answer_are_let_go_of_elsewhere(whole: Whole, monkey
     assert len(body.offset_table) == 1_500
     work()
     assert not body.offset_table, "nothing is left for the loop to free"
+
+
+def test_what_fails_elsewhere_leaves_nothing_that_only_the_collector_could_free() -> None:
+    class Body:
+        pass
+
+    def prepared() -> tuple[Callable[[], object], weakref.ref[Body]]:
+        body = Body()
+
+        def work() -> object:
+            raise ValueError(f"{body} is too large")
+
+        return work, weakref.ref(body)
+
+    gc.disable()
+    try:
+        work, body = prepared()
+        portions = elsewhere(work)
+        cold = next(portions)
+        assert cold is not None
+        cold.fetch()
+        with contextlib.suppress(ValueError):
+            next(portions)
+        del work, portions, cold
+        assert body() is None
+    finally:
+        gc.enable()

@@ -52,5 +52,9 @@ def elsewhere(work: Callable[[], T]) -> Generator[Cold | None, None, T]:
 
     yield Cold(attempt)
     if errors:
-        raise errors[0]
+        error = errors.pop()  # nothing of ours may hold it: it holds our frame, and so what was worked on would stay for good
+        try:
+            raise error
+        finally:
+            del error
     return results[0]
