@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from roquet.broker.config_keeper import ConfigKeeper
@@ -100,7 +101,7 @@ class Reads:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._cold: list[Cold] = []
+        self._fetches: list[Callable[[], object]] = []
 
     def time_at(self, queue: ConsumeQueue | None, offset: int) -> int:
         """Store time of the message at this queue offset; -1 when there is none."""
@@ -110,7 +111,7 @@ class Reads:
             entry = queue.entry(offset)
             return -1 if entry is None else self.store.store_time_at(entry[0])
         except Cold as cold:
-            self._cold.append(cold)
+            self._fetches.append(cold.fetch)  # not the exception: it holds its frames, and they hold what was read so far
             return -1
 
     def look_at(self, items: Iterable[T], look: Callable[[T], None]) -> Generator[Cold | None, None, None]:
@@ -120,23 +121,23 @@ class Reads:
             again: list[T] = []
 
             def one(item: T, again: list[T] = again) -> None:
-                before = len(self._cold)
+                before = len(self._fetches)
                 look(item)
-                if len(self._cold) > before:
+                if len(self._fetches) > before:
                     again.append(item)
 
             yield from portions(items, one)
             if not again:
                 return
-            cold, self._cold = self._cold, []
-            yield Cold(lambda cold=cold: fetch_all(cold))  # type: ignore[misc]
+            fetches, self._fetches = self._fetches, []
+            yield Cold(partial(fetch_all, fetches))
             items = again
         raise Refused(ResponseCode.SYSTEM_BUSY, "the data could not be read from disk in time, try again")
 
 
-def fetch_all(cold: list[Cold]) -> None:
-    while cold:
-        cold.pop().fetch()
+def fetch_all(fetches: list[Callable[[], object]]) -> None:
+    while fetches:
+        fetches.pop()()
 
 
 class Row(NamedTuple):

@@ -225,30 +225,33 @@ def dumps(value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=PLAIN)
     except TypeError:  # a key that is not text, most often
-        parts: list[bytes] = []
-        write(value, parts, 0)
-        return b"".join(parts)
+        text = bytearray()
+        write(value, text, 0)
+        return bytes(text)
 
 
-def write(value: Any, parts: list[bytes], depth: int) -> None:
+def write(value: Any, text: bytearray, depth: int) -> None:
+    """Behind what is there. Pieces are not kept: each that orjson makes has a kilobyte, and a large answer a million of them."""
     if depth > DEPTH_MAX:
         raise TypeError(f"value nests deeper than {DEPTH_MAX}")
     if isinstance(value, dict):
         mark = b"{"
         for key, inner in value.items():
-            parts += (mark, write_key(key), b":")
-            write(inner, parts, depth + 1)
+            text += mark
+            text += write_key(key)
+            text += b":"
+            write(inner, text, depth + 1)
             mark = b","
-        parts.append(b"}" if value else b"{}")
+        text += b"}" if value else b"{}"
     elif isinstance(value, (list, tuple)):
         mark = b"["
         for inner in value:
-            parts.append(mark)
-            write(inner, parts, depth + 1)
+            text += mark
+            write(inner, text, depth + 1)
             mark = b","
-        parts.append(b"]" if value else b"[]")
+        text += b"]" if value else b"[]"
     else:
-        parts.append(orjson.dumps(value, option=PLAIN))
+        text += orjson.dumps(value, option=PLAIN)
 
 
 def write_key(key: Any) -> bytes:
@@ -280,21 +283,24 @@ def quoted(value: Any, depth: int) -> Any:
 
 def dumps_pretty(value: Any) -> bytes:
     """Indented with tabs, int keys bare: for the config files, which people read and Java reads too."""
-    parts: list[bytes] = []
-    write_pretty(value, parts, 0)
-    return b"".join(parts)
+    text = bytearray()
+    write_pretty(value, text, 0)
+    return bytes(text)
 
 
-def write_pretty(value: Any, parts: list[bytes], depth: int) -> None:
+def write_pretty(value: Any, text: bytearray, depth: int) -> None:
     if depth > DEPTH_MAX:
         raise TypeError(f"value nests deeper than {DEPTH_MAX}")
     if not isinstance(value, dict) or not value:
-        write(value, parts, depth)
+        write(value, text, depth)
         return
     indent = b"\n" + b"\t" * (depth + 1)
     mark = b"{"
     for key, inner in value.items():
-        parts += (mark, indent, write_key(key), b":")
-        write_pretty(inner, parts, depth + 1)
+        text += mark
+        text += indent
+        text += write_key(key)
+        text += b":"
+        write_pretty(inner, text, depth + 1)
         mark = b","
-    parts += (b"\n" + b"\t" * depth, b"}")
+    text += b"\n" + b"\t" * depth + b"}"
