@@ -23,6 +23,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -217,7 +218,7 @@ class World:
                 return go_on(job)
 
         self.broker._go_on = timed_go_on  # type: ignore[method-assign]
-        self.broker._ticking = tuple(Timed(part, meter) for part in self.broker._ticking)  # type: ignore[assignment]
+        self.broker._ticking = deque(Timed(part, meter) for part in self.broker._ticking)
         self.each = each
         self.peers = [BenchPeer(n) for n in range(size.connections)]
 

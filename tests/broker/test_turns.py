@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,17 @@ from roquet.broker import core
 from roquet.broker import members as members_module
 from roquet.broker import stats as stats_module
 from roquet.broker.handler import LARGE, PORTION, Portions, elsewhere
+from roquet.broker.locks import PIECE, pieces
 from roquet.broker.members import REMOVED_MAX
 from roquet.broker.pull import WAKES_MAX
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic
 from roquet.errors import Refused
+from roquet.message import MessageQueue
 from roquet.ports import Peer
 from roquet.store.disk import Cold
 from roquet.testing.clock import ManualClock
-from roquet.wire.bodies import TopicStats
+from roquet.wire.bodies import LockBody, TopicStats
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command, from_json
 from roquet.wire.frame import Frame, Framer
@@ -470,3 +473,51 @@ def test_what_fails_elsewhere_leaves_nothing_that_only_the_collector_could_free(
         assert body() is None
     finally:
         gc.enable()
+
+
+class Slowly:
+    """A part whose tick takes so long."""
+
+    def __init__(self, whole: Whole, name: str, ms: int, ticked: list[str]) -> None:
+        self.whole, self.name, self.ms, self.ticked = whole, name, ms, ticked
+
+    def tick(self, now_ms: int) -> None:
+        self.whole.clock.forward(self.ms)
+        self.ticked.append(self.name)
+
+
+def test_a_tick_ends_with_the_part_that_uses_the_turn_up_and_the_others_begin_the_next(whole: Whole) -> None:
+    ticked: list[str] = []
+    parts = [Slowly(whole, name, ms, ticked) for name, ms in (("a", 0), ("b", 12), ("c", 6), ("d", 6), ("e", 0))]
+    whole.broker._ticking = deque(parts)
+    whole.broker.tick(whole.clock.steady_ms())
+    assert ticked == ["a", "b"]
+    whole.broker.tick(whole.clock.steady_ms())
+    assert ticked == ["a", "b", "c", "d"]
+    whole.broker.tick(whole.clock.steady_ms())
+    assert ticked == ["a", "b", "c", "d", "e", "a", "b"]
+
+
+def test_a_reset_of_thousands_of_queues_is_one_short_line_in_the_log(whole: Whole, caplog: pytest.LogCaptureFixture) -> None:
+    whole.broker.topics.put(Topic("T", 2_000, 2_000))
+    for queue_id in range(2_000):
+        whole.broker.offsets.commit("g", "T", queue_id, 1)
+    beat = consumer_beat(1)
+    beat.version = 401
+    whole.broker.receive(FakePeer(), frames_of(beat))
+    fields = {"topic": "T", "group": "g", "timestamp": "-1", "isForce": "true"}
+    whole.frames(Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields, opaque=7))
+    while not (answers := whole.peer.take()):
+        whole.broker.tick(whole.clock.steady_ms())
+    assert [(answer.opaque, answer.code) for answer in answers] == [(7, ResponseCode.SUCCESS)]
+    line = next(record.getMessage() for record in caplog.records if "reset group g" in record.getMessage())
+    assert "the 2000 queues of T" in line
+    assert len(line) < 1_000
+
+
+def test_queues_of_a_lock_request_are_let_go_of_piece_by_piece() -> None:
+    body = LockBody("g", "client", {MessageQueue("T", "b", n) for n in range(3 * PIECE)})
+    left = pieces(body.mq_set)
+    assert len(next(left)) == PIECE
+    assert not body.mq_set, "nobody else holds them, so a piece that was used is freed with it"
+    assert [len(piece) for piece in left] == [PIECE, PIECE]

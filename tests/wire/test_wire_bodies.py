@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import subprocess
+import sys
 import types
 import typing
 import zlib
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -281,3 +284,18 @@ def test_a_client_must_not_write_to_the_brokers_own_topics() -> None:
     assert is_system_group("CID_RMQ_SYS_TRANS")
     assert is_system_group("TOOLS_CONSUMER")
     assert not is_system_group("g")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="looks at the memory of a process as Linux shows it")
+def test_an_answer_of_65535_rows_takes_some_dozen_megabytes_to_write() -> None:
+    program = """
+import resource
+from roquet.message import MessageQueue
+from roquet.wire.bodies import QueueRange, TopicStats
+stats = TopicStats({MessageQueue("T", "broker-a", n): QueueRange(0, 1, 1_700_000_000_000) for n in range(65_535)})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+stats.encode()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    grown_kib = int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+    assert grown_kib < 150 * 1024, "it was 1.9 GiB when each piece of the text was kept"

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from roquet.broker.config_keeper import ConfigKeeper
 from roquet.broker.groups import Groups
-from roquet.broker.handler import LARGE_ROWS, Handler, Portions, elsewhere, portions
+from roquet.broker.handler import Handler, Portions, portions, reply_with
 from roquet.broker.members import Members
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
@@ -30,7 +30,6 @@ from roquet.store.queue import ENTRY, ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import fastjson
 from roquet.wire.bodies import (
-    Body,
     ConsumeStats,
     ConsumeStatsList,
     DataVersion,
@@ -530,18 +529,6 @@ class Admin:
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self.settings.broker_name, queue_id)
-
-
-def reply_with(command: Command, body: Body, rows: int, release: Callable[[], None]) -> Portions:
-    """The answer; a large one is written elsewhere. `release` lets go of the rows: of a hundred thousand that takes as long as a turn,
-    so it is done there too."""
-
-    def write() -> bytes:
-        encoded = body.encode()
-        release()
-        return encoded
-
-    return command.reply(body=body.encode() if rows < LARGE_ROWS else (yield from elsewhere(write)))
 
 
 def empty(rows: list[T]) -> None:

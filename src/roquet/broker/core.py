@@ -25,7 +25,7 @@ from roquet.broker.delay import Delays
 from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler, Portions
+from roquet.broker.handler import Handler, Portions, Ticking
 from roquet.broker.handover import Handover
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
@@ -127,9 +127,7 @@ class Broker:
         self.transactions = Transactions(
             self.store, self.topics, self.writer, self.sender, self.members, self.offsets, settings, clock, self.notices, self._fetch
         )
-        self.timers = Timers(
-            self.store, self.topics, self.writer, settings, disk, background, self._fetch, self.sender.answer_when_stored
-        )
+        self.timers = Timers(self.store, self.topics, self.writer, settings, disk, background, self._fetch, self.sender.answer_when_stored)
         self.replies = Replies(self.store, self.sender, self.members, settings, clock)
         self.resets = Resets(self.store, self.topics, self.offsets, self.members, settings)
         self.puller = Puller(
@@ -156,10 +154,10 @@ class Broker:
         self.members.on_heard.append(self.filters.heard)
         self.members.on_left.append(self.filters.left)
         self.table = self._table()
-        self._ticking = (
+        self._ticking: deque[Ticking] = deque((
             self.timers, self.delays, self.handover, self.transactions, self.puller, self.store, self.flow, self.members, self.locks,
             self.topics, self.groups, self.offsets, self.filters, self.stats, self.registration,
-        )  # fmt: skip
+        ))  # fmt: skip
         self._periods = {
             "flush_consumer_offset_interval": self.offsets.due_now,
             "flush_delay_offset_interval": self.delays.due_now,
@@ -480,7 +478,9 @@ class Broker:
         self.members.disconnected(peer)
 
     def tick(self, now_ms: int) -> None:
-        """What a part stages in its tick is committed at its end, or undone with it: it is nobody else's."""
+        """What a part stages in its tick is committed at its end, or undone with it: it is nobody else's. When the turn's time is over,
+        the parts that are left begin the next tick."""
+        until_ms = self.clock.steady_ms() + TURN_MS
         stepped_ms = self.store.wall.look()
         if stepped_ms:
             log.warning(
@@ -492,7 +492,9 @@ class Broker:
         self.newcomers.peer = None
         if self._warm:
             self._go_on_warm()
-        for part in self._ticking:
+        for _ in range(len(self._ticking)):
+            part = self._ticking[0]
+            self._ticking.rotate(-1)
             try:
                 part.tick(now_ms)
                 self.store.commit()
@@ -505,6 +507,8 @@ class Broker:
                     self.store.short_of_files(error)  # it is tried again with the next tick
                 else:
                     log.exception("! tick of %s failed", type(part).__name__)  # the others go on
+            if self.clock.steady_ms() >= until_ms:
+                break
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.registration.address or 'not listening'} {self.store!r}>"

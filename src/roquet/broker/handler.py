@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from roquet.ports import Peer
 from roquet.store.disk import Cold
+from roquet.wire.bodies import Body
 from roquet.wire.command import Command
 
 Portions = Generator[Cold | None, None, Command | None]
@@ -21,6 +22,13 @@ Raises Refused for an error answer. Lets Cold through when a read is not in memo
 and calls the handler again, so a handler reads first and changes afterwards.
 """
 
+
+class Ticking(Protocol):
+    """A part that works by time. `now_ms` is steady."""
+
+    def tick(self, now_ms: int) -> None: ...
+
+
 T = TypeVar("T")
 PORTION = 128
 """Queues that are looked at before others may get their turn: some milliseconds when each is in a file of its own."""
@@ -29,9 +37,7 @@ LARGE = 128 * 1024
 LARGE_ROWS = 1_000
 
 
-def portions(
-    items: Iterable[T], each: Callable[[T], None] = lambda item: None, size: int = PORTION
-) -> Generator[Cold | None, None, None]:
+def portions(items: Iterable[T], each: Callable[[T], None] = lambda item: None, size: int = PORTION) -> Generator[Cold | None, None, None]:
     """Do this with all of them, some at a time. They may come from a generator that does the work itself."""
     for count, item in enumerate(items, 1):
         each(item)
@@ -58,3 +64,15 @@ def elsewhere(work: Callable[[], T]) -> Generator[Cold | None, None, T]:
         finally:
             del error
     return results[0]
+
+
+def reply_with(command: Command, body: Body, rows: int, release: Callable[[], None]) -> Portions:
+    """The answer; a large one is written elsewhere. `release` lets go of the rows: of a hundred thousand that takes as long as a turn,
+    so it is done there too."""
+
+    def write() -> bytes:
+        encoded = body.encode()
+        release()
+        return encoded
+
+    return command.reply(body=body.encode() if rows < LARGE_ROWS else (yield from elsewhere(write)))

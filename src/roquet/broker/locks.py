@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from itertools import islice
 
-from roquet.broker.handler import LARGE, LARGE_ROWS, Handler, Portions, elsewhere, portions
+from roquet.broker.handler import LARGE, Handler, Portions, elsewhere, portions, reply_with
 from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.ports import Clock, Peer
@@ -38,7 +37,7 @@ class QueueLocks:
         self._groups: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
         self._count = 0
         self._sweep_due_ms = 0
-        self._to_sweep: deque[tuple[str, Iterator[MessageQueue]]] = deque()  # groups of a sweep under way, and their queues that are left
+        self._to_sweep: deque[tuple[str, list[MessageQueue]]] = deque()  # groups of a sweep under way, and their queues that are left
 
     def __len__(self) -> int:
         return self._count
@@ -88,15 +87,14 @@ class QueueLocks:
             if now_ms < self._sweep_due_ms:
                 return
             self._sweep_due_ms = now_ms + SWEEP_MS
-            self._to_sweep.extend((group, iter(list(locks))) for group, locks in self._groups.items())
+            self._to_sweep.extend((group, list(locks)) for group, locks in self._groups.items())
         looked = 0
         while self._to_sweep and looked < PIECE:
             group, left = self._to_sweep[0]
-            wanted = PIECE - looked
-            piece = list(islice(left, wanted))
+            piece = take(left, PIECE - looked)
             looked += len(piece) + 1  # a group without locks costs something, too
             self._sweep(group, piece, now_ms)
-            if len(piece) < wanted:
+            if not left:
                 self._to_sweep.popleft()
 
     def _sweep(self, group: str, queues: list[MessageQueue], now_ms: int) -> None:
@@ -126,8 +124,7 @@ class QueueLocks:
             held.update(self.lock(body.consumer_group, body.client_id, queues, self.clock.steady_ms()))
 
         yield from portions(pieces(body.mq_set), lock, 1)
-        result = LockResult(held)
-        return command.reply(body=result.encode() if len(held) < LARGE_ROWS else (yield from elsewhere(result.encode)))
+        return (yield from reply_with(command, LockResult(held), len(held), held.clear))
 
     def unlock_batch(self, peer: Peer, command: Command) -> Portions:
         """42."""
@@ -136,10 +133,19 @@ class QueueLocks:
         return command.reply()
 
 
-def pieces(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
-    left = iter(queues)
-    while piece := list(islice(left, PIECE)):
-        yield piece
+def pieces(queues: set[MessageQueue]) -> Iterator[list[MessageQueue]]:
+    """They are taken out of the set: to let go of a hundred thousand at once takes as long as a turn."""
+    left = list(queues)
+    queues.clear()
+    while left:
+        yield take(left, PIECE)
+
+
+def take(left: list[MessageQueue], count: int) -> list[MessageQueue]:
+    """Up to so many of them, off the list's end."""
+    piece = left[-count:]
+    del left[-count:]
+    return piece
 
 
 def read_in_portions(command: Command) -> Generator[Cold | None, None, LockBody]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from functools import partial
+from itertools import islice
 
 from roquet.broker.handler import LARGE_ROWS, Handler, Portions, elsewhere, portions
 from roquet.broker.members import ConsumerGroup, Member, Members
@@ -41,6 +41,8 @@ PROGRESSES = 5_000
 """Offsets of groups that are looked at or copied before others may get their turn."""
 SEARCHES = 32
 """Searches by time that are made before others may get their turn."""
+LOGGED_MAX = 64
+"""Offsets of a reset that its line in the log shows."""
 NO_CORRECTION = (1 << 63) - 1
 
 
@@ -86,9 +88,19 @@ class Resets:
             )
         for member in online.members.values():
             check_version(member)
-        bodies = encode_both(table) if len(table) < LARGE_ROWS else (yield from elsewhere(partial(encode_both, table)))
+        queues, offsets = len(table), list(islice(table.values(), LOGGED_MAX))
+
+        def encode() -> tuple[bytes, bytes]:
+            both = encode_both(table)
+            table.clear()
+            return both
+
+        bodies = encode() if queues < LARGE_ROWS else (yield from elsewhere(encode))
         self._tell(online, header, bodies, command.language == "CPP")
-        log.warning("%s reset group %s in %s to %d: %s", peer.address, header.group, topic.name, header.timestamp, list(table.values()))
+        log.warning(
+            "%s reset group %s in the %d queues of %s to %d: offsets %s%s",
+            peer.address, header.group, queues, topic.name, header.timestamp, offsets, " and so on" if queues > LOGGED_MAX else "",
+        )  # fmt: skip
         # Upstream leaves the remark of an answer that nobody filled in.
         return command.reply(ResponseCode.SUCCESS, "not set any response code", body=bodies[0])
 
