@@ -6,10 +6,10 @@ The one warning that the check programs provoke on purpose must be there, or els
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 WORKING, LEAVING, CLOSING = "working", "leaving", "closing"
@@ -105,9 +105,14 @@ JAVA_LEAVING = (
 
 UNMATCHED_JAVA = r"receive response, .*not matched any request"
 """An answer whose number nobody waits for: it may have been meant for somebody else."""
-UNMATCHED_SHOWN = r"RemotingCommand \[code=(\d+), .*?remark=(.*?), extFields="
+UNMATCHED_SHOWN = r"RemotingCommand \[code=(\d+), .*?opaque=(\d+), .*?remark=(.*?), extFields="
 """The answer itself: in the same entry, or (4.x) in the next one."""
 OF_A_PULL = {"FOUND", "OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE", "NO_MATCHED_MESSAGE", "NO_MATCHED_LOGIC_QUEUE"}
+GIVEN_UP_JAVA = r"remove timeout request, .*?opaque=(\d+)"
+CLOSED_JAVA = (
+    r"send request to </?\S+> failed|connect to \S* ?failed|send request exception, so close the channel|"
+    r"unregister client \S+ from broker"
+)
 INTERRUPTED_JAVA = r"\[PullMsgThread-\S+_lite_assign\d+\].*Polling thread was interrupted"
 
 # ---------------------------------------------------------------- Go
@@ -167,6 +172,9 @@ JAVA_TOGETHER = (
     PassedOver(r"add a new mq failed, .*because lock failed", "an orderly queue that the member before has not yet given up"),
     PassedOver(
         r"prepare send request for <\S+> cost \d+ ms", "asking for a route took more than 500 ms, with so many clients on few processors"
+    ),
+    PassedOver(
+        r"processQueue is dropped without process consume result", "a member lost the queue in a rebalance while it was consuming from it"
     ),
     PassedOver(r"the message queue locked Failed, Group", "the same, of a queue that this member held before"),
     PassedOver(
@@ -230,20 +238,34 @@ def python_entries(log: Path) -> list[tuple[str, str]]:
 
 
 def unmatched(entries: list[tuple[str, str]]) -> list[str]:
-    """Answers that nobody waited for, in any phase but the last. They are always a failure but for this one: the check program's
-    seek() interrupts the client's own pull, and the answer to that comes all the same. So for every pull that was interrupted
-    one answer of a pull is let pass."""
+    """Answers that nobody waited for, in any phase but the last. They are always a failure but for these, where the client has stopped
+    to wait for an answer that comes all the same:
+
+    - the check program's seek() interrupts the client's own pull: for every pull that was interrupted one answer of a pull is let pass;
+    - on a busy machine the client gave the request up: its number is in the line about that;
+    - the client closed its connection, which ends every wait, within a second of the answer (not while it is working)."""
     interrupted = sum(bool(re.search(INTERRUPTED_JAVA, text)) for _, text in entries)
+    given_up = {match[1] for _, text in entries if (match := re.search(GIVEN_UP_JAVA, text))}
+    closed = [second_of(text) for phase, text in entries if phase != WORKING and re.search(CLOSED_JAVA, text)]
     left = []
-    for (phase, text), (_, following) in itertools.pairwise([*entries, ("", "")]):
+    for at, (phase, text) in enumerate(entries):
         if phase == CLOSING or not re.search(UNMATCHED_JAVA, text):
             continue
+        following = entries[at + 1][1] if at + 1 < len(entries) else ""
         shown = re.search(UNMATCHED_SHOWN, text) or re.search(UNMATCHED_SHOWN, following)
-        if shown is not None and shown[2] in OF_A_PULL and interrupted:
+        if shown is not None and shown[3] in OF_A_PULL and interrupted:
             interrupted -= 1
-        else:
-            left.append(f"an answer that nobody waits for: {text} | {following}")
+        elif shown is not None and shown[2] in given_up:
+            given_up.remove(shown[2])
+        elif phase == WORKING or not any(abs(second_of(text) - when) <= 1 for when in closed):
+            before = [each[:200] for _, each in entries[max(0, at - 2) : at]]
+            left.append(f"an answer that nobody waits for: {text} | {following} | before it: {before}")
     return left
+
+
+def second_of(text: str) -> float:
+    """When a dated entry of a Java client's log was written."""
+    return datetime.fromisoformat(text[:23]).timestamp()
 
 
 def complaints(entries: Iterable[tuple[str, str]], working: tuple[PassedOver, ...], leaving: tuple[PassedOver, ...]) -> list[str]:

@@ -1,0 +1,63 @@
+"""What interop passes over in a client's log: an answer that nobody waits for may be somebody else's."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def client_logs() -> ModuleType:
+    path = Path(__file__).parents[1] / "interop" / "client_logs.py"
+    spec = importlib.util.spec_from_file_location("client_logs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def answer(second: str, opaque: int = 7, remark: str = "OFFSET_OVERFLOW_ONE") -> str:
+    return (
+        f"2026-11-16 01:23:{second} WARN  [Netty] RocketmqRemoting - receive response, cmd=RemotingCommand [code=19, language=JAVA, "
+        f"version=409, opaque={opaque}, flag(B)=1, remark={remark}, extFields=null], but not matched any request, address=127.0.0.1:1"
+    )
+
+
+CLOSED = "2026-11-16 01:23:{} WARN  [Netty] o.a.r - send heart beat to broker failed | send request to </127.0.0.1:1> failed"
+INTERRUPTED = "2026-11-16 01:23:01.000 ERROR [PullMsgThread-j4_lite_assign1] o.a.r - Polling thread was interrupted"
+GIVEN_UP = "2026-11-16 01:23:01.000 WARN  [Timer] o.a.r - remove timeout request, ResponseFuture [opaque=7, timeoutMillis=3000]"
+
+
+@pytest.mark.parametrize("phase", ["working", "leaving"])
+def test_an_answer_that_nobody_waits_for_is_a_failure(client_logs: ModuleType, phase: str) -> None:
+    (left,) = client_logs.unmatched([(phase, answer("10.082"))])
+    assert "nobody waits for" in left
+
+
+def test_also_when_the_answer_is_told_in_the_next_entry(client_logs: ModuleType) -> None:
+    first, second = answer("10.082").split("cmd=")
+    entries = [("working", first + "but not matched any request, 127.0.0.1:1"), ("working", f"2026-11-16 01:23:10.082 WARN {second}")]
+    assert len(client_logs.unmatched(entries)) == 1
+
+
+def test_one_answer_of_a_pull_is_passed_over_for_each_pull_that_was_interrupted(client_logs: ModuleType) -> None:
+    assert not client_logs.unmatched([("working", INTERRUPTED), ("working", answer("10.082"))])
+    assert len(client_logs.unmatched([("working", INTERRUPTED), ("working", answer("10.082")), ("working", answer("10.083"))])) == 1
+    assert len(client_logs.unmatched([("working", INTERRUPTED), ("working", answer("10.082", remark="null"))])) == 1
+
+
+def test_the_answer_to_a_request_that_was_given_up_is_passed_over_and_no_other(client_logs: ModuleType) -> None:
+    assert not client_logs.unmatched([("working", GIVEN_UP), ("working", answer("10.082", 7))])
+    assert len(client_logs.unmatched([("working", GIVEN_UP), ("working", answer("10.082", 8))])) == 1
+
+
+def test_an_answer_to_a_client_that_closes_its_connection_is_passed_over(client_logs: ModuleType) -> None:
+    assert not client_logs.unmatched([("leaving", answer("10.082")), ("leaving", CLOSED.format("10.122"))])
+    assert len(client_logs.unmatched([("leaving", answer("10.082")), ("leaving", CLOSED.format("12.122"))])) == 1
+    assert len(client_logs.unmatched([("working", answer("10.082")), ("working", CLOSED.format("10.122"))])) == 1, "it does not close then"
