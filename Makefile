@@ -52,6 +52,7 @@ mutants: $(STAMP) ## faults of one line in a copy of the sources, each killed by
 
 check: $(STAMP) ## ruff and mypy (strict)
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --quiet --check .
 	$(BIN)/python -m mypy
 	MYPYPATH=demo $(BIN)/python -m mypy demo examples
 

@@ -317,9 +317,7 @@ class Together(Stage):
         wanted = [f"shared {number}" for number in range(10 * queues)]
         for number, body in enumerate(wanted):
             members[-1].ask("send", producer=f"{what}.producer", topic=topic, body=body, queue=number % queues, broker=BROKER)
-        await_that(
-            lambda: set(wanted) <= set(self.bodies(*clients)), lambda: f"missing {shown(set(wanted) - set(self.bodies(*clients)))}"
-        )
+        await_that(lambda: set(wanted) <= set(self.bodies(*clients)), lambda: f"missing {shown(set(wanted) - set(self.bodies(*clients)))}")
         events = [event for event in self.events("got", *clients) if event.body in set(wanted)]
         same("messages handed out", len(wanted), len(events))
         holders = {(event.fields["queue"], event.client) for event in events}
@@ -334,9 +332,7 @@ class Together(Stage):
         wanted = numbered("lite", 40)
         for number, body in enumerate(wanted):
             members[-1].ask("send", producer=f"{what}.producer", topic=topic, body=body, queue=number % 4, broker=BROKER)
-        await_that(
-            lambda: set(wanted) <= set(self.bodies(*clients)), lambda: f"missing {shown(set(wanted) - set(self.bodies(*clients)))}"
-        )
+        await_that(lambda: set(wanted) <= set(self.bodies(*clients)), lambda: f"missing {shown(set(wanted) - set(self.bodies(*clients)))}")
         events = [event for event in self.events("got", *clients) if event.body in set(wanted)]
         same("messages polled", 40, len(events))
         same("queues with one member", 4, len({(event.fields["queue"], event.client) for event in events}))

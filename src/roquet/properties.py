@@ -1,9 +1,9 @@
 """Java's properties text, which RocketMQ's settings files are: read as java.util.Properties reads it, and changed in place.
 
-    # a comment, or ! one         blank lines and comments are passed over
-    key=value   key : value       the first '=', ':' or blank that is not escaped ends the key
-    a=first \\                     an odd number of backslashes at the end of a line: it goes on in the next
-    b=\\u00e9 \\t \\n \\\\            escapes; a backslash before anything else is dropped
+# a comment, or ! one         blank lines and comments are passed over
+key=value   key : value       the first '=', ':' or blank that is not escaped ends the key
+a=first \\                     an odd number of backslashes at the end of a line: it goes on in the next
+b=\\u00e9 \\t \\n \\\\            escapes; a backslash before anything else is dropped
 """
 
 from __future__ import annotations

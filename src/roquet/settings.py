@@ -379,9 +379,7 @@ class BrokerSettings(Settings):
     rebalance_lock_max_live_time: int = setting(60_000, "ms a queue lock lives without renewal", low=1_000, high=3_600_000)
     compressed_register: bool = setting(False, "send the registration body compressed", mutable=True)
 
-    timer_max_delay_sec: int = setting(
-        3_456_000, "seconds ahead that a message may be timed: 40 days", low=1, high=3_456_000, mutable=True
-    )
+    timer_max_delay_sec: int = setting(3_456_000, "seconds ahead that a message may be timed: 40 days", low=1, high=3_456_000, mutable=True)
 
     # transactions
     transaction_time_out: int = setting(6_000, "ms until a prepared message is asked about", low=0, high=86_400_000, mutable=True)

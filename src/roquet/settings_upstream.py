@@ -176,9 +176,7 @@ BROKER_REFUSED: Mapping[str, Refusal] = {
     "slaveReadEnable": Refusal(("false",), REPLICATION, "set slaveReadEnable=false; consumers read from the master"),
     "duplicationEnable": Refusal(("false",), REPLICATION),
     "enableDLegerCommitLog": Refusal(("false",), "DLedger", "set enableDLegerCommitLog=false, and each broker keeps its messages alone"),
-    "aclEnable": Refusal(
-        ("false",), "access control", "set aclEnable=false, and let only those reach the broker's port who may use it"
-    ),
+    "aclEnable": Refusal(("false",), "access control", "set aclEnable=false, and let only those reach the broker's port who may use it"),
     "useTLS": Refusal(("false",), TLS, PLAIN_TEXT),
     "messageStorePlugIn": Refusal(("",), "plug-ins of the store: they are Java classes"),
     "fetchNamesrvAddrByAddressServer": Refusal(

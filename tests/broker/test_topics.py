@@ -184,9 +184,7 @@ class TestANewTopic:
         assert [answer.code for answer in crowded.peer.take()] == [0] * 20
         assert TopicTable.decode(on_disk(crowded).encode()).topic_config_table.keys() >= {f"T-{n}" for n in range(20)}
 
-    def test_and_eight_hundred_of_them_in_one_request_are_one_save_and_one_registration(
-        self, crowded: Whole, disk: FullDisk
-    ) -> None:
+    def test_and_eight_hundred_of_them_in_one_request_are_one_save_and_one_registration(self, crowded: Whole, disk: FullDisk) -> None:
         disk.saved.clear()
         before = crowded.broker.topics.texts.encoded
         assert crowded.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=many(800)).code == 0

@@ -94,9 +94,7 @@ def test_a_settings_file_that_is_missing_exits_with_2(capsys: pytest.CaptureFixt
     assert "/nonexistent/broker.conf" in capsys.readouterr().err
 
 
-def test_rocketmqs_own_file_is_read_and_an_unknown_key_is_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rocketmqs_own_file_is_read_and_an_unknown_key_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("# a comment\nbrokerClusterName = Orders\nlistenPort=20911\npopPollingSizes=2\nsendMessageThreadPoolNums=16\n")
     assert main(["broker", "-c", str(file), "-n", "10.0.0.1:9876", "-p"]) == 0

@@ -511,9 +511,7 @@ def test_spark_reads_from_the_archive_what_it_reads_from_the_topic(
     assert read_archive(spark, tmp_path / "a", topics=["another"]).count() == 0
 
 
-def test_rows_whose_files_were_not_moved_yet_are_read_from_staging(
-    topic: str, where: dict[str, str], tmp_path: Path, spark: Any
-) -> None:
+def test_rows_whose_files_were_not_moved_yet_are_read_from_staging(topic: str, where: dict[str, str], tmp_path: Path, spark: Any) -> None:
     def fault(at: str) -> None:
         if at == "committed":
             raise Crash

@@ -117,9 +117,7 @@ def test_a_compaction_that_finds_no_room_changes_nothing(servers: Servers, topic
     assert numbers(tmp_path / "a") == list(range(COUNT))
 
 
-def test_files_of_a_batch_stay_when_its_commit_was_made_before_the_disk_failed(
-    servers: Servers, topic: str, tmp_path: Path
-) -> None:
+def test_files_of_a_batch_stay_when_its_commit_was_made_before_the_disk_failed(servers: Servers, topic: str, tmp_path: Path) -> None:
     def fault(at: str) -> None:
         if at == "committed":
             raise OSError(28, "No space left on device")
@@ -131,9 +129,7 @@ def test_files_of_a_batch_stay_when_its_commit_was_made_before_the_disk_failed(
     assert numbers(tmp_path / "a") == list(range(COUNT))
 
 
-def test_a_sync_that_fails_fails_the_batch(
-    servers: Servers, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sync_that_fails_fails_the_batch(servers: Servers, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel tells it once: to the sync that ran while rows were still coming, not to the one at the end."""
 
     def broken(_path: Path) -> None:

@@ -477,9 +477,7 @@ class Admin:
             )
         masters = await self.masters()
         header = headers.CloneOffsetHeader(source, target, topic, offline)
-        await self._on_all(
-            masters, f"progress of {target!r}", lambda address: self.call(address, RequestCode.CLONE_GROUP_OFFSET, header)
-        )
+        await self._on_all(masters, f"progress of {target!r}", lambda address: self.call(address, RequestCode.CLONE_GROUP_OFFSET, header))
         return masters
 
     async def member_positions(self, group: str, topic: str, client_id: str | None = None) -> dict[str, dict[MessageQueue, int]]:

@@ -550,6 +550,7 @@ class Members:
                 ResponseCode.SYSTEM_ERROR,
                 f"The Consumer <{client_id}> Version <{member.version}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT",
             )
+
         def answered(result: Command | RoquetError) -> None:
             if asker.closed or command.is_oneway:
                 return

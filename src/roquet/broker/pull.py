@@ -98,7 +98,6 @@ class Found:
     scanned: Records | None = None
     """In place of both, when nobody had to look into the records."""
 
-
     @property
     def size(self) -> int:
         """Of the records."""

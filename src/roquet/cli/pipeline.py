@@ -33,9 +33,7 @@ def place_options(parser: argparse.ArgumentParser, *, store: bool = True) -> Non
         help="name servers, separated by ';' (default: $NAMESRV_ADDR, else 127.0.0.1:9876)",
     )
     if store:
-        parser.add_argument(
-            "--store", metavar="DIR", default=None, help="read the files of this store instead; no broker is needed"
-        )
+        parser.add_argument("--store", metavar="DIR", default=None, help="read the files of this store instead; no broker is needed")
     parser.add_argument("--access-key", metavar="KEY", default=None, help="for brokers that check access")
     parser.add_argument("--secret-key", metavar="SECRET", default=None, help="its secret (better: $ROQUET_SECRET_KEY)")
     parser.add_argument("--tls", action="store_true", help="talk TLS to name servers and brokers")

@@ -455,9 +455,7 @@ class StoreReader:
         return start + _bisect(row.next - start, before)
 
     def _all_rows(self) -> list[Row]:
-        found = [
-            self._find(topic, queue_id) for topic in self.disk.list(f"{self.root}/consumequeue") for queue_id in self._numbers(topic)
-        ]
+        found = [self._find(topic, queue_id) for topic in self.disk.list(f"{self.root}/consumequeue") for queue_id in self._numbers(topic)]
         return [row for row in found if row is not None]
 
     def _has_all(self, manifest: Manifest) -> bool:

@@ -461,8 +461,11 @@ class Recovery:
         self.holes.append(hole)
         record = hole.record
         queue = self.queues.get((record.topic, record.queue_id)) if record is not None and is_queued(record.sys_flag) else None
-        if queue is not None and record is not None and record.queue_offset == queue.next and not self.deletions.stale(
-            record.topic, record.offset
+        if (
+            queue is not None
+            and record is not None
+            and record.queue_offset == queue.next
+            and not self.deletions.stale(record.topic, record.offset)
         ):
             queue.append_blanks(1)
 

@@ -86,9 +86,7 @@ def decide(
         reasons.append(why if chosen else f"{why}, but none of {len(ordered)} may: {_obstacle(ordered, forced)}")
     if refuse:
         back = f"until use is down to {FORCED_RATIO:.0%}"
-        reasons.append(
-            f"{disk}, writes are refused above {REFUSE_RATIO:.0%} {back}: free space or lower fileReservedTime"
-        )
+        reasons.append(f"{disk}, writes are refused above {REFUSE_RATIO:.0%} {back}: free space or lower fileReservedTime")
     return Decision(tuple(chosen), not refuse, "; ".join(reasons))
 
 

@@ -317,7 +317,6 @@ class TopicTable(Body):
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
 
-
     @classmethod
     def from_json(cls, value: Any) -> TopicTable:
         """A table may hold tens of thousands of topics: those that look as usual are read without the machinery, three times faster."""

@@ -51,7 +51,7 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--follow", action="store_true", help="go on until Ctrl-C or SIGTERM, which finish the batch")
     parser.add_argument("--every", type=positive_seconds, default=60.0, metavar="SECONDS", help="a commit when following (default: 60)")
     parser.add_argument("--tags", metavar="EXPRESSION", default=None, help="only messages with these tags: 'paid || shipped'")
-    parser.add_argument("--sql", metavar="EXPRESSION", default=None, help="only messages whose properties fit: \"amount > 5\"")
+    parser.add_argument("--sql", metavar="EXPRESSION", default=None, help='only messages whose properties fit: "amount > 5"')
     parser.add_argument("--columns", metavar="A,B,…", default=None, help="of a new archive (default: all)")
     parser.add_argument(
         "--property", action="append", default=[], metavar="NAME:TYPE",

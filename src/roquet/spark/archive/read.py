@@ -34,9 +34,7 @@ def opened(path: str | Path) -> State:
     return load(root)
 
 
-def selected(
-    state: State, topics: Sequence[str] | None = None, since_ms: int | None = None, until_ms: int | None = None
-) -> list[File]:
+def selected(state: State, topics: Sequence[str] | None = None, since_ms: int | None = None, until_ms: int | None = None) -> list[File]:
     """Files that may have rows of these topics and times (until_ms not included), oldest first."""
     return sorted(
         (

@@ -308,9 +308,7 @@ def chosen_by(spark: SparkSession, frame: Any, choice: Choice) -> dict[MessageQu
         )
     except (AnalysisException, ParseException) as error:
         raise ReplayError(f"--where {choice.where}: {str(error).splitlines()[0]}") from None
-    return {
-        MessageQueue(row.topic, row.broker or "", row.queue_id): joined_offsets(np.array(row.offsets, dtype=np.int64)) for row in rows
-    }
+    return {MessageQueue(row.topic, row.broker or "", row.queue_id): joined_offsets(np.array(row.offsets, dtype=np.int64)) for row in rows}
 
 
 def joined_offsets(offsets: Any) -> list[Stretch]:
