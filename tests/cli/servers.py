@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 
 
 class Roquet:

@@ -22,7 +22,7 @@ def test_what_is_sent_is_consumed() -> None:
             async def take(message: ReceivedMessage) -> None:
                 await got.put(message.body)
 
-            async with mq.producer() as producer, asyncio.timeout(180):
+            async with mq.producer() as producer, asyncio.timeout(600):
                 await producer.send(Message("t", b"hello"))
                 async with consumer:
                     assert await got.get() == b"hello"

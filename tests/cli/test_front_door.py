@@ -128,7 +128,7 @@ def test_messages_are_found_by_id_key_and_unique_key(roquet: Run) -> None:
 
 def test_status_shows_the_cluster(roquet: Run) -> None:
     roquet("send", "front-status", "x")
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while True:  # the broker counts what it stored about once a second
         status = as_json(roquet("status", "--json"))
         (broker,) = status["brokers"]

@@ -111,7 +111,7 @@ def test_positions_are_words_offsets_and_times() -> None:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(600):
         while not await condition():
             await asyncio.sleep(0.02)
 

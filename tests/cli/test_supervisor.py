@@ -106,7 +106,7 @@ def program(name: str, code: str) -> Program:
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(600):
         while not condition():
             await asyncio.sleep(0.01)
     assert condition(), what

@@ -19,7 +19,7 @@ Result = Command | RoquetError
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(600):
             await test
 
     asyncio.run(bounded())

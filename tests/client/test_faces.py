@@ -29,7 +29,7 @@ from tests.client.tcp import FakeServer, fake_server
 
 def run(test: Callable[[FakeServer], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(180), fake_server() as server:
+        async with asyncio.timeout(600), fake_server() as server:
             server.cluster.create_topic("t", 2)
             await test(server)
 
@@ -37,7 +37,7 @@ def run(test: Callable[[FakeServer], Coroutine[Any, Any, None]]) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(600):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -249,7 +249,7 @@ def test_the_blocking_face_does_the_same() -> None:
         with sync.Producer("p", address) as producer, consumer:
             assert producer.send(Message("t", b"1")).queue_offset == 0
             assert [one.queue_offset for one in producer.send_batch([Message("t", b"2"), Message("t", b"3")])] == [1, 2]
-            deadline = time.monotonic() + 180
+            deadline = time.monotonic() + 600
             while len(seen) < 3 and time.monotonic() < deadline:
                 time.sleep(0.001)
             assert sorted(seen) == [b"1", b"2", b"3"]

@@ -26,7 +26,7 @@ def call(listener: Idempotent, *given: Any) -> list[Any]:
     """All at the same time."""
 
     async def work() -> list[Any]:
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(600):
             return await asyncio.gather(*(listener(one) for one in given), return_exceptions=True)
 
     return asyncio.run(work())
@@ -205,7 +205,7 @@ def test_a_retried_message_keeps_its_id_and_a_send_that_was_repeated_is_dropped(
             return one.body != b"failing" or one.reconsume_times > 0
 
         settings = {"messageDelayLevel": "1s 1s 1s"}
-        async with asyncio.timeout(180), roquet.embedded(settings=settings) as mq, mq.producer() as producer:
+        async with asyncio.timeout(600), roquet.embedded(settings=settings) as mq, mq.producer() as producer:
             consumer: PushConsumer = mq.consumer(consume_from="first")
             listener = Idempotent(handle)
             consumer.subscribe("orders", function=listener)

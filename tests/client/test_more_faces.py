@@ -31,7 +31,7 @@ from tests.client.tcp import FakeServer, fake_server
 
 def run(test: Callable[[FakeServer], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(180), fake_server() as server:
+        async with asyncio.timeout(600), fake_server() as server:
             for topic in ("t", "%RETRY%g", "c_REPLY_TOPIC"):
                 server.cluster.create_topic(topic, 1)
             await test(server)
@@ -40,7 +40,7 @@ def run(test: Callable[[FakeServer], Coroutine[Any, Any, None]]) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(600):
         while not condition():
             await asyncio.sleep(0.001)
 

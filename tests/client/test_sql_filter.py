@@ -107,7 +107,7 @@ def test_a_mistake_is_raised_at_once_with_its_place() -> None:
 
 def test_a_real_broker_delivers_what_matches_and_one_without_filters_refuses_the_start() -> None:
     async def scenario(settings: dict[str, str]) -> list[bytes]:
-        async with roquet.embedded(settings=settings) as mq, asyncio.timeout(180):
+        async with roquet.embedded(settings=settings) as mq, asyncio.timeout(600):
             got: list[bytes] = []
             last = asyncio.Event()
 

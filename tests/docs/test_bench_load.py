@@ -13,7 +13,7 @@ from roquet.embed import Embedded
 
 LOAD = Path(__file__).resolve().parents[2] / "bench" / "load.py"
 QUEUES = 8
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 RETRY_TOPIC = "%RETRY%bench_retry"
 
 

@@ -24,7 +24,7 @@ from roquet.settings import BrokerSettings, NameServerSettings, table
 from tests.docs.snippets import PRINTED_ADDRESS, ROOT, section, snippets
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 
 README = (ROOT / "README.md").read_text()
 ON_SPARK = snippets(section(README, "Topics as tables"))

@@ -19,7 +19,7 @@ CELLS = notebook.cells(SOURCE.read_text())
 CODE = [cell.source for cell in CELLS if not cell.text]
 PLOTS = {"throughput": 0.1, "lag": 0.1, "latency": 0.01}
 """Their names, and how much of their width each group's colour reaches at least: more than its line in the legend."""
-PATIENCE_S = 300
+PATIENCE_S = 1_200
 """A whole Spark session, on a machine that may be busy; about 30 s on a quiet one."""
 
 

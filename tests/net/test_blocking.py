@@ -285,7 +285,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "-subj", "/CN=roquet test", "-addext", "subjectAltName=IP:127.0.0.1",
             "-keyout", str(place / "key.pem"), "-out", str(place / "certificate.pem"),
         ],
-        check=True, capture_output=True, timeout=300,
+        check=True, capture_output=True, timeout=900,
     )  # fmt: skip
     both = place / "both.pem"
     both.write_text((place / "certificate.pem").read_text() + (place / "key.pem").read_text())

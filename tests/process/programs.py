@@ -17,7 +17,7 @@ from types import TracebackType
 
 from roquet.cli.servers import free_ports
 
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 """Deadline of what must happen at all; the machine may be busy."""
 
 SMALL_FILES = {

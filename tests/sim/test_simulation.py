@@ -36,7 +36,7 @@ def test_the_trace_does_not_depend_on_the_process() -> None:
 
     def traces(hash_seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        run = subprocess.run([sys.executable, "-c", TRACE], env=environment, capture_output=True, text=True, check=True, timeout=300)
+        run = subprocess.run([sys.executable, "-c", TRACE], env=environment, capture_output=True, text=True, check=True, timeout=900)
         return run.stdout
 
     assert traces("1") == traces("2")

@@ -24,7 +24,7 @@ import pyspark
 
 SPARK_HOME = Path(pyspark.__file__).parent
 SOURCES = Path(__file__).resolve().parents[2] / "src"
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 """A busy machine takes long to start five JVMs; a quiet one needs a tenth of this."""
 SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """They live for seconds: no time and no memory for a better compiler."""

@@ -60,7 +60,7 @@ except (RoquetError, OSError) as error:
 def limited(servers: Servers, topic: str, path: Path, delta: bool, point: str, work: str = "archive") -> str:
     """What a run says whose files may not grow."""
     call = [sys.executable, "-c", LIMITED, str(servers.store), topic, str(path), "delta" if delta else "parquet", point, work]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(call, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 1, done.stderr
     return done.stderr
 
@@ -181,7 +181,7 @@ def test_the_command_on_a_disk_that_fills_up_ends_with_a_sentence_and_goes_on_wh
     servers: Servers, topic: str, tmp_path: Path, spark: Any
 ) -> None:
     call = ["unshare", "-rm", sys.executable, "-c", SMALL, str(tmp_path), str(servers.store), topic]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(call, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     full, roomy = json.loads(done.stdout.splitlines()[-1])
     assert full["code"] == 1

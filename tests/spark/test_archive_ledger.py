@@ -200,7 +200,7 @@ def test_a_process_that_is_killed_leaves_all_or_nothing_of_its_batch(tmp_path: P
     with Ledger.open(tmp_path) as ledger:
         append(ledger, 10)
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", CHILD, point, str(tmp_path)], cwd=root, timeout=300, check=False)
+    done = subprocess.run([sys.executable, "-c", CHILD, point, str(tmp_path)], cwd=root, timeout=900, check=False)
     assert done.returncode == 9
     assert committed(tmp_path) == list(range(rows_there))
     with Ledger.open(tmp_path) as ledger:

@@ -41,7 +41,7 @@ from roquet.wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 from tests.spark.conftest import Servers
 
 BROKER = "broker-a"
-SETTLED_S = 180.0
+SETTLED_S = 600.0
 BY_BROKER = {"CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "UNIQ_KEY", "TRAN_MSG", "PGROUP", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY",
              "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_ROLL_TIMES", "REAL_TOPIC", "REAL_QID",
              "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "TRANSACTION_CHECK_TIMES", "INDEX_TYPE", "__transactionId__"}  # fmt: skip

@@ -24,7 +24,7 @@ from roquet.spark.sink import BatchWriter, Sent, summary, write_batches
 from roquet.spark.sink import read_settings as sink_settings
 from tests.spark.conftest import Servers
 
-DEADLINE_S = 180
+DEADLINE_S = 600
 
 
 def stored(servers: Servers, topic: str, count: int, namesrv: str | None = None) -> list[ReceivedMessage]:

@@ -20,7 +20,7 @@ from tests.spark.printed import Printed
 SECTION = section((ROOT / "docs" / "spark.md").read_text(), "Writing to a topic")
 COUNT = 60
 CUSTOMERS = 5
-DEADLINE_S = 180
+DEADLINE_S = 600
 
 SAID_AS = {
     ("binary", "large_binary", "string", "large_string"): "binary or string",

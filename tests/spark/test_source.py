@@ -280,7 +280,7 @@ def shortened(start_servers: Callable[..., Servers]) -> tuple[Servers, str, int]
             return await admin.min_offset(queue)
 
     first = 0
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while first == 0 and time.monotonic() < deadline:
         first = servers.run(work())
     assert 0 < first < 400

@@ -22,7 +22,7 @@ from roquet.embed import SMALL, name_server, one_broker, read_settings
 from roquet.message import MessageQueue
 from tests.spark.conftest import Servers
 
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 
 Place = tuple[int, int]
 """Queue id and offset of a row."""
