@@ -40,6 +40,8 @@ class Peer(Protocol):
     host: bytes
     """The same as stored in records: 4 or 16 bytes of ip, then 4 bytes of port."""
     closed: bool
+    principal: str
+    """Who it is, as far as it has proved that; "" when it has not."""
 
     def send(self, data: bytes | memoryview) -> None:
         """Queue whole frames for writing. Never blocks; a peer that does not read is closed by the shell. What a view looks at

@@ -52,6 +52,7 @@ class FakePeer:
         self.address = address
         self.host = bytes(8)
         self.closed = False
+        self.principal = ""
         self.close_reason = ""
         self.sent: list[Command] = []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roquet.broker import delay
-from roquet.broker.delay import waiting_for_disk
 from roquet.settings import BadSetting, BrokerSettings, delay_levels_ms
-from roquet.store.disk import Cold
+from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import delay_level
 from roquet.testing.disk import PowerLost, SimDisk
 from roquet.wire import fastjson
@@ -60,9 +58,9 @@ def stored(whole: Whole, topic: str = "T", queue_id: int = 0) -> list[Record]:
     queue = whole.broker.store.find_queue(topic, queue_id)
     if queue is None:
         return []
-    entries = [waiting_for_disk(partial(queue.entry, offset)) for offset in range(queue.first, queue.visible)]
+    entries = [blocking(queue.entry, offset) for offset in range(queue.first, queue.visible)]
     read = whole.broker.store.record_at
-    return [Record.decode(waiting_for_disk(partial(read, entry[0]))) for entry in entries if entry is not None]
+    return [Record.decode(blocking(read, entry[0])) for entry in entries if entry is not None]
 
 
 def bodies(whole: Whole, topic: str = "T") -> list[bytes]:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roquet.store.disk import Cold
+from roquet.store.log import CommitLog
 from roquet.testing.disk import SimDisk
 from roquet.wire.batch import join_batch
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -352,7 +353,9 @@ def test_what_was_acknowledged_is_there_once_and_what_was_refused_is_not(steps: 
             assert bodies(whole, "T", queue_id) == model[queue_id]
     if clean and not whole.broker.store.failed:
         whole.close()
-    failed = whole.broker.store.failed or whole.broker.store.log.soiled
+    log = whole.broker.store.log
+    assert isinstance(log, CommitLog)
+    failed = whole.broker.store.failed or log.soiled
     whole = again(disk)
     for queue_id in model:
         found = bodies(whole, "T", queue_id)

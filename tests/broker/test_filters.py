@@ -18,7 +18,8 @@ from roquet.wire import fastjson
 from roquet.wire.bodies import HeartbeatBody, SubscriptionData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.record import MAGIC_V2, Record, decode_records
+from roquet.wire.layout import MAGIC_V2
+from roquet.wire.record import Record, decode_records
 
 from .conftest import FakePeer
 from .whole import Whole, pull_fields, send_fields

@@ -118,18 +118,25 @@ def test_the_table_does_not_grow_without_end(kit: BrokerKit, monkeypatch: pytest
 
 
 def test_the_file_is_written_at_the_interval_and_only_when_something_changed(kit: BrokerKit) -> None:
-    kit.offsets.tick(0)
+    def tick(ms: int) -> None:
+        kit.clock.forward(ms)
+        kit.offsets.tick(kit.clock.steady_ms())
+
+    tick(0)
     assert not file_of(kit).exists()
+    kit.offsets.commit("g", "T", 0, 4)
+    tick(1)
+    assert fastjson.loads(file_of(kit).read_bytes()) == {"offsetTable": {"T@g": {"0": 4}}}
     kit.offsets.commit("g", "T", 0, 5)
-    kit.offsets.tick(1)
-    assert not file_of(kit).exists()
-    kit.offsets.tick(5_000)
+    tick(4_999)
+    assert fastjson.loads(file_of(kit).read_bytes()) == {"offsetTable": {"T@g": {"0": 4}}}
+    tick(1)
     assert fastjson.loads(file_of(kit).read_bytes()) == {"offsetTable": {"T@g": {"0": 5}}}
     file_of(kit).unlink()
-    kit.offsets.tick(10_000)
+    tick(10_000)
     assert not file_of(kit).exists()
-    kit.offsets.remove_topic("T")
-    kit.offsets.tick(15_000)
+    kit.offsets.topic_deleted("T")
+    tick(0)
     assert fastjson.loads(file_of(kit).read_bytes()) == {"offsetTable": {}}
 
 
@@ -171,7 +178,8 @@ def test_a_file_that_cannot_be_written_is_tried_again_and_said(kit: BrokerKit, m
         patch.setattr(kit.offsets.document, "_replace", full)
         kit.offsets.tick(0)
     assert "consumerOffset.json could not be written" in kit.notices.list()[0].text
-    kit.offsets.tick(5_000)
+    kit.clock.forward(5_000)
+    kit.offsets.tick(kit.clock.steady_ms())
     assert not kit.notices.list()
     assert file_of(kit).exists()
 
@@ -199,7 +207,7 @@ def test_names_that_share_an_end_or_a_beginning_are_not_mixed_up(kit: BrokerKit)
     assert sorted(kit.offsets.topics_of("g")) == ["T", "TT"]
     assert sorted(kit.offsets.groups_of("T")) == ["g", "gg"]
     assert kit.offsets.topics_by_group() == {"g": ["T", "TT"], "gg": ["T"], "T": ["g"]}
-    kit.offsets.remove_topic("T")
+    kit.offsets.topic_deleted("T")
     assert kit.offsets.topics_by_group() == {"g": ["TT"], "T": ["g"]}
     kit.offsets.remove_group("g")
     assert kit.offsets.topics_by_group() == {"T": ["g"]}
@@ -214,7 +222,7 @@ def test_progress_is_saved_only_after_the_messages_it_speaks_of_are_flushed(tmp_
     whole.frames(Command(RequestCode.SEND_MESSAGE_V2, send_fields(), b"body"))
     fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "1"}
     whole.frames(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
-    assert whole.broker.store.log.flushed.value < whole.broker.store.log.written
+    assert whole.broker.store.log.flushed < whole.broker.store.log.written
     for _ in range(200):
         whole.tick(100)
         for job in [job for job in whole.background.waiting if "_flush" not in job[1].__qualname__]:
@@ -237,7 +245,7 @@ def test_the_file_of_many_groups_is_prepared_in_portions_and_misses_nothing(kit:
     assert len(kit.offsets._texts) == TEXTS_A_TURN
     kit.offsets.commit("g", "T0", 0, 2)  # while the save is prepared: in this one or in the next
     kit.offsets.commit("g", f"T{keys - 1}", 0, 3)
-    kit.offsets.remove_topic("T4001")
+    kit.offsets.topic_deleted("T4001")
     for _ in range(2):
         kit.offsets.tick(kit.clock.ms)
     path = kit.root / "config" / "consumerOffset.json"

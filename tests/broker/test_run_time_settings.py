@@ -349,7 +349,7 @@ def _(whole: Whole) -> None:
     fill(whole, 1)
     change(whole, flushIntervalCommitLog=500)
     whole.tick(600)
-    assert whole.broker.store.log.flushed.value == whole.broker.store.log.written
+    assert whole.broker.store.log.flushed == whole.broker.store.log.written
 
 
 @scene("flushIntervalConsumeQueue", flush_interval_consume_queue=60_000)

@@ -142,7 +142,7 @@ def test_a_deleted_topic_is_forgotten(stats: Stats) -> None:
     stats.put("T", 1, 1)
     stats.got("g", "T", 1, 1)
     stats.got("g", "TT", 1, 1)
-    stats.forget_topic("T")
+    stats.topic_deleted("T")
     assert stats.find("TOPIC_PUT_NUMS", "T") is None
     assert stats.find("GROUP_GET_NUMS", "T@g") is None
     assert stats.find("GROUP_GET_NUMS", "TT@g") is not None

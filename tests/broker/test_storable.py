@@ -20,7 +20,8 @@ from roquet.wire.batch import join_batch
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
-from roquet.wire.record import MAGIC_V1, Record, decode_records, encode_properties
+from roquet.wire.layout import MAGIC_V1
+from roquet.wire.record import Record, decode_records, encode_properties
 
 from .conftest import FakePeer
 from .whole import Whole, long_names, pull_fields, send_fields

@@ -609,7 +609,7 @@ class Model:
         self.disk.stay_on()
         self.disk.crash()
         if not self.sync:  # what was not synced may be lost: timers, deliveries, cancellations
-            flushed = self.whole.broker.store.log.flushed.value
+            flushed = self.whole.broker.store.log.flushed
             self.promised = {body for body in self.promised if self.offsets[body] < flushed}
             self.cancelled.clear()
             self.seen.clear()

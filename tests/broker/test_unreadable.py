@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
-from roquet.broker import pull as pull_module
-from roquet.store.queue import ENTRY, ENTRY_SIZE
+from roquet.store.queue import ENTRY_SIZE
 from roquet.testing.disk import SimDisk
 from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.layout import ENTRY
 from roquet.wire.record import BadRecord, Record, decode_readable, decode_records
 
 from .whole import Whole, pull_fields, send_fields
@@ -233,4 +233,3 @@ def test_what_an_answer_holds_is_checked_without_a_look_at_every_entry() -> None
     whole.broker.store.mender.clean = lambda *given: pytest.fail("looked carefully")  # type: ignore[method-assign]
     for way in WAYS:
         assert pulled(whole, way) == list(range(COUNT))
-    assert pull_module.RECORD_FRONT.size == 28

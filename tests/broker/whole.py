@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from roquet.broker.core import Broker
+from roquet.broker.part import Part
 from roquet.ports import Answered
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Disk, RealDisk
@@ -41,7 +43,14 @@ class RecordingCaller:
 
 
 class Whole:
-    def __init__(self, root: Path, disk: Disk | None = None, clock: ManualClock | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        disk: Disk | None = None,
+        clock: ManualClock | None = None,
+        more: Sequence[Callable[[Broker], Part]] = (),
+        **settings: Any,
+    ) -> None:
         self.root = root
         self.clock = clock or ManualClock()
         self.background = HeldBackground()
@@ -54,7 +63,9 @@ class Whole:
             "max_index_num": 4_000,
         }
         self.settings = BrokerSettings(**(values | settings))
-        self.broker = Broker(self.settings, disk or RealDisk(), self.clock, self.background, self.caller, random.Random(1), 1 << 30)
+        self.broker = Broker(
+            self.settings, disk or RealDisk(), self.clock, self.background, self.caller, random.Random(1), 1 << 30, more=more
+        )
         self.broker.open()
         self.broker.listening("127.0.0.1:10911", HOST)
         self.peer = FakePeer()

@@ -37,7 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roquet.broker.delay import waiting_for_disk
+from roquet.store.disk import blocking
 from roquet.testing.clock import ManualClock
 from roquet.testing.disk import PowerLost, SimDisk
 from roquet.wire.batch import join_batch
@@ -196,7 +196,7 @@ class Model:
 
     def restarted(self, *, power: bool, clean: bool) -> None:
         """The broker is gone; say what may be gone with it, and start it again."""
-        flushed = self.whole.broker.store.log.flushed.value if power and not self.sync else 1 << 62
+        flushed = self.whole.broker.store.log.flushed if power and not self.sync else 1 << 62
         for intents in self.intents.values():
             for intent in intents:
                 intent.promised = intent.promised and intent.stored_by <= flushed
@@ -527,12 +527,12 @@ class Model:
             queue = store.find_queue(*place)
             seen = self.seen.setdefault(place, [])
             while queue is not None and len(seen) < queue.visible:
-                entry = waiting_for_disk(partial(queue.entry, len(seen)))
+                entry = blocking(queue.entry, len(seen))
                 if entry is None or entry[1] == BLANK:
                     assert self.losses, f"{place} has no message {len(seen)}, and power was never lost"
                     seen.append(LOST)
                     continue
-                record = Record.decode(waiting_for_disk(partial(store.record_at, entry[0])))
+                record = Record.decode(blocking(store.record_at, entry[0]))
                 assert (record.topic, record.queue_id, record.queue_offset) == (*place, len(seen))
                 size = entry[1]
                 seen.append(Seen(name_of(record), record.reconsume_times, entry[0], entry[0] + size, record.store_timestamp))

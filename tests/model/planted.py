@@ -32,12 +32,14 @@ def a_delay_is_one_level_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def delay_cursors_are_saved_before_the_log_is_flushed(patch: pytest.MonkeyPatch) -> None:
-    def hasty(self: Delays, now_ms: int) -> None:
-        if self._unsaved and not self.document.busy:
-            self._unsaved = False
-            self.document.save_later(self.encode(), self.background, self._saved)
+    make = Delays.__init__
 
-    patch.setattr(Delays, "_save_when_due", hasty)
+    def hasty(self: Delays, *parts: Any) -> None:
+        make(self, *parts)
+        self.saving.store = None
+        self.saving.pause = lambda awaited: 0
+
+    patch.setattr(Delays, "__init__", hasty)
 
 
 def deliveries_before_a_crash_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:

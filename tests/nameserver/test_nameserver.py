@@ -35,6 +35,7 @@ class Link:
         self.address = address
         self.host = b""
         self.closed = False
+        self.principal = ""
         self.reason = ""
         self.sends = 0
         self._framer = Framer()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from roquet.settings import BrokerSettings
+from roquet.store.disk import blocking
 from roquet.store.store import Store
 from roquet.testing import ManualClock, SimBackground, SimDisk, Simulation
-from roquet.testing.checker import warm
 
 SIZE = 65_536
 
@@ -29,7 +29,7 @@ def bodies(store: Store) -> dict[int, list[bytes]]:
     found: dict[int, list[bytes]] = {}
     for (_, queue_id), queue in sorted(store.queues.items()):
         entries = [queue.entry(offset) for offset in range(queue.first, queue.next)]
-        found[queue_id] = [warm(lambda at=entry[0]: store.record_at(at))[88:89] for entry in entries if entry]  # type: ignore[misc] # a default in a lambda
+        found[queue_id] = [blocking(store.record_at, entry[0])[88:89] for entry in entries if entry]
     return found
 
 

@@ -23,7 +23,8 @@ from roquet.spark.tags import TagCheck
 from roquet.wire.bodies import BrokerData, QueueData, RouteInfo
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-from roquet.wire.record import MAGIC_V1, MAGIC_V2, Record, decode_properties, decode_records
+from roquet.wire.layout import MAGIC_V1, MAGIC_V2
+from roquet.wire.record import Record, decode_properties, decode_records
 
 from .conftest import Servers
 

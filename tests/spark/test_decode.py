@@ -21,7 +21,8 @@ from roquet.spark.places import Chunk
 from roquet.store.reader import StoreReader
 from roquet.wire.compression import KINDS, compress
 from roquet.wire.ids import offset_message_id
-from roquet.wire.record import MAGIC_V1, MAGIC_V2, BadRecord, Record
+from roquet.wire.layout import MAGIC_V1, MAGIC_V2
+from roquet.wire.record import BadRecord, Record
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -14,8 +14,8 @@ from roquet.store import derive
 from roquet.store.fanout import index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import key_hash
 from roquet.store.scan import parse
+from roquet.wire.layout import FRONTS, MAGIC_V1, MAGIC_V2
 from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from roquet.wire.record import FRONTS, MAGIC_V1, MAGIC_V2
 
 DELAYS = delay_levels_ms(BrokerSettings().message_delay_level)
 BASE = 1 << 30

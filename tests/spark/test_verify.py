@@ -16,7 +16,7 @@ from roquet.cli.main import main
 from roquet.spark.pipelines.store_files import layout_of, pieces_of
 from roquet.spark.pipelines.verify import Report, verify
 from roquet.store import queue
-from roquet.wire.record import MAGIC_V1
+from roquet.wire.layout import ENTRIES, ENTRY, MAGIC_V1
 from tests.spark.test_derive import pack
 from tests.store.conftest import VECTORS, StoreKit, put
 
@@ -209,8 +209,8 @@ def entry_elsewhere(root: Path) -> None:
 
 def one_too_many(root: Path) -> None:
     last = sorted((root / "consumequeue" / "T" / "0").iterdir())[-1]
-    written = np.flatnonzero(np.frombuffer(last.read_bytes(), dtype=queue.ENTRIES)["size"])[-1]
-    spoil(last, (written + 1) * queue.ENTRY_SIZE, queue.ENTRY.pack(100, 200, 0))
+    written = np.flatnonzero(np.frombuffer(last.read_bytes(), dtype=ENTRIES)["size"])[-1]
+    spoil(last, (written + 1) * queue.ENTRY_SIZE, ENTRY.pack(100, 200, 0))
 
 
 def lose_queue(root: Path) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from roquet.settings import BrokerSettings
-from roquet.store.disk import Cold, Disk, RealDisk
-from roquet.store.queue import BLANK_SIZE
+from roquet.store.disk import Disk, RealDisk, blocking
 from roquet.store.store import Store
 from roquet.testing.clock import ManualClock
+from roquet.wire.layout import BLANK_LENGTH
 
 T = TypeVar("T")
 VECTORS = Path(__file__).parent.parent / "vectors"
@@ -84,25 +83,16 @@ def put(store: Store, topic: str = "T", queue_id: int = 0, body: bytes = b"hello
     return store.put(store.queue(topic, queue_id), body, properties, sys_flag=0, flag=0, born_ms=1, born_host=bytes(8))
 
 
-def warm(read: Callable[[], T]) -> T:
-    """What it reads, fetched first where the system has dropped it from memory."""
-    while True:
-        try:
-            return read()
-        except Cold as cold:
-            cold.fetch()
-
-
 def bodies(store: Store, topic: str = "T", queue_id: int = 0) -> list[bytes]:
     """What a consumer would see, in order."""
     queue = store.queue(topic, queue_id)
     found = []
     for offset in range(queue.first, queue.visible):
-        entry = warm(partial(queue.entry, offset))
+        entry = blocking(queue.entry, offset)
         assert entry is not None
-        if entry[1] == BLANK_SIZE:
+        if entry[1] == BLANK_LENGTH:
             continue
-        raw = warm(partial(store.record_at, entry[0]))
+        raw = blocking(store.record_at, entry[0])
         size = int.from_bytes(raw[84:88], "big")
         found.append(raw[88 : 88 + size])
     return found

@@ -7,7 +7,6 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roquet.errors import Damaged
-from roquet.store.queue import BLANK_SIZE
+from roquet.store.disk import blocking
 from roquet.store.scan import Found, Hole, Walk
 from roquet.store.store import Store
 from roquet.testing.clock import ManualClock
+from roquet.wire.layout import BLANK_LENGTH
 
-from .conftest import ManualBackground, RoomyDisk, StoreKit, bodies, put, warm
+from .conftest import ManualBackground, RoomyDisk, StoreKit, bodies, put
 
 COUNT = 60
 
@@ -138,7 +138,7 @@ def test_a_damaged_head_costs_what_it_covers_and_nothing_else(kit: StoreKit, how
             entry = store.queue("T", queue_id).entry(offset)
             assert entry is not None
             n = offset * 3 + queue_id
-            assert entry[0] == places[n] if n not in hurt else entry[1] == BLANK_SIZE or entry[0] == places[n]
+            assert entry[0] == places[n] if n not in hurt else entry[1] == BLANK_LENGTH or entry[0] == places[n]
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -240,7 +240,7 @@ def test_whatever_is_damaged_every_record_that_it_leaves_whole_is_read(
         for offset in range(queue.first, queue.next):
             entry = queue.entry(offset)
             assert entry is not None
-            if entry[1] != BLANK_SIZE:
+            if entry[1] != BLANK_LENGTH:
                 found.add(store.log.read(entry[0], entry[1])[88 : 88 + 111])
     missing = {one for one in wanted if not any(one in seen or seen.startswith(one) for seen in found)}
     # Only records at the very end may be cut, after a kill, and then they are kept.
@@ -344,7 +344,7 @@ def test_a_search_by_log_offset_is_not_led_astray_by_blanks(kit: StoreKit, blank
 
     queue = kit.open().queue("Q", 0)
     for n in range(10):
-        queue.append(*((0, BLANK_SIZE) if n in blanks else ((n + 1) * 100, 50)), 0)
+        queue.append(*((0, BLANK_LENGTH) if n in blanks else ((n + 1) * 100, 50)), 0)
     for wanted in range(0, 1_200, 50):
         good = [n for n in range(10) if n not in blanks and (n + 1) * 100 >= wanted]
         assert first_at_or_after(queue, wanted) == (good[0] if good else 10), (wanted, blanks)
@@ -623,7 +623,7 @@ def keys_found(store: Store, count: int) -> list[int]:
     """Which of the messages that `filled` put are found by their key."""
     found = []
     for n in range(count):
-        records, _, _ = warm(partial(store.query, "T", f"k{n}", 32, 0, 1 << 62))
+        records, _, _ = blocking(store.query, "T", f"k{n}", 32, 0, 1 << 62)
         if any(body(n) in record for record in records):
             found.append(n)
     return found

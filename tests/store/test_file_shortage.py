@@ -60,7 +60,7 @@ def test_a_store_without_file_descriptors_waits_and_goes_on(flush: str, tmp_path
     disk.short = False
     clock.forward(2 * SYNC_DERIVED_MS)
     store.tick(clock.steady_ms())
-    assert store.checkpointed == store.log.written == store.log.flushed.value
+    assert store.checkpointed == store.log.written == store.log.flushed
     store.close()
     again = Store(disk, settings, clock, InlineBackground())
     again.open()

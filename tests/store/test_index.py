@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from roquet.store import index as index_module
 from roquet.store.disk import Cold, DiskFile, RealDisk, RealFile
 from roquet.store.fanout import index_keys, is_indexed
-from roquet.store.index import ENTRY, HEADER, KeyIndex, TopicHashes, key_hash, key_hashes, next_name
+from roquet.store.index import KeyIndex, TopicHashes, key_hash, key_hashes, next_name
 from roquet.testing.clock import ManualClock
 from roquet.wire.hashing import java_hash, java_hashes
+from roquet.wire.layout import INDEX_ENTRY, INDEX_HEADER
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 ALWAYS = 1 << 62
@@ -189,11 +190,11 @@ def test_a_chain_that_runs_in_a_circle_ends(tmp_path: Path) -> None:
         index.add("t", "k", number, 1_000)
     index.settle()
     file = index.files[-1]
-    file.file.write(index.entries_at + 2 * ENTRY.size + 16, struct.pack(">i", 3))  # 2 -> 3 -> 2 -> ...
+    file.file.write(index.entries_at + 2 * INDEX_ENTRY.size + 16, struct.pack(">i", 3))  # 2 -> 3 -> 2 -> ...
     assert index.query("t", "k", 100, 0, ALWAYS)[0] == [3, 2, 1]
-    file.file.write(index.entries_at + 4 * ENTRY.size + 16, struct.pack(">i", 1_000_000))
+    file.file.write(index.entries_at + 4 * INDEX_ENTRY.size + 16, struct.pack(">i", 1_000_000))
     assert index.query("t", "k", 100, 0, ALWAYS)[0] == [3]
-    file.file.write(HEADER.size, struct.pack(">i", 99))
+    file.file.write(INDEX_HEADER.size, struct.pack(">i", 99))
     assert index.query("t", "k", 100, 0, ALWAYS)[0] == []
 
 
@@ -409,7 +410,7 @@ def test_truncating_a_damaged_file_gives_it_up_and_says_from_where_to_index_agai
         index.add("t", "k", number * 100, 10_000)
     index.settle()
     newest = index.files[-1].file
-    newest.write(index.entries_at + ENTRY.size, struct.pack(">i", -1))
+    newest.write(index.entries_at + INDEX_ENTRY.size, struct.pack(">i", -1))
     index.truncate_after(600)
     assert index.covered == 300
     assert not index.intact

@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roquet.errors import Damaged, NoRoute
-from roquet.store.queue import ENTRIES, ENTRY_SIZE
+from roquet.store.queue import ENTRY_SIZE
 from roquet.store.reader import Gone, StoreReader
 from roquet.store.scan import Found, parse, read_records
 from roquet.store.segments import Segments
 from roquet.store.store import Store
+from roquet.wire.layout import ENTRIES
 from tests.store.conftest import VECTORS, StoreKit, put
 
 

@@ -283,7 +283,7 @@ class TestFlushing:
         for n in range(10):
             put(store)
             store.commit()
-            store.log.flushed.when_reached(store.log.written, 1 << 60, lambda reached, n=n: woken.append(n))  # type: ignore[misc]
+            store.log.when_durable(store.log.written, 1 << 60, lambda reached, n=n: woken.append(n))  # type: ignore[misc]
         assert len(kit.background.waiting) == 1
         kit.background.release()
         assert woken == list(range(10))
@@ -291,7 +291,7 @@ class TestFlushing:
     def test_a_failed_fsync_stops_writes_and_counts_as_nothing(self, kit: StoreKit, monkeypatch: pytest.MonkeyPatch) -> None:
         store = kit.open(flush_disk_type="SYNC_FLUSH")
         told: list[bool] = []
-        flushed = store.log.flushed.value
+        flushed = store.log.flushed
 
         def fail(self: RealFile) -> None:
             raise OSError(errno.EIO, "input/output error")
@@ -300,16 +300,16 @@ class TestFlushing:
         kit.background.hold = True
         put(store)
         store.commit()
-        store.log.flushed.when_reached(store.log.written, 1 << 60, told.append)
+        store.log.when_durable(store.log.written, 1 << 60, told.append)
         kit.background.release()
         assert told == [False]
-        assert store.log.flushed.value == flushed
+        assert store.log.flushed == flushed
         assert "fsync" in store.refuse_writes()
         assert bodies(store) == []
         monkeypatch.undo()
         kit.clock.ms += 60_000
         store.tick(kit.clock.ms)  # a later fsync that works must not make it good: the kernel forgot what it could not write
-        assert store.log.flushed.value == flushed
+        assert store.log.flushed == flushed
 
     def test_a_waiting_send_is_told_when_its_time_is_up(self, kit: StoreKit) -> None:
         store = kit.open(flush_disk_type="SYNC_FLUSH")
@@ -317,7 +317,7 @@ class TestFlushing:
         told: list[bool] = []
         put(store)
         store.commit()
-        store.log.flushed.when_reached(store.log.written, kit.clock.ms + 5_000, told.append)
+        store.log.when_durable(store.log.written, kit.clock.ms + 5_000, told.append)
         store.tick(kit.clock.ms + 5_000)
         assert told == [False]
         kit.background.release()

@@ -103,7 +103,7 @@ def test_the_checkpoint_waits_for_the_flush_behind_sends_that_wait_for_it(kit: S
     store.commit()
     fill(store)
     told: list[bool] = []
-    store.log.flushed.when_reached(store.log.written, clock.ms + 5_000, told.append)
+    store.log.when_durable(store.log.written, clock.ms + 5_000, told.append)
     clock.passing = True
     clock.forward(50)
     store.tick(clock.ms)

@@ -28,7 +28,8 @@ from roquet.wire.bodies import (
 )
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.frame import Frame, Framer
-from roquet.wire.record import BLANK_MAGIC, BadRecord, Record, decode_records
+from roquet.wire.layout import BLANK_MAGIC
+from roquet.wire.record import BadRecord, Record, decode_records
 
 from .golden_frames import Golden, golden, store_files
 

@@ -18,7 +18,8 @@ from roquet.wire.codes import SysFlag
 from roquet.wire.compression import KINDS, compress, decompress
 from roquet.wire.hashing import java_hash, java_hashes
 from roquet.wire.ids import UniqueIds, offset_message_id, parse_offset_message_id
-from roquet.wire.record import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, BadRecord, Record, decode_records
+from roquet.wire.layout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
+from roquet.wire.record import BadRecord, Record, decode_records
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

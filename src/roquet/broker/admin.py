@@ -7,7 +7,7 @@ disk (`Reads`), instead of one each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from roquet.broker.handler import Handler, Portions, portions, reply_with
 from roquet.broker.members import Members
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
+from roquet.broker.part import Part
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic, Topics
 from roquet.errors import Refused
@@ -26,7 +27,7 @@ from roquet.properties import parse_properties, property_line
 from roquet.routing.subscription import TagFilter
 from roquet.settings import BadSetting, BrokerSettings, Value, table
 from roquet.store.disk import Cold
-from roquet.store.queue import ENTRY, ENTRY_SIZE, ConsumeQueue
+from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import fastjson
 from roquet.wire.bodies import (
@@ -57,6 +58,7 @@ from roquet.wire.headers import (
     decode,
     encode,
 )
+from roquet.wire.layout import ENTRY
 
 log = logging.getLogger("roquet.broker")
 
@@ -148,7 +150,7 @@ class Row(NamedTuple):
     consumed: int
 
 
-class Admin:
+class Admin(Part):
     """State: the version of the configuration, counted as upstream does."""
 
     def __init__(
@@ -165,6 +167,7 @@ class Admin:
         address: str,
         changed: Callable[[Mapping[str, Value]], None] = lambda values: None,
         keeper: ConfigKeeper | None = None,
+        parts: Sequence[Part] = (),
     ) -> None:
         """`address`: this broker's, as clients know it. `changed` hears of settings that changed, by our names, after they did.
 
@@ -181,7 +184,7 @@ class Admin:
         self.address = address
         self.changed = changed
         self.keeper = keeper
-        self.runtime_rows: list[Callable[[], Mapping[str, object]]] = []
+        self.parts = parts
         """What other parts add to the answer of 28."""
         self.config_version = DataVersion(clock.now_ms(), 0)
 
@@ -213,8 +216,11 @@ class Admin:
         header = BrokerConfigResponseHeader(self.config_version.encode().decode())
         return command.reply(fields=encode(header), body=text.encode())
 
+    def listening(self, address: str, ha_address: str) -> None:
+        self.address = address
+
     @property
-    def keeping(self) -> bool:
+    def busy(self) -> bool:
         """A change of settings is on its way to its file."""
         return self.keeper is not None and self.keeper.busy
 
@@ -272,7 +278,7 @@ class Admin:
         log_, capacity = store.log, store.disk.total_bytes(store.log.segments.directory)
         ratio = f"{store.disk.used_ratio(log_.segments.directory):.2f}"
         rates = [stats.rates(seconds) for seconds in (10, 60, 600)]
-        earliest = store.store_time_at(log_.start) if log_.start < log_.safe.value else -1
+        earliest = store.store_time_at(log_.start) if log_.start < log_.safe else -1
         rows: dict[str, object] = {
             "brokerVersionDesc": VERSION_NAME,
             "brokerVersion": VERSION,
@@ -299,7 +305,7 @@ class Admin:
             "earliestMessageTimeStamp": earliest,
             "startAcceptSendRequestTimeStamp": 0,
             "remainTransientStoreBufferNumbs": 0x7FFFFFFF,
-            "remainHowManyDataToFlush": size_text(max(0, log_.written - log_.flushed.value)),
+            "remainHowManyDataToFlush": size_text(max(0, log_.written - log_.flushed)),
             "commitLogDirCapacity": f"Total : {size_text(capacity[0])}, Free : {size_text(capacity[1])}.",
             "bootTimestamp": stats.started_ms,
             "runtime": duration_text(self.clock.steady_ms() - stats.started_steady_ms),
@@ -322,10 +328,11 @@ class Admin:
             f"commitLogDiskRatio_{log_.segments.directory}": ratio,
             "consumeQueueDiskRatio": f"{store.disk.used_ratio(store.root):.2f}",
             "commitLogMinOffset": log_.start,
-            "commitLogMaxOffset": log_.safe.value,
+            "commitLogMaxOffset": log_.safe,
         }
-        for more in self.runtime_rows:
-            rows.update(more())
+        for part in self.parts:
+            rows.update(part.metrics())
+        rows.update(store.mender.metrics())
         for number, notice in enumerate(self.notices.list()[:WARNINGS_MAX], 1):
             rows[f"roquetWarning_{number}"] = notice.text
         return {key: str(value) for key, value in rows.items()}

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from roquet.broker.admin import NOT_YET, Admin
+from roquet.broker.admission import Admission
 from roquet.broker.config_keeper import ConfigKeeper
 from roquet.broker.delay import Delays
 from roquet.broker.filters import Filters
@@ -33,15 +34,15 @@ from roquet.broker.missing import told_of
 from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
+from roquet.broker.part import Part
 from roquet.broker.pull import Puller
 from roquet.broker.queries import Queries
 from roquet.broker.register import Registration
 from roquet.broker.replies import Replies
 from roquet.broker.resets import Resets
 from roquet.broker.retry import Retries
-from roquet.broker.send import Sender
+from roquet.broker.send import SENDS, Sender
 from roquet.broker.stats import Stats
-from roquet.broker.timers import ASKING as TIMER_PROPERTIES
 from roquet.broker.timers import Timers
 from roquet.broker.topics import Topics
 from roquet.broker.transactions import Transactions
@@ -62,8 +63,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("roquet.broker")
 
-HOT = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)))
-SENDS = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
+P = TypeVar("P", bound=Part)
+
 WITH_REGION = SENDS | {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 """Whose answers carry the region and the trace switch, refusals too."""
 ALONE = frozenset((RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.CLEAN_UNUSED_TOPIC))
@@ -100,101 +101,81 @@ class Broker:
         memory_bytes: int = 8 << 30,
         reading: Background | None = None,
         keep: Keep | None = None,
+        more: Sequence[Callable[[Broker], Part]] = (),
     ) -> None:
         """`reading`: where reads from disk wait, so that slow ones do not hold up an fsync; None: with everything else.
 
-        `keep`: where settings go that change at run time; None: they hold until the restart."""
+        `keep`: where settings go that change at run time; None: they hold until the restart. `more`: makes parts beyond the usual ones."""
         self.settings = settings
         self.clock = clock
         self.reading = reading or background
         self.notices = Notices()
-        self.stats = Stats(clock, settings.broker_cluster_name)
-        self.store = Store(disk, settings, clock, background)
-        self.newcomers = Newcomers(settings, clock)
-        self.topics = Topics(self.store, settings, clock, disk, background, self.notices, self.newcomers)
-        self.offsets = Offsets(self.store, settings, clock, disk, background, self.notices, memory_bytes)
-        self.groups = Groups(self.offsets, settings, clock, disk, background, self.notices, self.newcomers)
-        self.members = Members(self.groups, self.topics, self.store, settings, clock, self.notices)
-        self.filters = Filters(settings, clock, disk, background, self.notices)
-        self.locks = QueueLocks(settings, clock)
-        self.queries = Queries(self.store, settings)
-        self.writer = Writer(self.store, self.topics)
-        self.flow = Flow(self.store, settings, clock, self.notices)
-        self.store.on_slow_write = self.flow.log_was_written
-        self.sender = Sender(self.store, self.topics, self.writer, self.flow, settings, random)
-        self.delays = Delays(self.store, self.writer, settings, clock, disk, background, self.notices, self._fetch)
-        self.retries = Retries(self.store, self.topics, self.groups, self.writer, self.sender, self.delays, self.stats, settings, random)
-        self.transactions = Transactions(
-            self.store, self.topics, self.writer, self.sender, self.members, self.offsets, settings, clock, self.notices, self._fetch
-        )
-        self.timers = Timers(self.store, self.topics, self.writer, settings, disk, background, self._fetch, self.sender.answer_when_stored)
-        self.replies = Replies(self.store, self.sender, self.members, settings, clock)
-        self.resets = Resets(self.store, self.topics, self.offsets, self.members, settings)
-        self.puller = Puller(
-            self.store, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats, settings, self._fetch, memory_bytes
-        )
-        self.registration = Registration(self.topics, settings, clock, caller, background, self.notices)
-        self.admin = Admin(
-            self.store, self.topics, self.groups, self.offsets, self.members, self.stats, self.notices, settings, clock, "", self._changed,
-            None if keep is None else ConfigKeeper(keep, background),
-        )  # fmt: skip
-        self.sender.refused -= {"DELAY", "TRAN_MSG"} | TIMER_PROPERTIES
-        self.sender.recall_handle = self.timers.recall_handle
-        self.handover = Handover(self.store, self.delays)
-        self.store.may_drop = self._may_drop
-        self.sender.diversions.append(self.transactions.divert)
-        self.sender.on_retry_topic = self.retries.on_send
-        self.writer.diversions.append(self.timers.divert)
-        self.writer.diversions.append(self.delays.divert)  # the last one: transactions, timers, delay
-        self.admin.runtime_rows += [self.sender.runtime_rows, self.delays.runtime_rows, self.store.mender.runtime_rows]
-        self.store.mender.on_hole = self._tell_of_hole
-        self.topics.changed = self.registration.tell
-        self.store.on_counted = self.stats.put
-        self.topics.on_delete += [self.stats.forget_topic, self.offsets.remove_topic, self.filters.forget_topic]
-        self.members.on_heard.append(self.filters.heard)
-        self.members.on_left.append(self.filters.left)
-        self.table = self._table()
-        self._ticking: deque[Ticking] = deque((
-            self.timers, self.delays, self.handover, self.transactions, self.puller, self.store, self.flow, self.members, self.locks,
-            self.topics, self.groups, self.offsets, self.filters, self.stats, self.registration,
-        ))  # fmt: skip
-        self._periods = {
-            "flush_consumer_offset_interval": self.offsets.due_now,
-            "flush_delay_offset_interval": self.delays.due_now,
-            "register_name_server_period": self.registration.due_now,
-            "flush_interval_commit_log": self.store.due_now,
-            "flush_interval_consume_queue": self.store.due_now,
-        }
-        """Who works at intervals that may change: a new one begins at once, and not when the old one, which may be long, is over."""
+        self.parts: list[Part] = []
         self._fetches = 0
         self._jobs: dict[Peer, Job] = {}  # requests that need more turns; the frames behind them wait
         self._warm: deque[Job] = deque()  # of those that waited for the disk; `tick` goes on with them
         self._away = 0  # those that wait for the disk now
         self._until_ms = FOREVER
+        self.store = Store(disk, settings, clock, background)
+        self.newcomers = Newcomers(settings, clock)
+        # The parts, each behind those that it uses: so they are opened, ticked, asked and saved. Timers stand before delays, since a
+        # message that asks for both is a timed one.
+        add = self._add
+        self.stats = add(Stats(clock, settings.broker_cluster_name, self.store))
+        self.topics = add(Topics(self.store, settings, clock, disk, background, self.notices, self.newcomers))
+        self.writer = Writer(self.store, self.topics)
+        self.offsets = add(Offsets(self.store, settings, clock, disk, background, self.notices, memory_bytes))
+        self.groups = add(Groups(self.offsets, settings, clock, disk, background, self.notices, self.newcomers))
+        self.members = add(Members(self.groups, self.topics, self.store, settings, clock, self.notices))
+        self.filters = add(Filters(self.members, settings, clock, disk, background, self.notices))
+        self.locks = add(QueueLocks(settings, clock))
+        self.queries = add(Queries(self.store, settings))
+        self.flow = add(Flow(self.store, settings, clock, self.notices))
+        self.sender = add(Sender(self.store, self.topics, self.writer, self.flow, settings, random))
+        self.timers = add(Timers(self.store, self.topics, self.writer, settings, disk, background, self._fetch, self.sender))
+        self.delays = add(Delays(self.store, self.writer, settings, clock, disk, background, self.notices, self._fetch))
+        self.handover = add(Handover(self.store, self.delays))
+        self.retries = add(
+            Retries(self.store, self.topics, self.groups, self.writer, self.sender, self.delays, self.stats, settings, random)
+        )
+        self.transactions = add(
+            Transactions(
+                self.store, self.topics, self.writer, self.sender, self.members, self.offsets, settings, clock, self.notices, self._fetch
+            )
+        )
+        self.replies = add(Replies(self.store, self.sender, self.members, settings, clock))
+        self.resets = add(Resets(self.store, self.topics, self.offsets, self.members, settings))
+        self.puller = add(
+            Puller(
+                self.store, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats, settings, self._fetch,
+                memory_bytes,
+            )
+        )  # fmt: skip
+        self.registration = add(Registration(self.topics, settings, clock, caller, background, self.notices))
+        self.admin = add(
+            Admin(
+                self.store, self.topics, self.groups, self.offsets, self.members, self.stats, self.notices, settings, clock, "",
+                self._changed, None if keep is None else ConfigKeeper(keep, background), self.parts,
+            )
+        )  # fmt: skip
+        for part in more:
+            add(part(self))
+        self.admission = Admission(self.store, self.flow)
+        self.store.may_drop = self._may_drop
+        self.store.mender.on_hole = self._tell_of_hole
+        self.topics.on_delete = self._topic_deleted
+        self.table = self._table()
+        self._ticking: deque[Ticking] = deque((self.store, *self.parts))
+
+    def _add(self, part: P) -> P:
+        self.parts.append(part)
+        return part
 
     def _table(self) -> dict[int, Handler]:
-        """Which request is answered by which part: the one place to learn what a broker answers."""
-        table: dict[int, Handler] = {
-            RequestCode.PULL_MESSAGE: self.puller.handle,
-            RequestCode.LITE_PULL_MESSAGE: self.puller.handle,
-        }
-        for part in (
-            self.topics,
-            self.groups,
-            self.members,
-            self.offsets,
-            self.locks,
-            self.queries,
-            self.stats,
-            self.admin,
-            self.delays,
-            self.retries,
-            self.transactions,
-            self.timers,
-            self.replies,
-            self.resets,
-        ):
-            handlers: dict[int, Handler] = part.handlers()
+        """Which request is answered by which part."""
+        table: dict[int, Handler] = {}
+        for part in self.parts:
+            handlers = part.handlers()
             twice = table.keys() & handlers.keys()
             assert not twice, f"answered by two parts: {twice}"
             table.update(handlers)
@@ -207,12 +188,12 @@ class Broker:
 
         Raises Damaged when this store must not be opened. Nothing is written before everything that can refuse has been looked at.
         """
-        for part in (self.topics, self.groups, self.offsets, self.delays):
+        for part in self.parts:
             part.load()
         self.store.open(progress)
         try:
-            for opening in (self.topics, self.groups, self.offsets, self.filters, self.delays, self.transactions, self.timers):
-                opening.open()
+            for part in self.parts:
+                part.open()
         except BaseException:
             self.store.abandon()
             raise
@@ -239,14 +220,13 @@ class Broker:
     def listening(self, address: str, store_host: bytes, ha_address: str = "") -> None:
         """The address that clients use is known: message ids and registrations carry it."""
         self.store.store_host = store_host
-        self.sender.store_host_changed()
-        self.registration.address = self.admin.address = address
-        self.registration.ha_address = ha_address or address
+        for part in self.parts:
+            part.listening(address, ha_address or address)
 
     def close(self) -> None:
         """A clean stop: everything on disk. Connections are the shell's to close."""
         if self.store.is_open:
-            for part in (self.topics, self.groups, self.offsets, self.filters, self.delays, self.timers):
+            for part in self.parts:
                 try:
                     part.save_now()
                 except OSError as error:  # a full disk must not keep the others from being saved, nor the store from closing
@@ -256,26 +236,23 @@ class Broker:
     @property
     def saving(self) -> bool:
         """Something is being written in the background; a clean stop waits for that."""
-        parts = (self.topics, self.groups, self.offsets, self.delays, self.filters)
-        return self.store.busy or self.timers.busy or self.admin.keeping or any(part.document.busy for part in parts)
+        return self.store.busy or any(part.busy for part in self.parts)
 
     def _may_drop(self, end: int) -> bool:
         """Every part is asked, so that each begins to move what it needs."""
-        answers = [part.may_drop(end) for part in (self.timers, self.handover, self.transactions)]
+        answers = [part.may_drop(end) for part in self.parts]
         return all(answers)
+
+    def _topic_deleted(self, topic: str) -> None:
+        for part in self.parts:
+            part.topic_deleted(topic)
 
     def _changed(self, values: Mapping[str, Value]) -> None:
         """Settings were changed at run time: what was made from them is made again."""
-        if "broker_permission" in values:
-            self.topics.permission_changed()
-            self.registration.now()
-        if values.keys() & {"default_topic_queue_nums", "auto_create_topic_enable"}:
-            self.topics.defaults_changed()
-        if "broker_fast_failure_enable" in values:
-            self.flow.look()
-        for name, due_now in self._periods.items():
-            if name in values:
-                due_now()
+        names = values.keys()
+        self.store.settings_changed(names)
+        for part in self.parts:
+            part.settings_changed(names)
 
     # Work
 
@@ -290,6 +267,7 @@ class Broker:
         rest: list[Frame] | None = None
         over = steady_ms() >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
         left = iter(frames)
+        hot = self.admission.hot()
         answers = sender.begin(peer)
         frame: Frame | None = None
         try:
@@ -300,7 +278,7 @@ class Broker:
                         head: Any = orjson.loads(header)
                         get = head.get
                         # The hot path, spelled out: a plain JSON send touches no object of ours but its queue.
-                        if head["code"] in HOT and sender.take(get("extFields"), get("opaque"), get("flag"), body, peer.host):
+                        if head["code"] in hot and sender.take(get("extFields"), get("opaque"), get("flag"), body, peer.host):
                             continue
                         command = from_json(head, body)
                     else:
@@ -339,9 +317,8 @@ class Broker:
         self.newcomers.peer = peer
         mark = self.store.log.end
         try:
-            if command.code in SENDS:
-                self.sender.accept(peer, command)
-                return
+            if not attempt:
+                self.admission.check(peer, command)
             handler = self.table.get(command.code)
             result = self._unknown(command) if handler is None else handler(peer, command)
             if result is not None and not isinstance(result, Command):
@@ -474,8 +451,8 @@ class Broker:
 
     def disconnected(self, peer: Peer) -> None:
         self._jobs.pop(peer, None)
-        self.puller.disconnected(peer)
-        self.members.disconnected(peer)
+        for part in self.parts:
+            part.disconnected(peer)
 
     def tick(self, now_ms: int) -> None:
         """What a part stages in its tick is committed at its end, or undone with it: it is nobody else's. When the turn's time is over,

@@ -32,20 +32,22 @@ from zlib import crc32
 
 from roquet.broker.handler import Handler
 from roquet.broker.notices import Notices
+from roquet.broker.part import Part
+from roquet.broker.saving import SavedDocument
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Damaged, Refused, StoreUnavailable
 from roquet.ports import Background, Clock, Peer
 from roquet.settings import BrokerSettings
-from roquet.store.disk import Cold, Disk
+from roquet.store.disk import Cold, Disk, blocking
 from roquet.store.documents import Document
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, delay_level, queue_tag
-from roquet.store.queue import ENTRY, ConsumeQueue
+from roquet.store.queue import ConsumeQueue
 from roquet.store.recovery import first_at_or_after
-from roquet.store.scan import RECORD_MIN
 from roquet.store.store import Store
 from roquet.wire import fastjson
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.layout import BLANK_LENGTH, ENTRY, HOST, QUEUE_ID_MAX, RECORD_MIN
 from roquet.wire.names import HALF_TOPIC, NOT_ALLOWED_SEND_TOPICS, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX, check_topic
 from roquet.wire.record import BadRecord, Record
 
@@ -61,17 +63,16 @@ AHEAD_MAX = 64
 """Records that one trip to the disk fetches at most, when the next is not in memory."""
 READ_MAX = 256
 """Queue entries read at a time."""
-QUEUE_ID_MAX = 65_535
 HOSTS = 0x30
 """Bits of the system flag that say how wide the hosts are; the store sets them itself."""
-BLANK_LENGTH = 0x7FFFFFFF
 SLACK_MS = 1_000
 """A clock that is put right by less than this moves no delivery."""
 
 
-class Delays:
-    """State: `offsets` is the cursor of each level, the next queue offset to deliver; `_due` when that one is due, 0 when not known.
-    `_saving` is a set of cursors that waits for the log to be flushed as far as it vouches for."""
+class Delays(Part):
+    """State: `offsets` is the cursor of each level, the next queue offset to deliver; `_due` when that one is due, 0 when not known."""
+
+    master_only = True
 
     def __init__(
         self,
@@ -100,9 +101,11 @@ class Delays:
         self._due: dict[int, int] = {}
         self._fetching: set[int] = set()  # levels that wait for a read from disk
         self._turn = 0
-        self._unsaved = False
-        self._due_ms = 0
-        self._saving: tuple[bytes, int] | None = None
+        self.saving = SavedDocument(
+            self.document, self._snapshot, background, clock, notices, speaks_of=store,
+            pause=lambda awaited: settings.flush_delay_offset_interval,
+        )  # fmt: skip
+        writer.diversions.append(self.divert)
 
     # Opening
 
@@ -129,10 +132,8 @@ class Delays:
         if self.store.crashed and log_offset is not None:
             self._step_over_delivered(log_offset)
         if self.store.crashed or log_offset is None:
-            try:
-                self.document.save(self.encode())  # what was read back is flushed, so from here on every delivery can be found
-            except OSError as error:
-                self._saved(error)
+            # What was read back is flushed, so from here on every delivery can be found.
+            self.saving.try_now()
 
     def _step_over_delivered(self, log_offset: int) -> None:
         """The saved cursors were true when the log ended at this offset. Every delivery since stands behind it, in its level's
@@ -142,7 +143,7 @@ class Delays:
             level = queue.queue_id + 1
             start = self.offsets[level]
             while self.offsets[level] < queue.visible:
-                entry = waiting_for_disk(partial(queue.entry, self.offsets[level]))
+                entry = blocking(queue.entry, self.offsets[level])
                 record = None if entry is None else self._record(entry[0], entry[1], wait=True)
                 draft = None if record is None else self._draft(record, level)
                 if draft is not None and not behind.take(draft):
@@ -174,15 +175,11 @@ class Delays:
 
     # On the way out
 
-    def due_now(self) -> None:
-        """The interval between saves changed: the next is at the next tick."""
-        self._due_ms = 0
-
     def tick(self, now_ms: int) -> None:
         """Deliver what is due, and save the cursors now and then."""
         if not self.store.refuse_own():
             self._deliver()
-        self._save_when_due(now_ms)
+        self.saving.look()
 
     def _deliver(self) -> None:
         now_ms = self.store.now_ms  # the times of delivery were made from it
@@ -213,7 +210,7 @@ class Delays:
         self.delivered += budget.delivered
         for level, offset in reached.items():
             if offset != self.offsets.get(level, 0):
-                self._unsaved = True
+                self.saving.unsaved = True
             self.offsets[level] = offset
 
     def _queue_count(self) -> int:
@@ -301,7 +298,7 @@ class Delays:
         """Everything of this level before this offset is done with."""
         self.offsets[level] = offset
         self._due[level] = 0
-        self._unsaved = True
+        self.saving.unsaved = True
 
     def _fetch(self, cold: Cold, level: int) -> None:
         self._fetching.add(level)
@@ -317,7 +314,7 @@ class Delays:
             return None
         read = partial(self.store.log.read, position, size)
         try:
-            record = Record.decode(waiting_for_disk(read) if wait else read())
+            record = Record.decode(blocking(read) if wait else read())
             if record.physical_offset != position:
                 raise BadRecord(f"the record there says that it stands at {record.physical_offset}")
         except (LookupError, BadRecord) as error:
@@ -365,30 +362,16 @@ class Delays:
 
     # The file
 
-    def _save_when_due(self, now_ms: int) -> None:
-        if now_ms >= self._due_ms:
-            self._due_ms = now_ms + self.settings.flush_delay_offset_interval
-            if self._unsaved and self._saving is None and not self.store.failed:
-                self._unsaved = False
-                self._saving = self.encode(), self.store.log.written
-        if self._saving is not None and self.store.log.flushed.value >= self._saving[1] and not self.document.busy:
-            data, self._saving = self._saving[0], None
-            self.document.save_later(data, self.background, self._saved)
-
-    def _saved(self, error: Exception | None) -> None:
-        if error is not None:
-            self._unsaved = True
-            self.notices.warn("save delays", f"{self.document.path} could not be written: {error}", self.clock.now_ms())
-        else:
-            self.notices.clear("save delays")
+    @property
+    def busy(self) -> bool:
+        return self.document.busy
 
     def save_now(self) -> None:
-        """At a stop, when no save is under way any more. Blocks until the deliveries are flushed, then saves."""
-        if self.store.failed or not (self._unsaved or self._saving):
-            return
-        self.store.flush_now()
-        self.document.save(self.encode())
-        self._unsaved, self._saving = False, None
+        self.saving.save_now()
+
+    def _snapshot(self) -> Callable[[], bytes]:
+        data = self.encode()
+        return lambda: data
 
     def encode(self) -> bytes:
         """The file: the cursors, and the log's end that they belong to."""
@@ -407,8 +390,7 @@ class Delays:
         """45."""
         return command.reply(body=fastjson.dumps({"offsetTable": self._begun()}))
 
-    def runtime_rows(self) -> Mapping[str, object]:
-        """For 28: how far each level is, and how far it could be."""
+    def metrics(self) -> Mapping[str, object]:
         rows = {}
         for level, offset in sorted(self.offsets.items()):
             queue = self.store.find_queue(SCHEDULE_TOPIC, level - 1)
@@ -460,7 +442,7 @@ class Delivered:
             places = self._places[queue_key] = self._places_of(*queue_key)
         found = self._found.get((*queue_key, size))
         if found is None:
-            records = [Record.decode(waiting_for_disk(partial(self.store.record_at, at)), check_crc=False) for at in places.get(size, [])]
+            records = [Record.decode(blocking(self.store.record_at, at), check_crc=False) for at in places.get(size, [])]
             found = self._found[*queue_key, size] = Counter([identity_of(Draft.of(record)) for record in records])
         identity = identity_of(draft)
         if found[identity] == 0:
@@ -474,7 +456,7 @@ class Delivered:
         queue = self.store.find_queue(topic, queue_id)
         at = 0 if queue is None else first_at_or_after(queue, self.log_offset)
         while queue is not None and at < queue.visible:
-            raw = waiting_for_disk(partial(queue.read, at, min(READ_MAX, queue.visible - at)))
+            raw = blocking(queue.read, at, min(READ_MAX, queue.visible - at))
             if not raw:
                 break
             for position, size, _ in ENTRY.iter_unpack(raw):
@@ -491,16 +473,8 @@ def identity_of(draft: Draft) -> object:
 
 def size_of(draft: Draft) -> int:
     """Bytes of its record."""
-    hosts = len(draft.born_host) + len(draft.store_host or bytes(8))
-    return 75 + hosts + len(draft.topic) + len(draft.body) + len(draft.text().encode())
-
-
-def waiting_for_disk(read: Callable[[], T]) -> T:
-    while True:
-        try:
-            return read()
-        except Cold as cold:
-            cold.fetch()
+    longer = len(draft.born_host) + len(draft.store_host or bytes(HOST)) - 2 * HOST
+    return RECORD_MIN + longer + len(draft.topic) + len(draft.body) + len(draft.text().encode())
 
 
 def parse_offsets(data: bytes) -> tuple[dict[int, int], int | None]:

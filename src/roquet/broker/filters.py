@@ -9,13 +9,14 @@ properties and compare them.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from roquet.broker.bloom import positions, size_of
 from roquet.broker.notices import Notices
+from roquet.broker.part import Part
+from roquet.broker.saving import SavedDocument
 from roquet.errors import Refused
 from roquet.ports import Background, Clock
 from roquet.routing.sql92 import COST_MAX, BadSql, Filter, compiled
@@ -26,8 +27,11 @@ from roquet.store.documents import Document
 from roquet.wire import fastjson
 from roquet.wire.bodies import SubscriptionData
 from roquet.wire.codes import ResponseCode
+from roquet.wire.layout import BODY_AT, FRONTS, HOSTS_V6, MAGIC_V1, SYS_FLAG_AT
 from roquet.wire.names import RETRY_PREFIX
-from roquet.wire.record import MAGIC_V1, SYS_FLAG_AT
+
+if TYPE_CHECKING:
+    from roquet.broker.members import Members
 
 SAVE_MS = 10_000
 STALE_MS = 30_000
@@ -77,10 +81,12 @@ class GroupFilter:
         return self.dead_ms >= self.born_ms
 
 
-class Filters:
+class Filters(Part):
     """State: the same filters by topic and group, and by group and topic; `_size` is the length of their expressions."""
 
-    def __init__(self, settings: BrokerSettings, clock: Clock, disk: Disk, background: Background, notices: Notices) -> None:
+    def __init__(
+        self, members: Members, settings: BrokerSettings, clock: Clock, disk: Disk, background: Background, notices: Notices
+    ) -> None:
         self.settings = settings
         self.clock = clock
         self.background = background
@@ -90,9 +96,13 @@ class Filters:
         self._by_group: dict[str, dict[str, GroupFilter]] = {}
         self._count = 0
         self._size = 0
-        self._unsaved = False
+        self.saving = SavedDocument(
+            self.document, self._snapshot, background, clock, notices, pause=lambda awaited: SAVE_MS, prepare=self._prepare
+        )
         self._stale: dict[GroupFilter, None] = {}
         self._due_ms = clock.steady_ms() + SAVE_MS
+        members.on_heard.append(self.heard)
+        members.on_left.append(self.left)
 
     def open(self) -> None:
         """Load the file. One that nobody can read is begun anew: the next heartbeats bring everything again."""
@@ -132,7 +142,7 @@ class Filters:
             if not filter.is_dead:
                 self._bury(filter, self.clock.now_ms())
 
-    def forget_topic(self, topic: str) -> None:
+    def topic_deleted(self, topic: str) -> None:
         """The topic is deleted. One of that name that comes later is another."""
         for filter in list(self._by_topic.get(topic, {}).values()):
             self._remove(filter)
@@ -185,7 +195,7 @@ class Filters:
 
     def _changed(self, filter: GroupFilter) -> None:
         self._stale[filter] = None
-        self._unsaved = True
+        self.saving.unsaved = True
 
     def _remove(self, filter: GroupFilter) -> None:
         for table, one, other in ((self._by_topic, filter.topic, filter.group), (self._by_group, filter.group, filter.topic)):
@@ -195,7 +205,7 @@ class Filters:
         self._count -= 1
         self._size -= len(filter.expression)
         self._stale.pop(filter, None)
-        self._unsaved = True
+        self.saving.unsaved = True
 
     def _bury(self, filter: GroupFilter, now_ms: int) -> None:
         filter.dead_ms = max(now_ms, filter.born_ms)
@@ -232,15 +242,17 @@ class Filters:
     # The file
 
     def tick(self, now_ms: int) -> None:
-        if self._stale:
-            self._settle(TEXTS_A_TURN)
-        if now_ms < self._due_ms:
-            return
-        self._due_ms = now_ms + SAVE_MS
-        self._clean(self.clock.now_ms())
-        if self._unsaved and not self.document.busy:
-            self._unsaved = bool(self._stale)  # what is not encoded yet goes into the next save
-            self.document.save_later(self._snapshot, self.background, self._saved)
+        if now_ms >= self._due_ms:
+            self._due_ms = now_ms + SAVE_MS
+            self._clean(self.clock.now_ms())
+        self.saving.look()
+
+    def _prepare(self) -> Iterator[None]:
+        stale = list(self._stale)
+        for at in range(0, len(stale), TEXTS_A_TURN):
+            if at:
+                yield
+            self._settle(stale[at : at + TEXTS_A_TURN])
 
     def _clean(self, now_ms: int) -> None:
         oldest_ms = now_ms - self.settings.filter_data_clean_time_span
@@ -250,22 +262,16 @@ class Filters:
         if self._count < FILTERS_MAX and self._size < EXPRESSIONS_MAX // 2:
             self.notices.clear("filters full")
 
-    def _saved(self, error: Exception | None) -> None:
-        if error is not None:
-            self._unsaved = True
-            self.notices.warn("save filters", f"{self.document.path} could not be written: {error}", self.clock.now_ms())
-        else:
-            self.notices.clear("save filters")
+    @property
+    def busy(self) -> bool:
+        return self.document.busy
 
     def save_now(self) -> None:
-        """At a stop, when no save is under way any more. Blocks."""
-        if self._unsaved:
-            self.document.save(self.encode())
-            self._unsaved = False
+        self.saving.save_now()
 
     def encode(self) -> bytes:
         """The file as Java lays it out. What cannot be used is left out: Java would take it for a filter that takes all."""
-        self._settle(len(self._stale))
+        self._settle(list(self._stale))
         return self._snapshot()()
 
     def _snapshot(self) -> Callable[[], bytes]:
@@ -276,11 +282,10 @@ class Filters:
                 topics.append((topic, groups))
         return lambda: encode_file(topics)
 
-    def _settle(self, most: int) -> None:
+    def _settle(self, filters: list[GroupFilter]) -> None:
         k, m = size_of(self.settings.max_error_rate_of_bloom_filter, self.settings.expect_consumer_num_use_filter)
-        for filter in list(itertools.islice(self._stale, most)):
-            del self._stale[filter]
-            if filter.filter is not None:
+        for filter in filters:
+            if self._stale.pop(filter, self) is None and filter.filter is not None:  # not made meanwhile, nor removed
                 value = fastjson.dumps_pretty(to_json(filter, k, m)).replace(b"\n", b"\n\t\t\t\t")
                 filter.text = fastjson.dumps(filter.group) + b":" + value
 
@@ -382,8 +387,8 @@ class RetryJudge:
 
 def properties_at(data: bytes, at: int) -> int:
     """Where the properties begin of the record that begins at `at`; they go up to its end. IndexError when it is none."""
-    hosts = data[at + SYS_FLAG_AT + 3] & 0x30  # each of the two bits: an IPv6 address, 12 bytes longer
-    body_at = at + 88 + ((0, 12, 12, 24)[hosts >> 4] if hosts else 0)
+    hosts = data[at + SYS_FLAG_AT + 3] & HOSTS_V6
+    body_at = at + (FRONTS[hosts].size if hosts else BODY_AT)
     topic_at = body_at + int.from_bytes(data[body_at - 4 : body_at], "big")
     if data[at + 7] == MAGIC_LOW:
         return topic_at + 3 + data[topic_at]

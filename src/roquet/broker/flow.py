@@ -21,8 +21,10 @@ sends is refused, evenly over all who send, until the loop keeps up: early, and 
 from __future__ import annotations
 
 import logging
+from collections.abc import Set as AbstractSet
 
 from roquet.broker.notices import Notices
+from roquet.broker.part import Part
 from roquet.errors import Refused
 from roquet.ports import Clock
 from roquet.settings import BrokerSettings
@@ -38,7 +40,7 @@ SHARE_MAX = 0.9
 """Some sends are always let in: they show when there is room again."""
 
 
-class Flow:
+class Flow(Part):
     """State: what presses now. `pressed` is all that the hot path looks at."""
 
     def __init__(self, store: Store, settings: BrokerSettings, clock: Clock, notices: Notices) -> None:
@@ -57,6 +59,7 @@ class Flow:
         self._late_rounds = 0
         self._stalled_ms = 0
         self._stall_over_ms = 0
+        store.on_slow_write = self.log_was_written
 
     # What the shell and the store tell
 
@@ -81,6 +84,10 @@ class Flow:
 
     def tick(self, now_ms: int) -> None:
         self.look()
+
+    def settings_changed(self, names: AbstractSet[str]) -> None:
+        if "broker_fast_failure_enable" in names:
+            self.look()
 
     def look(self) -> None:
         """See anew whether sends are to be turned away."""
@@ -116,7 +123,7 @@ class Flow:
     def _reason(self, now_ms: int) -> str:
         """Why every send is turned away now; "" when not every one is."""
         settings = self.settings
-        flushing = self.store.flushing_since_ms if self.store.sync_flush else -1
+        flushing = self.store.flushing_since_ms if self.store.log.wants_flush else -1
         if flushing >= 0 and now_ms - flushing >= settings.os_page_cache_busy_time_out_mills:
             return "[REJECTREQUEST]system busy, start flow control for a while"
         if now_ms < self._stall_over_ms:

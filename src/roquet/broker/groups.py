@@ -17,7 +17,8 @@ from roquet.broker.handler import Handler
 from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
-from roquet.broker.saving import Done, Saving, answer_when_saved
+from roquet.broker.part import Part
+from roquet.broker.saving import Done, SavedDocument, answer_when_saved, by_size
 from roquet.errors import Damaged, Refused
 from roquet.ports import Background, Clock, Peer
 from roquet.settings import BrokerSettings
@@ -53,7 +54,7 @@ EXTRAS_MAX = 16 * 1024
 Extras = dict[str, Any]
 
 
-class Groups:
+class Groups(Part):
     """State: `_table`, and `_extras` with what 5.x keeps in a group besides; the document follows in the background."""
 
     def __init__(
@@ -78,7 +79,7 @@ class Groups:
         self._top_extras: Extras = {}
         self.texts = Fragments(lambda name: fastjson.dumps(self.group_json(self._table[name])))
         self.pretty = Fragments(lambda name: indented(self.group_json(self._table[name])))
-        self.saving = Saving(self.document, self._snapshot, lambda: len(self._table), background, clock, notices)
+        self.saving = SavedDocument(self.document, self._snapshot, background, clock, notices, pause=by_size(lambda: len(self._table)))
 
     def load(self) -> None:
         """Read the file. Raises Damaged when there is one that nobody can read."""
@@ -185,10 +186,13 @@ class Groups:
     def tick(self, now_ms: int) -> None:
         self.saving.look()
 
+    @property
+    def busy(self) -> bool:
+        return self.document.busy
+
     def save_now(self) -> None:
         """At a stop, when no save is under way any more. Blocks."""
-        if self.saving.unsaved:
-            self.saving.save_now()
+        self.saving.save_now()
 
     def encode(self) -> bytes:
         """The answer of 201."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from roquet.broker.delay import AHEAD_MAX, BLANK_LENGTH
+from roquet.broker.delay import AHEAD_MAX
+from roquet.broker.part import Part
 from roquet.broker.timers import CANCEL, DUE, MOVES
 from roquet.errors import Refused, StoreUnavailable
 from roquet.store.disk import Cold
-from roquet.store.queue import ENTRY
+from roquet.store.log import MovedOut
+from roquet.wire.layout import BLANK_LENGTH, ENTRY
 from roquet.wire.names import TIMER_TOPIC
 
 if TYPE_CHECKING:
@@ -31,8 +33,10 @@ MOVED_MAX = 250
 """Messages handed over in a tick."""
 
 
-class Handover:
-    """State: below `_below` nothing delayed may be left in the log; below `_free[0]` nothing is, once it is flushed up to `_free[1]`."""
+class Handover(Part):
+    """State: below `_below` nothing delayed may be left in the log."""
+
+    master_only = True
 
     def __init__(self, store: Store, delays: Delays) -> None:
         self.store = store
@@ -40,7 +44,7 @@ class Handover:
         self.moved = 0
         """Since the start."""
         self._below = 0
-        self._free = (0, 0)
+        self._moved = MovedOut(store.log)
         self._stuck: set[int] = set()  # levels with a message that cannot be handed over: it waits for its time, and the file with it
 
     def may_drop(self, end: int) -> bool:
@@ -48,9 +52,7 @@ class Handover:
         if any(self._needs(queue, end) for queue in self.delays.queues()):
             self._below = max(self._below, end)
             return False
-        if end > self._free[0]:
-            self._free = (end, self.store.log.written)
-        return self.store.log.flushed.value >= self._free[1]
+        return self._moved.is_durable(end)
 
     def _needs(self, queue: ConsumeQueue, end: int) -> bool:
         at = max(self.delays.offsets.get(queue.queue_id + 1, 0), queue.first)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 
 from roquet.broker.handler import LARGE, Handler, Portions, elsewhere, portions, reply_with
+from roquet.broker.part import Part
 from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.ports import Clock, Peer
@@ -28,7 +29,7 @@ PIECE = 5_000
 """Queues that are locked, let go or looked at before others may get their turn."""
 
 
-class QueueLocks:
+class QueueLocks(Part):
     """State: group -> queue -> (client id, when it last asked)."""
 
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:

@@ -19,6 +19,7 @@ from roquet.broker.groups import Groups
 from roquet.broker.handler import LARGE, Handler, Portions, elsewhere
 from roquet.broker.newcomers import host_of
 from roquet.broker.notices import Notices
+from roquet.broker.part import Part
 from roquet.broker.topics import Topics
 from roquet.errors import CallTimeout, ConnectFailed, Refused, RoquetError
 from roquet.ports import Clock, Peer
@@ -124,7 +125,7 @@ class ConsumerGroup:
         return next((member for member in self.members.values() if member.client_id == client_id), None)
 
 
-class Members:
+class Members(Part):
     """State: consumer groups and producer groups by name, and by connection the names it is in; calls to clients by connection."""
 
     def __init__(self, groups: Groups, topics: Topics, store: Store, settings: BrokerSettings, clock: Clock, notices: Notices) -> None:

@@ -11,15 +11,15 @@ messages again. What an operator asks for (a clone, a deletion) is answered when
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import orjson
 
 from roquet.broker.handler import Handler
 from roquet.broker.notices import Notices
-from roquet.broker.saving import Done
+from roquet.broker.part import Part
+from roquet.broker.saving import Done, SavedDocument
 from roquet.errors import Damaged, Refused
 from roquet.ports import Background, Clock, Peer
 from roquet.settings import BrokerSettings
@@ -30,9 +30,9 @@ from roquet.wire.bodies import OffsetTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.headers import OffsetResponseHeader, QueryOffsetHeader, UpdateOffsetHeader, decode, encode
+from roquet.wire.layout import QUEUE_ID_MAX
 from roquet.wire.names import GROUP_LENGTH_MAX, check, check_group
 
-QUEUE_ID_MAX = 65_535
 """The largest queue id a topic can have here."""
 ENTRIES_MAX = 5_000_000
 """Queues with progress, over all groups. Far above real use; a client that makes names up does not fill the memory."""
@@ -43,7 +43,7 @@ RETRY_TOPIC_LENGTH_MAX = GROUP_LENGTH_MAX + len("%RETRY%")
 log = logging.getLogger("roquet.broker")
 
 
-class Offsets:
+class Offsets(Part):
     """State: `_table` by "topic@group" and queue; `_texts` is the same as JSON, except for what is in `_dirty`."""
 
     def __init__(
@@ -68,14 +68,12 @@ class Offsets:
         self._entries = 0
         self._texts: dict[str, str] = {}
         self._dirty: dict[str, None] = {}  # in the order of the commits: a set's order differs from run to run
-        self._unsaved = False
-        self._due_ms = 0
-        self._due = False
-        self._settling: list[str] | None = None  # a save is being prepared: what of `_dirty` is still to be made for it
-        # (the texts, how far the log must be flushed first, deleted topics they lack): progress must not be safer than messages
-        self._saving: tuple[list[str], int, set[str]] | None = None
-        self._waiting: list[Done] = []  # for the next save
-        self._told: list[Done] = []  # when the save that is prepared or under way is done
+        self._lacking: set[str] = set()  # deleted topics whose progress the last snapshot does not have
+        # Progress must not be safer than messages.
+        self.saving = SavedDocument(
+            self.document, self._snapshot, background, clock, notices, pause=self._pause, prepare=self._prepare, speaks_of=store,
+            if_failed=True, on_saved=lambda: store.deletions.progress_saved(self._lacking),
+        )  # fmt: skip
 
     def load(self) -> None:
         """Read the file. Raises Damaged when there is one that nobody can read: to start anew would consume everything again."""
@@ -113,7 +111,7 @@ class Offsets:
         if self.store.crashed:
             for topic, deletion in deletions.table.items():
                 if not deletion.progress:
-                    self.remove_topic(topic)
+                    self.topic_deleted(topic)
         else:
             deletions.progress_saved(set(deletions.table))
 
@@ -127,6 +125,7 @@ class Offsets:
             queues = self._new(key, group, topic, queue_id, offset)
         queues[queue_id] = offset
         self._dirty[key] = None
+        self.saving.unsaved = True
 
     def _new(self, key: str, group: str, topic: str, queue_id: int, offset: int) -> dict[int, int]:
         """The table that takes a queue's first offset."""
@@ -175,7 +174,7 @@ class Offsets:
     def remove_group(self, group: str) -> None:
         self._remove([key for key in self._table if key.endswith("@" + group)])
 
-    def remove_topic(self, topic: str) -> None:
+    def topic_deleted(self, topic: str) -> None:
         """The topic is gone. If it comes again its offsets count from 0, and old ones would point past its end."""
         self._remove([key for key in self._table if key.startswith(topic + "@")])
 
@@ -184,86 +183,41 @@ class Offsets:
             self._entries -= len(self._table.pop(key))
             self._texts.pop(key, None)
             self._dirty.pop(key, None)
-            self._unsaved = True
+            self.saving.unsaved = True
 
     # The file
 
     def saved(self, done: Done) -> None:
         """Call `done` when everything up to now is on disk, or with what went wrong."""
-        self._waiting.append(done)
-        self._step()
-
-    def due_now(self) -> None:
-        """The interval between saves changed: the next is at the next tick."""
-        self._due_ms = 0
+        self.saving.when_saved(done)
 
     def tick(self, now_ms: int) -> None:
-        if now_ms >= self._due_ms:
-            self._due_ms = now_ms + self.settings.flush_consumer_offset_interval
-            self._due = True
-        self._step()
+        self.saving.look()
 
-    def _step(self) -> None:
-        if (self._due or self._waiting) and self._settling is None and self._saving is None and not self.document.busy:
-            self._due = False
-            self._begin()
-        if self._settling is not None:
-            self._settle_some(TEXTS_A_TURN)
-        if self._saving is not None and not self.document.busy:
-            texts, end, deleted = self._saving
-            if self.store.log.flushed.value >= end or self.store.failed:
-                self._saving = None
-                self.document.save_later(lambda: lambda: encode_pretty(texts), self.background, partial(self._was_saved, deleted))
+    def _pause(self, awaited: bool) -> int:
+        return 0 if awaited else self.settings.flush_consumer_offset_interval
 
-    def _begin(self) -> None:
-        if self._dirty or self._unsaved:
-            self._settling, self._unsaved = list(self._dirty), False
-            self._told, self._waiting = self._waiting, []
-        else:
-            self._tell(self._take_waiting(), None)
-
-    def _settle_some(self, most: int) -> None:
+    def _prepare(self) -> Iterator[None]:
         """What is committed while the portions are made counts too, or goes into the next save: each offset stands for itself."""
-        assert self._settling is not None
-        self._make(self._settling[:most])
-        del self._settling[:most]
-        if not self._settling:
-            self._settling = None
-            self._saving = list(self._texts.values()), self.store.log.written, set(self.store.deletions.table)
+        keys = list(self._dirty)
+        for at in range(0, len(keys), TEXTS_A_TURN):
+            if at:
+                yield
+            self._make(keys[at : at + TEXTS_A_TURN])
 
-    def _was_saved(self, deleted: set[str], error: Exception | None) -> None:
-        if error is None:
-            self.store.deletions.progress_saved(deleted)
-        if error is not None:
-            self._unsaved = True
-            self.notices.warn("save offsets", f"{self.document.path} could not be written: {error}", self.clock.now_ms())
-        else:
-            self.notices.clear("save offsets")
-        told, self._told = self._told, []
-        self._tell(told, error)
+    def _snapshot(self) -> Callable[[], bytes]:
+        texts, self._lacking = list(self._texts.values()), set(self.store.deletions.table)
+        return lambda: encode_pretty(texts)
 
-    def _take_waiting(self) -> list[Done]:
-        waiting, self._waiting = self._waiting, []
-        return waiting
-
-    @staticmethod
-    def _tell(dones: list[Done], error: Exception | None) -> None:
-        for done in dones:
-            done(error)
+    @property
+    def busy(self) -> bool:
+        return self.document.busy
 
     def save_now(self) -> None:
-        """At a stop, when no save is under way any more. Blocks."""
-        if self._dirty or self._unsaved or self._settling is not None or self._saving is not None:
-            if not self.store.failed:
-                with contextlib.suppress(OSError):  # then the store has failed, and says so
-                    self.store.flush_now()
-            self._make(list(self._dirty))
-            self.document.save(encode_pretty(list(self._texts.values())))
-            self._unsaved, self._settling, self._saving = False, None, None
+        self.saving.save_now()
 
     def encode(self) -> bytes:
         """The answer of 43."""
-        self._unsaved = bool(self._dirty) or self._unsaved
         self._make(list(self._dirty))
         return ('{"offsetTable":{' + ",".join([text + "}" for text in self._texts.values()]) + "}}").encode()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,10 +17,12 @@ from functools import partial
 
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
 from roquet.broker.groups import Groups
+from roquet.broker.handler import Handler
 from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
+from roquet.broker.part import Part
 from roquet.broker.scans import BUSY_BYTES, PROBED, Records, Scan, collect, likely_count
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
@@ -31,14 +32,13 @@ from roquet.routing.subscription import BadExpression, TagFilter, is_tag_type, s
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
 from roquet.store.mending import Odd
-from roquet.store.queue import ENTRY, ENTRY_SIZE, ConsumeQueue
-from roquet.store.scan import RECORD_MIN
+from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import headers
-from roquet.wire.codes import Perm, PullFlag, ResponseCode
+from roquet.wire.codes import Perm, PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
+from roquet.wire.layout import BLANK_LENGTH, ENTRY, MAGIC_V1, MAGIC_V2, RECORD_FRONT, RECORD_MIN
 from roquet.wire.names import OFFSET_MOVED_TOPIC
-from roquet.wire.record import MAGIC_V1, MAGIC_V2
 
 log = logging.getLogger("roquet.broker")
 
@@ -55,10 +55,8 @@ WORK_MAX = 40_000
 """Terms of an SQL filter times entries that one pull judges at most: an expensive filter sees fewer of them."""
 AHEAD_MAX = 64
 """Reads that one trip to the disk makes at most, for an answer whose first message is not in memory."""
-BLANK_LENGTH = 0x7FFFFFFF
 """Of an entry that stands for a message that is gone."""
 # size, magic, queue offset of a record
-RECORD_FRONT = struct.Struct(">iI12xq")
 RECORD_EXTRA = 1 << 26
 """A record may be so much longer than the largest message of today: the limit may have been higher once."""
 Wanted = tuple[int, int, int]
@@ -129,7 +127,7 @@ class Pull:
     """Set when the reader asked for a large answer."""
 
 
-class Puller:
+class Puller(Part):
     """State: the parked pulls, and the scans that must wait for the next tick; everything else is looked up."""
 
     def __init__(
@@ -603,6 +601,9 @@ class Puller:
         for pull in pulls[:WAKES_MAX]:
             self._again(pull, None, 0)
         self._woken_later.extend(pulls[WAKES_MAX:])
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.PULL_MESSAGE: self.handle, RequestCode.LITE_PULL_MESSAGE: self.handle}
 
     def disconnected(self, peer: Peer) -> None:
         for pull in self.parking.drop_peer(peer):

@@ -6,6 +6,7 @@ A queue that does not exist answers as an empty one, as upstream's does.
 from __future__ import annotations
 
 from roquet.broker.handler import Handler
+from roquet.broker.part import Part
 from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.settings import MIB, BrokerSettings
@@ -29,7 +30,7 @@ ANSWER_MAX = 15 * MIB
 """Bytes of records in one answer: a frame holds 16 MiB, and clients close the connection on a longer one."""
 
 
-class Queries:
+class Queries(Part):
     """No state of its own."""
 
     def __init__(self, store: Store, settings: BrokerSettings) -> None:

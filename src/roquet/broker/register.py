@@ -19,10 +19,12 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from roquet.broker.notices import Notices
+from roquet.broker.part import Part
 from roquet.broker.topics import Topic, Topics, encode_table
 from roquet.errors import Refused, RoquetError
 from roquet.ports import Background, Caller, Clock
@@ -65,7 +67,7 @@ class Server:
     """When another's address was seen last."""
 
 
-class Registration:
+class Registration(Part):
     """State: one `Server` for each name server, and when the next round and the next look are due."""
 
     def __init__(
@@ -84,6 +86,7 @@ class Registration:
         self._due_ms: int | None = None
         self._look_ms = clock.steady_ms() + LOOK_MS
         self._servers: dict[str, Server] = {}
+        topics.changed = self.tell
 
     @property
     def name_servers(self) -> list[str]:
@@ -94,9 +97,14 @@ class Registration:
         """Name server -> what went wrong at the last try."""
         return {server.address: server.trouble for server in self._servers.values() if server.trouble}
 
-    def due_now(self) -> None:
-        """The interval between registrations changed: the next is at the next tick."""
-        self._due_ms = 0
+    def settings_changed(self, names: AbstractSet[str]) -> None:
+        if "register_name_server_period" in names:
+            self._due_ms = 0  # a new interval begins at once, and not when the old one, which may be long, is over
+        if "broker_permission" in names:
+            self.now()
+
+    def listening(self, address: str, ha_address: str) -> None:
+        self.address, self.ha_address = address, ha_address
 
     def tick(self, now_ms: int) -> None:
         if not self.address or self.stopped:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from roquet.broker.handler import Handler
 from roquet.broker.members import Members
+from roquet.broker.part import Part
 from roquet.broker.send import KEPT_FLAGS, Sender, too_large
 from roquet.errors import Refused, RoquetError
 from roquet.message import Property, host_text
@@ -27,7 +28,7 @@ NOT_STORED = "0"
 """The message id of a reply that was only passed on: clients cannot do without one."""
 
 
-class Replies:
+class Replies(Part):
     """Holds no state: who waits for whom is in the clients and in `Members`."""
 
     def __init__(self, store: Store, sender: Sender, members: Members, settings: BrokerSettings, clock: Clock) -> None:

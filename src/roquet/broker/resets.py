@@ -14,6 +14,7 @@ from itertools import islice
 from roquet.broker.handler import LARGE_ROWS, Handler, Portions, elsewhere, portions
 from roquet.broker.members import ConsumerGroup, Member, Members
 from roquet.broker.offsets import Offsets
+from roquet.broker.part import Part
 from roquet.broker.saving import answer_when_saved
 from roquet.broker.topics import Topic, Topics
 from roquet.errors import Refused, RoquetError
@@ -46,7 +47,7 @@ LOGGED_MAX = 64
 NO_CORRECTION = (1 << 63) - 1
 
 
-class Resets:
+class Resets(Part):
     """Holds no state."""
 
     def __init__(self, store: Store, topics: Topics, offsets: Offsets, members: Members, settings: BrokerSettings) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from roquet.broker.delay import HOSTS, Delays
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler
+from roquet.broker.part import Part
 from roquet.broker.send import Sender
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic, Topics
@@ -43,7 +44,7 @@ DEAD_LETTER_QUEUES = 1
 FAQ = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
 
-class Retries:
+class Retries(Part):
     """No state of its own: everything is in the log."""
 
     def __init__(
@@ -67,6 +68,7 @@ class Retries:
         self.stats = stats
         self.settings = settings
         self.random = random
+        sender.on_retry_topic = self.on_send
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}

@@ -1,17 +1,21 @@
 """When a table of the broker's is written to its document.
 
-What somebody waits for is written at once, what came about on the way (a topic made by a send) at most once a second. One
-save is under way at a time; all that changes meanwhile shares the next one. A save that failed is tried again until it
-succeeds: the change stays in memory, and whoever waited for it is told that it is not on disk.
+What somebody waits for is written at once, the rest now and then. One save is under way at a time; all that changes meanwhile shares
+the next one. A save that failed is tried again until it succeeds: the change stays in memory, and whoever waited for it is told that it
+is not on disk.
+
+    changed ──> prepared, some a tick ──> snapshot ──> the log is durable as far as the snapshot speaks of it ──> written
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 from roquet.broker.notices import Notices
 from roquet.ports import Background, Clock, Peer
 from roquet.store.documents import Document, Snapshot
+from roquet.store.store import Store
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 
@@ -23,22 +27,65 @@ keep the disk busy. 10,000 topics are written every 50 ms at most, 100 whenever 
 Done = Callable[[Exception | None], None]
 
 
-class Saving:
-    """State: whether the document is behind, who waits for it, and when the last save began."""
+def by_size(size: Callable[[], int]) -> Callable[[bool], int]:
+    """The pause of a table with so many members."""
+    return lambda awaited: size() // MEMBERS_A_MS if awaited else SAVE_EVERY_MS
+
+
+def nothing_to_prepare() -> Iterator[None]:
+    return iter(())
+
+
+class SavedDocument:
+    """State: whether the document is behind, who waits for it, when the last save began and how far it is."""
 
     def __init__(
-        self, document: Document, snapshot: Snapshot, size: Callable[[], int], background: Background, clock: Clock, notices: Notices
+        self,
+        document: Document,
+        snapshot: Snapshot,
+        background: Background,
+        clock: Clock,
+        notices: Notices,
+        *,
+        pause: Callable[[bool], int],
+        prepare: Callable[[], Iterator[None]] = nothing_to_prepare,
+        speaks_of: Store | None = None,
+        if_failed: bool = False,
+        on_saved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`snapshot` is called when a save begins; what it returns makes the bytes, in another thread. `size`: members of the table."""
+        """`snapshot` is called when a save begins; what it returns makes the bytes, in another thread.
+
+        `pause`: ms from the beginning of one save to that of the next, given whether somebody waits for it.
+        `prepare`: work before the snapshot; it yields after each portion, and the next follows with the next tick.
+        `speaks_of`: the table tells of messages of this store. They must be durable before it is: what they are told to be, they are
+        after a crash too. `if_failed`: it is written all the same once the store has failed, and nothing becomes durable any more.
+        `on_saved`: the last snapshot is on disk.
+        """
         self.document = document
         self.snapshot = snapshot
-        self.size = size
         self.background = background
         self.clock = clock
         self.notices = notices
+        self.pause = pause
+        self.prepare = prepare
+        self.store = speaks_of
+        self.if_failed = if_failed
+        self.on_saved = on_saved
         self.unsaved = False
-        self._waiting: list[Done] = []
         self._began_ms: int | None = None
+        self._preparing: Iterator[None] | None = None
+        self._ready: tuple[Callable[[], bytes], int] | None = None
+        self._waiting: list[Done] = []  # for the next save
+        self._told: list[Done] = []  # of the save under way
+
+    @property
+    def busy(self) -> bool:
+        """Bytes are being written."""
+        return self.document.busy
+
+    @property
+    def _under_way(self) -> bool:
+        return self._preparing is not None or self._ready is not None or self.document.busy
 
     def changed(self, done: Done | None = None) -> None:
         """`done` is called when this change is on disk, or with what went wrong."""
@@ -47,35 +94,88 @@ class Saving:
             self._waiting.append(done)
         self.look()
 
+    def when_saved(self, done: Done) -> None:
+        """`done` is called when everything up to now is on disk, or with what went wrong."""
+        if self.unsaved:
+            self._waiting.append(done)
+            self.look()
+        elif self._under_way:
+            self._told.append(done)
+        else:
+            done(None)
+
     def look(self) -> None:
-        """Begin a save if one is due. Called after every change, after every save, and by `tick`."""
-        if not self.unsaved or self.document.busy:
-            return
-        gap_ms = self.size() // MEMBERS_A_MS if self._waiting else SAVE_EVERY_MS
+        """Go on. Called after every change, after every save, and by `tick`."""
+        if self.unsaved and not self._under_way:
+            self._begin_when_due()
+        if self._preparing is not None:
+            self._prepare_some(self._preparing)
+        if self._ready is not None:
+            self._write_when_durable(*self._ready)
+
+    def _begin_when_due(self) -> None:
         now_ms = self.clock.steady_ms()
-        if self._began_ms is not None and now_ms < self._began_ms + gap_ms:
+        if self._began_ms is not None and now_ms < self._began_ms + self.pause(bool(self._waiting)):
+            return
+        if self.store is not None and self.store.failed and not self.if_failed:
             return
         self._began_ms = now_ms
         self.unsaved = False
-        dones, self._waiting = self._waiting, []
+        self._told, self._waiting = self._waiting, []
+        self._preparing = self.prepare()
 
-        def saved(error: Exception | None) -> None:
-            key = f"save {self.document.path}"
-            if error is None:
-                self.notices.clear(key)
-            else:
-                self.unsaved = True
-                self.notices.warn(key, f"{self.document.path} could not be written: {error}. It is tried again.", self.clock.now_ms())
-            for done in dones:
-                done(error)
-            self.look()
+    def _prepare_some(self, preparing: Iterator[None]) -> None:
+        """What changes while the portions are made is in them or in the next save."""
+        if next(preparing, self) is self:
+            self._preparing = None
+            self._ready = self.snapshot(), 0 if self.store is None else self.store.log.written
 
-        self.document.save_later(self.snapshot, self.background, saved)
+    def _write_when_durable(self, encode: Callable[[], bytes], mark: int) -> None:
+        if self.store is not None and self.store.log.durable < mark and not (self.if_failed and self.store.failed):
+            return
+        self._ready = None
+        self.document.save_later(lambda: encode, self.background, self._saved)
+
+    def _saved(self, error: Exception | None) -> None:
+        self._note(error)
+        told, self._told = self._told, []
+        for done in told:
+            done(error)
+        self.look()
+
+    def _note(self, error: Exception | None) -> None:
+        key = f"save {self.document.path}"
+        if error is None:
+            self.notices.clear(key)
+            self.on_saved()
+        else:
+            self.unsaved = True
+            self.notices.warn(key, f"{self.document.path} could not be written: {error}. It is tried again.", self.clock.now_ms())
+
+    def try_now(self) -> None:
+        """At a start, when all that it speaks of is durable. Blocks; what goes wrong is said, and tried again."""
+        try:
+            self.document.save(self.snapshot()())
+        except OSError as error:
+            self._note(error)
 
     def save_now(self) -> None:
-        """At a stop, when no save is under way any more. Blocks. Raises OSError."""
+        """At a stop, when nothing is being written any more. Blocks. Raises OSError."""
+        if not (self.unsaved or self._under_way):
+            return
+        if self.store is not None:
+            if self.store.failed and not self.if_failed:
+                return
+            if not self.store.failed:
+                with contextlib.suppress(OSError):  # then the store has failed, and says so
+                    self.store.flush_now()
+                if self.store.failed and not self.if_failed:
+                    return
+        for _ in self.prepare():
+            pass
         self.document.save(self.snapshot()())
-        self.unsaved = False
+        self.on_saved()
+        self.unsaved, self._preparing, self._ready = False, None, None
 
 
 def answer_when_saved(peer: Peer, command: Command, reply: Command | None = None) -> Done:

@@ -26,12 +26,11 @@ import numpy.typing as npt
 
 from roquet.errors import Refused
 from roquet.store.disk import Cold
-from roquet.store.log import CommitLog
+from roquet.store.log import Log
 from roquet.store.mending import Odd
-from roquet.store.queue import ENTRIES
 from roquet.wire.codes import ResponseCode
 from roquet.wire.frame import FRAME_SIZE_MAX
-from roquet.wire.record import MAGIC_V1, MAGIC_V2, SMALLEST
+from roquet.wire.layout import BLANK_LENGTH, ENTRIES, MAGIC_AT, MAGIC_V1, MAGIC_V2, OFFSET_AT, QUEUE_OFFSET_AT, RECORD_MIN
 
 Numbers = npt.NDArray[np.int64]
 
@@ -51,10 +50,16 @@ BUSY_BYTES = 256 * 1024
 """Of an answer while messages are sent to this broker: some 0.3 ms, about as long as a read full of sends."""
 HEAD_ROOM = 512
 """Before the records of an answer: for its header, which has about 250 bytes."""
-FRONT = np.dtype({"names": ["size", "magic", "number"], "formats": [">i4", ">u4", ">i8"], "offsets": [0, 4, 20], "itemsize": 28})
+FRONT = np.dtype(
+    {
+        "names": ["size", "magic", "number"],
+        "formats": [">i4", ">u4", ">i8"],
+        "offsets": [0, MAGIC_AT, QUEUE_OFFSET_AT],
+        "itemsize": OFFSET_AT,
+    }
+)
 FRONT_BYTES = f"V{FRONT.itemsize}"
 """What tells of a record that it is the one its entry means; gathered as bytes, which costs a tenth."""
-BLANK_SIZE = 0x7FFFFFFF
 """Of an entry that stands for a message that is gone."""
 
 
@@ -88,7 +93,7 @@ class Scan:
     def entries_max(self, offset: int, end: int, *, filtered: bool) -> int:
         """How many entries to look at, of those before `end`."""
         stop = end if self.stop is None else min(self.stop, end)
-        return min(FILTERED_MAX if filtered else min(ENTRIES_MAX, self.bytes_max // SMALLEST + 1), stop - offset)
+        return min(FILTERED_MAX if filtered else min(ENTRIES_MAX, self.bytes_max // RECORD_MIN + 1), stop - offset)
 
 
 def whole_number(text: str) -> int | None:
@@ -127,12 +132,12 @@ def likely_count(raw: bytes, bytes_max: int, count_max: int) -> int:
     """How many entries to look at, going by the first ones: a third more than would fill the answer if all were like these. If those
     that follow are smaller, the answer is not quite full; nothing else depends on it."""
     sizes = np.frombuffer(raw, ENTRIES)["size"]
-    sizes = sizes[(sizes < BLANK_SIZE) & (sizes > 0)]
+    sizes = sizes[(sizes < BLANK_LENGTH) & (sizes > 0)]
     mean = int(sizes.sum(dtype=np.int64)) // max(1, len(sizes))
     return min(count_max, bytes_max * 4 // (3 * mean) + PROBED) if mean else count_max
 
 
-def collect(log: CommitLog, raw: bytes, codes: Collection[int] | None, bytes_max: int, first: int) -> Records:
+def collect(log: Log, raw: bytes, codes: Collection[int] | None, bytes_max: int, first: int) -> Records:
     """The records of these queue entries, as many as one answer may hold; the first whatever its size.
 
     `codes`: tag hashes that are wanted, None for all. Stops before what must be read from disk, and raises Cold when that is
@@ -140,9 +145,9 @@ def collect(log: CommitLog, raw: bytes, codes: Collection[int] | None, bytes_max
     """
     entries = np.frombuffer(raw, ENTRIES)
     offsets, sizes = entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
-    if (sizes < SMALLEST).any() or not in_a_row(offsets, sizes, log):
+    if (sizes < RECORD_MIN).any() or not in_a_row(offsets, sizes, log):
         raise Odd
-    keep = (offsets >= log.start) & (sizes < BLANK_SIZE)
+    keep = (offsets >= log.start) & (sizes < BLANK_LENGTH)
     if codes is not None:
         # Java narrows the stored 64 bits to 32 before it looks.
         keep &= np.isin(entries["tag"] & 0xFFFFFFFF, [code & 0xFFFFFFFF for code in codes])
@@ -176,10 +181,10 @@ def collect(log: CommitLog, raw: bytes, codes: Collection[int] | None, bytes_max
     return Records(room, sizes[:at], end - HEAD_ROOM, judged)
 
 
-def in_a_row(offsets: Numbers, sizes: Numbers, log: CommitLog) -> bool:
+def in_a_row(offsets: Numbers, sizes: Numbers, log: Log) -> bool:
     """Do these records stand one behind the other in the log, each in one file?"""
-    if (sizes == BLANK_SIZE).any():
-        there = sizes != BLANK_SIZE
+    if (sizes == BLANK_LENGTH).any():
+        there = sizes != BLANK_LENGTH
         offsets, sizes = offsets[there], sizes[there]
     if not len(offsets):
         return True

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roquet.broker.flow import Flow
+from roquet.broker.handler import Handler
+from roquet.broker.part import Part
 from roquet.broker.topics import Topic, Topics
 from roquet.broker.writer import Diversion, Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
@@ -23,14 +25,14 @@ from roquet.settings import BrokerSettings
 from roquet.store.batch import Batch, Longs
 from roquet.store.fanout import KEYS_MAX, index_keys, property_of, tag_hash
 from roquet.store.queue import ConsumeQueue
-from roquet.store.storable import PROPERTIES_MAX
 from roquet.store.store import Message as BatchedMessage
 from roquet.store.store import Store
 from roquet.store.texts import Texts
 from roquet.wire import headers
-from roquet.wire.batch import Part, batch_columns, split_batch
+from roquet.wire.batch import InnerMessage, batch_columns, split_batch
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
+from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ SPECIAL = frozenset(
 NOTHING_ASKED = ("0", "false")
 """Values with which they ask for nothing."""
 
+REFUSED = frozenset(("INNER_MULTI_DISPATCH",))
+"""Those that no part of this broker serves: refused, not silently ignored."""
+SENDS = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 SPECIAL_MARKS = [name + "\x01" for name in SPECIAL]
 SPECIAL_BYTES = [mark.encode() for mark in SPECIAL_MARKS]
 SEPARATOR = 2
@@ -100,15 +105,13 @@ NOBODY = Answers(None)
 """Between batches."""
 
 
-class Sender:
+class Sender(Part):
     """State: `_answers` belong to the batch of frames under way."""
 
     def __init__(self, store: Store, topics: Topics, writer: Writer, flow: Flow, settings: BrokerSettings, random: Random) -> None:
         self.store = store
         self.flow = flow
         self.writer = writer
-        self.refused = set(SPECIAL)
-        """Those that no part of this broker serves: refused, not silently ignored. A part that does takes its own out."""
         self.diversions: list[Diversion] = []
         """For what clients send, before the writer's own: a transactional message is one only while it is sent."""
         self.recall_handle: Callable[[Draft], str | None] = lambda draft: None
@@ -127,10 +130,13 @@ class Sender:
         """Property texts seen before that are more than kept: a tag -> its hash. They repeat with every message."""
         self._host_id = ""
         self._id = self._answer_back = b""
-        self.store_host_changed()
+        self._write_host()
 
-    def store_host_changed(self) -> None:
+    def listening(self, address: str, ha_address: str) -> None:
         """The listening port became known: message ids carry it."""
+        self._write_host()
+
+    def _write_host(self) -> None:
         self._host_id = self.store.store_host.hex().upper()
         self._id = self._host_id.encode() + b"%016X"
         trace_on = b"true" if self.settings.trace_on else b"false"
@@ -150,7 +156,6 @@ class Sender:
                 flag or fields["j"] != "0" or sys_flag & ~KEPT_FLAGS or not 0 <= born_ms < 1 << 63
                 or type(opaque) is not int or not -0x80000000 <= opaque <= 0x7FFFFFFF
                 or len(body) > self.settings.max_message_size
-                or self.store.failed or self.store.full or self.flow.pressed
             ):  # fmt: skip
                 return False
             if fields["m"] != "false":
@@ -252,7 +257,7 @@ class Sender:
             return self._usual_suffix
         return "\x02" + "\x02".join([item for item in header_properties.split("\x02") if "\x01" in item] + [self.cluster_property])
 
-    def _messages(self, parts: list[Part], suffix: str) -> list[BatchedMessage]:
+    def _messages(self, parts: list[InnerMessage], suffix: str) -> list[BatchedMessage]:
         """The messages of a batch, checked and ready to store. Raises Refused, and then none is stored.
 
         A name that stands in a message and in `suffix` has the latter's value, as in Java's map; but a message keeps its own
@@ -302,7 +307,6 @@ class Sender:
         """The queue that this send names, made if its topic may be made. Raises Refused."""
         topic = self._topic_for(header, peer)
         queue_id = self._queue_for(header, topic, peer)
-        self.flow.check()
         why = self.store.refuse_writes()
         if why:
             raise self.not_stored(why)
@@ -389,7 +393,7 @@ class Sender:
             name, separator, value = item.partition("\x01")
             if not separator or not value:
                 continue
-            if name in self.refused and value not in NOTHING_ASKED:
+            if name in REFUSED and value not in NOTHING_ASKED:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"this broker does not yet serve messages with property {name}={value[:64]}")
             kept[name] = value
         kept["CLUSTER"] = self.settings.broker_cluster_name
@@ -400,8 +404,10 @@ class Sender:
         self.failed += count
         return unavailable(why)
 
-    def runtime_rows(self) -> dict[str, object]:
-        """For the answer of 28."""
+    def handlers(self) -> dict[int, Handler]:
+        return dict.fromkeys(SENDS, self.accept)
+
+    def metrics(self) -> dict[str, object]:
         return {
             "putMessageFailedTimes": self.failed,
             "sendThreadPoolQueueSize": self.flow.waiting,
@@ -436,23 +442,31 @@ class Sender:
             refusal = self.not_stored(str(error), len(plain) + len(sent) + len(no_wait))
             self._answer(peer, plain, sent + no_wait, refusal.code, refusal.remark)
             return
-        if self.store.sync_flush and (plain or sent):
+        log_ = self.store.log
+        target = log_.written
+        if log_.safe < target and (plain or sent):
             deadline_ms = self.store.steady_ms + self.settings.sync_flush_timeout
 
             flow, count = self.flow, len(plain) + len(sent)
             flow.waiting += count
 
-            def flushed(reached: bool) -> None:
+            def safe(reached: bool) -> None:
                 flow.waiting -= count
                 if reached:
                     self._answer(peer, plain, sent)
                 else:
-                    self._answer(peer, plain, sent, ResponseCode.FLUSH_DISK_TIMEOUT, "the message is written, its fsync is not confirmed")
+                    self._answer(peer, plain, sent, *self._not_safe(target))
 
-            self.store.log.flushed.when_reached(self.store.log.written, deadline_ms, flushed)
+            log_.when_safe(target, deadline_ms, safe)
             self._answer(peer, [], no_wait)
         elif answers:
             self._answer(peer, plain, sent + no_wait)
+
+    def _not_safe(self, target: int) -> tuple[int, str]:
+        """What is missing of what was promised for messages up to here."""
+        if self.store.log.flushed < target:
+            return ResponseCode.FLUSH_DISK_TIMEOUT, "the message is written, its fsync is not confirmed"
+        return ResponseCode.FLUSH_SLAVE_TIMEOUT, "the message is on this disk, no other node has confirmed it"
 
     def abandon(self, answers: Answers, why: str) -> None:
         """Something went wrong that nobody foresaw: nothing of what was staged happens, and everybody who waits is told."""

@@ -15,8 +15,10 @@ from datetime import date, datetime
 from itertools import islice
 
 from roquet.broker.handler import Handler
+from roquet.broker.part import Part
 from roquet.errors import Refused
 from roquet.ports import Clock, Peer
+from roquet.store.store import Store
 from roquet.wire import fastjson
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
@@ -94,10 +96,13 @@ Totals = tuple[int, int, int, int, int]
 """(steady time, messages put, messages got, pulls that found some, pulls that found none)."""
 
 
-class Stats:
+class Stats(Part):
     """State: `_puts` by topic, `_gets` by "topic@group"; the totals are plain attributes that others may read."""
 
-    def __init__(self, clock: Clock, cluster: str) -> None:
+    def __init__(self, clock: Clock, cluster: str, store: Store | None = None) -> None:
+        """`store`: whose messages are counted; None: those of nobody."""
+        if store is not None:
+            store.on_counted = self.put
         self.clock = clock
         self.cluster = cluster
         self.started_ms = clock.now_ms()
@@ -223,7 +228,7 @@ class Stats:
                 for key in [key for key, row in rows.items() if not row.day.samples and row.day.last == row.reading()]:
                     del rows[key]
 
-    def forget_topic(self, topic: str) -> None:
+    def topic_deleted(self, topic: str) -> None:
         """The topic was deleted."""
         self._puts.pop(topic, None)
         for rows in (self._gets, self._backs):

@@ -35,17 +35,19 @@ from typing import Any
 import numpy as np
 
 from roquet.broker.handler import Handler
+from roquet.broker.part import Part
+from roquet.broker.send import Sender
 from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused, StoreUnavailable, Unstorable
 from roquet.ports import Background, Peer
 from roquet.settings import BrokerSettings
-from roquet.store.disk import Cold, Disk
+from roquet.store.disk import Cold, Disk, blocking
 from roquet.store.documents import Document
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK
-from roquet.store.queue import ENTRIES, ConsumeQueue
-from roquet.store.scan import RECORD_MIN
-from roquet.store.storable import PROPERTIES_MAX, check_place
+from roquet.store.log import MovedOut
+from roquet.store.queue import ConsumeQueue
+from roquet.store.storable import check_place
 from roquet.store.store import Store
 from roquet.store.timers import (
     GONE,
@@ -66,6 +68,7 @@ from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.headers import RecallMessageHeader, decode
 from roquet.wire.ids import parse_offset_message_id
+from roquet.wire.layout import ENTRIES, PROPERTIES_MAX, RECORD_MIN
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, TIMER_TOPIC, check_topic
 from roquet.wire.record import BadRecord, Record, decode_properties
 
@@ -115,12 +118,14 @@ Found = tuple[int, int, Record]
 """(due, offset, record) of a pending timer."""
 
 
-class Timers:
+class Timers(Part):
     """State: `mark` and `followed` say how much has happened; `files` hold what is pending, `window` those of them due before
     `horizon`, less the ones in `_dead`. `_batch` was taken from the window and is being fired.
 
     `_asked` and `_moving` are cancellations and moves that were put and not followed yet: until then they count by these.
     """
+
+    master_only = True
 
     def __init__(
         self,
@@ -131,16 +136,17 @@ class Timers:
         disk: Disk,
         background: Background,
         fetch: Callable[[Cold, Callable[[], None]], None],
-        answer_when_stored: Callable[[Command, str], None],
+        sender: Sender,
     ) -> None:
-        """`answer_when_stored` answers a request with a message id, when what was put for it is as safe as a send's."""
         self.store = store
         self.topics = topics
         self.writer = writer
         self.settings = settings
         self.background = background
         self.fetch = fetch
-        self.answer_when_stored = answer_when_stored
+        self.answer_when_stored = sender.answer_when_stored
+        sender.recall_handle = self.recall_handle
+        writer.diversions.append(self.divert)
         root = f"{settings.store_path_root_dir}/timers"
         self.files = TimerFiles(disk, root)
         self.document = Document(disk, f"{root}/checkpoint.json")
@@ -160,7 +166,7 @@ class Timers:
         self._reading = False
         self._warmed = 0
         self._move_below = 0
-        self._free = (0, 0)  # below this log offset nothing is pending, once the log is flushed up to that one
+        self._moved = MovedOut(store.log)
         self._movable = NO_ROWS
         self._gone_since: set[int] = set()  # taken back since the search for those to be moved began
         self._finish_move: Callable[[], None] = lambda: None
@@ -199,8 +205,8 @@ class Timers:
                 log.warning("%s %s: the timers are derived from the log again", self.document.path, what)
             self.files.clear()
             self.followed = queue.first
-            entry = _first_entry(queue)
-            start = store.log.written if entry is None else max(store.log.start, entry)
+            entry = blocking(queue.entry, queue.first)
+            start = store.log.written if entry is None else max(store.log.start, entry[0])
         self.horizon = self.mark[0]
         deliveries = Deliveries(store.log.segments, start)
         rows: list[tuple[int, int, int]] = []
@@ -678,10 +684,7 @@ class Timers:
         if self._needs(end):
             self._move_below = max(self._move_below, end)
             return False
-        # What was moved or delivered out of the file must be on disk before the file goes.
-        if end > self._free[0]:
-            self._free = (end, self.store.log.written)
-        return self.store.log.flushed.value >= self._free[1]
+        return self._moved.is_durable(end)
 
     def _needs(self, end: int) -> bool:
         queue = self.store.find_queue(TIMER_TOPIC, 0)
@@ -852,7 +855,7 @@ class Timers:
 
             self._do(work, done)
 
-        store.log.flushed.when_reached(state.log_end, now_ms + self.settings.sync_flush_timeout, log_flushed)
+        store.log.when_durable(state.log_end, now_ms + self.settings.sync_flush_timeout, log_flushed)
 
     def _do(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Work on the files, one after the other."""
@@ -925,14 +928,3 @@ def unwrap(properties: str) -> tuple[str, int, str]:
     queue_id = int(queue) if queue.isascii() and queue.isdigit() and len(queue) < 10 else 0
     check_place(topic, queue_id)
     return topic, queue_id, "\x02".join(kept)
-
-
-def _first_entry(queue: ConsumeQueue) -> int | None:
-    """Log offset of the queue's oldest record. Blocking."""
-    while True:
-        try:
-            entry = queue.entry(queue.first)
-        except Cold as cold:
-            cold.fetch()
-        else:
-            return None if entry is None else entry[0]

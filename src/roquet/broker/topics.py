@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from roquet.broker.fragments import Fragments
 from roquet.broker.handler import Handler
 from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
-from roquet.broker.saving import Done, Saving, answer_when_saved
+from roquet.broker.part import Part
+from roquet.broker.saving import Done, SavedDocument, answer_when_saved, by_size
 from roquet.errors import Damaged, Refused
 from roquet.ports import Background, Clock, Peer
 from roquet.settings import BrokerSettings
@@ -92,7 +94,7 @@ class Topic:
         )
 
 
-class Topics:
+class Topics(Part):
     """State: `_table` is the truth, `doors` and `texts` are derived from it, the document follows in the background."""
 
     def __init__(
@@ -115,9 +117,9 @@ class Topics:
         self.doors: dict[str, dict[str, ConsumeQueue]] = {}
         self.changed: Changed = lambda names, done: done()
         """Set by the core to the registration's `tell`."""
-        self.on_delete: list[Callable[[str], None]] = []
+        self.on_delete: Callable[[str], None] = lambda topic: None
         self.texts = Fragments(lambda name: self._table[name].config().encode())
-        self.saving = Saving(self.document, self._snapshot, lambda: len(self._table), background, clock, notices)
+        self.saving = SavedDocument(self.document, self._snapshot, background, clock, notices, pause=by_size(lambda: len(self._table)))
         self._table: dict[str, Topic] = {}
         own = (settings.broker_cluster_name, settings.broker_name, settings.broker_cluster_name + REPLY_SUFFIX)
         self._system = SYSTEM_TOPICS | frozenset(own)
@@ -283,8 +285,7 @@ class Topics:
                 done(error)
 
         self.store.delete_topic(name, self.data_version.counter + 1, noted)
-        for forget in self.on_delete:
-            forget(name)
+        self.on_delete(name)
         self.notices.clear(f"hidden {name}")
 
     def _next_version(self, names: Sequence[str], done: Done | None) -> None:
@@ -313,15 +314,22 @@ class Topics:
     def tick(self, now_ms: int) -> None:
         self.saving.look()
 
+    @property
+    def busy(self) -> bool:
+        return self.document.busy
+
     def save_now(self) -> None:
         """May block: for a clean stop."""
         self.saving.save_now()
 
-    def permission_changed(self) -> None:
-        for topic in self._table.values():
-            self._make_doors(topic)
+    def settings_changed(self, names: AbstractSet[str]) -> None:
+        if "broker_permission" in names:
+            for topic in self._table.values():
+                self._make_doors(topic)
+        if names & {"default_topic_queue_nums", "auto_create_topic_enable"}:
+            self._defaults_changed()
 
-    def defaults_changed(self) -> None:
+    def _defaults_changed(self) -> None:
         """What automatic topics are made from is now as the settings say, and the name servers hear of it."""
         wanted = self._default_topic()
         if wanted is not None and self._table.get(DEFAULT_TOPIC) != wanted:

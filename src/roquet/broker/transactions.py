@@ -45,6 +45,7 @@ from roquet.broker.handler import Handler
 from roquet.broker.members import Members
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
+from roquet.broker.part import Part
 from roquet.broker.send import Sender
 from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, Place, Writer
@@ -52,14 +53,15 @@ from roquet.errors import Refused
 from roquet.message import Property
 from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
-from roquet.store.disk import Cold
+from roquet.store.disk import Cold, blocking
+from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
-from roquet.store.storable import PROPERTIES_MAX
 from roquet.store.store import Store
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.headers import CheckTransactionHeader, EndTransactionHeader, ResumeCheckHeader, decode, encode
 from roquet.wire.ids import offset_message_id, parse_offset_message_id
+from roquet.wire.layout import PROPERTIES_MAX, QUEUE_ID_MAX
 from roquet.wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, check_topic
 from roquet.wire.record import BadRecord, Record, decode_properties, join_properties
 
@@ -77,7 +79,6 @@ STAGED_MAX = 4 * 1024 * 1024
 """Bytes of half messages put again in one tick."""
 MARKS_MAX = 128
 """Bytes of properties that are kept free in a half message for what asking adds."""
-QUEUE_ID_MAX = 65_535
 NO_DELAY = ("", "0")
 
 DELAYS = (Property.DELAY, Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, "__STARTDELIVERTIME")
@@ -109,10 +110,12 @@ class Round:
     at: int
 
 
-class Transactions:
+class Transactions(Part):
     """State: `_base` is the oldest pending half message, `_done[n]` whether message `_base + n` is done with; `_ops[n]` is the
     largest half offset that op record `_op_base + n` names. `_copies` leads from an original to its newest copy while that
     is pending, `_originals` back. `_written` are the op records that are not safe yet, by their offset."""
+
+    master_only = True
 
     def __init__(
         self,
@@ -149,7 +152,8 @@ class Transactions:
         self._rested_ms = clock.steady_ms()
         self._turn = 0
         self._fetching = False
-        self._free = (0, 0)  # below this log offset nothing is pending, once the log is flushed up to that one
+        self._moved = MovedOut(store.log)
+        sender.diversions.append(self.divert)
 
     # Opening
 
@@ -164,12 +168,12 @@ class Transactions:
         if ops is not None:
             self._op_base = max(self.offsets.find(TRANSACTION_GROUP, OP_HALF_TOPIC, 0), ops.first)
             while self._op_base + len(self._ops) < ops.visible:
-                named = self._named(patiently(lambda at: self._read(ops, at), self._op_base + len(self._ops)))
+                named = self._named(blocking(self._read, ops, self._op_base + len(self._ops)))
                 early.update(half for half in named if half < self._base)
                 self._take(named)
         at = self._next_pending(self._base)
         while at < halves.visible:
-            record = patiently(lambda at: self._read(halves, at), at)
+            record = blocking(self._read, halves, at)
             if record is None:
                 self._mark(at)
             else:
@@ -199,15 +203,15 @@ class Transactions:
         last = -1
         for queue in self.store.queues.values():
             if queue.next > queue.first:
-                entry = patiently(queue.entry, queue.next - 1)
+                entry = blocking(queue.entry, queue.next - 1)
                 last = max(last, -1 if entry is None else entry[0])
         if last < 0:
             return
-        message = Record.decode(patiently(self.store.record_at, last), check_crc=False)
+        message = Record.decode(blocking(self.store.record_at, last), check_crc=False)
         if message.sys_flag & KINDS != COMMIT:
             return
         try:
-            half = Record.decode(patiently(self.store.record_at, message.prepared_transaction_offset), check_crc=False)
+            half = Record.decode(blocking(self.store.record_at, message.prepared_transaction_offset), check_crc=False)
         except LookupError:
             return
         # Copies of committed messages (retries) carry the flag too, and no offset of a half message but 0.
@@ -240,9 +244,7 @@ class Transactions:
             return False
         if entry is not None and entry[0] < end:
             return False
-        if end > self._free[0]:
-            self._free = (end, self.store.log.written)
-        return self.store.log.flushed.value >= self._free[1]
+        return self._moved.is_durable(end)
 
     # Preparing
 
@@ -657,12 +659,3 @@ def number(text: str | None, otherwise: int) -> int:
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
         return otherwise
     return int(text)
-
-
-def patiently(read: Callable[[A], T], argument: A) -> T:
-    """Read while nobody waits: what is not in memory is fetched right here."""
-    while True:
-        try:
-            return read(argument)
-        except Cold as cold:
-            cold.fetch()

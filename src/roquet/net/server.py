@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_busy", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_transport", "_unread",
         "_waiting",
-        "active", "address", "closed", "host",
+        "active", "address", "closed", "host", "principal",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -69,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._rest: list[Frame] | None = None  # frames for a later turn; None when the core is done with all
         self.active = True  # traffic since the last look for idle connections
         self.closed = False
+        self.principal = ""
         self.address = ""
         self.host = bytes(8)
 

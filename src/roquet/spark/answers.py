@@ -16,7 +16,7 @@ from roquet.net.blocking import Room
 from roquet.spark.places import Chunk, DataGone, Positions, Sizes
 from roquet.spark.tags import TagCheck
 from roquet.wire.command import Command
-from roquet.wire.record import SMALLEST
+from roquet.wire.layout import RECORD_MIN
 
 CHUNK_ROWS = 8_192
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -35,11 +35,11 @@ def place_records(body: memoryview, count_text: str | None) -> tuple[Positions, 
     # A large answer: after the records stand their sizes, so that nobody has to walk.
     count = int(count_text) if count_text.isdigit() else 0
     size = len(body) - 4 * count
-    if count < 1 or size < count * SMALLEST:
+    if count < 1 or size < count * RECORD_MIN:
         raise BadAnswer(f"a broker answered {len(body)} bytes for {count_text!r} messages; look at its version")
     sizes = np.frombuffer(body, ">i4", count, size).astype(np.int32)
     ends = np.cumsum(sizes, dtype=np.int64)
-    if int(sizes.min()) < SMALLEST or int(ends[-1]) != size:
+    if int(sizes.min()) < RECORD_MIN or int(ends[-1]) != size:
         raise BadAnswer(f"a broker answered {size} bytes of messages, and sizes that make {int(ends[-1])}; look at its version")
     return ends - sizes, sizes
 
@@ -52,7 +52,7 @@ def walk(body: memoryview) -> Positions:
         starts.append(at)
         size = number(body[at : at + 4], "big")
         at += size
-        if size < SMALLEST:
+        if size < RECORD_MIN:
             break
     if not starts or at != end:
         raise BadAnswer(f"a broker answered a pull with {end} bytes that are no records from byte {starts[-1] if starts else 0} on")

@@ -29,6 +29,7 @@ from roquet.wire import headers
 from roquet.wire.bodies import RouteInfo, TopicList
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.layout import store_time_of
 from roquet.wire.signing import Credentials
 
 TIMEOUT_S = 120.0
@@ -49,9 +50,6 @@ SCAN_BYTES = 4 * 1024 * 1024
 
 BUSY = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY))
 """Answers after which the same request may succeed later."""
-SYS_FLAG_AT = 36
-STORE_TIME_AT = 56
-"""In a record whose producer has an IPv4 address; 12 later with IPv6."""
 
 
 class EndMissing(DataGone):
@@ -186,8 +184,7 @@ class BrokerPlace:
             if isinstance(reading.gone, EndMissing):
                 raise reading.gone
             return None
-        at = STORE_TIME_AT + (12 if int.from_bytes(answer.body[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & 0x10 else 0)
-        return int.from_bytes(answer.body[at : at + 8], "big")
+        return store_time_of(answer.body)
 
     # -- asking
 

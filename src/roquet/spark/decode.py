@@ -25,32 +25,18 @@ from roquet.spark.columns import BY_NAME, TIME
 from roquet.spark.places import Chunk, Positions, Sizes
 from roquet.spark.properties import Properties
 from roquet.spark.slices import WINDOW_MAX, Bytes, Places, at_every_byte, bytes_of, gather
+from roquet.wire import layout
 from roquet.wire.codes import TRANSACTION_MASK, SysFlag
 from roquet.wire.compression import decompress
-from roquet.wire.record import BLANK_MAGIC, BORN_HOST_V6, MAGIC_V1, MAGIC_V2, SMALLEST, STORE_HOST_V6, SYS_FLAG_AT, BadRecord
+from roquet.wire.layout import BLANK_MAGIC, HOSTS_V6, MAGIC_V1, MAGIC_V2, RECORD_MIN, SYS_FLAG_AT
+from roquet.wire.record import BadRecord
 
 BATCH_BYTES = 16 * 1024 * 1024
 """A batch of large records has fewer rows; one record is always allowed."""
 EXPANDED_MAX = 256 * 1024 * 1024
 """Bytes of decompressed bodies in one batch; above, it is split. A single body has its own limit."""
-HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 TIME_MS_MAX = 2**63 // 1000 - 1
 
-
-def front_of(hosts: int) -> np.dtype[np.void]:
-    """The fixed part of a record whose sys flag has these two bits."""
-    born, store = 20 if hosts & BORN_HOST_V6 else 8, 20 if hosts & STORE_HOST_V6 else 8
-    return np.dtype(
-        [
-            ("size", ">i4"), ("magic", ">u4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"), ("queue_offset", ">i8"),
-            ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", f"V{born}"), ("store_ms", ">i8"),
-            ("store_host", f"V{store}"), ("reconsumed", ">i4"), ("prepared", ">i8"), ("body_size", ">i4"),
-        ]
-    )  # fmt: skip
-
-
-FRONTS = {hosts: front_of(hosts) for hosts in (0, BORN_HOST_V6, STORE_HOST_V6, HOSTS_V6)}
-assert FRONTS[0].itemsize == 88
 
 HEX = np.array([int.from_bytes(f"{value:02X}".encode(), "little") for value in range(256)], "<u2")
 """The two digits of each byte, as they stand in memory."""
@@ -131,9 +117,9 @@ class Data:
     def _check(self, positions: Positions, sizes: Sizes) -> None:
         if len(positions) != len(sizes):
             raise ValueError(f"{len(positions)} positions and {len(sizes)} sizes")
-        if int(sizes.min()) < SMALLEST:
+        if int(sizes.min()) < RECORD_MIN:
             row = int(sizes.argmin())
-            raise BadRecord(f"{sizes[row]} bytes at {positions[row]} are said to be a record, the smallest has {SMALLEST}")
+            raise BadRecord(f"{sizes[row]} bytes at {positions[row]} are said to be a record, the smallest has {RECORD_MIN}")
         if int(positions[0]) < 0 or bool((self.starts[1:] < self.stops[:-1]).any()):
             raise BadRecord("records that overlap or go backwards: the queue's entries are damaged; derive them from the log again")
         if int(self.stops[-1]) > self.bytes.size:
@@ -156,7 +142,7 @@ class Piece:
         self.starts = starts
         self.stops = stops
         self.count = len(starts)
-        kind = FRONTS[hosts]
+        kind = layout.COLUMNS[hosts]
         self.front_size = kind.itemsize
         short = self.stops - self.starts < kind.itemsize + 3
         if hosts and short.any():

@@ -27,13 +27,13 @@ from roquet.errors import ClientError, InvalidMessage, Refused
 from roquet.message import DELAY_LEVEL_MAX, Property
 from roquet.spark.columns import BY_NAME
 from roquet.wire.hashing import java_hashes
+from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import check_send_topic, is_retry_topic
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 BODY_MAX = 4 * 1024 * 1024
-PROPERTIES_MAX = 32_767
 BATCH_BYTES_MAX = 1024 * 1024
 """A row that takes more is sent by itself."""
 ROWS_MAX = 1 << 32

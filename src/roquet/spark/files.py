@@ -24,7 +24,8 @@ from roquet.routing.subscription import TagFilter, subscribe
 from roquet.spark.columns import arrow_schema
 from roquet.spark.decode import Decoder, raw_properties
 from roquet.spark.places import Chunk, DataGone, Wanted
-from roquet.store.reader import BLANK_SIZE, Entries, Gone, StoreReader
+from roquet.store.reader import Entries, Gone, StoreReader
+from roquet.wire.layout import BLANK_LENGTH
 from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 CHUNK_ROWS = 32 * 1024
@@ -106,7 +107,7 @@ class FilePlace:
         wrong = np.flatnonzero(sizes <= 0)
         if len(wrong):
             raise Damaged(f"{queue.topic}/{queue.queue_id} offset {start + int(wrong[0])} has an empty entry in the queue's files")
-        sizes[sizes == BLANK_SIZE] = 0
+        sizes[sizes == BLANK_LENGTH] = 0
         offsets = entries["offset"].astype(np.int64)
         # A blank entry has no place: it goes with the one before it.
         offsets = np.maximum.accumulate(np.where(sizes > 0, offsets, -1))
@@ -118,7 +119,7 @@ class FilePlace:
             yield first, after - first
 
     def _chunk(self, queue: MessageQueue, start: int, entries: Entries) -> Chunk | None:
-        entries = entries[entries["size"] != BLANK_SIZE]
+        entries = entries[entries["size"] != BLANK_LENGTH]
         if not len(entries):
             return None
         offsets = entries["offset"].astype(np.int64)

@@ -10,11 +10,9 @@ import numpy.typing as npt
 
 from roquet.routing.subscription import ALL, subscribe
 from roquet.spark.places import Positions, Sizes
-from roquet.wire.record import MAGIC_V2
+from roquet.wire.layout import BODY_AT, LONGER_V6, MAGIC_AT, MAGIC_V2, SYS_FLAG_AT
 
 NAME = int.from_bytes(b"TAGS", "little")
-SYS_FLAG_AT = 36
-BODY_SIZE_AT = 84
 """With both addresses IPv4; each IPv6 address moves it by 12."""
 
 
@@ -83,9 +81,9 @@ def properties_at(data: memoryview, positions: Positions) -> Positions:
         return value
 
     flags = number(positions + SYS_FLAG_AT, 4)
-    body_at = positions + BODY_SIZE_AT + 12 * ((flags >> 4 & 1) + (flags >> 5 & 1))
+    body_at = positions + BODY_AT - 4 + LONGER_V6 * ((flags >> 4 & 1) + (flags >> 5 & 1))
     topic_at = body_at + 4 + number(body_at, 4)
-    long = number(positions + 4, 4) == MAGIC_V2
+    long = number(positions + MAGIC_AT, 4) == MAGIC_V2
     topic_size = np.where(long, number(topic_at, 2), number(topic_at, 1))
     found: Positions = topic_at + 1 + long + topic_size + 2
     return found

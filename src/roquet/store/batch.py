@@ -11,22 +11,12 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from roquet.store.queue import ENTRIES
 from roquet.store.texts import Hashes, Texts
 from roquet.wire.batch import Columns
-from roquet.wire.record import FRONT, MAGIC_V1
+from roquet.wire.layout import COLUMNS, ENTRIES, FRONT, MAGIC_V1
 
 Longs = npt.NDArray[np.int64]
 
-FRONTS = np.dtype(
-    [
-        ("size", ">i4"), ("magic", ">u4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"), ("queue_offset", ">i8"),
-        ("offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", "V8"), ("store_ms", ">i8"), ("store_host", "V8"),
-        ("reconsumed", ">i4"), ("prepared", ">i8"), ("body", ">i4"),
-    ]
-)  # fmt: skip
-"""wire.record.FRONT for numpy."""
-assert FRONTS.itemsize == FRONT.size
 FRONT_BYTES = f"V{FRONT.size}"
 
 
@@ -60,9 +50,9 @@ class Batch:
     ) -> bytes:  # fmt: skip
         """One after another, as the log holds them."""
         columns, count = self.columns, len(self)
-        fronts = np.empty(count, dtype=FRONTS)
-        fronts[:] = np.array((0, MAGIC_V1, 0, queue_id, 0, 0, 0, sys_flag, born_ms, born_host, store_ms, store_host, 0, 0, 0), FRONTS)
-        fronts["size"], fronts["flag"], fronts["offset"], fronts["body"] = sizes, columns.flags, offsets, columns.body_sizes
+        fronts = np.empty(count, dtype=COLUMNS[0])
+        fronts[:] = np.array((0, MAGIC_V1, 0, queue_id, 0, 0, 0, sys_flag, born_ms, born_host, store_ms, store_host, 0, 0, 0), COLUMNS[0])
+        fronts["size"], fronts["flag"], fronts["physical_offset"], fronts["body_size"] = sizes, columns.flags, offsets, columns.body_sizes
         fronts["crc"] = np.fromiter(map(crc32, columns.bodies), dtype=np.int64, count=count) & 0x7FFFFFFF
         fronts["queue_offset"] = np.arange(queue_offset, queue_offset + count)
         middles = np.empty((count, len(topic_field) + 2), dtype=np.uint8)

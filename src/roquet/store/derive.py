@@ -18,10 +18,28 @@ import numpy.typing as npt
 
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, queue_tag
 from roquet.store.index import TopicHashes, joined_hashes
-from roquet.store.scan import MAGIC_START, MAGICS, QUEUE_ID_MAX, RECORD_MIN, TOPIC, parse
+from roquet.store.scan import TOPIC, parse
 from roquet.store.texts import Texts, is_text
+from roquet.wire.layout import (
+    BODY_AT,
+    BORN_HOST_V6,
+    CRC_AT,
+    LONGER_V6,
+    MAGIC_AT,
+    MAGIC_START,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAGICS,
+    OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_ID_MAX,
+    QUEUE_OFFSET_AT,
+    RECORD_MIN,
+    STORE_HOST_V6,
+    STORE_TIME_AT,
+    SYS_FLAG_AT,
+)
 from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from roquet.wire.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
@@ -94,12 +112,12 @@ def next_record(data: bytes, at: int, base: int) -> int:
 def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = True) -> tuple[Records, list[tuple[int, str]]]:
     """The records that begin at these positions, and those that are none, each with what is wrong: scan.parse of each."""
     at = np.array(starts, dtype=np.int64)
-    sizes, magic, crcs = _field(data, at, ">i4"), _field(data, at + 4, ">u4"), _field(data, at + 8, ">i4")
-    queue_ids, queue_offsets, physical = _field(data, at + 12, ">i4"), _field(data, at + 20, ">i8"), _field(data, at + 28, ">i8")
-    flags = _field(data, at + 36, ">i4")
+    sizes, magic, crcs = _field(data, at, ">i4"), _field(data, at + MAGIC_AT, ">u4"), _field(data, at + CRC_AT, ">i4")
+    queue_ids, queue_offsets = _field(data, at + QUEUE_ID_AT, ">i4"), _field(data, at + QUEUE_OFFSET_AT, ">i8")
+    physical, flags = _field(data, at + OFFSET_AT, ">i8"), _field(data, at + SYS_FLAG_AT, ">i4")
     ends = at + sizes
-    store_at = at + 56 + 12 * ((flags & BORN_HOST_V6) != 0)
-    body_at = store_at + 28 + 12 * ((flags & STORE_HOST_V6) != 0) + 4
+    store_at = at + STORE_TIME_AT + LONGER_V6 * ((flags & BORN_HOST_V6) != 0)
+    body_at = store_at + BODY_AT - STORE_TIME_AT + LONGER_V6 * ((flags & STORE_HOST_V6) != 0)
     body_size = _field(data, body_at - 4, ">i4").astype(np.int64)
     body_end = body_at + body_size
     fits = (body_size >= 0) & (body_end + 3 <= ends)

@@ -13,9 +13,12 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from roquet.store.resident import Resident
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Cold(Exception):
@@ -24,6 +27,15 @@ class Cold(Exception):
     def __init__(self, fetch: Callable[[], object]) -> None:
         super().__init__("not in memory")
         self.fetch = fetch
+
+
+def blocking(read: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Read where nobody waits: what is not in memory is fetched right here."""
+    while True:
+        try:
+            return read(*arguments, **named)
+        except Cold as cold:
+            cold.fetch()
 
 
 class DiskFile(Protocol):

@@ -21,7 +21,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
@@ -31,13 +30,7 @@ import numpy.typing as npt
 from roquet.ports import Clock
 from roquet.store.disk import Cold, Disk, DiskFile, is_shortage
 from roquet.wire.hashing import java_hash, java_hashes
-
-HEADER = struct.Struct(">qqqqii")
-ENTRY = struct.Struct(">iqii")
-SLOT_SIZE = 4
-ENTRIES = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
-assert HEADER.size == 40
-assert ENTRY.size == ENTRIES.itemsize == 20
+from roquet.wire.layout import INDEX_ENTRIES, INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
 
 Pending = tuple[str, str, int, int]
 """(topic, key, physical offset, store time in ms)."""
@@ -178,8 +171,8 @@ class KeyIndex:
         self.slots_max = slots_max
         self.entries_max = entries_max
         self.clock = clock
-        self.entries_at = HEADER.size + slots_max * SLOT_SIZE
-        self.file_size = self.entries_at + entries_max * ENTRY.size
+        self.entries_at = INDEX_HEADER.size + slots_max * INDEX_SLOT
+        self.file_size = self.entries_at + entries_max * INDEX_ENTRY.size
 
         # State of the owner's thread.
         self.pending: list[Pending] = []
@@ -313,15 +306,15 @@ class KeyIndex:
         count = len(hashes)
         begin_ms = file.begin_ms if file.number > 1 else int(times[0])
         before, slots, newest, fresh = chain(table, hashes % np.int32(self.slots_max), file.number)
-        entries = np.empty(count, dtype=ENTRIES)
+        entries = np.empty(count, dtype=INDEX_ENTRIES)
         entries["hash"] = hashes
         entries["offset"] = offsets
         # Java divides toward zero and then keeps it within 0 and 2^31 - 1, so a clock that went back counts as no time.
         entries["seconds"] = ((times - begin_ms) // 1000).clip(0, 0x7FFFFFFF)
         entries["before"] = before
 
-        at = self.entries_at + file.number * ENTRY.size
-        stop = at + count * ENTRY.size
+        at = self.entries_at + file.number * INDEX_ENTRY.size
+        stop = at + count * INDEX_ENTRY.size
         while file.allocated < stop:
             size = min(STRETCH, self.file_size - file.allocated)
             file.file.allocate(file.allocated, size)
@@ -335,7 +328,7 @@ class KeyIndex:
         file.end_ms, file.end_offset = max(file.end_ms, int(times.max())), int(offsets[-1])
         file.slots_used += fresh
         file.number += count
-        HEADER.pack_into(area, 0, *file.header())
+        INDEX_HEADER.pack_into(area, 0, *file.header())
         self._last_ms = int(times[-1])
         self._dirty[file.name] = file
 
@@ -348,8 +341,8 @@ class KeyIndex:
             # Java leaves its files sparse; a store to a page that the full disk cannot back would kill the process.
             file.file.allocate(0, self.entries_at)
             file.area = file.file.map(0, self.entries_at)
-            file.table = np.frombuffer(file.area, dtype=">i4", offset=HEADER.size)
-            file.allocated = self.entries_at + file.number * ENTRY.size
+            file.table = np.frombuffer(file.area, dtype=">i4", offset=INDEX_HEADER.size)
+            file.allocated = self.entries_at + file.number * INDEX_ENTRY.size
         return file
 
     def _create(self) -> None:
@@ -392,10 +385,10 @@ class KeyIndex:
     def _search(self, file: IndexFile, hashed: int, wanted: int, begin_ms: int, end_ms: int) -> list[int]:
         what = (self._generation, file.name, hashed, wanted, begin_ms, end_ms)
         met, rest = self._remembered.get(what, (0, []))
-        slot_at = HEADER.size + hashed % self.slots_max * SLOT_SIZE
+        slot_at = INDEX_HEADER.size + hashed % self.slots_max * INDEX_SLOT
         window = (hashed, begin_ms - file.begin_ms, end_ms - file.begin_ms)
         handle, entries_at, limit = file.file, self.entries_at, file.number
-        at = int.from_bytes(handle.read_now(slot_at, SLOT_SIZE), "big", signed=True)
+        at = int.from_bytes(handle.read_now(slot_at, INDEX_SLOT), "big", signed=True)
         if at >= limit:
             return []  # a slot that points past the end; upstream takes it for empty
         start, found = at, list[int]()
@@ -582,7 +575,7 @@ class KeyIndex:
             if size != self.file_size:
                 trouble = f"is {size} bytes long, {self.file_size} fit {self.slots_max} slots and {self.entries_max} entries"
             else:
-                header = HEADER.unpack(opened.read(0, HEADER.size))
+                header = INDEX_HEADER.unpack(opened.read(0, INDEX_HEADER.size))
                 file.begin_ms, file.end_ms, file.begin_offset, file.end_offset, file.slots_used, file.number = header
                 file.number = file.number or 1  # a file that never got an entry is all zeros
                 # Java counts slots differently in its oldest versions, but never more than entries.
@@ -662,8 +655,8 @@ class KeyIndex:
                 file.end_ms = file.begin_ms + seconds * 1000
             file.number = number
             file.slots_used = int(np.count_nonzero(table))
-            file.file.write(HEADER.size, table.astype(">i4").tobytes())
-            file.file.write(0, HEADER.pack(*file.header()))
+            file.file.write(INDEX_HEADER.size, table.astype(">i4").tobytes())
+            file.file.write(0, INDEX_HEADER.pack(*file.header()))
         except OSError as error:
             self.warnings.append(f"{self._path(file.name)}: cannot be repaired ({error}); it is built again from the log")
             return None
@@ -680,11 +673,11 @@ class KeyIndex:
         return len(entries) if fits.all() else int(np.argmin(fits))
 
     def _read_entries(self, file: IndexFile, number: int, count: int) -> npt.NDArray[np.void]:
-        data = file.file.read(self.entries_at + number * ENTRY.size, count * ENTRY.size)
-        return np.frombuffer(data, dtype=ENTRIES, count=len(data) // ENTRY.size)
+        data = file.file.read(self.entries_at + number * INDEX_ENTRY.size, count * INDEX_ENTRY.size)
+        return np.frombuffer(data, dtype=INDEX_ENTRIES, count=len(data) // INDEX_ENTRY.size)
 
     def _entry(self, file: IndexFile, number: int) -> tuple[int, int, int, int]:
-        hashed, offset, seconds, before = ENTRY.unpack(file.file.read(self.entries_at + number * ENTRY.size, ENTRY.size))
+        hashed, offset, seconds, before = INDEX_ENTRY.unpack(file.file.read(self.entries_at + number * INDEX_ENTRY.size, INDEX_ENTRY.size))
         return hashed, offset, seconds, before
 
     def _drop(self, at: int) -> None:
@@ -704,7 +697,7 @@ class KeyIndex:
 
 def step(read: Callable[[int, int], bytes], entries_at: int, at: int, window: tuple[int, int, int], found: list[int]) -> int:
     """Look at entry `at`, note its offset if it matches, and return the next one of its chain; 0 at the end."""
-    hashed, offset, seconds, before = ENTRY.unpack(read(entries_at + at * ENTRY.size, ENTRY.size))
+    hashed, offset, seconds, before = INDEX_ENTRY.unpack(read(entries_at + at * INDEX_ENTRY.size, INDEX_ENTRY.size))
     wanted, since, until = window
     passed = seconds * 1000
     if seconds < 0:

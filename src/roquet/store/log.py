@@ -8,28 +8,111 @@ Records are staged during a tick and reach their file with one write in `commit`
     commit()                    one write per file touched, normally one
     rollback(to)                forget what was staged from there on
 
-Marks, each a number that only rises:  flushed <= written <= end,  and  safe = what consumers may see.
+Marks, each a number that only rises, up to `end`:
+
+    written     in files
+    flushed     on this disk
+    safe        may be acknowledged and shown: what that takes is the log's own business (written, flushed, on another node)
+    durable     flushed and safe: what saved cursors and derived files may speak of, and what lets old files go
+
+`when_safe` and `when_durable` are the ways to wait, and `on_safe` hears each time that `safe` has risen, before those who wait.
 """
 
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from roquet.errors import Unstorable
 from roquet.store.disk import Cold, DiskFile
 from roquet.store.segments import Segments
-from roquet.store.watermark import Watermark
-from roquet.wire.record import BLANK_MAGIC
+from roquet.store.watermark import Wake, Watermark
+from roquet.wire.layout import BLANK, BLANK_MAGIC
 
-#  0        4        8
-#  +--------+--------+
-#  | left   | magic  |   the blank record: `left` bytes up to the end of this file hold nothing
-#  +--------+--------+
-BLANK = struct.Struct(">iI")
-BLANK_SIZE = BLANK.size
+
+class Log(Protocol):
+    """What the store needs of a log. A replicated one moves `safe` by other rules and is the same to everybody else."""
+
+    segments: Segments
+    end: int
+    written: int
+    staged: list[bytes]
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def flushed(self) -> int: ...
+
+    @property
+    def safe(self) -> int: ...
+
+    @property
+    def durable(self) -> int: ...
+
+    def when_safe(self, target: int, deadline_ms: int, wake: Wake) -> None: ...
+
+    def when_durable(self, target: int, deadline_ms: int, wake: Wake) -> None: ...
+
+    def on_safe(self, risen: Callable[[], None]) -> None:
+        """From now on call this when `safe` has risen."""
+        ...
+
+    def expire(self, now_ms: int) -> None:
+        """Wake those whose deadline (steady) has passed."""
+        ...
+
+    def give_up(self) -> None:
+        """Wake everybody: what they wait for will not come."""
+        ...
+
+    @property
+    def wants_flush(self) -> bool:
+        """Does somebody wait for `safe` until what is written is flushed?"""
+        ...
+
+    def note_flushed(self, target: int) -> None:
+        """What `syncer` gave to do is done."""
+        ...
+
+    def syncer(self) -> tuple[int, Callable[[], None]]: ...
+
+    def start_at(self, offset: int) -> None: ...
+
+    def reserve(self, size: int) -> int: ...
+
+    def has_room(self, size: int) -> bool: ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self, to: int | None = None) -> None: ...
+
+    def append_raw(self, data: bytes) -> None: ...
+
+    def truncate(self, to: int) -> None: ...
+
+    def read(self, offset: int, size: int) -> bytes: ...
+
+    def read_into(self, offset: int, room: memoryview) -> None: ...
+
+    def together(self, cold: Cold, places: Iterable[tuple[int, int]]) -> Cold: ...
+
+
+class MovedOut:
+    """What was moved or delivered out of old files must be durable before they go.
+
+    State: below `_below` nothing is needed any more, once the log is durable up to `_target`."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._below = self._target = 0
+
+    def is_durable(self, below: int) -> bool:
+        """Nothing is needed below this offset, says the caller: may the files up to there go?"""
+        if below > self._below:
+            self._below, self._target = below, self._log.written
+        return self._log.durable >= self._target
 
 
 class Run(NamedTuple):
@@ -42,15 +125,19 @@ class Run(NamedTuple):
 
 
 class CommitLog:
-    """State: `_runs` is what this tick staged, `staged` the pieces of the last of them; everything before `written` is in files.
+    """The log of a broker that stands alone: safe is what is written, or flushed if `sync_flush`.
+
+    State: `_runs` is what this tick staged, `staged` the pieces of the last of them; everything before `written` is in files.
     The first run's file is the one that `written` stands in, and stays open: going back needs no disk."""
 
-    def __init__(self, segments: Segments) -> None:
+    def __init__(self, segments: Segments, *, sync_flush: bool = False) -> None:
         self.segments = segments
         self.end = 0
         self.written = 0
-        self.flushed = Watermark()
-        self.safe = Watermark()
+        self.flushed = 0
+        self._sync_flush = sync_flush
+        self._safe = Watermark()
+        self._durable = Watermark()
         self._segment_end = 0
         self._runs: list[Run] = []
         self.staged: list[bytes] = []
@@ -59,30 +146,67 @@ class CommitLog:
 
     def start_at(self, offset: int) -> None:
         """Recovery found the end: go on writing here. What stands here was read back, so it counts as written and safe."""
-        self.end = self.written = offset
-        self.flushed.value = self.safe.value = offset
-        if not self.segments.bases:
-            self.segments.create(offset - offset % self.segments.size)
-        base = self.segments.base_of(offset)
-        self._segment_end = offset if base is None else base + self.segments.size
-        if base is not None:
-            self._go_on(self.segments.file(base), base)
+        self.end = self.written = self.flushed = offset
+        self._safe.value = self._durable.value = offset
+        self._stand_at(offset)
 
     @property
     def start(self) -> int:
         """The oldest offset that is still there."""
         return self.segments.start
 
+    # Marks
+
+    @property
+    def safe(self) -> int:
+        return self._safe.value
+
+    @property
+    def durable(self) -> int:
+        return self._durable.value
+
+    def when_safe(self, target: int, deadline_ms: int, wake: Wake) -> None:
+        self._safe.when_reached(target, deadline_ms, wake)
+
+    def when_durable(self, target: int, deadline_ms: int, wake: Wake) -> None:
+        self._durable.when_reached(target, deadline_ms, wake)
+
+    def on_safe(self, risen: Callable[[], None]) -> None:
+        self._safe.on_rise = risen
+
+    def expire(self, now_ms: int) -> None:
+        self._safe.expire(now_ms)
+        self._durable.expire(now_ms)
+
+    def give_up(self) -> None:
+        self._safe.give_up()
+        self._durable.give_up()
+
+    @property
+    def wants_flush(self) -> bool:
+        return self._sync_flush and self.written > self.flushed
+
+    def note_flushed(self, target: int) -> None:
+        self.flushed = max(self.flushed, target)
+        self._rise()
+
+    def _rise(self) -> None:
+        safe = self.flushed if self._sync_flush else self.written
+        self._safe.advance(safe)
+        self._durable.advance(min(self.flushed, safe))
+
+    # Writing
+
     def reserve(self, size: int) -> int:
         offset = self.end
-        if offset + size + BLANK_SIZE > self._segment_end:
+        if offset + size + BLANK.size > self._segment_end:
             offset = self._roll(size)
         self.end = offset + size
         return offset
 
     def has_room(self, size: int) -> bool:
         """Would this many bytes stand together in the present file?"""
-        return self.end + size + BLANK_SIZE <= self._segment_end
+        return self.end + size + BLANK.size <= self._segment_end
 
     def commit(self) -> None:
         """Write what was staged. On OSError nothing was appended, and the caller must tell whoever waits."""
@@ -102,6 +226,40 @@ class CommitLog:
         self.written = self.end
         last = self._runs[-1]
         self._go_on(last.file, last.base)
+        self._rise()
+
+    def append_raw(self, data: bytes) -> None:
+        """Bytes as the log of another node has them from `end` on; written at once. They may end anywhere, also behind a file's end."""
+        if self.end != self.written:
+            raise ValueError(f"bytes of another node at {self.end}, where messages of this one are staged since {self.written}")
+        left = memoryview(data)
+        try:
+            while left:
+                if self.end == self._segment_end:
+                    self._begin_file(self.segments.create(self.end))
+                piece = left[: self._segment_end - self.end]
+                self.staged.append(bytes(piece))
+                self.end += len(piece)
+                left = left[len(piece) :]
+        except OSError:
+            self.rollback()
+            raise
+        self.commit()
+
+    def truncate(self, to: int) -> None:
+        """Take back what is written behind this: another node's log goes on otherwise. What is safe is never taken back."""
+        if not self.safe <= to <= self.written:
+            raise ValueError(f"the log cannot end at {to}: it is safe up to {self.safe} and written up to {self.written}")
+        self.rollback()
+        self.segments.drop_from(to)
+        base = self.segments.base_of(to)
+        if base is not None:
+            self.segments.file(base).write(to - base, bytes(min(self.written, base + self.segments.size) - to))
+        self.end = self.written = to
+        self.flushed = min(self.flushed, to)
+        self._safe.forget_behind(to)
+        self._durable.forget_behind(to)
+        self._stand_at(to)
 
     def _wipe(self) -> None:
         """Of a write that failed a part may stand in the file: whole records that were refused, which would count again once a new
@@ -164,7 +322,7 @@ class CommitLog:
 
     def syncer(self) -> tuple[int, Callable[[], None]]:
         """What a flush must do now, as (the mark it reaches, work that may block)."""
-        size, flushed = self.segments.size, self.flushed.value
+        size, flushed = self.segments.size, self.flushed
         # One that is new and empty too: a clean stop vouches for its length.
         files = [self.segments.file(base) for base in self.segments.bases if flushed < base + size and base <= self.written]
         disk, directory = self.segments.files.disk, self.segments.directory if self.segments.new_since_sync else None
@@ -183,8 +341,8 @@ class CommitLog:
 
         On OSError nothing has changed: the file is made before anything else happens.
         """
-        if size + BLANK_SIZE > self.segments.size:
-            limit = self.segments.size - BLANK_SIZE
+        if size + BLANK.size > self.segments.size:
+            limit = self.segments.size - BLANK.size
             raise Unstorable(f"its record has {size} bytes, a log file holds {limit}; raise mappedFileSizeCommitLog")
         base = self._segment_end
         file = self.segments.create(base)
@@ -193,10 +351,25 @@ class CommitLog:
             # Only 8 bytes are written, and they always fit: every record leaves that much room behind it.
             self.staged.append(BLANK.pack(left, BLANK_MAGIC))
         self.end = base
+        self._begin_file(file)
+        return base
+
+    def _begin_file(self, file: DiskFile) -> None:
+        """What is staged next goes into this one, which begins where the present one ends."""
+        base = self._segment_end
         self._segment_end += self.segments.size
         self.staged = []
         self._runs.append(Run(file, base, base, self.staged))
-        return base
+
+    def _stand_at(self, offset: int) -> None:
+        if not self.segments.bases:
+            self.segments.create(offset - offset % self.segments.size)
+        base = self.segments.base_of(offset)
+        self._segment_end = offset if base is None else base + self.segments.size
+        if base is None:  # the last file is full
+            self._runs, self.staged = [], []
+        else:
+            self._go_on(self.segments.file(base), base)
 
     def _go_on(self, file: DiskFile, base: int) -> None:
         """Nothing is staged, and what comes next goes into this file."""
@@ -204,4 +377,4 @@ class CommitLog:
         self._runs = [Run(file, base, self.end, self.staged)]
 
     def __repr__(self) -> str:
-        return f"<CommitLog {self.start}..{self.end} written {self.written} flushed {self.flushed.value} safe {self.safe.value}>"
+        return f"<CommitLog {self.start}..{self.end} written {self.written} flushed {self.flushed} safe {self.safe}>"

@@ -9,21 +9,18 @@ is not found is a hole: said once with its place, counted, and stepped over by e
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Iterator, Mapping
 
-from roquet.store.disk import Cold
-from roquet.store.log import CommitLog
-from roquet.store.queue import BLANK_ENTRY, BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue, unpack_entry
-from roquet.store.scan import RECORD_MIN, heads, parse
-from roquet.wire.record import MAGIC_V1, MAGIC_V2
+from roquet.store.disk import Cold, blocking
+from roquet.store.log import Log
+from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, ConsumeQueue, unpack_entry
+from roquet.store.scan import heads, parse
+from roquet.wire.layout import BLANK_LENGTH, ENTRY, HEAD, MAGIC_V1, MAGIC_V2, RECORD_MIN
 
 log = logging.getLogger("roquet.store")
 
 Entry = tuple[int, int, int]
 
-# size, magic, queue id, queue offset, physical offset of a record
-FRONT = struct.Struct(">iI4xi4xqq")
 LOOKED_AT = 64
 """Entries that are looked at together once one was found damaged."""
 AROUND = 4_096
@@ -51,7 +48,7 @@ class Search:
 
     def run(self) -> None:
         queue, commit_log = self.queue, self.mender.log
-        start, stop = commit_log.start, commit_log.safe.value
+        start, stop = commit_log.start, commit_log.safe
         for offset in range(self.offset - 1, max(queue.first, self.offset - AROUND) - 1, -1):
             entry = self.mender.patient(queue, offset)
             if entry is not None:
@@ -89,7 +86,7 @@ class Mender:
 
     def __init__(
         self,
-        commit_log: CommitLog,
+        commit_log: Log,
         tag_of: Callable[[str, str, int], int],
         mended: Callable[[ConsumeQueue], None],
     ) -> None:
@@ -110,7 +107,7 @@ class Mender:
         Raises Cold while it must be read or looked for.
         """
         found = unpack_entry(queue.read(offset, 1))
-        if found is None or found[1] == BLANK_SIZE or (found[1] >= RECORD_MIN and 0 <= found[0] < self.log.start):
+        if found is None or found[1] == BLANK_LENGTH or (found[1] >= RECORD_MIN and 0 <= found[0] < self.log.start):
             return None
         if self._sound(queue, offset, found, self.log.read):
             return found
@@ -133,12 +130,11 @@ class Mender:
 
     def patient(self, queue: ConsumeQueue, offset: int) -> Entry | None:
         """The entry as it is if it is sound, else None. Blocking."""
-        while True:
-            try:
-                entry = unpack_entry(queue.read(offset, 1))
-                return entry if entry is not None and self._sound(queue, offset, entry, self.log.read) else None
-            except Cold as cold:
-                cold.fetch()
+        return blocking(self._entry_if_sound, queue, offset)
+
+    def _entry_if_sound(self, queue: ConsumeQueue, offset: int) -> Entry | None:
+        entry = unpack_entry(queue.read(offset, 1))
+        return entry if entry is not None and self._sound(queue, offset, entry, self.log.read) else None
 
     def _sound(self, queue: ConsumeQueue, offset: int, entry: Entry, read: Callable[[int, int], bytes]) -> bool:
         position, size, _ = entry
@@ -146,10 +142,10 @@ class Mender:
             return False
         try:
             read(position + size - 1, 1)
-            front = read(position, FRONT.size)
+            front = read(position, HEAD.size)
         except LookupError:
             return False
-        length, magic, queue_id, queue_offset, physical = FRONT.unpack(front)
+        length, magic, _, queue_id, _, queue_offset, physical, _, _ = HEAD.unpack(front)
         return (length, queue_id, queue_offset, physical) == (size, queue.queue_id, offset, position) and magic in (MAGIC_V1, MAGIC_V2)
 
     def _mend(self, queue: ConsumeQueue, offset: int) -> Entry | None:
@@ -187,7 +183,7 @@ class Mender:
         if (queue, offset) in self.holes:
             return
         entry = unpack_entry(queue.read(offset, 1))
-        if entry is None or entry[1] == BLANK_SIZE:
+        if entry is None or entry[1] == BLANK_LENGTH:
             return
         if len(self.holes) < HOLES_MAX:
             self.holes[queue, offset] = None
@@ -199,7 +195,7 @@ class Mender:
         log.error("%s", text)
         self.on_hole(text)
 
-    def runtime_rows(self) -> Mapping[str, object]:
+    def metrics(self) -> Mapping[str, object]:
         return {"queueEntriesMended": self.mended, "messagesUnreadable": self.unreadable}
 
     def __repr__(self) -> str:

@@ -12,21 +12,13 @@ derived from the log again (`store/recovery.py`), so nothing here needs to be sy
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable
 
-import numpy as np
-
 from roquet.store.segments import Segments
+from roquet.wire.layout import BLANK_LENGTH, ENTRY
 
-ENTRY = struct.Struct(">qiq")
 ENTRY_SIZE = ENTRY.size
-assert ENTRY_SIZE == 20
-ENTRIES = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
-"""The same for numpy, to look at many at once."""
-
-BLANK_SIZE = 0x7FFFFFFF
-BLANK_ENTRY = ENTRY.pack(0, BLANK_SIZE, 0)
+BLANK_ENTRY = ENTRY.pack(0, BLANK_LENGTH, 0)
 """Fills a file before the first entry of a queue that starts in its middle, as upstream does; and stands for a message that the
 log lost, so that the others keep their numbers."""
 

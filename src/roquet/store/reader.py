@@ -27,16 +27,15 @@ from roquet.store.checkpoint import Checkpoint
 from roquet.store.disk import ReadOnlyDisk
 from roquet.store.documents import Document
 from roquet.store.fanout import is_queued, queue_tag
-from roquet.store.queue import BLANK_ENTRY, ENTRIES, ENTRY, ENTRY_SIZE, unpack_entry
+from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, unpack_entry
 from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records
 from roquet.store.segments import OpenFiles, Segments
 from roquet.store.times import Times
-from roquet.wire.record import BORN_HOST_V6
+from roquet.wire.layout import BLANK_LENGTH, ENTRIES, ENTRY, TIMED, store_time_of
 
 Entries = npt.NDArray[np.void]
 
-BLANK_SIZE = 0x7FFFFFFF
 MARGIN = 64 * 1024 * 1024
 """Bytes of log that are read again when nothing vouches for the queue files."""
 TAILS_MAX = 64 * 1024 * 1024
@@ -313,7 +312,7 @@ class StoreReader:
 
     def _confirmed(self, row: Row, offset: int) -> bool:
         position, size, _ = self._file_entry(row, offset)
-        if size == BLANK_SIZE or position < self.log.start:
+        if size == BLANK_LENGTH or position < self.log.start:
             return True
         base = self.log.base_of(position)
         if base is None or size <= 0 or position + size > base + self.log.size:
@@ -362,14 +361,12 @@ class StoreReader:
         """-1 when the record is gone."""
         position, size, _ = self._entry(row, offset)
         base = self.log.base_of(position)
-        if base is None or size == BLANK_SIZE:
+        if base is None or size == BLANK_LENGTH:
             return -1
         try:
-            raw = self.log.file(base).read(position - base, 76)  # every record is longer, whatever its hosts
+            return store_time_of(self.log.file(base).read(position - base, TIMED))
         except FileNotFoundError:
             return -1
-        at = 68 if int.from_bytes(raw[36:40], "big") & BORN_HOST_V6 else 56
-        return int.from_bytes(raw[at : at + 8], "big", signed=True)
 
     # What the files lack
 
@@ -450,7 +447,7 @@ class StoreReader:
 
         def before(index: int) -> bool:
             position, size, _ = self._file_entry(row, start + index)
-            return size == BLANK_SIZE or position < log_offset
+            return size == BLANK_LENGTH or position < log_offset
 
         return start + _bisect(row.next - start, before)
 

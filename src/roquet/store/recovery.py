@@ -24,9 +24,10 @@ from roquet.store.checkpoint import Checkpoint
 from roquet.store.deletions import Deletions
 from roquet.store.fanout import index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
-from roquet.store.queue import BLANK_SIZE, ENTRY_SIZE, ConsumeQueue, unpack_entry
-from roquet.store.scan import RECORD_MIN, Found, Hole, Walk, parse, read_records
+from roquet.store.queue import ENTRY_SIZE, ConsumeQueue, unpack_entry
+from roquet.store.scan import Found, Hole, Walk, parse, read_records
 from roquet.store.segments import Segments, file_name
+from roquet.wire.layout import BLANK_LENGTH, RECORD_MIN
 
 log = logging.getLogger("roquet.store")
 
@@ -226,7 +227,7 @@ class Recovery:
                 last = _entry(queue, filled - 1) if filled > queue.segments.start // ENTRY_SIZE else None
             except Damaged:
                 filled, last = 0, None
-            if last is not None and last[1] != BLANK_SIZE:
+            if last is not None and last[1] != BLANK_LENGTH:
                 end = max(end, last[0] + last[1])
             queue.start_at(filled)
             self._keep_number(queue)
@@ -351,7 +352,7 @@ class Recovery:
         first = queue.segments.start // ENTRY_SIZE
         known = self.manifest.firsts.get(queue_key(queue), 0) if self.manifest is not None else 0
         entry = _entry(queue, first) if known < first < queue.next else None
-        return entry is not None and entry[1] != BLANK_SIZE and entry[0] > self.segments.start
+        return entry is not None and entry[1] != BLANK_LENGTH and entry[0] > self.segments.start
 
     # What the queue files hold
 
@@ -402,7 +403,7 @@ class Recovery:
         if entry is None:
             return False
         position, size, _ = entry
-        if size == BLANK_SIZE or (0 <= position < self.segments.start and size >= RECORD_MIN):
+        if size == BLANK_LENGTH or (0 <= position < self.segments.start and size >= RECORD_MIN):
             return True  # its record is gone with an old file, or lost; the entry is no longer of interest, and not wrong
         base = self.segments.base_of(position)
         if base is None or size <= 0 or position + size > base + self.segments.size:
@@ -577,7 +578,7 @@ class Recovery:
         for queue in self.queues.values():
             while queue.next > queue.first:
                 entry = _entry(queue, queue.next - 1)
-                if entry is not None and (entry[0] + entry[1] <= end or entry[1] == BLANK_SIZE):
+                if entry is not None and (entry[0] + entry[1] <= end or entry[1] == BLANK_LENGTH):
                     break
                 queue.truncate(queue.next - 1)
         if self.index is not None:
@@ -602,7 +603,7 @@ def _entry(queue: ConsumeQueue, offset: int) -> tuple[int, int, int] | None:
 
 def _says_nothing(entry: tuple[int, int, int] | None) -> bool:
     """A blank, or one that was never written."""
-    return entry is None or entry[1] <= 0 or entry[1] == BLANK_SIZE
+    return entry is None or entry[1] <= 0 or entry[1] == BLANK_LENGTH
 
 
 def first_at_or_after(queue: ConsumeQueue, log_offset: int) -> int:

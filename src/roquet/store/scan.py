@@ -7,26 +7,30 @@ log ends only where no whole record follows.
 from __future__ import annotations
 
 import re
-import struct
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from roquet.store.disk import DiskFile
 from roquet.store.segments import Segments
-from roquet.wire.record import BLANK_MAGIC, BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
+from roquet.wire.layout import (
+    BLANK_MAGIC,
+    BORN_HOST_V6,
+    HEAD,
+    MAGIC_AT,
+    MAGIC_START,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAGICS,
+    OFFSET_AT,
+    QUEUE_ID_MAX,
+    RECORD_MIN,
+    STORE_HOST_V6,
+)
 
 CHUNK = 4 * 1024 * 1024
-# size, magic, crc, queue, flag, queue offset, physical offset, system flag, born time
-HEAD = struct.Struct(">iIiiiqqiq")
-assert HEAD.size == 48
-RECORD_MIN = 91
-MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
-MAGIC_START = MAGICS[0][:3]
-assert MAGICS[1].startswith(MAGIC_START)
 TOPIC = re.compile(rb"[!-.0-~]{1,255}")
 """What a directory can be named after. Clients may use fewer characters; a log of long ago may hold more than they do."""
-QUEUE_ID_MAX = 65_535
 
 
 class Found(NamedTuple):
@@ -190,10 +194,12 @@ class _Stretch:
             return offset == self.segments.stop
         position, limit = offset - base, self.segments.size
         head = self._reader(base).get(position, HEAD.size)
-        size, magic = int.from_bytes(head[:4], "big", signed=True), head[4:8]
+        size, magic = int.from_bytes(head[:4], "big", signed=True), head[MAGIC_AT : MAGIC_AT + 4]
         if magic == BLANK_MAGIC.to_bytes(4, "big"):
             return size == limit - position
-        return magic in MAGICS and RECORD_MIN <= size <= limit - position and int.from_bytes(head[28:36], "big") == offset
+        return (
+            magic in MAGICS and RECORD_MIN <= size <= limit - position and int.from_bytes(head[OFFSET_AT : OFFSET_AT + 8], "big") == offset
+        )
 
     def _reader(self, base: int) -> _Window:
         if self._window is None or self._base != base:
@@ -284,7 +290,7 @@ def read_one(raw: bytes, offset: int, *, check_crc: bool = True) -> Found | Hole
 def _lacks_a_sector(raw: bytes, start: int) -> bool:
     """The checksum covers the body alone. Whether a sector of what follows it was never written, and is all zeros therefore. Zeros
     among other bytes were sent: such sends are refused, but were not always."""
-    offset = int.from_bytes(raw[28:36], "big")
+    offset = int.from_bytes(raw[OFFSET_AT : OFFSET_AT + 8], "big")
     at = raw.find(0, start)
     while at >= 0:
         begin = at - (offset + at) % SECTOR

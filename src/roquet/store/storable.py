@@ -8,9 +8,9 @@ that fit their fields, one record in one file, a queue id and hosts that a recor
 from __future__ import annotations
 
 from roquet.errors import Unstorable
-from roquet.store.scan import QUEUE_ID_MAX, TOPIC
+from roquet.store.scan import TOPIC
 from roquet.store.texts import is_text
-from roquet.wire.record import PROPERTIES_MAX, TOPIC_MAX_V1
+from roquet.wire.layout import PROPERTIES_MAX, QUEUE_ID_MAX, TOPIC_MAX_V1
 
 __all__ = ["PROPERTIES_MAX", "check_place", "check_properties", "unstorable"]
 

@@ -16,6 +16,7 @@ import logging
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from zlib import crc32
 
@@ -32,19 +33,33 @@ from roquet.store.disk import Cold, Disk, is_shortage
 from roquet.store.documents import Document
 from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
-from roquet.store.log import CommitLog
+from roquet.store.log import CommitLog, Log
 from roquet.store.mending import Mender
-from roquet.store.queue import BLANK_SIZE, ENTRIES, ENTRY, ENTRY_SIZE, ConsumeQueue
+from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.queue_sync import QueueSync
 from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_after, firsts_of, index_names, queue_key, times_of
 from roquet.store.retention import HOUR_MS, LogFile
-from roquet.store.scan import CHUNK, RECORD_MIN, Hole, parse
+from roquet.store.scan import CHUNK, Hole, parse
 from roquet.store.segments import OpenFiles, Segments, file_name
-from roquet.store.storable import PROPERTIES_MAX, unstorable
+from roquet.store.storable import unstorable
 from roquet.store.texts import is_text
 from roquet.store.times import Times
 from roquet.store.wall import STEP_MS, WallWatch, span_text
-from roquet.wire.record import BORN_HOST_V6, FRONT, FRONTS, MAGIC_V1, STORE_HOST_V6
+from roquet.wire.layout import (
+    BLANK_LENGTH,
+    BORN_HOST_V6,
+    ENTRIES,
+    ENTRY,
+    FRONT,
+    FRONTS,
+    MAGIC_V1,
+    PROPERTIES_MAX,
+    RECORD_FIXED,
+    RECORD_MIN,
+    STORE_HOST_V6,
+    TIMED,
+    store_time_of,
+)
 
 log = logging.getLogger("roquet.store")
 
@@ -104,7 +119,9 @@ class Store:
         self.root = root = settings.store_path_root_dir
         self.files = OpenFiles(disk)
         directory = settings.store_path_commit_log or f"{root}/commitlog"
-        self.log = CommitLog(Segments(self.files, directory, settings.mapped_file_size_commit_log))
+        segments = Segments(self.files, directory, settings.mapped_file_size_commit_log)
+        self.log: Log = CommitLog(segments, sync_flush=settings.flush_disk_type == "SYNC_FLUSH")
+        self.log.on_safe(self._show_safe)
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._ids: dict[str, set[int]] = {}  # topic -> ids that `queues` may hold of it: nobody looks through 100,000 queues for one topic
         self.index = KeyIndex(disk, f"{root}/index", slots_max=settings.max_hash_slot_num, entries_max=settings.max_index_num, clock=clock)
@@ -114,7 +131,6 @@ class Store:
             self.log, lambda topic, text, store_ms: queue_tag(topic, text, store_ms, self.delays_ms), lambda queue: self._dirty.add(queue)
         )
         self.deletions = Deletions(disk, f"{root}/config/{DELETED}", background)
-        self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self.delays_ms = delay_levels_ms(settings.message_delay_level)
         self.store_host = bytes(8)
         self.wall = WallWatch(clock)
@@ -386,7 +402,7 @@ class Store:
                 self._close_cleanly()
         except OSError as error:
             log.error("the store could not be closed cleanly: %s. The next start reads the log again and mends what is missing.", error)
-        self.log.flushed.give_up()
+        self.log.give_up()
         self.files.close()
         self._release()
         self._release = None
@@ -399,8 +415,7 @@ class Store:
         except OSError as error:
             self.fail(f"fsync of the log failed: {error}")
             raise
-        self.log.flushed.advance(target)
-        self._rise()
+        self.log.note_flushed(target)
 
     def _close_cleanly(self) -> None:
         """Each step only after the one before: whoever finds no abort file may trust everything else."""
@@ -547,7 +562,7 @@ class Store:
         """The same, where the caller has the tag and the keys already, as `fanout` would find them: the send path does."""
         if store_host is None:
             store_host = self.store_host
-        front, size = FRONT, 90 + len(body) + len(queue.topic_field) + len(properties)
+        front, size = FRONT, RECORD_FIXED + len(body) + len(queue.topic_field) + len(properties)
         if len(born_host) != 8 or len(store_host) != 8:
             hosts = (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)
             front = FRONTS[hosts]
@@ -590,7 +605,7 @@ class Store:
         """Many plain messages for one queue; returns (their log offsets, the first queue offset). Stored whole or not at all."""
         log, store_host, now_ms, first = self.log, self.store_host, self.now_ms, queue.next
         topic, queue_id, topic_field = queue.topic, queue.queue_id, queue.topic_field
-        fixed = 90 + len(topic_field)
+        fixed = RECORD_FIXED + len(topic_field)
         total = fixed * len(messages) + sum([len(body) + len(properties) for _, body, properties, _, _ in messages])
         for _, _, properties, _, _ in messages:
             if b"\0" in properties or len(properties) > PROPERTIES_MAX:
@@ -697,12 +712,12 @@ class Store:
         for queue, _, _, _ in staged:
             if queue not in tails:
                 tails[queue] = mark
-        if self.sync_flush:
-            self._unsafe.extend(staged)
-            self._flush()
-        else:
-            self.log.safe.advance(self.log.written)
+        if self.log.safe >= self.log.written:
             self._show(staged)
+        else:
+            self._unsafe.extend(staged)
+        if self.log.wants_flush:
+            self._flush()
         if self.index.waiting >= SETTLE_AT:
             self._settle()
 
@@ -754,7 +769,7 @@ class Store:
         if not self.failed:
             self.failed = why
             log.error("%s; no more messages are taken. Check the disk, then restart the broker.", why)
-            self.log.flushed.give_up()
+            self.log.give_up()
 
     def short_of_files(self, error: object) -> None:
         """What needed a file descriptor was not done, and is tried again by itself."""
@@ -775,21 +790,19 @@ class Store:
                 except Exception:  # one that waits must not keep the others from hearing
                     log.exception("! looking at the new messages of %s/%d failed", queue.topic, queue.queue_id)
 
-    def _rise(self) -> None:
-        """The safe mark follows what is flushed; show what it now covers."""
-        if self.sync_flush:
-            self.log.safe.advance(self.log.flushed.value)
-            safe, unsafe, shown = self.log.safe.value, self._unsafe, []
-            while unsafe and unsafe[0][3] <= safe:
-                shown.append(unsafe.popleft())
-            if shown:
-                self._show(shown)
+    def _show_safe(self) -> None:
+        """The log's safe mark has risen: show what it now covers."""
+        safe, unsafe, shown = self.log.safe, self._unsafe, []
+        while unsafe and unsafe[0][3] <= safe:
+            shown.append(unsafe.popleft())
+        if shown:
+            self._show(shown)
 
     # Flushing
 
     def _flush(self) -> None:
         """Group commit: one fsync at a time; whoever comes while it runs shares the next one."""
-        if self._flushing or self.failed or self.log.written <= self.log.flushed.value:
+        if self._flushing or self.failed or self.log.written <= self.log.flushed:
             return
         try:
             target, work = self.log.syncer()
@@ -813,10 +826,9 @@ class Store:
             if isinstance(result, Exception):
                 self.fail(f"fsync of the log failed: {result}")
                 return
-            self.log.flushed.advance(target)
             self.checkpoint.note(log_ms=last_ms)
-            self._rise()
-            if self.sync_flush:
+            self.log.note_flushed(target)
+            if self.log.wants_flush:
                 self._flush()
 
         self.background.run(work, done)
@@ -942,7 +954,7 @@ class Store:
                 self.checkpointed = end
 
         # All that is written, though less is vouched for: who waits for the flush stands in the order of the log.
-        self.log.flushed.when_reached(self.log.written, self.clock.steady_ms() + self.settings.sync_flush_timeout, log_flushed)
+        self.log.when_durable(self.log.written, self.clock.steady_ms() + self.settings.sync_flush_timeout, log_flushed)
         self._flush()
 
     def _manifest(self, *, clean: bool, end: int) -> Manifest:
@@ -963,12 +975,12 @@ class Store:
 
     # Time
 
-    def due_now(self) -> None:
-        """The interval between flushes changed: the next is at the next tick."""
-        self._flush_due_ms = self._tails_due_ms = 0
+    def settings_changed(self, names: AbstractSet[str]) -> None:
+        if names & {"flush_interval_commit_log", "flush_interval_consume_queue"}:
+            self._flush_due_ms = self._tails_due_ms = 0  # a new interval begins at once
 
     def tick(self, now_ms: int) -> None:
-        self.log.flushed.expire(now_ms)
+        self.log.expire(now_ms)
         if self.paused:
             self._end_pause(now_ms)
         settings = self.settings
@@ -1084,9 +1096,9 @@ class Store:
 
     def record_at(self, offset: int) -> bytes:
         """The whole record that begins here. Raises LookupError when none does, Cold when it is not in memory."""
-        head = self.log.read(offset, 4) if offset + 4 <= self.log.safe.value else b""
+        head = self.log.read(offset, 4) if offset + 4 <= self.log.safe else b""
         size = int.from_bytes(head, "big", signed=True) if head else 0
-        if size < 91 or offset + size > self.log.safe.value:
+        if size < RECORD_MIN or offset + size > self.log.safe:
             raise LookupError(f"no message begins at log offset {offset}")
         raw = self.log.read(offset, size)
         if parse(raw, offset, check_crc=False) is None:
@@ -1096,11 +1108,9 @@ class Store:
     def store_time_at(self, offset: int) -> int:
         """Store time of the record that begins here (its place is trusted). -1 when it is gone."""
         try:
-            raw = self.log.read(offset, 76)  # every record is longer, whatever its hosts
+            return store_time_of(self.log.read(offset, TIMED))
         except LookupError:
             return -1
-        at = 68 if int.from_bytes(raw[36:40], "big") & BORN_HOST_V6 else 56
-        return int.from_bytes(raw[at : at + 8], "big")
 
     def offset_by_time(self, queue: ConsumeQueue, time_ms: int) -> int:
         """Upstream's rule: the message stored at that time, else the nearer neighbour (the earlier on a tie)."""
@@ -1128,7 +1138,7 @@ class Store:
         """Store time of the message with this number; where it cannot be read, of the next that can. -1 when there is none near."""
         for number in range(offset, min(offset + TIMES_LOOKED_AT, queue.visible)):
             entry = queue.entry(number)
-            if entry is not None and RECORD_MIN <= entry[1] < BLANK_SIZE:
+            if entry is not None and RECORD_MIN <= entry[1] < BLANK_LENGTH:
                 stored = self.store_time_at(entry[0])
                 if stored >= 0:
                     return stored

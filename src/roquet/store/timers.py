@@ -29,8 +29,8 @@ from roquet.store.disk import Disk, DiskFile
 from roquet.store.fanout import property_of
 from roquet.store.scan import Hole, Walk
 from roquet.store.segments import Segments
+from roquet.wire.layout import BORN_HOST_V6, STORE_HOST_V6
 from roquet.wire.names import TIMER_TOPIC
-from roquet.wire.record import BORN_HOST_V6, STORE_HOST_V6
 
 log = logging.getLogger("roquet.store")
 

@@ -1,7 +1,7 @@
 """Waiting is a number that rises.
 
-The broker has a few kinds of these and no other way to wait: bytes flushed, bytes safe, entries visible in one queue. A
-sync send waits on the first, a long-polling pull on the last. No futures, no timers: deadlines are checked in `expire`.
+The log has two of these, and there is no other way to wait for it: bytes that are safe, which sends wait for, and bytes that are
+durable, which cursors and derived files wait for. No futures, no timers: deadlines are checked in `expire`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ Wake = Callable[[bool], None]
 class Watermark:
     """A number that only rises, and the callers waiting for it to reach theirs, in the order of their targets."""
 
-    __slots__ = ("_waiting", "given_up", "value")
+    __slots__ = ("_waiting", "given_up", "on_rise", "value")
 
     def __init__(self, value: int = 0) -> None:
         self.value = value
         self.given_up = False
+        self.on_rise: Callable[[], None] | None = None
         self._waiting: deque[tuple[int, int, Wake]] = deque()
 
     def when_reached(self, target: int, deadline_ms: int, wake: Wake) -> None:
@@ -35,6 +36,8 @@ class Watermark:
         if value <= self.value:
             return
         self.value = value
+        if self.on_rise is not None:
+            self.on_rise()
         waiting = self._waiting
         while waiting and waiting[0][0] <= value:
             waiting.popleft()[2](True)
@@ -44,6 +47,11 @@ class Watermark:
         waiting = self._waiting
         while waiting and waiting[0][1] <= now_ms:
             waiting.popleft()[2](False)
+
+    def forget_behind(self, value: int) -> None:
+        """Wake those with False who wait for more than this: what they wait for was taken back."""
+        while self._waiting and self._waiting[-1][0] > value:
+            self._waiting.pop()[2](False)
 
     def give_up(self) -> None:
         """Wake everybody with False, now and from now on: what they wait for will not come."""

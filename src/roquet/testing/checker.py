@@ -13,7 +13,7 @@ the broker itself did not count as flushed yet. A killed process loses nothing u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,10 +21,10 @@ from roquet.broker.core import Broker
 from roquet.client.core.receipt import SendReceipt
 from roquet.errors import RoquetError
 from roquet.message import Message, Property, ReceivedMessage
-from roquet.store.disk import Cold
-from roquet.store.queue import BLANK_SIZE
+from roquet.store.disk import blocking
 from roquet.store.store import Store
 from roquet.wire.ids import parse_offset_message_id
+from roquet.wire.layout import BLANK_LENGTH, OFFSET_AT
 from roquet.wire.record import Record
 
 T = TypeVar("T")
@@ -180,14 +180,14 @@ class Checker:
                 continue
             for offset in range(queue.first, queue.visible):
                 place = (topic, queue_id, offset)
-                entry = warm(lambda queue=queue, offset=offset: queue.entry(offset))  # type: ignore[misc] # mypy infers no default in a lambda
+                entry = blocking(queue.entry, offset)
                 if entry is None:
                     raise Violation(f"{show(place)} has no entry, the queue ends at {queue.visible}")
                 position, size, _ = entry
-                if size == BLANK_SIZE:
+                if size == BLANK_LENGTH:
                     continue  # the log lost it; whether it may is looked at below
                 try:
-                    raw = warm(lambda position=position: store.record_at(position))  # type: ignore[misc] # as above
+                    raw = blocking(store.record_at, position)
                     record = Record.decode(raw)
                 except (LookupError, RoquetError) as error:
                     raise Violation(f"{show(place)} leads to log offset {position}, where no record is: {error}") from None
@@ -236,8 +236,8 @@ class Checker:
                         raise Violation(f"group {group} is at {offset} of {topic}/{queue_id}, which ends at {visible}")
 
     def _query(self, store: Store, place: Place, held: Held) -> None:
-        records, _, _ = warm(lambda: store.query(place[0], held.unique_key, 64, 0, 1 << 62))
-        if not any(int.from_bytes(raw[28:36], "big") == held.log_offset for raw in records):
+        records, _, _ = blocking(store.query, place[0], held.unique_key, 64, 0, 1 << 62)
+        if not any(int.from_bytes(raw[OFFSET_AT : OFFSET_AT + 8], "big") == held.log_offset for raw in records):
             raise Violation(f"{show_held(held)} at {show(place)} is not found by its unique key {held.unique_key}")
 
     # The end
@@ -250,16 +250,6 @@ class Checker:
             for place, held in self.acked.items()
             if held.name not in consumed and place[2] >= self.taken.get(place[:2], 0) and not (self.lossy and held.name in self.failed)
         ]
-
-
-def warm(read: Callable[[], T]) -> T:
-    """Read, whatever the disk says about memory."""
-    for _ in range(1_000):
-        try:
-            return read()
-        except Cold as cold:
-            cold.fetch()
-    raise AssertionError("read again and again, and still not in memory")
 
 
 def body_of(name: str, filler: bytes) -> bytes:

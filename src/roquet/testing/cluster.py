@@ -443,7 +443,7 @@ class BrokerHost:
         if self._caller is not None:
             self._caller.kill()
         if self.core is not None:
-            self._flushed = self.core.store.log.flushed.value
+            self._flushed = self.core.store.log.flushed
             self._ends = {key: queue.visible for key, queue in self.core.store.queues.items()}
             if self.cluster.network.core_at(BROKER) is self.core:
                 self.cluster.network.stop(BROKER, slowest_us=slowest_us)

@@ -174,6 +174,7 @@ class SimPeer:
         ip, _, port = address.rpartition(":")
         self.host = bytes(int(part) for part in ip.split(".")) + int(port).to_bytes(4, "big")
         self.closed = False
+        self.principal = ""
         self._wire = wire
         self._core: Core | None = None
         self._framer = Framer()

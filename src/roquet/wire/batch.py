@@ -16,17 +16,17 @@ import numpy.typing as npt
 
 from roquet.errors import Refused
 from roquet.wire.codes import ResponseCode
+from roquet.wire.layout import PROPERTIES_MAX
 
 FRONT = struct.Struct(">iiiii")
 FRONTS = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
 """The same for numpy."""
 SIZE = struct.Struct(">i")
 SMALLEST = FRONT.size + 2
-PROPERTIES_MAX = 32767
 MESSAGES_MAX = 65_536
 """Of one batch. Clients are bounded by its size long before; a body of empty messages would hold up everybody else."""
 
-Part = tuple[int, bytes, bytes]
+InnerMessage = tuple[int, bytes, bytes]
 """(flag, body, properties as encoded)."""
 Longs = npt.NDArray[np.int64]
 
@@ -45,9 +45,9 @@ class Columns:
         return len(self.bodies)
 
 
-def split_batch(body: bytes) -> list[Part]:
+def split_batch(body: bytes) -> list[InnerMessage]:
     """The messages of a batch. Every length is checked against what is left; raises Refused(13) at the first that lies."""
-    parts: list[Part] = []
+    parts: list[InnerMessage] = []
     at, end = 0, len(body)
     unpack = FRONT.unpack_from
     while at < end:
@@ -107,7 +107,7 @@ def _starts(body: bytes) -> Longs | None:
     return np.array(starts, dtype=np.int64) if at == end else None
 
 
-def join_batch(parts: Iterable[Part]) -> bytes:
+def join_batch(parts: Iterable[InnerMessage]) -> bytes:
     """The body of a batch send. Properties are limited to 32767 bytes a message."""
     pieces: list[bytes] = []
     for flag, body, properties in parts:

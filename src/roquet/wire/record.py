@@ -21,32 +21,22 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from roquet.errors import Damaged, InvalidMessage
-
-MAGIC_V1 = 0xDAA320A7
-MAGIC_V2 = 0xDAA320AB
-"""Of 5.x, for topics longer than 127 bytes: the topic's length takes two bytes."""
-BLANK_MAGIC = 0xCBD43194
-
-BORN_HOST_V6 = 0x10
-STORE_HOST_V6 = 0x20
-
-# size, magic, crc, queue, flag, queue offset, physical offset, sys flag, born time and host, store time and host, reconsumed, prepared,
-# body size
-FRONT = struct.Struct(">iIiiiqqiq8sq8siqi")
-FRONTS = {
-    0: FRONT,
-    BORN_HOST_V6: struct.Struct(">iIiiiqqiq20sq8siqi"),
-    STORE_HOST_V6: struct.Struct(">iIiiiqqiq8sq20siqi"),
-    BORN_HOST_V6 | STORE_HOST_V6: struct.Struct(">iIiiiqqiq20sq20siqi"),
-}
-assert FRONT.size == 88
-SYS_FLAG_AT = 36
-
-SMALLEST = FRONT.size + 1 + 2
-"""Bytes of a record with empty body, topic and properties."""
-PROPERTIES_MAX = 32767
-TOPIC_MAX_V1 = 127
-TOPIC_MAX_V2 = 32767
+from roquet.wire.layout import (
+    BLANK_MAGIC,
+    BORN_HOST_V6,
+    FRONTS,
+    HOSTS_V6,
+    MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_MAX,
+    QUEUE_OFFSET_AT,
+    RECORD_MIN,
+    STORE_HOST_V6,
+    SYS_FLAG_AT,
+    TOPIC_MAX_V1,
+    TOPIC_MAX_V2,
+)
 
 
 class BadRecord(Damaged):
@@ -83,9 +73,9 @@ class Record:
     def decode(cls, buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bool = True) -> Record:
         """The record that begins at `at`; its size is `record.size`. Raises BadRecord, for a blank end too."""
         left = len(buffer) - at
-        if at < 0 or left < SMALLEST:
-            raise BadRecord(f"{left} bytes left at {at}, the smallest record has {SMALLEST}")
-        v6 = int.from_bytes(buffer[at + SYS_FLAG_AT : at + SYS_FLAG_AT + 4], "big") & 0x30
+        if at < 0 or left < RECORD_MIN:
+            raise BadRecord(f"{left} bytes left at {at}, the smallest record has {RECORD_MIN}")
+        v6 = int.from_bytes(buffer[at + SYS_FLAG_AT : at + SYS_FLAG_AT + 4], "big") & HOSTS_V6
         front = FRONTS[v6]
         if left < front.size:
             raise BadRecord(f"{left} bytes left at {at}, the front of an IPv6 record has {front.size}")
@@ -150,7 +140,7 @@ class Record:
         try:
             head = front.pack(
                 size, self.magic, body_crc(self.body), self.queue_id, self.flag, self.queue_offset, self.physical_offset,
-                self.sys_flag & ~0x30 | v6, self.born_timestamp, self.born_host, self.store_timestamp, self.store_host,
+                self.sys_flag & ~HOSTS_V6 | v6, self.born_timestamp, self.born_host, self.store_timestamp, self.store_host,
                 self.reconsume_times, self.prepared_transaction_offset, len(self.body),
             )  # fmt: skip
         except struct.error as error:
@@ -184,15 +174,15 @@ def decode_readable(data: bytes) -> tuple[list[Record], list[str]]:
             records.append(Record.decode(data, at))
             at += size
         except BadRecord as error:
-            number = int.from_bytes(data[at + 20 : at + 28], "big", signed=True)
+            number = int.from_bytes(data[at + QUEUE_OFFSET_AT : at + QUEUE_OFFSET_AT + 8], "big", signed=True)
             troubles.append(f"queue offset {number} (as it says itself), {error}")
-            at = at + size if size >= SMALLEST and _begins(data, at + size) else _next_record(data, at + 1)
+            at = at + size if size >= RECORD_MIN and _begins(data, at + size) else _next_record(data, at + 1)
     return records, troubles
 
 
 def _begins(data: bytes, at: int) -> bool:
     """May a record begin here, or do they end here?"""
-    return at == len(data) or int.from_bytes(data[at + 4 : at + 8], "big") in (MAGIC_V1, MAGIC_V2)
+    return at == len(data) or int.from_bytes(data[at + MAGIC_AT : at + MAGIC_AT + 4], "big") in (MAGIC_V1, MAGIC_V2)
 
 
 def _next_record(data: bytes, at: int) -> int:

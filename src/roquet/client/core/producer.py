@@ -29,11 +29,11 @@ from roquet.wire.codes import RequestCode, SysFlag
 from roquet.wire.command import Command
 from roquet.wire.compression import KINDS, compress
 from roquet.wire.hashing import java_hash
+from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import DEFAULT_TOPIC, check_group, check_send_topic, is_retry_topic
 
 log = logging.getLogger(__name__)
 
-PROPERTIES_MAX = 32_767
 QUEUE_SELECTED_RETRIES = 0
 
 Sent = Callable[[SendReceipt | RoquetError], None]

@@ -21,10 +21,10 @@ from roquet.store import derive, index
 from roquet.store.index import chain
 from roquet.store.scan import parse
 from roquet.store.segments import file_name
+from roquet.wire.layout import BLANK_LENGTH, INDEX_ENTRIES
 
 SHOWN = 10
 """Places kept of each kind of problem."""
-BLANK = 0x7FFFFFFF
 
 PROBLEMS = {
     "log file missing": "the row of log files has a gap",
@@ -110,7 +110,7 @@ def _have_their_entries(
     same = (there == positions) & (size == records.sizes[numbers]) & (entries["tag"] == tags)
     if same.all():
         return len(numbers)
-    empty, beyond = (size == 0) | (size == BLANK), offsets >= found.next
+    empty, beyond = (size == 0) | (size == BLANK_LENGTH), offsets >= found.next
     deleted = ~same & ((positions < layout.deleted.get(topic, 0)) | (empty & (not found.bases and layout.is_deleted(topic))))
     newer = np.where(empty, beyond & (positions < found.last_position), there > positions)
     replaced = ~same & ~deleted & newer  # if the newer one is no record, the count of this queue shows it
@@ -150,7 +150,7 @@ def records_are_indexed(layout: files.Layout, scan: files.Scan, start: int, stop
     findings.counts["keys"] += len(owners)
     tables = files.index_tables(layout)
     spans = [(table, *table.between(start, stop)) for table in tables]
-    entries = np.concatenate([table.entries[low:high] for table, low, high in spans] or [np.zeros(0, dtype=index.ENTRIES)])
+    entries = np.concatenate([table.entries[low:high] for table, low, high in spans] or [np.zeros(0, dtype=INDEX_ENTRIES)])
     begins = np.concatenate([np.full(high - low, table.begin_ms) for table, low, high in spans] or [np.zeros(0, dtype=np.int64)])
     findings.counts["index entries"] += len(entries)
     if scan.bad:  # reported already; their entries are not to blame
@@ -213,7 +213,7 @@ def _entries_in_log(layout: files.Layout, found: files.QueueFiles, base: int, lo
     name = "/".join(found.path.split("/")[-2:])
     entries = found.entries(base)[: max(0, found.next - base)]
     positions, sizes = entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
-    filled = (sizes != 0) & (sizes != BLANK)
+    filled = (sizes != 0) & (sizes != BLANK_LENGTH)
     hole = ~filled
     if base == found.first:  # blanks stand before the first entry of a queue that starts in the middle of its file
         first = int(np.argmax(filled)) if filled.any() else len(filled)
@@ -234,7 +234,7 @@ def _look_at_each(layout: files.Layout, found: files.QueueFiles, topic: str, que
     for base in found.bases:
         entries = found.entries(base)[: max(0, found.next - base)]
         for at, (position, size, _) in enumerate(entries.tolist()):
-            if size in (0, BLANK) or not layout.start <= position < log_end:
+            if size in (0, BLANK_LENGTH) or not layout.start <= position < log_end:
                 continue
             why = _leads_astray(layout, position, size, topic, queue_id, base + at)
             if why:

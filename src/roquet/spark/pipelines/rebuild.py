@@ -36,6 +36,7 @@ from roquet.store.documents import Document
 from roquet.store.index import IndexFile, KeyIndex, next_name
 from roquet.store.recovery import Manifest
 from roquet.store.segments import file_name
+from roquet.wire.layout import ENTRIES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 STAGING = "rebuild"
 """Directory in the store where the new files grow."""
 
-QUEUED = np.dtype([("number", "i8"), ("entry", queue.ENTRIES)])
+QUEUED = np.dtype([("number", "i8"), ("entry", ENTRIES)])
 """A queue entry of a part, with its queue offset."""
 KEYED = np.dtype([("hash", "i4"), ("offset", "i8"), ("time", "i8")])
-ENTRY_ONES = np.frombuffer(queue.BLANK_ENTRY, dtype=queue.ENTRIES)[0]
+ENTRY_ONES = np.frombuffer(queue.BLANK_ENTRY, dtype=ENTRIES)[0]
 
 
 class Run(NamedTuple):
@@ -197,7 +198,7 @@ def write_queue(directory: str, size: int, pieces: Iterator[npt.NDArray[Any]]) -
     count = size // queue.ENTRY_SIZE
     first = after = -1
     base = 0
-    page = np.zeros(count, dtype=queue.ENTRIES)
+    page = np.zeros(count, dtype=ENTRIES)
 
     def blanks(to: int) -> None:
         """From `after`, over as many files as it takes."""
@@ -212,7 +213,7 @@ def write_queue(directory: str, size: int, pieces: Iterator[npt.NDArray[Any]]) -
         nonlocal base
         if after == base + count:
             _write_page(directory, base, page, count)
-            page[:] = np.zeros(1, dtype=queue.ENTRIES)
+            page[:] = np.zeros(1, dtype=ENTRIES)
             base += count
 
     for entries in pieces:

@@ -22,15 +22,14 @@ import orjson
 
 from roquet.errors import Damaged
 from roquet.settings import BrokerSettings, delay_levels_ms
-from roquet.store import derive, index, queue
+from roquet.store import derive, queue
 from roquet.store.deletions import DELETED, decode
 from roquet.store.disk import ReadOnlyDisk
 from roquet.store.documents import Document
-from roquet.store.log import BLANK, BLANK_SIZE
-from roquet.store.scan import MAGICS, parse
+from roquet.store.scan import parse
 from roquet.store.segments import file_name
+from roquet.wire.layout import BLANK, BLANK_MAGIC, ENTRIES, INDEX_ENTRIES, INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, MAGICS
 from roquet.wire.names import is_system_topic
-from roquet.wire.record import BLANK_MAGIC
 
 PIECE = 32 << 20
 """Bytes of log of one task: about a quarter of a second of work."""
@@ -120,14 +119,14 @@ def _index_shape(directory: str, settings: BrokerSettings) -> tuple[int, int]:
     slots, entries = settings.max_hash_slot_num, settings.max_index_num
     for name in index_names(directory):
         size = os.path.getsize(f"{directory}/{name}")
-        if size and size != index.HEADER.size + slots * index.SLOT_SIZE + entries * index.ENTRY.size:
-            unit = index.SLOT_SIZE + 4 * index.ENTRY.size
-            if (size - index.HEADER.size) % unit:
+        if size and size != INDEX_HEADER.size + slots * INDEX_SLOT + entries * INDEX_ENTRY.size:
+            unit = INDEX_SLOT + 4 * INDEX_ENTRY.size
+            if (size - INDEX_HEADER.size) % unit:
                 raise Damaged(
                     f"{directory}/{name} has {size} bytes, which {slots} slots and {entries} entries do not make: "
                     "give the broker's configuration (--config), with its maxHashSlotNum and maxIndexNum"
                 )
-            slots = (size - index.HEADER.size) // unit
+            slots = (size - INDEX_HEADER.size) // unit
             return slots, 4 * slots
     return slots, entries
 
@@ -222,7 +221,7 @@ def scan(layout: Layout, piece: Piece, *, check_crc: bool = True) -> Scan:
 def _after(data: bytes, at: int, base: int, stop: int, segment_end: int) -> tuple[str, int]:
     """What stands where no record begins, and how many bytes more are needed when one does that is longer than the data."""
     left = segment_end - base - at
-    if len(data) - at >= BLANK_SIZE:
+    if len(data) - at >= BLANK.size:
         size, magic = BLANK.unpack_from(data, at)
         if magic == BLANK_MAGIC and size == left:
             return "blank", 0
@@ -291,12 +290,12 @@ class QueueFiles:
         found = self._maps.get(base)
         if found is None:
             path = f"{self.path}/{file_name(base * queue.ENTRY_SIZE)}"
-            found = self._maps[base] = np.memmap(path, dtype=queue.ENTRIES, mode="r", shape=(self.count,))
+            found = self._maps[base] = np.memmap(path, dtype=ENTRIES, mode="r", shape=(self.count,))
         return found
 
     def at(self, offsets: derive.Longs) -> npt.NDArray[Any]:
         """The entries with these offsets; zeros where there is none."""
-        found = np.zeros(len(offsets), dtype=queue.ENTRIES)
+        found = np.zeros(len(offsets), dtype=ENTRIES)
         bases = offsets - offsets % self.count
         for base in np.unique(bases).tolist():
             if base in self.bases:
@@ -345,15 +344,15 @@ class IndexTable:
 def index_tables(layout: Layout, directory: str | None = None) -> list[IndexTable]:
     """Files of another length are left out; `checks.index_file` reports them."""
     directory = directory or f"{layout.root}/index"
-    size = index.HEADER.size + layout.slots * index.SLOT_SIZE + layout.entries * index.ENTRY.size
+    size = INDEX_HEADER.size + layout.slots * INDEX_SLOT + layout.entries * INDEX_ENTRY.size
     found = []
     for name in index_names(directory):
         if os.path.getsize(f"{directory}/{name}") == size:
             raw = np.memmap(f"{directory}/{name}", dtype=np.uint8, mode="r")
-            header = index.HEADER.unpack(raw[: index.HEADER.size].tobytes())
-            at = index.HEADER.size + layout.slots * index.SLOT_SIZE
-            slots = raw[index.HEADER.size : at].view(">i4")
+            header = INDEX_HEADER.unpack(raw[: INDEX_HEADER.size].tobytes())
+            at = INDEX_HEADER.size + layout.slots * INDEX_SLOT
+            slots = raw[INDEX_HEADER.size : at].view(">i4")
             number = max(1, min(header[5], layout.entries))
             begin_ms, end_ms, begin, end, used, _ = header
-            found.append(IndexTable(name, begin_ms, end_ms, begin, end, used, number, slots, raw[at:].view(index.ENTRIES)))
+            found.append(IndexTable(name, begin_ms, end_ms, begin, end, used, number, slots, raw[at:].view(INDEX_ENTRIES)))
     return found

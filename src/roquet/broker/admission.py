@@ -1,0 +1,47 @@
+"""Who may ask for what, now: the one gate between a frame and what it asks for.
+
+Every request passes it. A guard looks at the peer, whose `principal` says who it is, and at the request, and raises Refused: access
+control and a slave that takes no writes are guards. Flow control is here too; it turns sends away and nothing else.
+
+A plain send is too cheap for a gate of its own: once a read, `hot` says which codes go straight to the log. With a guard, or while
+something presses, none does, and each is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from roquet.broker.flow import Flow
+from roquet.broker.send import SENDS
+from roquet.ports import Peer
+from roquet.store.store import Store
+from roquet.wire.codes import RequestCode
+from roquet.wire.command import Command
+
+Guard = Callable[[Peer, Command], None]
+"""Raises Refused."""
+
+HOT = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)))
+NOTHING: frozenset[int] = frozenset()
+
+
+class Admission:
+    """State: the guards, in the order in which they look."""
+
+    def __init__(self, store: Store, flow: Flow) -> None:
+        self.store = store
+        self.flow = flow
+        self.guards: list[Guard] = []
+
+    def hot(self) -> frozenset[int]:
+        """Codes whose plain requests everybody would let in just now."""
+        if self.guards or self.flow.pressed or self.store.failed or self.store.full:
+            return NOTHING
+        return HOT
+
+    def check(self, peer: Peer, command: Command) -> None:
+        """Raises Refused."""
+        for guard in self.guards:
+            guard(peer, command)
+        if command.code in SENDS:
+            self.flow.check()

@@ -1,0 +1,134 @@
+"""Where every field stands: in a stored record, a queue's entry and an index file. Nobody else spells these numbers.
+
+A record begins with its front, whose two hosts have 8 bytes each, or 20 with IPv6 (the sys flag says which); then come
+
+    body n | topic 1+n (V1) or 2+n (V2) | properties 2+n
+
+An entry of a queue is 20 bytes. An index file is a header, the slots, and the entries that hang in them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+
+# ---------------------------------------------------------------- the record
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+"""Of 5.x, for topics longer than 127 bytes: the topic's length takes two bytes."""
+BLANK_MAGIC: Final = 0xCBD43194
+"""Of what stands behind the last record of a file: `left 4 | BLANK_MAGIC 4` and whatever follows."""
+MAGICS: Final = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
+MAGIC_START: Final = MAGICS[0][:3]
+assert MAGICS[1].startswith(MAGIC_START)
+
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
+HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+HOST: Final = 8
+HOST_V6: Final = 20
+LONGER_V6: Final = HOST_V6 - HOST
+
+FIELDS: Final = (
+    ("size", "i"), ("magic", "I"), ("crc", "i"), ("queue_id", "i"), ("flag", "i"), ("queue_offset", "q"), ("physical_offset", "q"),
+    ("sys_flag", "i"), ("born_ms", "q"), ("born_host", "h"), ("store_ms", "q"), ("store_host", "h"), ("reconsumed", "i"), ("prepared", "q"),
+    ("body_size", "i"),
+)  # fmt: skip
+"""The front, field by field, in the codes of `struct`; "h" is a host."""
+NUMPY: Final = {"i": ">i4", "I": ">u4", "q": ">i8"}
+
+
+def host_size(name: str, hosts: int) -> int:
+    return HOST_V6 if hosts & (BORN_HOST_V6 if name == "born_host" else STORE_HOST_V6) else HOST
+
+
+def front_of(hosts: int) -> struct.Struct:
+    return struct.Struct(">" + "".join(f"{host_size(name, hosts)}s" if code == "h" else code for name, code in FIELDS))
+
+
+def columns_of(hosts: int) -> np.dtype[np.void]:
+    return np.dtype([(name, f"V{host_size(name, hosts)}" if code == "h" else NUMPY[code]) for name, code in FIELDS])
+
+
+FRONTS: Final = {hosts: front_of(hosts) for hosts in (0, BORN_HOST_V6, STORE_HOST_V6, HOSTS_V6)}
+"""By the two bits of the sys flag."""
+COLUMNS: Final = {hosts: columns_of(hosts) for hosts in FRONTS}
+"""The same for numpy."""
+FRONT: Final = FRONTS[0]
+
+
+def place(name: str) -> int:
+    """Of a field in a front with short hosts."""
+    fields = COLUMNS[0].fields
+    assert fields is not None
+    return int(fields[name][1])
+
+
+MAGIC_AT: Final = place("magic")
+CRC_AT: Final = place("crc")
+QUEUE_ID_AT: Final = place("queue_id")
+QUEUE_OFFSET_AT: Final = place("queue_offset")
+OFFSET_AT: Final = place("physical_offset")
+SYS_FLAG_AT: Final = place("sys_flag")
+STORE_TIME_AT: Final = place("store_ms")
+"""With a short born host; LONGER_V6 later with a long one."""
+BODY_AT: Final = FRONT.size
+"""With short hosts; LONGER_V6 later for each long one."""
+
+TIMED: Final = STORE_TIME_AT + 8 + LONGER_V6
+"""As much of a record as has its store time, whatever its hosts. Every record is longer."""
+HEAD: Final = struct.Struct(">" + "".join(code for _, code in FIELDS[:9]))
+"""What stands before the hosts."""
+RECORD_FRONT: Final = struct.Struct(f">iI{QUEUE_OFFSET_AT - MAGIC_AT - 4}xq")
+"""Size, magic and the number in its queue."""
+RECORD_FIXED: Final = FRONT.size + 2
+"""Bytes of a record beside its body, its topic with the length before it, and its properties; with short hosts."""
+RECORD_MIN: Final = RECORD_FIXED + 1
+"""Bytes of a record with empty body, topic and properties."""
+PROPERTIES_MAX: Final = 32_767
+TOPIC_MAX_V1: Final = 127
+TOPIC_MAX_V2: Final = 32_767
+QUEUE_ID_MAX: Final = 65_535
+
+
+def store_time_place(sys_flag: int) -> int:
+    return STORE_TIME_AT + LONGER_V6 if sys_flag & BORN_HOST_V6 else STORE_TIME_AT
+
+
+def store_time_of(head: bytes) -> int:
+    """Of the record whose first TIMED bytes these are."""
+    at = store_time_place(int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big"))
+    return int.from_bytes(head[at : at + 8], "big")
+
+
+# ---------------------------------------------------------------- the blank end of a log file
+
+#  0        4        8
+#  +--------+--------+
+#  | left   | magic  |   `left` bytes up to the end of this file hold nothing
+#  +--------+--------+
+BLANK: Final = struct.Struct(">iI")
+
+# ---------------------------------------------------------------- the entry of a queue
+
+#  0        8       12       20
+#  +--------+--------+--------+
+#  | offset | size   | tag    |   where the record stands, and the hash of its tag or when it is due
+#  +--------+--------+--------+
+ENTRY: Final = struct.Struct(">qiq")
+ENTRIES: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
+"""The same for numpy."""
+BLANK_LENGTH: Final = 0x7FFFFFFF
+"""The size in an entry that stands for no message."""
+
+# ---------------------------------------------------------------- the index file
+
+#  0        8        16          24        32      36    40                 40 + 4s            40 + 4s + 20e
+#  header: first and last time, first and last offset, slots in use, entries; then s slots, then e entries
+INDEX_HEADER: Final = struct.Struct(">qqqqii")
+INDEX_SLOT: Final = 4
+INDEX_ENTRY: Final = struct.Struct(">iqii")
+INDEX_ENTRIES: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
