@@ -13,7 +13,7 @@ from roquet.broker.offsets import Offsets
 from roquet.broker.timers import Timers
 from roquet.broker.transactions import Ending, Transactions
 from roquet.broker.writer import Draft, Writer
-from roquet.store.store import Store
+from roquet.store.staging import Staging
 from roquet.store.watermark import Watermark
 from roquet.wire.names import SCHEDULE_TOPIC
 
@@ -107,14 +107,14 @@ def timers_fire_up_to_a_second_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_delivery_of_a_timer_is_no_record_of_it(patch: pytest.MonkeyPatch) -> None:
-    put = Store.put
+    put = Staging.put
 
-    def blank(self: Store, *values: Any, **more: Any) -> tuple[int, int]:
+    def blank(self: Staging, *values: Any, **more: Any) -> tuple[int, int]:
         if more.get("prepared", 0) < 0 and values[0].topic != "rmq_sys_wheel_timer":
             more["prepared"] = 0
         return put(self, *values, **more)
 
-    patch.setattr(Store, "put", blank)
+    patch.setattr(Staging, "put", blank)
 
 
 def requests_are_answered_before_the_flush(patch: pytest.MonkeyPatch) -> None:

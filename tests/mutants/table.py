@@ -602,7 +602,7 @@ FAULTS = [
     ),
     Fault(
         "store/store.py",
-        "        elif self.now_ms - now_ms >= STEP_MS:",
+        "        elif self.staging.now_ms - now_ms >= STEP_MS:",
         "        elif False:",
         "tests/broker/test_clock_steps.py::test_a_delayed_message_of_before_the_step_is_delivered",
         "a clock set back stops store times",

@@ -25,7 +25,7 @@ from roquet.settings import BrokerSettings
 from roquet.store.batch import Batch, Longs
 from roquet.store.fanout import KEYS_MAX, index_keys, property_of, tag_hash
 from roquet.store.queue import ConsumeQueue
-from roquet.store.store import Message as BatchedMessage
+from roquet.store.staging import Message as BatchedMessage
 from roquet.store.store import Store
 from roquet.store.texts import Texts
 from roquet.wire import headers

@@ -46,9 +46,9 @@ class Batch:
 
     def records(
         self, sizes: Longs, offsets: Longs, topic_field: bytes, queue_id: int, queue_offset: int,
-        sys_flag: int, born_ms: int, born_host: bytes, store_ms: int, store_host: bytes,
+        sys_flag: int, born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, lead: bytes = b"",
     ) -> bytes:  # fmt: skip
-        """One after another, as the log holds them."""
+        """One after another, as the log holds them, each behind its `lead`."""
         columns, count = self.columns, len(self)
         fronts = np.empty(count, dtype=COLUMNS[0])
         fronts[:] = np.array((0, MAGIC_V1, 0, queue_id, 0, 0, 0, sys_flag, born_ms, born_host, store_ms, store_host, 0, 0, 0), COLUMNS[0])
@@ -59,7 +59,8 @@ class Batch:
         middles[:, :-2] = np.frombuffer(topic_field, dtype=np.uint8)
         middles[:, -2:] = (columns.property_sizes + len(self.suffix)).astype(">u2").view(np.uint8).reshape(count, 2)
         pieces = [self.suffix] * (5 * count)
-        pieces[0::5] = fronts.view(FRONT_BYTES).tolist()
+        heads = fronts.view(FRONT_BYTES).tolist()
+        pieces[0::5] = [lead + head for head in heads] if lead else heads
         pieces[1::5] = columns.bodies
         pieces[2::5] = middles.view(f"V{middles.shape[1]}").ravel().tolist()
         pieces[3::5] = columns.properties

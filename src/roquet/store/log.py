@@ -38,6 +38,8 @@ class Log(Protocol):
     end: int
     written: int
     staged: list[bytes]
+    lead: bytes
+    """Stands before every record; the log fills it in."""
 
     @property
     def start(self) -> int: ...
@@ -130,8 +132,9 @@ class CommitLog:
     State: `_runs` is what this tick staged, `staged` the pieces of the last of them; everything before `written` is in files.
     The first run's file is the one that `written` stands in, and stays open: going back needs no disk."""
 
-    def __init__(self, segments: Segments, *, sync_flush: bool = False) -> None:
+    def __init__(self, segments: Segments, *, sync_flush: bool = False, lead: bytes = b"") -> None:
         self.segments = segments
+        self.lead = lead
         self.end = 0
         self.written = 0
         self.flushed = 0

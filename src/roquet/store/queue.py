@@ -51,7 +51,7 @@ class ConsumeQueue:
         self.on_visible: Callable[[ConsumeQueue], None] | None = None
         """Set while somebody waits for new messages; called when `visible` has risen."""
 
-    # The live append is spelled out in store.put: tail += ENTRY.pack(...); next += 1.
+    # The live append is spelled out in store.staging: tail += ENTRY.pack(...); next += 1.
 
     def append(self, log_offset: int, size: int, tag_hash: int) -> None:
         self.tail += ENTRY.pack(log_offset, size, tag_hash)

@@ -13,12 +13,10 @@ import contextlib
 import errno
 import itertools
 import logging
-import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from datetime import datetime
-from zlib import crc32
 
 import numpy as np
 
@@ -26,12 +24,11 @@ from roquet.errors import Damaged, StoreUnavailable
 from roquet.ports import FOREVER, Background, Clock
 from roquet.settings import BrokerSettings, delay_levels_ms
 from roquet.store import lost, retention
-from roquet.store.batch import Batch, Longs
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.deletions import DELETED, Deletion, Deletions
 from roquet.store.disk import Cold, Disk, is_shortage
 from roquet.store.documents import Document
-from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
+from roquet.store.fanout import queue_tag
 from roquet.store.index import KeyIndex
 from roquet.store.log import CommitLog, Log
 from roquet.store.mending import Mender
@@ -41,22 +38,13 @@ from roquet.store.recovery import Manifest, Progress, Recovery, first_at_or_afte
 from roquet.store.retention import HOUR_MS, LogFile
 from roquet.store.scan import CHUNK, Hole, parse
 from roquet.store.segments import OpenFiles, Segments, file_name
-from roquet.store.storable import unstorable
-from roquet.store.texts import is_text
+from roquet.store.staging import Staged, Staging
 from roquet.store.times import Times
 from roquet.store.wall import STEP_MS, WallWatch, span_text
 from roquet.wire.layout import (
     BLANK_LENGTH,
-    BORN_HOST_V6,
     ENTRIES,
-    ENTRY,
-    FRONT,
-    FRONTS,
-    MAGIC_V1,
-    PROPERTIES_MAX,
-    RECORD_FIXED,
     RECORD_MIN,
-    STORE_HOST_V6,
     TIMED,
     store_time_of,
 )
@@ -101,15 +89,9 @@ SYNC_DERIVED_MS = 10_000
 SHORTAGE_TOLD_MS = 60_000
 """How often the log says that files are short."""
 
-Staged = tuple[ConsumeQueue, int, int, int]
-"""(queue, its `next` before and after, the log's end after): what one put changed."""
-
-Message = tuple[int, bytes, bytes, int, Iterable[str]]
-"""(flag, body, properties, tag hash, keys) of a message in a batch."""
-
 
 class Store:
-    """State: `queues` by (topic, queue); `_staged` is this tick's puts; `_unsafe` is written but not yet safe to show."""
+    """State: `queues` by (topic, queue); `staging` is this tick's puts; `_unsafe` is written but not yet safe to show."""
 
     def __init__(self, disk: Disk, settings: BrokerSettings, clock: Clock, background: Background) -> None:
         self.disk = disk
@@ -132,10 +114,15 @@ class Store:
         )
         self.deletions = Deletions(disk, f"{root}/config/{DELETED}", background)
         self.delays_ms = delay_levels_ms(settings.message_delay_level)
-        self.store_host = bytes(8)
+        self.staging = staging = Staging(self.log, self.index, self.delays_ms, clock.now_ms(), self._cannot_roll)
+        self.put, self.put_derived, self.put_batch, self.put_columns = (
+            staging.put,
+            staging.put_derived,
+            staging.put_batch,
+            staging.put_columns,
+        )
+        self.undo, self.together = staging.undo, staging.together
         self.wall = WallWatch(clock)
-        self.now_ms = clock.now_ms()
-        """Wall time of this tick: the store time of its messages."""
         self.steady_ms = clock.steady_ms()
         """When this tick began, for deadlines."""
         self.failed = ""
@@ -161,7 +148,6 @@ class Store:
         self.may_drop: Callable[[int], bool] = lambda end: True
         """Asked before a log file goes, with where it ends: is nothing below needed any more? If not, it is asked again later."""
         self._release: Callable[[], None] | None = None
-        self._staged: list[Staged] = []
         self._unsafe: deque[Staged] = deque()
         self._last_store_ms = 0
         self._flushing = False
@@ -352,7 +338,7 @@ class Store:
         # What recovery read back may exist in memory only: make it safe before anything builds on it.
         _, work = self.log.syncer()
         work()
-        self.now_ms = self.clock.now_ms()
+        self.staging.now_ms = self.clock.now_ms()
         if self.now_ms < self._last_store_ms:
             self._note_set_back()
         self._doubt_the_clock()
@@ -515,6 +501,20 @@ class Store:
 
     # Writing
 
+    @property
+    def now_ms(self) -> int:
+        """Wall time of this tick: the store time of its messages."""
+        return self.staging.now_ms
+
+    @property
+    def store_host(self) -> bytes:
+        """This broker's address, as its records carry it."""
+        return self.staging.store_host
+
+    @store_host.setter
+    def store_host(self, host: bytes) -> None:
+        self.staging.store_host = host
+
     def refuse_writes(self) -> str:
         """Why no message can be stored now, or ""."""
         return self.failed or self.full or self.paused
@@ -523,159 +523,14 @@ class Store:
         """The same for what the broker itself puts to keep a promise: moves, deliveries, ends of transactions. They have a reserve."""
         return self.failed or ("" if self._reserve else self.full) or self.paused
 
-    def put(
-        self,
-        queue: ConsumeQueue,
-        body: bytes,
-        properties: str,
-        *,
-        sys_flag: int,
-        flag: int,
-        born_ms: int,
-        born_host: bytes,
-        reconsumed: int = 0,
-        prepared: int = 0,
-        store_host: bytes | None = None,
-    ) -> tuple[int, int]:
-        """Stage one message; returns (log offset, queue offset). It happens with the next `commit`."""
-        tag = queue_tag(queue.topic, properties, self.now_ms, self.delays_ms)
-        keys = index_keys(properties) if is_indexed(sys_flag) else ()
-        return self.put_derived(
-            queue, body, properties.encode(), tag, keys, sys_flag, flag, born_ms, born_host, reconsumed, prepared, store_host
-        )
-
-    def put_derived(
-        self,
-        queue: ConsumeQueue,
-        body: bytes,
-        properties: bytes,
-        tag: int,
-        keys: Iterable[str],
-        sys_flag: int,
-        flag: int,
-        born_ms: int,
-        born_host: bytes,
-        reconsumed: int = 0,
-        prepared: int = 0,
-        store_host: bytes | None = None,
-    ) -> tuple[int, int]:
-        """The same, where the caller has the tag and the keys already, as `fanout` would find them: the send path does."""
-        if store_host is None:
-            store_host = self.store_host
-        front, size = FRONT, RECORD_FIXED + len(body) + len(queue.topic_field) + len(properties)
-        if len(born_host) != 8 or len(store_host) != 8:
-            hosts = (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)
-            front = FRONTS[hosts]
-            size += front.size - FRONT.size
-            sys_flag |= hosts
-        if b"\0" in properties or len(properties) > PROPERTIES_MAX:
-            raise unstorable(properties)
-        log, now_ms = self.log, self.now_ms
-        try:
-            offset = log.reserve(size)
-        except OSError as error:
-            raise self._cannot_roll(error) from error
-        queued = not sys_flag & TRANSACTION_MASK or is_queued(sys_flag)
-        queue_offset = queue.next if queued else 0
-        try:
-            log.staged += (
-                front.pack(
-                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset, offset, sys_flag,
-                    born_ms, born_host, now_ms, store_host, reconsumed, prepared, len(body),
-                ),
-                body,
-                b"%b%b%b" % (queue.topic_field, len(properties).to_bytes(2, "big"), properties),
-            )  # fmt: skip
-        except (struct.error, OverflowError):
-            log.end = offset  # a number that no record can hold; callers check, but a hole would end the log for every reader
-            raise
-        if queued:
-            entry, after = ENTRY.pack(offset, size, tag), queue_offset + 1
-            self._staged.append((queue, queue_offset, after, offset + size))  # first: what follows can be undone from here on
-            queue.tail += entry
-            queue.next = after
-        for key in keys:
-            if key:
-                self.index.pending.append((queue.topic, key, offset, now_ms))
-        return offset, queue_offset
-
-    def put_batch(
-        self, queue: ConsumeQueue, messages: list[Message], sys_flag: int, born_ms: int, born_host: bytes
-    ) -> tuple[list[int], int]:
-        """Many plain messages for one queue; returns (their log offsets, the first queue offset). Stored whole or not at all."""
-        log, store_host, now_ms, first = self.log, self.store_host, self.now_ms, queue.next
-        topic, queue_id, topic_field = queue.topic, queue.queue_id, queue.topic_field
-        fixed = RECORD_FIXED + len(topic_field)
-        total = fixed * len(messages) + sum([len(body) + len(properties) for _, body, properties, _, _ in messages])
-        for _, _, properties, _, _ in messages:
-            if b"\0" in properties or len(properties) > PROPERTIES_MAX:
-                raise unstorable(properties)
-        if len(born_host) != 8 or len(store_host) != 8 or not log.has_room(total):
-            with self.together():
-                return [
-                    self.put_derived(queue, body, properties, tag, keys, sys_flag, flag, born_ms, born_host)[0]
-                    for flag, body, properties, tag, keys in messages
-                ], first
-        offset, queue_offset = log.reserve(total), first
-        staged, pending, pack, entry = log.staged, self.index.pending, FRONT.pack, ENTRY.pack
-        offsets, entries = [], []
-        for flag, body, properties, tag, keys in messages:
-            size = fixed + len(body) + len(properties)
-            staged += (
-                pack(
-                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, sys_flag,
-                    born_ms, born_host, now_ms, store_host, 0, 0, len(body),
-                ),
-                body,
-                topic_field,
-                len(properties).to_bytes(2, "big"),
-                properties,
-            )  # fmt: skip
-            entries.append(entry(offset, size, tag))
-            for key in keys:
-                if key:
-                    pending.append((topic, key, offset, now_ms))
-            offsets.append(offset)
-            offset += size
-            queue_offset += 1
-        self._staged.append((queue, first, queue_offset, offset))
-        queue.tail += b"".join(entries)
-        queue.next = queue_offset
-        return offsets, first
-
-    def put_columns(self, queue: ConsumeQueue, batch: Batch, sys_flag: int, born_ms: int, born_host: bytes) -> tuple[Longs, int] | None:
-        """`put_batch` where the messages are columns. None: not here (another size of host, the end of a file); nothing has happened."""
-        log, first, store_ms, topic_field = self.log, queue.next, self.now_ms, queue.topic_field
-        if not is_text(batch.suffix):  # what the messages bring themselves was looked at when they became columns
-            raise unstorable(batch.suffix)
-        sizes = batch.sizes(topic_field)
-        total = int(sizes.sum())
-        if len(born_host) != 8 or len(self.store_host) != 8 or not log.has_room(total):
-            return None
-        offsets: Longs = log.end + np.cumsum(sizes) - sizes
-        records = batch.records(
-            sizes, offsets, topic_field, queue.queue_id, first, sys_flag, born_ms, born_host, store_ms, self.store_host
-        )  # fmt: skip
-        entries = batch.entries(sizes, offsets)
-        # From here on nothing can fail.
-        log.reserve(total)
-        log.staged.append(records)
-        self._staged.append((queue, first, first + len(batch), log.end))
-        queue.tail += entries
-        queue.next = first + len(batch)
-        owners, hashes, units = batch.keys
-        if len(owners):
-            self.index.add_many(queue.topic, hashes, units, offsets[owners], store_ms)
-        return offsets, first
-
     def begin(self, now_ms: int) -> None:
         """A tick begins; `now_ms` is the wall time, and the store time of its messages. Along the log it rises, and stands still while a
         clock is put right by less than a second. Where the clock was set back it begins anew, and searches by time know the place."""
         self.steady_ms = self.clock.steady_ms()
-        if now_ms > self.now_ms:
-            self.now_ms = now_ms
-        elif self.now_ms - now_ms >= STEP_MS:
-            self.now_ms = now_ms
+        if now_ms > self.staging.now_ms:
+            self.staging.now_ms = now_ms
+        elif self.staging.now_ms - now_ms >= STEP_MS:
+            self.staging.now_ms = now_ms
             self._note_set_back()
             self._derived_due_ms = 0  # the checkpoint of before speaks of times that come again
 
@@ -697,7 +552,7 @@ class Store:
             else:
                 self.fail(f"writing the log failed: {error}")
             raise StoreUnavailable(self.refuse_writes()) from error
-        staged, self._staged = self._staged, []
+        staged = self.staging.take()
         try:
             self._written(staged, mark)
         except Exception:  # they are written: whoever sent them must be told so
@@ -720,28 +575,6 @@ class Store:
             self._flush()
         if self.index.waiting >= SETTLE_AT:
             self._settle()
-
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """What is put inside is staged whole or, when an exception leaves, not at all."""
-        mark = self.log.end
-        try:
-            yield
-        except BaseException:
-            self.undo(mark)
-            raise
-
-    def undo(self, mark: int = 0) -> None:
-        """Forget what was put since the log's end was here; by default all that is not committed. Queues and index forget it too.
-        Nothing of it has left memory: only what is committed is written into their files."""
-        mark = max(mark, self.log.written)
-        staged = self._staged
-        while staged and staged[-1][3] > mark:
-            queue, before, _, _ = staged.pop()
-            queue.next = before
-            del queue.tail[(before - queue.tail_start) * ENTRY_SIZE :]
-        self.index.forget_from(mark)
-        self.log.rollback(mark)
 
     def _is_full(self, error: OSError) -> None:
         self.full = f"the disk is full: {error}"
@@ -851,7 +684,7 @@ class Store:
         `until_ms`: steady time after which the others wait for the next tick."""
         tails, steady_ms = self._tails, self.clock.steady_ms
         staged: dict[ConsumeQueue, int] = {}
-        for queue, before, _, _ in self._staged:
+        for queue, before, _, _ in self.staging.staged:
             staged.setdefault(queue, before)
         while tails:
             queue = next(iter(tails))

@@ -1,0 +1,231 @@
+"""Messages on their way into the log: records at their places, entries of their queues, keys for the index. All of it is in memory, and
+happens with the next commit or, undone, not at all.
+
+Three ways lead here, for one message, some, and many as columns; `pack` and `store.batch` are the two spellings of one record. A log may
+want room before each record (`Log.lead`): the record's place is behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from zlib import crc32
+
+import numpy as np
+
+from roquet.errors import StoreUnavailable
+from roquet.store.batch import Batch, Longs
+from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
+from roquet.store.index import KeyIndex
+from roquet.store.log import Log
+from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
+from roquet.store.storable import unstorable
+from roquet.store.texts import is_text
+from roquet.wire.layout import BORN_HOST_V6, ENTRY, FRONT, FRONTS, HOST, HOST_V6, MAGIC_V1, PROPERTIES_MAX, RECORD_FIXED, STORE_HOST_V6
+
+Staged = tuple[ConsumeQueue, int, int, int]
+"""(queue, its `next` before and after, the log's end after): what one put changed."""
+
+Message = tuple[int, bytes, bytes, int, Iterable[str]]
+"""(flag, body, properties, tag hash, keys) of a message in a batch."""
+
+
+def pack(
+    staged: list[bytes], queue: ConsumeQueue, offset: int, queue_offset: int, size: int, front: struct.Struct, body: bytes,
+    properties: bytes, flag: int, sys_flag: int, born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, reconsumed: int,
+    prepared: int,
+) -> None:  # fmt: skip
+    """One record, which will stand at `offset`, behind what is staged."""
+    staged += (
+        front.pack(
+            size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, queue_offset, offset, sys_flag,
+            born_ms, born_host, store_ms, store_host, reconsumed, prepared, len(body),
+        ),
+        body,
+        b"%b%b%b" % (queue.topic_field, len(properties).to_bytes(2, "big"), properties),
+    )  # fmt: skip
+
+
+class Staging:
+    """State: `staged` is what each put changed since the last commit."""
+
+    def __init__(
+        self, log: Log, index: KeyIndex, delays_ms: Sequence[int], now_ms: int, cannot_roll: Callable[[OSError], StoreUnavailable]
+    ) -> None:
+        """`cannot_roll`: told that no new log file could be made; what it returns is raised."""
+        self.log = log
+        self.index = index
+        self.delays_ms = delays_ms
+        self.cannot_roll = cannot_roll
+        self.now_ms = now_ms
+        """Wall time of this tick: the store time of its messages."""
+        self.store_host = bytes(HOST)
+        self.staged: list[Staged] = []
+        self._lead = len(log.lead)
+
+    def put(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        properties: str,
+        *,
+        sys_flag: int,
+        flag: int,
+        born_ms: int,
+        born_host: bytes,
+        reconsumed: int = 0,
+        prepared: int = 0,
+        store_host: bytes | None = None,
+    ) -> tuple[int, int]:
+        """Stage one message; returns (log offset, queue offset). It happens with the next `commit`."""
+        tag = queue_tag(queue.topic, properties, self.now_ms, self.delays_ms)
+        keys = index_keys(properties) if is_indexed(sys_flag) else ()
+        return self.put_derived(
+            queue, body, properties.encode(), tag, keys, sys_flag, flag, born_ms, born_host, reconsumed, prepared, store_host
+        )
+
+    def put_derived(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        properties: bytes,
+        tag: int,
+        keys: Iterable[str],
+        sys_flag: int,
+        flag: int,
+        born_ms: int,
+        born_host: bytes,
+        reconsumed: int = 0,
+        prepared: int = 0,
+        store_host: bytes | None = None,
+    ) -> tuple[int, int]:
+        """The same, where the caller has the tag and the keys already, as `fanout` would find them: the send path does."""
+        if store_host is None:
+            store_host = self.store_host
+        front, size = FRONT, RECORD_FIXED + len(body) + len(queue.topic_field) + len(properties)
+        if len(born_host) != HOST or len(store_host) != HOST:
+            hosts = (BORN_HOST_V6 if len(born_host) == HOST_V6 else 0) | (STORE_HOST_V6 if len(store_host) == HOST_V6 else 0)
+            front = FRONTS[hosts]
+            size += front.size - FRONT.size
+            sys_flag |= hosts
+        if b"\0" in properties or len(properties) > PROPERTIES_MAX:
+            raise unstorable(properties)
+        log, now_ms, lead = self.log, self.now_ms, self._lead
+        try:
+            offset = log.reserve(size + lead) + lead
+        except OSError as error:
+            raise self.cannot_roll(error) from error
+        queued = not sys_flag & TRANSACTION_MASK or is_queued(sys_flag)
+        queue_offset = queue.next if queued else 0
+        try:
+            if lead:
+                log.staged.append(log.lead)
+            pack(
+                log.staged, queue, offset, queue_offset, size, front, body, properties, flag, sys_flag, born_ms, born_host, now_ms,
+                store_host, reconsumed, prepared,
+            )  # fmt: skip
+        except (struct.error, OverflowError):
+            log.rollback(offset - lead)  # a number that no record can hold; callers check, but a hole would end the log for every reader
+            raise
+        if queued:
+            after = queue_offset + 1
+            self.staged.append((queue, queue_offset, after, offset + size))  # first: what follows can be undone from here on
+            queue.tail += ENTRY.pack(offset, size, tag)
+            queue.next = after
+        for key in keys:
+            if key:
+                self.index.pending.append((queue.topic, key, offset, now_ms))
+        return offset, queue_offset
+
+    def put_batch(
+        self, queue: ConsumeQueue, messages: list[Message], sys_flag: int, born_ms: int, born_host: bytes
+    ) -> tuple[list[int], int]:
+        """Many plain messages for one queue; returns (their log offsets, the first queue offset). Stored whole or not at all."""
+        log, store_host, now_ms, first, lead = self.log, self.store_host, self.now_ms, queue.next, self._lead
+        topic = queue.topic
+        fixed = RECORD_FIXED + len(queue.topic_field)
+        total = (fixed + lead) * len(messages) + sum([len(body) + len(properties) for _, body, properties, _, _ in messages])
+        for _, _, properties, _, _ in messages:
+            if b"\0" in properties or len(properties) > PROPERTIES_MAX:
+                raise unstorable(properties)
+        if len(born_host) != HOST or len(store_host) != HOST or not log.has_room(total):
+            with self.together():
+                return [
+                    self.put_derived(queue, body, properties, tag, keys, sys_flag, flag, born_ms, born_host)[0]
+                    for flag, body, properties, tag, keys in messages
+                ], first
+        offset, queue_offset = log.reserve(total) + lead, first
+        staged, pending, entry = log.staged, self.index.pending, ENTRY.pack
+        offsets, entries = [], []
+        for flag, body, properties, tag, keys in messages:
+            size = fixed + len(body) + len(properties)
+            if lead:
+                staged.append(log.lead)
+            pack(
+                staged, queue, offset, queue_offset, size, FRONT, body, properties, flag, sys_flag, born_ms, born_host, now_ms, store_host,
+                0, 0,
+            )  # fmt: skip
+            entries.append(entry(offset, size, tag))
+            for key in keys:
+                if key:
+                    pending.append((topic, key, offset, now_ms))
+            offsets.append(offset)
+            offset += size + lead
+            queue_offset += 1
+        self.staged.append((queue, first, queue_offset, log.end))
+        queue.tail += b"".join(entries)
+        queue.next = queue_offset
+        return offsets, first
+
+    def put_columns(self, queue: ConsumeQueue, batch: Batch, sys_flag: int, born_ms: int, born_host: bytes) -> tuple[Longs, int] | None:
+        """`put_batch` where the messages are columns. None: not here (another size of host, the end of a file); nothing has happened."""
+        log, first, store_ms, topic_field = self.log, queue.next, self.now_ms, queue.topic_field
+        if not is_text(batch.suffix):  # what the messages bring themselves was looked at when they became columns
+            raise unstorable(batch.suffix)
+        sizes = batch.sizes(topic_field)
+        total = int(sizes.sum()) + self._lead * len(batch)
+        if len(born_host) != HOST or len(self.store_host) != HOST or not log.has_room(total):
+            return None
+        offsets: Longs = log.end + np.cumsum(sizes + self._lead) - sizes
+        records = batch.records(
+            sizes, offsets, topic_field, queue.queue_id, first, sys_flag, born_ms, born_host, store_ms, self.store_host, log.lead
+        )  # fmt: skip
+        entries = batch.entries(sizes, offsets)
+        # From here on nothing can fail.
+        log.reserve(total)
+        log.staged.append(records)
+        self.staged.append((queue, first, first + len(batch), log.end))
+        queue.tail += entries
+        queue.next = first + len(batch)
+        owners, hashes, units = batch.keys
+        if len(owners):
+            self.index.add_many(queue.topic, hashes, units, offsets[owners], store_ms)
+        return offsets, first
+
+    def take(self) -> list[Staged]:
+        """It is committed."""
+        staged, self.staged = self.staged, []
+        return staged
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is put inside is staged whole or, when an exception leaves, not at all."""
+        mark = self.log.end
+        try:
+            yield
+        except BaseException:
+            self.undo(mark)
+            raise
+
+    def undo(self, mark: int = 0) -> None:
+        """Forget what was put since the log's end was here; by default all that is not committed. Queues and index forget it too.
+        Nothing of it has left memory: only what is committed is written into their files."""
+        mark = max(mark, self.log.written)
+        staged = self.staged
+        while staged and staged[-1][3] > mark:
+            queue, before, _, _ = staged.pop()
+            queue.next = before
+            del queue.tail[(before - queue.tail_start) * ENTRY_SIZE :]
+        self.index.forget_from(mark)
+        self.log.rollback(mark)

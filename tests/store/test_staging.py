@@ -1,0 +1,108 @@
+"""The three ways into the log make the same records, wherever the log wants them to stand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from roquet.errors import StoreUnavailable
+from roquet.store.batch import Batch
+from roquet.store.disk import Disk
+from roquet.store.fanout import index_keys, queue_tag
+from roquet.store.index import KeyIndex
+from roquet.store.log import CommitLog
+from roquet.store.queue import ConsumeQueue, unpack_entry
+from roquet.store.segments import OpenFiles, Segments
+from roquet.store.staging import Staging
+from roquet.store.texts import Texts
+from roquet.testing.clock import ManualClock
+from roquet.testing.disk import SimDisk
+from roquet.wire.batch import batch_columns, join_batch
+from roquet.wire.record import Record
+
+HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")
+MESSAGES = [(n, b"body %d" % n, b"TAGS\x01a\x02UNIQ_KEY\x01U%d" % n) for n in range(60)]
+
+
+class Place:
+    def __init__(self, lead: bytes, disk: Disk | None = None) -> None:
+        files = OpenFiles(disk or SimDisk())
+        self.log = CommitLog(Segments(files, "/log", 1 << 16), lead=lead)
+        self.log.start_at(0)
+        self.queue = ConsumeQueue("T", 3, Segments(files, "/queue", 6_000))
+        index = KeyIndex(files.disk, "/index", slots_max=100, entries_max=1_000, clock=ManualClock())
+        self.staging = Staging(self.log, index, [], 1_700_000_000_000, lambda error: StoreUnavailable(str(error)))
+
+    def records(self) -> list[Record]:
+        """Read through the queue's entries, as a consumer would."""
+        self.log.commit()
+        found = []
+        for at in range(self.queue.next):
+            entry = unpack_entry(bytes(self.queue.tail[at * 20 : at * 20 + 20]))
+            assert entry is not None
+            lead = self.log.lead
+            assert self.log.read(entry[0] - len(lead), len(lead)) == lead
+            record = Record.decode(self.log.read(entry[0], entry[1]))
+            assert (record.physical_offset, record.queue_offset, record.size) == (entry[0], at, entry[1])
+            found.append(record)
+        return found
+
+
+def one_by_one(place: Place) -> None:
+    for flag, body, properties in MESSAGES:
+        place.staging.put(place.queue, body, properties.decode(), sys_flag=0, flag=flag, born_ms=5, born_host=HOST)
+
+
+def some(place: Place) -> None:
+    place.staging.put_batch(
+        place.queue,
+        [
+            (flag, body, properties, queue_tag("T", properties.decode(), 0, []), index_keys(properties.decode()))
+            for flag, body, properties in MESSAGES
+        ],
+        0, 5, HOST,
+    )  # fmt: skip
+
+
+def many(place: Place) -> None:
+    columns = batch_columns(join_batch(MESSAGES))
+    assert columns is not None
+    assert place.staging.put_columns(place.queue, Batch.of(columns, Texts.of(columns.properties), b""), 0, 5, HOST) is not None
+
+
+@pytest.mark.parametrize("lead", [b"", b"L" * 48], ids=["no lead", "a lead of 48 bytes"])
+def test_the_three_ways_make_the_same_records(lead: bytes) -> None:
+    contents = []
+    for way in (one_by_one, some, many):
+        place = Place(lead)
+        way(place)
+        records = place.records()
+        assert [(record.flag, record.body, record.properties) for record in records] == MESSAGES
+        contents.append(place.log.read(0, place.log.written))
+    assert contents[0] == contents[1] == contents[2]
+    assert len(contents[0]) == sum(record.size + len(lead) for record in records)
+
+
+@pytest.mark.parametrize("way", [one_by_one, some, many])
+@pytest.mark.parametrize("lead", [b"", b"L" * 48], ids=["no lead", "a lead of 48 bytes"])
+def test_what_is_undone_leaves_nothing(way: Callable[[Place], None], lead: bytes) -> None:
+    place = Place(lead)
+    one_by_one(place)
+    place.log.commit()
+    place.staging.take()
+    end, entries = place.log.end, bytes(place.queue.tail)
+    way(place)
+    assert place.log.end > end
+    place.staging.undo()
+    assert (place.log.end, bytes(place.queue.tail), place.queue.next) == (end, entries, len(MESSAGES))
+
+
+def test_a_number_that_no_record_can_hold_leaves_no_hole() -> None:
+    place = Place(b"L" * 48)
+    with pytest.raises(struct.error, match="requires"):
+        place.staging.put(place.queue, b"", "", sys_flag=0, flag=1 << 40, born_ms=5, born_host=HOST)
+    assert place.log.end == 0
+    one_by_one(place)
+    assert len(place.records()) == len(MESSAGES)
