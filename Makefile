@@ -54,7 +54,10 @@ check: $(STAMP) ## ruff and mypy (strict)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --quiet --check .
 	$(BIN)/python -m mypy
-	MYPYPATH=demo $(BIN)/python -m mypy demo examples
+	MYPYPATH=demo:. $(BIN)/python -m mypy demo examples docs soak
+	MYPYPATH=interop $(BIN)/python -m mypy interop
+	MYPYPATH=bench:interop $(BIN)/python -m mypy bench/*.py
+	MYPYPATH=bench/spark:bench:interop $(BIN)/python -m mypy bench/spark
 
 interop: $(STAMP) ## real foreign clients against Roquet; needs Java, Maven and Go, and skips by name what is missing
 	$(BIN)/python interop/run.py $(ARGS)

@@ -363,7 +363,8 @@ class Bench:
                 for shard in shards:
                     shard.create_topic(TOPIC, QUEUES)
                     self.round(shard, "send", TOPIC, self.plan.shard)
-                one, two = [], []
+                one: list[Sample] = []
+                two: list[Sample] = []
                 for number in range(self.plan.shard_rounds):
                     self.on_time()
                     for count in (1, 2) if number % 2 == 0 else (2, 1):

@@ -482,7 +482,7 @@ def measure(size: Size, say: Callable[[str], None]) -> Meter:
     meter = Meter()
     logging.disable(logging.CRITICAL)
     quiet_collector()  # as a server does when it begins: all that follows is new to it
-    os.fsync = os.fdatasync = lambda fd: None  # type: ignore[assignment]
+    os.fsync = os.fdatasync = lambda fd: None
     with tempfile.TemporaryDirectory(prefix="roquet-turns-") as directory:
         measure_name_server(Path(directory) / "namesrv", size, meter, say)
         measure_broker(Path(directory) / "store", size, meter, say)

@@ -53,15 +53,15 @@ class Keys:
             query.stop()
         same("rows of the stream", self.rows, self.exchange.spark.table("acl").count())
 
-    def write(self, queues: list[int], *, delay: int | None = None, **keys: str) -> None:
+    def write(self, queues: list[int], keys: dict[str, str], delay: int | None = None) -> None:
         """A row to each of these queues. Delayed ones are sent one by one, others as batches, which Apache 4.9 takes of every key."""
         rows = [(f"acl {queue}", queue, delay) for queue in queues]
         frame = self.exchange.spark.createDataFrame(rows, "body string, queue_id int, delay_level int").coalesce(1)
         frame.write.format("rocketmq").options(namesrvAddr=self.exchange.namesrv, topic=WRITTEN, **keys).mode("append").save()
 
     def write_and_read(self) -> None:
-        self.write([2], delay=1, **RIGHT)
-        self.write([0, 0, 1], **RIGHT)
+        self.write([2], RIGHT, delay=1)
+        self.write([0, 0, 1], RIGHT)
         self.rows += 4
         self.exchange.await_held(WRITTEN, self.rows, Credentials(RIGHT["accessKey"], RIGHT["secretKey"]))
         found = self.exchange.table([WRITTEN], **RIGHT)
@@ -112,13 +112,13 @@ def check(section: Section, exchange: Exchange, peer: Peer) -> None:
         judge(section, "ACL, right keys: a stream", partial(keys.stream, **RIGHT))
         attempts: list[tuple[str, Callable[[], None]]] = [
             ("keys that may not read, source", partial(keys.read, **WRITER)),
-            ("keys that may not write, sink", partial(keys.write, [2], delay=1, **READER)),
+            ("keys that may not write, sink", partial(keys.write, [2], READER, delay=1)),
         ]
         for whose, given in {"wrong keys": WRONG, "no keys": {}}.items():
             attempts += [
                 (f"{whose}, source", partial(keys.read, **given)),
                 (f"{whose}, stream", partial(keys.stream, **given)),
-                (f"{whose}, sink", partial(keys.write, [2], **given)),
+                (f"{whose}, sink", partial(keys.write, [2], given)),
             ]
         for what, attempt in attempts:
             judge(section, f"ACL, {what}: refused at once, with what to do", partial(keys.refused, attempt))
