@@ -232,6 +232,11 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
             assert (document.parent / target).exists(), f"{document.name} links to {target}, which is not there"
 
 
+def test_the_public_ci_runs_what_ours_does_and_nothing_else() -> None:
+    steps = re.findall(r"^ +- run: (.*)$", (ROOT / ".github" / "workflows" / "ci.yml").read_text(), re.MULTILINE)
+    assert [step for step in steps if "apt-get" not in step] == [".ci/run"]
+
+
 def test_every_make_target_of_the_documents_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for document in DOCUMENTS:
