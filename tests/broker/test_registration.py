@@ -125,6 +125,7 @@ class TestIncrements:
     def test_are_followed_by_everything_after_a_failure(self, town: Town) -> None:
         town.nameserver()
         broker = town.broker("10.0.0.1:10911")
+        town.tick(1_000)  # the round of every 30 s is behind us
         away = town.servers.pop(NS)
         broker.broker.topics.put(Topic("Missed", 4, 4))
         town.servers[NS] = away
@@ -141,9 +142,11 @@ class TestIncrements:
         calls_of(broker).call = lambda address, command, timeout_ms, done: (  # type: ignore[method-assign]
             None if address == "ns2:9876" else done(command.reply())
         )
-        told: list[Exception | None] = []
-        broker.broker.topics.put(Topic("Second", 4, 4), told.append)
-        assert told == [None]
+        for name in ("Second", "when it is tried again"):
+            told: list[Exception | None] = []
+            broker.broker.topics.put(Topic(name, 4, 4), told.append)
+            assert told == [None]
+            town.clock.forward(2_000)
 
     @pytest.mark.parametrize("settings", [{"compressed_register": True}, {"broker_permission": 4}])
     def test_and_whole_tables_come_in_every_form(self, town: Town, settings: dict[str, Any]) -> None:

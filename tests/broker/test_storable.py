@@ -199,6 +199,10 @@ def end_transactions(whole: Whole) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=60) | TEXTS.map(str.encode), st.text(min_size=1, max_size=130), st.integers(-3, 70_000))
+@example(b"KEYS\x01k\0", "T", 0)
+@example(b"", "..", 0)
+@example(b"", "a/b", 0)
+@example(b"", "T", 65_536)
 def test_what_is_called_storable_is_what_recovery_reads_back(properties: bytes, topic: str, queue_id: int) -> None:
     storable = True
     try:

@@ -644,6 +644,20 @@ class TestABrokerThatIsKilled:
         self.settle(cluster)
         assert cluster.bodies() == [b"m"]
 
+    def test_by_a_power_loss_that_took_the_committed_message_and_left_its_op_record_asks_again(self, cluster: Cluster) -> None:
+        half = cluster.prepare()
+        place = cluster.whole.broker.store.log.written
+        cluster.end(half, COMMIT)
+        assert cluster.bodies() == [b"m"]
+        cluster.kill(0)
+        with open(next((cluster.root / "commitlog").iterdir()), "r+b") as file:
+            file.seek(place + 88)
+            file.write(b"\xff")
+        cluster.start()
+        assert (cluster.bodies(), cluster.pending) == ([], 1)
+        self.settle(cluster)
+        assert cluster.bodies() == [b"m"]
+
     def test_with_a_commit_not_written_asks(self, cluster: Cluster) -> None:
         half = cluster.prepare()
         before = cluster.whole.broker.store.log.written

@@ -10,7 +10,7 @@ import pytest
 from tests.mutants.run import ROOT, faulty
 from tests.mutants.table import FAULTS, Fault
 
-FEWEST = 60
+FEWEST = 140
 
 
 def names_in(path: Path) -> set[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from roquet.errors import Refused
 from roquet.nameserver.core import HANDLERS, NameServer
+from roquet.nameserver.rivals import KEPT_MAX
 from roquet.ports import Peer
 from roquet.properties import parse_properties
 from roquet.settings import NameServerSettings
@@ -483,6 +484,12 @@ class TestTwoBrokersOfOneName:
         assert self.register(world, "10.0.0.2:10911", Link("10.0.0.2:5")).code == 0
         (line,) = self.lines(caplog)
         assert "silent for too long" in line
+
+    def test_with_addresses_that_somebody_makes_up_fill_no_memory(self, world: World) -> None:
+        link = Link("10.0.0.1:5")
+        for number in range(KEPT_MAX + 50):
+            self.register(world, f"10.0.0.1:{10_000 + number}", link)
+        assert len(world.server.rivals._said) == KEPT_MAX
 
     def test_are_not_kept_apart_by_default_as_with_apache(self, world: World) -> None:
         self.register(world, "10.0.0.1:10911", Link("10.0.0.1:5"))

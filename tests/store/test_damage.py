@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roquet.errors import Damaged
+from roquet.store import scan
 from roquet.store.disk import blocking
-from roquet.store.scan import Found, Hole, Walk
+from roquet.store.scan import SECTOR, ZEROS, Found, Hole, Walk
 from roquet.store.store import Store
 from roquet.testing.clock import ManualClock
 from roquet.wire.layout import BLANK_LENGTH
@@ -248,14 +249,19 @@ def test_whatever_is_damaged_every_record_that_it_leaves_whole_is_read(
     store.close()
 
 
+def walked(kit: StoreKit) -> list[Found | Hole]:
+    """What is in the log files, for somebody who knows nothing else of the store."""
+    segments = Store(RoomyDisk(), kit.opened[0].settings, ManualClock(), ManualBackground()).log.segments
+    segments.load()
+    return list(Walk(segments, 0))
+
+
 def test_the_walk_names_each_hole_with_its_place(kit: StoreKit) -> None:
     places = filled(kit)
     stop(kit, "killed")
     spoil(kit.root, places[3] + 150, b"\xff")
     spoil(kit.root, places[20] + 4, b"none")
-    segments = Store(RoomyDisk(), kit.opened[0].settings, ManualClock(), ManualBackground()).log.segments
-    segments.load()
-    found = list(Walk(segments, 0))
+    found = walked(kit)
     holes = [one for one in found if isinstance(one, Hole)]
     assert [(hole.offset, hole.size) for hole in holes] == [
         (places[3], places[4] - places[3]),
@@ -264,7 +270,80 @@ def test_the_walk_names_each_hole_with_its_place(kit: StoreKit) -> None:
     assert sum(isinstance(one, Found) for one in found) == COUNT - 2
 
 
+@pytest.mark.parametrize("chunk", [64, 100, 256, 300])
+def test_the_next_record_is_found_wherever_the_parts_begin_that_a_file_is_read_in(
+    kit: StoreKit, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = filled(kit)
+    stop(kit, "killed")
+    for number in range(0, COUNT - 1, 2):
+        spoil(kit.root, places[number], b"none")
+    monkeypatch.setattr(scan, "CHUNK", chunk)
+    assert [one.offset for one in walked(kit) if isinstance(one, Found)] == places[1::2]
+
+
+def test_a_record_with_a_sector_of_its_properties_missing_is_a_hole_with_a_name(kit: StoreKit) -> None:
+    store = kit.open()
+    put(store, body=b"before")
+    place, number = put(store, body=b"torn", properties="KEYS\x01" + "k" * 3 * SECTOR)
+    put(store, body=b"behind")
+    store.commit()
+    stop(kit, "killed")
+    spoil(kit.root, place + 2 * SECTOR - (place % SECTOR), bytes(SECTOR), size=16_384)
+    before, hole, behind = walked(kit)
+    assert isinstance(hole, Hole)
+    assert (hole.offset, hole.why) == (place, ZEROS)
+    assert hole.record is not None
+    assert (hole.record.queue_offset, isinstance(before, Found), isinstance(behind, Found)) == (number, True, True)
+
+
+def test_a_record_that_belongs_elsewhere_is_a_hole_and_not_a_message(kit: StoreKit) -> None:
+    places = filled(kit)
+    stop(kit, "killed")
+    raw = (kit.root / "commitlog" / f"{0:020d}").read_bytes()[places[3] : places[4]]
+    assert places[5] - places[4] == len(raw)
+    spoil(kit.root, places[4], raw)
+    holes = [one for one in walked(kit) if isinstance(one, Hole)]
+    assert [(hole.offset, hole.size, hole.why) for hole in holes] == [(places[4], len(raw), f"it says that it stands at {places[3]}")]
+    assert read_all(kit.open()) == [body(n) for n in range(COUNT) if n != 4]
+
+
+def test_a_record_that_ends_in_a_zero_is_whole_when_another_follows_and_half_written_when_none_does(kit: StoreKit) -> None:
+    store = kit.open()
+    put(store, body=b"1", properties="TAGS\x01t0")
+    put(store, body=b"2", properties="TAGS\x01t0")
+    store.log.staged[:] = [piece[:-1] + b"\0" if piece.endswith(b"t0") else piece for piece in store.log.staged]
+    store.commit()
+    stop(kit, "killed")
+    assert [type(one) for one in walked(kit)] == [Found]
+    assert kit.open().queue("T", 0).next == 1
+
+
 # Queues
+
+
+def test_a_damaged_number_that_no_log_could_reach_is_a_hole_and_no_number(kit: StoreKit, caplog: pytest.LogCaptureFixture) -> None:
+    store = kit.open()
+    put(store, topic="Other")
+    place, _ = put(store, topic="T")
+    store.commit()
+    stop(kit, "killed")
+    spoil(kit.root, place + 20, (1 << 40).to_bytes(8, "big"), size=16_384)
+    assert kit.open().queue("T", 0).next <= 1
+    assert "its number in its queue cannot be" in caplog.text
+
+
+def test_the_number_of_a_queue_s_last_message_is_not_given_again_when_its_record_is_damaged(kit: StoreKit) -> None:
+    store = kit.open()
+    put(store, topic="T", body=b"first")
+    place, number = put(store, topic="T", body=b"last")
+    put(store, topic="Other")
+    store.commit()
+    stop(kit, "killed")
+    spoil(kit.root, place + 88, b"\xff", size=16_384)
+    store = kit.open()
+    assert bodies(store) == [b"first"]
+    assert put(store, topic="T")[1] == number + 1
 
 
 def test_numbers_go_on_when_all_messages_of_a_queue_expired_and_everything_was_derived_anew(kit: StoreKit) -> None:

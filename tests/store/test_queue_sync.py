@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 
 import pytest
 
 from roquet.store import queue_sync
+from roquet.store.disk import DiskFile
 from roquet.store.queue import ConsumeQueue
+from roquet.store.store import Store
 
-from .conftest import StoreKit, bodies, put
+from .conftest import RoomyDisk, StoreKit, bodies, put
 
 QUEUES = 70
 
@@ -82,3 +86,51 @@ def test_what_is_written_while_the_queues_are_synced_is_vouched_for_by_the_next_
     assert last.synced == 2
     store.close()
     assert bodies(kit.open(), "T", QUEUES - 1) == [b"hello"] * 2
+
+
+class BadDisk(RoomyDisk):
+    """The files of queue 30 cannot be opened again while `error` is set."""
+
+    error = 0
+
+    def open(self, path: str, *, size: int | None = None) -> DiskFile:
+        if self.error and size is None and "/consumequeue/T/30/" in path:
+            raise OSError(self.error, os.strerror(self.error), path)
+        return super().open(path, size=size)
+
+
+def written(kit: StoreKit, disk: BadDisk) -> Store:
+    store = kit.open(disk)
+    for n in range(QUEUES):
+        put(store, "T", n)
+    store.commit()
+    return store
+
+
+def test_queues_that_were_not_synced_for_want_of_descriptors_are_synced_before_anybody_vouches_for_them(
+    kit: StoreKit, prepared: list[int]
+) -> None:
+    disk = BadDisk()
+    store = written(kit, disk)
+    disk.error = errno.EMFILE
+    kit.clock.forward(20_000)
+    store.tick(kit.clock.ms)
+    assert store.checkpointed < 0
+    assert [queue.synced for queue in store.queues.values()] == [0] * QUEUES
+    disk.error = 0
+    prepared.clear()
+    kit.clock.forward(20_000)
+    store.tick(kit.clock.ms)
+    assert prepared == list(range(QUEUES))
+    assert store.checkpointed == store.log.written
+
+
+def test_one_queue_whose_sync_fails_fails_the_store_and_is_not_vouched_for(kit: StoreKit, prepared: list[int]) -> None:
+    disk = BadDisk()
+    store = written(kit, disk)
+    disk.error = errno.EIO
+    kit.clock.forward(20_000)
+    store.tick(kit.clock.ms)
+    assert store.checkpointed < 0
+    assert "fsync of queues or index failed" in str(store.failed)
+    assert max(prepared) < 40, "those behind it are left alone"
