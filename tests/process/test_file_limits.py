@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from roquet.wire.command import Command
 from roquet.wire.record import Record
+from tests.process.beside import beside
 from tests.process.line import Line, create_topic, pull, records, send_message
 from tests.process.programs import PATIENCE_S, SMALL_FILES, Broker, Nursery
 
+FLUSHES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 FILES = 256
 QUEUES = 400
 
@@ -49,8 +53,22 @@ def write(broker: Broker, number: int) -> int:
     return end
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_400_queues_live_with_256_files(flush: str, nursery: Nursery, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
+    def scenario(flush: str) -> None:
+        with closing(Nursery()) as nursery:
+            live_with_few_files(flush, nursery, tmp_path_factory.mktemp(flush))
+
+    with beside(scenario, FLUSHES) as begun:
+        yield begun
+
+
+@pytest.mark.parametrize("flush", FLUSHES)
+def test_400_queues_live_with_256_files(flush: str, outcomes: dict[str, Future[None]]) -> None:
+    outcomes[flush].result()
+
+
+def live_with_few_files(flush: str, nursery: Nursery, tmp_path: Path) -> None:
     settings = SMALL_FILES | {"flushDiskType": flush}
     with nursery.broker(tmp_path, settings, FILES) as broker:
         with Line(broker.address) as line:
