@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.mutants.table import FAULTS, Fault
 FEWEST = 140
 
 
+@functools.cache
 def names_in(path: Path) -> set[str]:
     """ "test_x" and "TestClass::test_x" of a file."""
     found: set[str] = set()
