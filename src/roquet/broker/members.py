@@ -41,7 +41,6 @@ from roquet.wire.bodies import (
     ProducerTable,
     SubscriptionData,
 )
-from roquet.wire.calls import Done, PendingCalls
 from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.headers import (
@@ -54,6 +53,7 @@ from roquet.wire.headers import (
 )
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, check, check_group, retry_topic
+from roquet.wire.pending import Done, PendingCalls
 
 log = logging.getLogger("roquet.broker")
 

@@ -16,9 +16,9 @@ from typing import cast
 from roquet.errors import Broken, ConnectFailed, RoquetError
 from roquet.net.address import endpoint
 from roquet.net.unfinished import Unfinished
-from roquet.wire.calls import NEVER, Done, PendingCalls
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import Framer
+from roquet.wire.pending import NEVER, Done, PendingCalls
 
 log = logging.getLogger(__name__)
 

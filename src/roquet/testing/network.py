@@ -19,9 +19,9 @@ from zlib import crc32
 from roquet.errors import Broken, ConnectFailed, RoquetError
 from roquet.ports import Answered, Peer
 from roquet.testing.simulation import Simulation
-from roquet.wire.calls import NEVER, PendingCalls
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import Frame, Framer
+from roquet.wire.pending import NEVER, PendingCalls
 
 CONNECT_TIMEOUT_US = 3_000_000
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roquet.errors import CallTimeout, ConnectFailed, RoquetError
-from roquet.wire.calls import NEVER, OPAQUE_MAX, PendingCalls
 from roquet.wire.command import Command
+from roquet.wire.pending import NEVER, OPAQUE_MAX, PendingCalls
 
 Heard = list[Command | RoquetError]
 
