@@ -21,7 +21,7 @@ from java_client import JavaClient
 from report import Reporter, Section
 
 from roquet.admin import Admin
-from roquet.wire.bodies import GroupConfig
+from roquet.wire.calls.groups import GroupConfig
 
 T = TypeVar("T")
 Body = Callable[[], None]

@@ -6,18 +6,20 @@ from roquet.message import MessageQueue
 from roquet.routing.subscription import subscribe
 from roquet.wire import headers
 from roquet.wire.batch import join_batch
-from roquet.wire.bodies import (
-    Body,
+from roquet.wire.bodies import Body
+from roquet.wire.calls.groups import GroupConfig
+from roquet.wire.calls.locks import LockBody
+from roquet.wire.calls.members import (
     CheckClientBody,
     ConsumerData,
     ConsumeType,
-    GroupConfig,
     HeartbeatBody,
-    LockBody,
     MessageModel,
     ProducerData,
     SubscriptionData,
 )
+from roquet.wire.calls.pulls import PullHeader
+from roquet.wire.calls.sends import SendHeader
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.record import encode_properties
@@ -93,7 +95,7 @@ def send(
     **properties: object,
 ) -> Command:
     """A send. `text`: the properties as they go over the wire, instead of `properties`."""
-    header = headers.SendHeader(
+    header = SendHeader(
         producer_group=group,
         topic=topic,
         default_topic=default_topic,
@@ -137,7 +139,7 @@ def pull(
 ) -> Command:
     """A pull. `sub` None: the subscription is the heartbeat's. `commit`: an offset to remember. `suspend_ms`: may be held so long."""
     sys_flag = (SUBSCRIPTION if sub is not None else 0) | (COMMIT if commit is not None else 0) | (SUSPEND if suspend_ms else 0)
-    header = headers.PullHeader(
+    header = PullHeader(
         consumer_group=group,
         topic=topic,
         queue_id=queue,

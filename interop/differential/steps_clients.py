@@ -24,7 +24,8 @@ from differential.requests import (
 )
 from differential.side import Side
 from differential.steps_sends import wait_for
-from roquet.wire.bodies import ConsumeType, GroupConfig, MessageModel
+from roquet.wire.calls.groups import GroupConfig
+from roquet.wire.calls.members import ConsumeType, MessageModel
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import Command
 

@@ -21,7 +21,7 @@ from differential.requests import (
 )
 from differential.side import Answer, Side
 from differential.steps_sends import has, wait_for
-from roquet.wire.bodies import GroupConfig
+from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import Command
 from roquet.wire.record import decode_records, encode_properties

@@ -5,7 +5,9 @@ from __future__ import annotations
 from differential.requests import binary, create_topic, of_topic, request, with_fields
 from differential.side import Answer, Side
 from differential.steps_deliveries import HALF
-from roquet.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicTable
+from roquet.wire.calls.registration import RegisterBrokerBody
+from roquet.wire.calls.topics import TopicConfig, TopicTable
+from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import Command
 

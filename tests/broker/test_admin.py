@@ -14,7 +14,9 @@ from roquet.errors import Refused
 from roquet.properties import parse_properties
 from roquet.store.disk import Cold
 from roquet.wire import fastjson
-from roquet.wire.bodies import ConsumeStats, ConsumeStatsList, QueueEntries, QueueProgress, TimeSpans, TopicStats
+from roquet.wire.calls.progress import ConsumeStats, ConsumeStatsList, QueueProgress, TimeSpans
+from roquet.wire.calls.queues import QueueEntries
+from roquet.wire.calls.topics import TopicStats
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.fastjson import ObjectKey

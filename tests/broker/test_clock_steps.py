@@ -13,7 +13,7 @@ from roquet.message import MessageQueue
 from roquet.testing.clock import ManualClock
 from roquet.testing.disk import SimDisk
 from roquet.wire import fastjson
-from roquet.wire.bodies import LockBody, LockResult
+from roquet.wire.calls.locks import LockBody, LockResult
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import Record

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from roquet.broker.admin import NOT_YET
-from roquet.wire.bodies import RegisterBrokerBody, TopicTable
+from roquet.wire.calls.registration import RegisterBrokerBody
+from roquet.wire.calls.table import CALLS
+from roquet.wire.calls.topics import TopicTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
 
@@ -33,6 +35,9 @@ class TestDispatch:
     def test_answers_an_unknown_code_with_3_and_upstream_s_remark(self, whole: Whole) -> None:
         answer = whole.ask(9_999)
         assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
+
+    def test_answers_no_code_but_those_of_the_table_of_calls(self, whole: Whole) -> None:
+        assert {whole.ask(code).code for code in RequestCode if code not in CALLS} == {3}
 
     @pytest.mark.parametrize("code", sorted(NOT_YET))
     def test_answers_what_comes_later_with_3_and_a_sentence(self, whole: Whole, code: int) -> None:

@@ -15,7 +15,7 @@ from roquet.broker.bloom import positions, size_of
 from roquet.broker.filters import properties_at
 from roquet.store.disk import Cold, RealFile
 from roquet.wire import fastjson
-from roquet.wire.bodies import HeartbeatBody, SubscriptionData
+from roquet.wire.calls.members import HeartbeatBody, SubscriptionData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.layout import MAGIC_V2

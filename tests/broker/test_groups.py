@@ -11,7 +11,7 @@ import pytest
 from roquet.broker.groups import STARTING_GROUPS
 from roquet.errors import Damaged
 from roquet.wire import fastjson
-from roquet.wire.bodies import GroupConfig
+from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
 

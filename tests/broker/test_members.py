@@ -9,7 +9,7 @@ import pytest
 
 from roquet.store.disk import Cold
 from roquet.wire import fastjson
-from roquet.wire.bodies import GroupConfig
+from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import RESPONSE, Command
 from roquet.wire.ids import offset_message_id

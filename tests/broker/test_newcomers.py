@@ -12,7 +12,7 @@ from roquet.broker.newcomers import ALL_FACTOR, BURST_S, Newcomers
 from roquet.errors import Refused
 from roquet.settings import BrokerSettings
 from roquet.testing.clock import ManualClock
-from roquet.wire.bodies import ConsumerData, HeartbeatBody, SubscriptionData
+from roquet.wire.calls.members import ConsumerData, HeartbeatBody, SubscriptionData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import retry_topic

@@ -11,7 +11,7 @@ from roquet.broker.offsets import TEXTS_A_TURN
 from roquet.broker.topics import Topic
 from roquet.errors import Damaged
 from roquet.wire import fastjson
-from roquet.wire.bodies import OffsetTable
+from roquet.wire.calls.offsets import OffsetTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 

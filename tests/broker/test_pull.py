@@ -10,7 +10,7 @@ import pytest
 from roquet.broker.pull import FAQ
 from roquet.broker.topics import Topic
 from roquet.store.disk import Cold, RealFile
-from roquet.wire.bodies import HeartbeatBody
+from roquet.wire.calls.members import HeartbeatBody
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import decode_records

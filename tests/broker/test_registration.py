@@ -16,7 +16,8 @@ from roquet.ports import Answered
 from roquet.settings import NameServerSettings
 from roquet.store.disk import RealDisk
 from roquet.testing.clock import ManualClock
-from roquet.wire.bodies import RegisterBrokerBody, RouteInfo
+from roquet.wire.calls.registration import RegisterBrokerBody
+from roquet.wire.calls.routes import RouteInfo
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roquet.wire.bodies import HeartbeatBody, ProducerData
+from roquet.wire.calls.members import HeartbeatBody, ProducerData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.frame import Framer

@@ -8,14 +8,9 @@ from pathlib import Path
 import pytest
 
 from roquet.message import MessageQueue
-from roquet.wire.bodies import (
-    ConsumerData,
-    ConsumerStatusBody,
-    CorrectionOffsets,
-    HeartbeatBody,
-    ResetOffsetBody,
-    SubscriptionData,
-)
+from roquet.wire.calls.members import ConsumerData, HeartbeatBody, SubscriptionData
+from roquet.wire.calls.offsets import CorrectionOffsets
+from roquet.wire.calls.resets import ConsumerStatusBody, ResetOffsetBody
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.frame import Framer

@@ -10,7 +10,7 @@ import pytest
 
 from roquet.store.disk import Cold
 from roquet.testing.disk import SimDisk
-from roquet.wire.bodies import GroupConfig
+from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import Record, decode_properties

@@ -10,7 +10,9 @@ import pytest
 
 from roquet.broker.topics import Topic
 from roquet.store.disk import DiskFile, RealDisk
-from roquet.wire.bodies import GroupConfig, RegisterBrokerBody, TopicTable
+from roquet.wire.calls.groups import GroupConfig
+from roquet.wire.calls.registration import RegisterBrokerBody
+from roquet.wire.calls.topics import TopicTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.fastjson import dumps

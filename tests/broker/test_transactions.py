@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from roquet.broker.transactions import DEAR
 from roquet.store.disk import Cold, RealFile
-from roquet.wire.bodies import HeartbeatBody, ProducerData
+from roquet.wire.calls.members import HeartbeatBody, ProducerData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP

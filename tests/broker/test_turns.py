@@ -28,7 +28,8 @@ from roquet.message import MessageQueue
 from roquet.ports import Peer
 from roquet.store.disk import Cold
 from roquet.testing.clock import ManualClock
-from roquet.wire.bodies import LockBody, TopicStats
+from roquet.wire.calls.locks import LockBody
+from roquet.wire.calls.topics import TopicStats
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command, from_json
 from roquet.wire.frame import Frame, Framer

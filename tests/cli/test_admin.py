@@ -13,7 +13,7 @@ from roquet.admin.client import gather_bounded, properties_text
 from roquet.client import Message, MessageQueue
 from roquet.embed import Embedded
 from roquet.errors import ClientError, NoRoute, Rejected
-from roquet.wire.bodies import GroupConfig
+from roquet.wire.calls.groups import GroupConfig
 
 Scenario = Callable[[Embedded, Admin], Awaitable[None]]
 

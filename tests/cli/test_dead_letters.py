@@ -17,7 +17,7 @@ from roquet.client import Message, MessageQueue
 from roquet.embed import Embedded
 from roquet.errors import ClientError, Rejected
 from roquet.message import ReceivedMessage
-from roquet.wire import headers
+from roquet.wire.calls.sends import SendBackHeader
 from roquet.wire.codes import RequestCode
 from roquet.wire.record import Record
 from tests.cli.servers import up
@@ -37,7 +37,7 @@ def against_a_broker(scenario: Callable[[Embedded, Admin], Awaitable[None]], **s
 async def bury(admin: Admin, message: ReceivedMessage, group: str = "g") -> None:
     """Fail it for good."""
     (master,) = await admin.masters()
-    header = headers.SendBackHeader(message.physical_offset, group, -1, message.message_id, message.topic, False, 16)
+    header = SendBackHeader(message.physical_offset, group, -1, message.message_id, message.topic, False, 16)
     await admin.call(master.address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 

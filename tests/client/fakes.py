@@ -13,19 +13,14 @@ from roquet.message import MessageQueue
 from roquet.ports import Answered
 from roquet.testing.clock import ManualClock
 from roquet.wire.batch import split_batch
-from roquet.wire.bodies import BrokerData, ClusterInfo, ConsumerList, HeartbeatBody, LockBody, LockResult, QueueData, RouteInfo
+from roquet.wire.calls.locks import LockBody, LockResult
+from roquet.wire.calls.members import ConsumerList, HeartbeatBody
+from roquet.wire.calls.pulls import PullHeader, PullResponseHeader
+from roquet.wire.calls.routes import BrokerData, ClusterInfo, QueueData, RouteInfo
+from roquet.wire.calls.sends import PushReplyHeader, SendBackHeader, SendHeader, SendResponseHeader
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
-from roquet.wire.headers import (
-    PullHeader,
-    PullResponseHeader,
-    PushReplyHeader,
-    SendBackHeader,
-    SendHeader,
-    SendResponseHeader,
-    decode,
-    encode,
-)
+from roquet.wire.headers import decode, encode
 from roquet.wire.ids import offset_message_id
 from roquet.wire.record import Record, decode_properties, encode_properties
 

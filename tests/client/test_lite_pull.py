@@ -13,7 +13,8 @@ from roquet.client.core.beginning import FROM_FIRST
 from roquet.client.core.namespaces import Namespace
 from roquet.errors import ClientError, NotStarted
 from roquet.message import MessageQueue, ReceivedMessage
-from roquet.wire.bodies import ConsumeType, ResetOffsetBody
+from roquet.wire.calls.members import ConsumeType
+from roquet.wire.calls.resets import ResetOffsetBody
 from roquet.wire.codes import PullFlag, ResponseCode
 from roquet.wire.command import Command
 from tests.client.fakes import FakeCluster, Results

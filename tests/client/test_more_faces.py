@@ -23,9 +23,10 @@ from roquet.client import (
     sync,
 )
 from roquet.errors import ClientError
+from roquet.wire.calls.transactions import CheckTransactionHeader
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-from roquet.wire.headers import CheckTransactionHeader, encode
+from roquet.wire.headers import encode
 from tests.client.tcp import FakeServer, fake_server
 
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from roquet.client.core.ordered import OrderedConsuming
 from roquet.client.core.verdicts import Outcome, Suspend
 from roquet.message import MessageQueue
-from roquet.wire.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, LockBody, ResetOffsetBody
+from roquet.wire.calls.consumers import ConsumeDirectlyResult, ConsumerRunningInfo
+from roquet.wire.calls.locks import LockBody
+from roquet.wire.calls.resets import ResetOffsetBody
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from tests.client.fakes import FakeCluster

@@ -15,11 +15,12 @@ from roquet.client.core.receipt import SendReceipt, SendStatus
 from roquet.client.core.send_command import SendCommand, SendTemplate
 from roquet.errors import ConnectFailed, InvalidMessage, NoRoute, NotStarted, RoquetError, SendFailed
 from roquet.message import Message, MessageQueue
+from roquet.wire.calls.sends import SendHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command, decode
 from roquet.wire.compression import KINDS, decompress
 from roquet.wire.frame import Framer
-from roquet.wire.headers import SendHeader, encode
+from roquet.wire.headers import encode
 from roquet.wire.record import decode_properties
 from tests.client.fakes import FakeCluster, Results
 

@@ -10,7 +10,7 @@ from roquet.client.core import PushConsumerSettings
 from roquet.client.core.verdicts import DEAD_LETTER, Outcome, RetryLater
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, decode_properties
-from roquet.wire.bodies import MessageModel
+from roquet.wire.calls.members import MessageModel
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from tests.client.fakes import FakeCluster

@@ -8,7 +8,7 @@ from roquet.client.core.name_servers import parse_name_servers
 from roquet.client.core.routes import TopicRoute
 from roquet.client.core.timers import Timers
 from roquet.errors import ClientError, NoRoute
-from roquet.wire.bodies import BrokerData, QueueData, RouteInfo
+from roquet.wire.calls.routes import BrokerData, QueueData, RouteInfo
 from tests.client.fakes import FakeCluster, Results
 
 

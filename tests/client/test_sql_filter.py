@@ -13,7 +13,7 @@ from roquet.client.core import PushConsumerCore, PushConsumerSettings
 from roquet.client.core.push_consumer import FROM_FIRST
 from roquet.errors import ClientError, Rejected
 from roquet.message import Message, ReceivedMessage
-from roquet.wire.bodies import CheckClientBody
+from roquet.wire.calls.members import CheckClientBody
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from tests.client.fakes import FakeCluster

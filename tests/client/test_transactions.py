@@ -14,9 +14,10 @@ from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.transactions import CHECKS_HELD_MAX, Decided, TransactionCore, TransactionReceipt, TransactionState
 from roquet.errors import InvalidMessage, RoquetError
 from roquet.message import Message, ReceivedMessage
+from roquet.wire.calls.transactions import CheckTransactionHeader
 from roquet.wire.codes import ResponseCode, SysFlag
 from roquet.wire.command import Command
-from roquet.wire.headers import CheckTransactionHeader, encode
+from roquet.wire.headers import encode
 from roquet.wire.record import Record, decode_properties
 from tests.client.fakes import FakeCluster, Results
 

@@ -14,6 +14,7 @@ import pytest
 
 from roquet.wire import headers
 from roquet.wire.batch import join_batch
+from roquet.wire.calls.table import CALLS
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 from tests.broker.conftest import FakePeer
@@ -27,12 +28,7 @@ SEEDS = 300 if os.environ.get("ROQUET_LONG") else 8
 STEPS = 800
 
 FIELDS = sorted(
-    {
-        column.name
-        for kind in vars(headers).values()
-        if isinstance(kind, type) and kind.__module__ == headers.__name__ and kind.__name__.endswith("Header")
-        for column in headers.columns(kind)
-    }
+    {column.name for call in CALLS.values() for kind in (call.header_type, call.answer_header_type) for column in headers.columns(kind)}
 )
 VALUES = [
     "0", "1", "-1", "3", "32", "known", "group", "TBW102", "true", "false", "2147483647", "-2147483648", "9223372036854775807",

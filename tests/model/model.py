@@ -41,7 +41,7 @@ from roquet.store.disk import blocking
 from roquet.testing.clock import ManualClock
 from roquet.testing.disk import PowerLost, SimDisk
 from roquet.wire.batch import join_batch
-from roquet.wire.bodies import HeartbeatBody, ProducerData
+from roquet.wire.calls.members import HeartbeatBody, ProducerData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer

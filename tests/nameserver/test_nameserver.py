@@ -17,7 +17,10 @@ from roquet.settings import NameServerSettings
 from roquet.store.disk import RealDisk
 from roquet.testing.clock import ManualClock
 from roquet.wire import fastjson
-from roquet.wire.bodies import DataVersion, RegisterBrokerBody, RouteInfo, TopicConfig, TopicTable
+from roquet.wire.calls.registration import RegisterBrokerBody
+from roquet.wire.calls.routes import RouteInfo
+from roquet.wire.calls.topics import TopicConfig, TopicTable
+from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, RESPONSE, Command, decode
 from roquet.wire.frame import Frame, Framer

@@ -10,6 +10,10 @@ from types import TracebackType
 
 from roquet.wire import command as commands
 from roquet.wire import headers
+from roquet.wire.calls.pulls import PullHeader
+from roquet.wire.calls.queries import QueryMessageHeader
+from roquet.wire.calls.sends import SendHeader
+from roquet.wire.calls.topics import CreateTopicHeader
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
@@ -79,7 +83,7 @@ class Line:
 
 def send_message(topic: str, body: bytes, queue_id: int = 0, *, properties: dict[str, str] | None = None, **more: str) -> Command:
     """310, as the Java client sends it. `more` replaces fields by their letter."""
-    header = headers.SendHeader(
+    header = SendHeader(
         "hostile", topic, "TBW102", 4, queue_id, 0, 1_700_000_000_000, 0, encode_properties(properties or {}), 0, False, 0, False
     )
     return Command(RequestCode.SEND_MESSAGE_V2, headers.encode(header, short=True) | more, body)
@@ -87,7 +91,7 @@ def send_message(topic: str, body: bytes, queue_id: int = 0, *, properties: dict
 
 def pull(topic: str, offset: int, queue_id: int = 0, *, count: int = 32, suspend_ms: int = 0, group: str = "puller") -> Command:
     """11, with its subscription, and long polling when `suspend_ms` says so."""
-    header = headers.PullHeader(group, topic, queue_id, offset, count, 4 | (2 if suspend_ms else 0), 0, suspend_ms, 0, "*", "TAG")
+    header = PullHeader(group, topic, queue_id, offset, count, 4 | (2 if suspend_ms else 0), 0, suspend_ms, 0, "*", "TAG")
     return Command(RequestCode.PULL_MESSAGE, headers.encode(header))
 
 
@@ -96,12 +100,12 @@ def max_offset(topic: str, queue_id: int = 0) -> Command:
 
 
 def create_topic(name: str, queues: int = 4) -> Command:
-    header = headers.CreateTopicHeader(name, "TBW102", queues, queues, 6, "SINGLE_TAG", False)
+    header = CreateTopicHeader(name, "TBW102", queues, queues, 6, "SINGLE_TAG", False)
     return Command(RequestCode.UPDATE_AND_CREATE_TOPIC, headers.encode(header))
 
 
 def query_key(topic: str, key: str, *, unique: bool = False, count: int = 32) -> Command:
-    header = headers.QueryMessageHeader(topic, key, count, 0, (1 << 62), unique or None)
+    header = QueryMessageHeader(topic, key, count, 0, (1 << 62), unique or None)
     return Command(RequestCode.QUERY_MESSAGE, headers.encode(header))
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from roquet.wire.bodies import ConsumerData, HeartbeatBody, RouteInfo
+from roquet.wire.calls.members import ConsumerData, HeartbeatBody
+from roquet.wire.calls.routes import RouteInfo
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from tests.process.line import Line, create_topic, opaques, send_message

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from roquet.errors import Refused
 from roquet.routing import registry as registry_module
 from roquet.routing.registry import EXPIRY_MS, Registered, Registration, Registry
-from roquet.wire.bodies import DataVersion, TopicConfig
+from roquet.wire.calls.topics import TopicConfig
+from roquet.wire.calls.versions import DataVersion
 
 MASTER = Registration(
     cluster="c",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from roquet.routing.subscription import EXPRESSION_LENGTH_MAX, TAKE_ALL, BadExpression, TagFilter, sql_subscription, subscribe
-from roquet.wire.bodies import SubscriptionData
+from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.hashing import java_hash
 
 RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parent / "java-4.9.8.json").read_text())["subscription"]

@@ -20,7 +20,7 @@ from roquet.spark.answers import CHUNK_BYTES, CHUNK_ROWS, ROOM_BYTES
 from roquet.spark.brokers import BrokerPlace, EndMissing
 from roquet.spark.places import Chunk, DataGone, Wanted
 from roquet.spark.tags import TagCheck
-from roquet.wire.bodies import BrokerData, QueueData, RouteInfo
+from roquet.wire.calls.routes import BrokerData, QueueData, RouteInfo
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 from roquet.wire.layout import MAGIC_V1, MAGIC_V2

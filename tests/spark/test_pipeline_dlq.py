@@ -18,8 +18,8 @@ from roquet.cli.pipelines.report import sentence
 from roquet.errors import ClientError
 from roquet.message import MessageQueue
 from roquet.spark.pipelines import dead_letters as dead
-from roquet.wire import headers
-from roquet.wire.bodies import GroupConfig
+from roquet.wire.calls.groups import GroupConfig
+from roquet.wire.calls.sends import SendBackHeader
 from roquet.wire.codes import RequestCode
 from tests.spark.conftest import Servers
 
@@ -39,7 +39,7 @@ def buried(servers: Servers, spark: Any) -> Servers:
             async def bury(message: Message, group: str) -> None:
                 receipt = await producer.send(message)
                 stored = await admin.view_message(receipt.offset_message_id)
-                header = headers.SendBackHeader(stored.physical_offset, group, -1, stored.message_id, stored.topic, False, 16)
+                header = SendBackHeader(stored.physical_offset, group, -1, stored.message_id, stored.topic, False, 16)
                 await admin.call(master.address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
             for number in range(6):

@@ -127,7 +127,7 @@ def behind(servers: Servers) -> Servers:
 
 
 def admin_group(name: str) -> Any:
-    from roquet.wire.bodies import GroupConfig
+    from roquet.wire.calls.groups import GroupConfig
 
     return GroupConfig(group_name=name)
 

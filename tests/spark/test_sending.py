@@ -12,7 +12,7 @@ from roquet.net.blocking import BlockingCaller, Call
 from roquet.spark import sending
 from roquet.spark.letters import Letter
 from roquet.spark.sending import Sending
-from roquet.wire.bodies import BrokerData, QueueData, RouteInfo
+from roquet.wire.calls.routes import BrokerData, QueueData, RouteInfo
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import Command
 

@@ -18,31 +18,22 @@ from hypothesis import strategies as st
 from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.wire import bodies, fastjson
-from roquet.wire.bodies import (
-    Body,
-    BrokerData,
-    ClusterInfo,
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumeStats,
-    ConsumeType,
-    DataVersion,
-    HeartbeatBody,
-    MessageModel,
-    OffsetTable,
-    QueueData,
-    QueueProgress,
-    RegisterBrokerBody,
-    ResetOffsetBody,
-    RouteInfo,
-    SubscriptionData,
-    TopicConfig,
-    TopicTable,
-)
+from roquet.wire.bodies import Body
+from roquet.wire.calls import registration
+from roquet.wire.calls.members import ConsumeFromWhere, ConsumerData, ConsumeType, HeartbeatBody, MessageModel, SubscriptionData
+from roquet.wire.calls.offsets import OffsetTable
+from roquet.wire.calls.progress import ConsumeStats, QueueProgress
+from roquet.wire.calls.registration import RegisterBrokerBody
+from roquet.wire.calls.resets import ResetOffsetBody
+from roquet.wire.calls.routes import BrokerData, ClusterInfo, QueueData, RouteInfo
+from roquet.wire.calls.table import NOUNS
+from roquet.wire.calls.topics import TopicConfig, TopicTable
+from roquet.wire.calls.versions import DataVersion
 from roquet.wire.fastjson import DEPTH_MAX, ObjectKey
 from roquet.wire.names import check_group, check_send_topic, check_topic, is_system_group, is_system_topic
 
-KINDS = [kind for kind in vars(bodies).values() if isinstance(kind, type) and issubclass(kind, Body) and dataclasses.is_dataclass(kind)]
+EVERYTHING = dict.fromkeys(value for noun in NOUNS for value in vars(noun).values() if isinstance(value, type))
+KINDS = [kind for kind in EVERYTHING if issubclass(kind, Body) and dataclasses.is_dataclass(kind)]
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 SCALARS = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
@@ -250,7 +241,7 @@ def test_any_bytes_are_a_compressed_registration_or_refused(data: bytes, size: i
 
 
 def test_a_registration_that_expands_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "COMPRESSED_LIMIT", 100_000)
+    monkeypatch.setattr(registration, "COMPRESSED_LIMIT", 100_000)
     with pytest.raises(Refused, match="expands to more than 100000"):
         RegisterBrokerBody.decode_compressed(zlib.compress(bytes(100_001)))
 
@@ -291,7 +282,7 @@ def test_an_answer_of_65535_rows_takes_some_dozen_megabytes_to_write() -> None:
     program = """
 import resource
 from roquet.message import MessageQueue
-from roquet.wire.bodies import QueueRange, TopicStats
+from roquet.wire.calls.topics import QueueRange, TopicStats
 stats = TopicStats({MessageQueue("T", "broker-a", n): QueueRange(0, 1, 1_700_000_000_000) for n in range(65_535)})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 stats.encode()

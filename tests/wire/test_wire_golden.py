@@ -11,21 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roquet.errors import Broken, Refused
-from roquet.properties import parse_properties
 from roquet.wire import command as commands
 from roquet.wire import fastjson, headers
 from roquet.wire.batch import join_batch, split_batch
-from roquet.wire.bodies import (
-    REQUEST_BODIES,
-    RESPONSE_BODIES,
-    Body,
-    DelayOffsetTable,
-    GroupTable,
-    OffsetTable,
-    RegisterBrokerBody,
-    RouteInfo,
-    TopicTable,
-)
+from roquet.wire.bodies import Body
+from roquet.wire.calls.call import Batch, Carried, Message, Properties, Records
+from roquet.wire.calls.groups import GroupTable
+from roquet.wire.calls.offsets import DelayOffsetTable, OffsetTable
+from roquet.wire.calls.registration import REGISTER_BROKER, RegisterBrokerBody
+from roquet.wire.calls.routes import RouteInfo
+from roquet.wire.calls.table import CALLS
+from roquet.wire.calls.topics import TopicTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.frame import Frame, Framer
 from roquet.wire.layout import BLANK_MAGIC
@@ -36,10 +32,17 @@ from .golden_frames import Golden, golden, store_files
 ALL = golden()
 STORES = ("store-4.9.7-killed.tar.gz", "store-4.9.7-stopped.tar.gz")
 
-RECORDS = {11, 12, 33}  # answers
-RECORD_REQUESTS = {39}
-MESSAGES = {10, 310, 324, 325, 326}
-PROPERTIES = {25, 26, 318, 319}
+
+def header_type(one: Golden) -> type[object]:
+    call = CALLS[one.request_code]
+    found: type[object] = call.header_type if one.is_request else call.answer_header_type
+    return found
+
+
+def body_type(one: Golden) -> type[Carried]:
+    call = CALLS[one.request_code]
+    found: type[Carried] = call.body_type if one.is_request else call.answer_body_type
+    return found
 
 
 def same(frames: list[Frame], wanted: tuple[Golden, ...]) -> None:
@@ -108,8 +111,7 @@ def test_a_command_encodes_to_an_equal_value_in_the_same_form(one: Golden) -> No
 
 @pytest.mark.parametrize("one", [one for one in ALL if one.command.fields], ids=str)
 def test_fields_decode_to_a_typed_header_and_encode_to_the_same_fields(one: Golden) -> None:
-    code, fields = RequestCode(one.request_code), one.command.fields
-    kind: type[object] = (headers.REQUEST_HEADERS if one.is_request else headers.RESPONSE_HEADERS)[code]
+    kind, fields = header_type(one), one.command.fields
     header = headers.decode(kind, fields)
     assert headers.encode(header, short="a" in fields) == fields
     assert headers.decode(kind, headers.encode(header)) == header
@@ -117,18 +119,17 @@ def test_fields_decode_to_a_typed_header_and_encode_to_the_same_fields(one: Gold
 
 @pytest.mark.parametrize("one", [one for one in ALL if one.command.body], ids=str)
 def test_a_body_decodes_to_its_class_and_encodes_to_an_equal_value(one: Golden) -> None:
-    code, body = RequestCode(one.request_code), one.command.body
-    if code in MESSAGES:
+    kind, body = body_type(one), one.command.body
+    if kind is Message:
         return  # the user's bytes
-    if code in PROPERTIES:
-        assert parse_properties(body.decode())
-    elif code == RequestCode.SEND_BATCH_MESSAGE:
+    made = kind.decode(body)
+    if isinstance(made, Properties):
+        assert made.pairs()
+    elif kind is Batch:
         assert join_batch(split_batch(body)) == body
-    elif (one.is_request and code in RECORD_REQUESTS) or (not one.is_request and code in RECORDS):
+    elif kind is Records:
         assert b"".join(record.encode() for record in decode_records(body)) == body
     else:
-        kind = (REQUEST_BODIES if one.is_request else RESPONSE_BODIES)[code]
-        made = kind.decode(body)
         assert kind.decode(made.encode()) == made
         if kind is RouteInfo:  # the recorded clients are new enough for standard JSON, which is sorted: the same bytes
             assert isinstance(made, RouteInfo)
@@ -148,15 +149,10 @@ def test_a_recorded_frame_with_bytes_changed_gives_a_value_or_the_documented_err
         command = commands.decode(frame)
     except Broken:
         return
-    code = RequestCode(one.request_code)
-    header = (headers.REQUEST_HEADERS if one.is_request else headers.RESPONSE_HEADERS).get(code)
-    body = (REQUEST_BODIES if one.is_request else RESPONSE_BODIES).get(code)
-    if header is not None:
-        with contextlib.suppress(Refused):
-            headers.decode(header, command.fields)
-    if body is not None:
-        with contextlib.suppress(Refused):
-            body.decode(command.body)
+    with contextlib.suppress(Refused):
+        headers.decode(header_type(one), command.fields)
+    with contextlib.suppress(Refused):
+        body_type(one).decode(command.body)
     with contextlib.suppress(Refused):
         split_batch(command.body)
     with contextlib.suppress(BadRecord):
@@ -167,7 +163,7 @@ def test_the_checksum_of_a_registration_is_the_one_in_its_header() -> None:
     checked = 0
     for one in ALL:
         if one.request_code == RequestCode.REGISTER_BROKER and one.is_request:
-            header = headers.decode(headers.RegisterBrokerHeader, one.command.fields)
+            header = REGISTER_BROKER.read_header(one.command)
             assert header.body_crc32 == RegisterBrokerBody.crc(one.command.body)
             checked += 1
     assert checked

@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 from roquet.errors import Broken, Refused
 from roquet.wire import binary, headers
 from roquet.wire import command as commands
+from roquet.wire.calls.pulls import PullHeader
+from roquet.wire.calls.queues import QueueHeader
+from roquet.wire.calls.sends import SendHeader
+from roquet.wire.calls.table import CALLS
 from roquet.wire.command import Command, load_json_header
 from roquet.wire.frame import FRAME_SIZE_MAX, Framer, encode_frame
-from roquet.wire.headers import INT32, INT64, PullHeader, QueueHeader, SendHeader
+from roquet.wire.headers import INT32, INT64
 
-KINDS = sorted({*headers.REQUEST_HEADERS.values(), *headers.RESPONSE_HEADERS.values()}, key=lambda kind: kind.__name__)
+KINDS: list[type] = sorted(
+    {kind for call in CALLS.values() for kind in (call.header_type, call.answer_header_type)}, key=lambda kind: kind.__name__
+)
 
 SEND = {
     "producerGroup": "g", "topic": "t", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "-1",

@@ -26,22 +26,27 @@ from roquet.message import MessageQueue, Property, ReceivedMessage, host_text
 from roquet.net.caller import AsyncCaller
 from roquet.properties import parse_properties
 from roquet.wire import headers
-from roquet.wire.bodies import (
-    ClusterInfo,
-    ConsumerConnection,
-    ConsumerStatusBody,
-    ConsumeStats,
-    GroupConfig,
+from roquet.wire.calls.groups import DeleteGroupHeader, GroupConfig, GroupTable
+from roquet.wire.calls.kv import KvHeader, KvResponseHeader, KvTable, NamespaceHeader
+from roquet.wire.calls.members import ConsumerConnection, GroupHeader, ProducerConnection, ProducerGroupHeader
+from roquet.wire.calls.offsets import CloneOffsetHeader, QueryOffsetHeader, UpdateOffsetHeader
+from roquet.wire.calls.progress import ConsumeStats, ConsumeStatsHeader
+from roquet.wire.calls.queries import QueryMessageHeader, ViewMessageHeader
+from roquet.wire.calls.queues import OffsetResponseHeader, QueueHeader, SearchOffsetHeader
+from roquet.wire.calls.resets import ConsumerStatusBody, ConsumerStatusHeader, ResetOffsetBody, ResetOffsetHeader
+from roquet.wire.calls.routes import AddPermResponseHeader, BrokerNameHeader, ClusterInfo, RouteHeader, RouteInfo, WipePermResponseHeader
+from roquet.wire.calls.sends import RecallMessageHeader
+from roquet.wire.calls.topics import (
+    ClusterHeader,
+    CreateTopicHeader,
+    DeleteTopicHeader,
     GroupList,
-    GroupTable,
-    KvTable,
-    ProducerConnection,
-    ResetOffsetBody,
-    RouteInfo,
+    TopicHeader,
     TopicList,
     TopicStats,
     TopicTable,
 )
+from roquet.wire.calls.transactions import ResumeCheckHeader
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.ids import parse_offset_message_id
@@ -203,13 +208,13 @@ class Admin:
         return sorted(TopicList.decode((await self.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body).topic_list)
 
     async def topic_names_of_cluster(self, cluster: str) -> list[str]:
-        answer = await self.ask(RequestCode.GET_TOPICS_BY_CLUSTER, headers.ClusterHeader(cluster))
+        answer = await self.ask(RequestCode.GET_TOPICS_BY_CLUSTER, ClusterHeader(cluster))
         return sorted(TopicList.decode(answer.body).topic_list)
 
     async def route(self, topic: str) -> RouteInfo:
         """Raises NoRoute when no name server knows the topic."""
         try:
-            answer = await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic, True))
+            answer = await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader(topic, True))
         except Rejected as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 raise NoRoute(f"no name server knows the topic {topic!r}") from None
@@ -225,7 +230,7 @@ class Admin:
         masters = masters_of(await self.route(topic))
 
         async def one(address: str) -> TopicStats:
-            return TopicStats.decode((await self.call(address, RequestCode.GET_TOPIC_STATS_INFO, headers.TopicHeader(topic))).body)
+            return TopicStats.decode((await self.call(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))).body)
 
         answers = await self._from_all(masters, one)
         found = [
@@ -250,7 +255,7 @@ class Admin:
         Returns when every name server shows it on all of them, so that a client which starts now sees the whole topic
         and not the part that was registered first.
         """
-        header = headers.CreateTopicHeader(
+        header = CreateTopicHeader(
             topic=topic,
             default_topic=DEFAULT_TOPIC,
             read_queue_nums=read_queues,
@@ -269,7 +274,7 @@ class Admin:
         deadline = asyncio.get_running_loop().time() + ROUTE_WAIT_MS / 1000
         for address in self.name_server_addresses:
             while True:
-                answer = await self.call(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic, True), accept=(0, 17))
+                answer = await self.call(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader(topic, True), accept=(0, 17))
                 shown = {queues.broker_name for queues in RouteInfo.decode(answer.body).queue_datas} if answer.code == 0 else set()
                 if names <= shown:
                     break
@@ -283,9 +288,9 @@ class Admin:
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> list[Broker]:
         """Delete it from every master of the cluster, then from every name server. Its messages are gone for consumers."""
         masters = await self.masters(cluster)
-        header = headers.DeleteTopicHeader(topic)
+        header = DeleteTopicHeader(topic)
         await self._on_all(masters, f"topic {topic!r}", lambda address: self.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header))
-        everywhere = headers.DeleteTopicHeader(topic, cluster)
+        everywhere = DeleteTopicHeader(topic, cluster)
         await self._of_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, everywhere)
         return masters
 
@@ -293,7 +298,7 @@ class Admin:
         """Groups that consume it or have offsets in it."""
 
         async def one(address: str) -> GroupList:
-            return GroupList.decode((await self.call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader(topic))).body)
+            return GroupList.decode((await self.call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))).body)
 
         answers = await self._from_all(masters_of(await self.route(topic)), one)
         return sorted({group for found in answers.values() for group in found.group_list})
@@ -323,13 +328,13 @@ class Admin:
 
     async def delete_group(self, group: str, *, remove_offsets: bool = False, cluster: str | None = None) -> list[Broker]:
         masters = await self.masters(cluster)
-        header = headers.DeleteGroupHeader(group, remove_offsets, remove_offsets)
+        header = DeleteGroupHeader(group, remove_offsets, remove_offsets)
         await self._on_all(masters, f"group {group!r}", lambda address: self.call(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header))
         return masters
 
     async def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """How far the group is in every queue it has read, in order. Empty: it has read nothing yet."""
-        header = headers.ConsumeStatsHeader(group, topic)
+        header = ConsumeStatsHeader(group, topic)
 
         async def one(address: str) -> ConsumeStats | None:
             try:
@@ -358,7 +363,7 @@ class Admin:
             answer = await self.call(
                 address,
                 RequestCode.GET_CONSUMER_CONNECTION_LIST,
-                headers.GroupHeader(group),
+                GroupHeader(group),
                 accept=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE),
             )
             return ConsumerConnection.decode(answer.body) if answer.code == ResponseCode.SUCCESS else None
@@ -375,7 +380,7 @@ class Admin:
         """Who produces in the group now, by broker name."""
 
         async def one(address: str) -> ProducerConnection | None:
-            header = headers.ProducerGroupHeader(group)
+            header = ProducerGroupHeader(group)
             # A group without producers is code 1 there: upstream has no code of its own for it.
             answer = await self.call(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header, accept=(0, 1))
             return ProducerConnection.decode(answer.body) if answer.code == ResponseCode.SUCCESS else None
@@ -389,18 +394,18 @@ class Admin:
 
     async def consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
         """The queue offset the group reads next; None when it has none."""
-        header = headers.QueryOffsetHeader(group, queue.topic, queue.queue_id)
+        header = QueryOffsetHeader(group, queue.topic, queue.queue_id)
         answer = await self.call(
             await self.master_of(queue),
             RequestCode.QUERY_CONSUMER_OFFSET,
             header,
             accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
         )
-        return headers.decode(headers.OffsetResponseHeader, answer.fields).offset if answer.code == ResponseCode.SUCCESS else None
+        return headers.decode(OffsetResponseHeader, answer.fields).offset if answer.code == ResponseCode.SUCCESS else None
 
     async def set_consumer_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Members that are running keep their own position; stop them first."""
-        header = headers.UpdateOffsetHeader(group, queue.topic, queue.queue_id, offset)
+        header = UpdateOffsetHeader(group, queue.topic, queue.queue_id, offset)
         await self.call(await self.master_of(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def reset_progress(
@@ -447,7 +452,7 @@ class Admin:
     async def _reset_members(self, group: str, topic: str, to: str | datetime, moves: list[QueueMove]) -> list[QueueMove]:
         """222 to every broker; where the group has no member connected, its offsets are committed."""
         timestamp_ms = int(to.timestamp() * 1000) if isinstance(to, datetime) else {"first": 0, "last": -1}[to]
-        header = headers.ResetOffsetHeader(topic, group, timestamp_ms, True)
+        header = ResetOffsetHeader(topic, group, timestamp_ms, True)
 
         async def one(address: str) -> dict[MessageQueue, int] | None:
             accept = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
@@ -476,13 +481,13 @@ class Admin:
                 f"stop them first: {', '.join(members[:3])}"
             )
         masters = await self.masters()
-        header = headers.CloneOffsetHeader(source, target, topic, offline)
+        header = CloneOffsetHeader(source, target, topic, offline)
         await self._on_all(masters, f"progress of {target!r}", lambda address: self.call(address, RequestCode.CLONE_GROUP_OFFSET, header))
         return masters
 
     async def member_positions(self, group: str, topic: str, client_id: str | None = None) -> dict[str, dict[MessageQueue, int]]:
         """How far each running member says it is, by client id. Raises Rejected when a broker knows no member."""
-        header = headers.ConsumerStatusHeader(topic, group, client_id)
+        header = ConsumerStatusHeader(topic, group, client_id)
 
         async def one(address: str) -> ConsumerStatusBody:
             return ConsumerStatusBody.decode((await self.call(address, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)).body)
@@ -499,22 +504,22 @@ class Admin:
             host, _ = parse_offset_message_id(offset_message_id)
         except Refused as error:
             raise ClientError(error.remark) from None
-        await self.call(host_text(host), RequestCode.RESUME_CHECK_HALF_MESSAGE, headers.ResumeCheckHeader(offset_message_id))
+        await self.call(host_text(host), RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeCheckHeader(offset_message_id))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, headers.QueueHeader(queue.topic, queue.queue_id))
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, QueueHeader(queue.topic, queue.queue_id))
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, headers.QueueHeader(queue.topic, queue.queue_id))
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, QueueHeader(queue.topic, queue.queue_id))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first queue offset stored at that time or later."""
-        header = headers.SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
         return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def _offset(self, queue: MessageQueue, code: RequestCode, header: object) -> int:
         answer = await self.call(await self.master_of(queue), code, header)
-        return headers.decode(headers.OffsetResponseHeader, answer.fields).offset
+        return headers.decode(OffsetResponseHeader, answer.fields).offset
 
     async def master_of(self, queue: MessageQueue) -> str:
         for address, name in masters_of(await self.route(queue.topic)).items():
@@ -531,7 +536,7 @@ class Admin:
         except Refused as error:
             raise ClientError(error.remark) from None
         address = host_text(host)
-        answer = await self.call(address, RequestCode.VIEW_MESSAGE_BY_ID, headers.ViewMessageHeader(offset))
+        answer = await self.call(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
         found = [ReceivedMessage(record) for record in decode_records(answer.body)]
         if not found:
             raise ClientError(f"{address} answered without a message for {offset_message_id}")
@@ -547,15 +552,15 @@ class Admin:
         end_ms: int = FAR_FUTURE_MS,
     ) -> list[ReceivedMessage]:
         """Messages with this key, oldest first."""
-        header = headers.QueryMessageHeader(topic, key, count_max, begin_ms, end_ms)
+        header = QueryMessageHeader(topic, key, count_max, begin_ms, end_ms)
         return [message for message in await self._query(topic, header) if key in message.keys]
 
     async def query_by_unique_key(self, topic: str, unique_key: str) -> list[ReceivedMessage]:
         """The message with this producer's id; more than one when the producer sent it again."""
-        header = headers.QueryMessageHeader(topic, unique_key, 32, 0, FAR_FUTURE_MS, True)
+        header = QueryMessageHeader(topic, unique_key, 32, 0, FAR_FUTURE_MS, True)
         return [message for message in await self._query(topic, header) if message.properties.get(Property.UNIQUE_KEY) == unique_key]
 
-    async def _query(self, topic: str, header: headers.QueryMessageHeader) -> list[ReceivedMessage]:
+    async def _query(self, topic: str, header: QueryMessageHeader) -> list[ReceivedMessage]:
         masters = masters_of(await self.route(topic))
 
         async def one(address: str) -> list[ReceivedMessage]:
@@ -575,7 +580,7 @@ class Admin:
 
         Raises Rejected when none has such a message pending, with what a broker says about it.
         """
-        header = headers.RecallMessageHeader("roquet_admin", "", message_id)
+        header = RecallMessageHeader("roquet_admin", "", message_id)
         masters = await self.masters()
 
         async def one(address: str) -> Command:
@@ -610,30 +615,30 @@ class Admin:
         await self._of_name_servers(RequestCode.UPDATE_NAMESRV_CONFIG, body=properties_text(pairs))
 
     async def kv_put(self, namespace: str, key: str, value: str) -> None:
-        await self._of_name_servers(RequestCode.PUT_KV_CONFIG, headers.KvHeader(namespace, key, value))
+        await self._of_name_servers(RequestCode.PUT_KV_CONFIG, KvHeader(namespace, key, value))
 
     async def kv_get(self, namespace: str, key: str) -> str | None:
         answer = await self.ask(
-            RequestCode.GET_KV_CONFIG, headers.KvHeader(namespace, key), accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+            RequestCode.GET_KV_CONFIG, KvHeader(namespace, key), accept=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         )
-        return headers.decode(headers.KvResponseHeader, answer.fields).value
+        return headers.decode(KvResponseHeader, answer.fields).value
 
     async def kv_delete(self, namespace: str, key: str) -> None:
-        await self._of_name_servers(RequestCode.DELETE_KV_CONFIG, headers.KvHeader(namespace, key))
+        await self._of_name_servers(RequestCode.DELETE_KV_CONFIG, KvHeader(namespace, key))
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        answer = await self.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, headers.NamespaceHeader(namespace), accept=accept)
+        answer = await self.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, NamespaceHeader(namespace), accept=accept)
         return KvTable.decode(answer.body).table if answer.code == ResponseCode.SUCCESS else {}
 
     async def wipe_write_permission(self, broker_name: str) -> int:
         """Routes no longer offer the broker for writing, until it registers a change. How many topics that concerned."""
-        answer = await self._of_name_servers(RequestCode.WIPE_WRITE_PERM_OF_BROKER, headers.BrokerNameHeader(broker_name))
-        return headers.decode(headers.WipePermResponseHeader, answer.fields).wipe_topic_count
+        answer = await self._of_name_servers(RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader(broker_name))
+        return headers.decode(WipePermResponseHeader, answer.fields).wipe_topic_count
 
     async def add_write_permission(self, broker_name: str) -> int:
-        answer = await self._of_name_servers(RequestCode.ADD_WRITE_PERM_OF_BROKER, headers.BrokerNameHeader(broker_name))
-        return headers.decode(headers.AddPermResponseHeader, answer.fields).add_topic_count
+        answer = await self._of_name_servers(RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerNameHeader(broker_name))
+        return headers.decode(AddPermResponseHeader, answer.fields).add_topic_count
 
     async def _of_name_servers(self, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:
         """A change, told to every name server, since they do not tell each other. The last one's answer."""

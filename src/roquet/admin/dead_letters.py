@@ -29,7 +29,9 @@ from roquet.admin.client import Admin, QueueStatus, gather_bounded, masters_of
 from roquet.errors import ClientError, InvalidMessage, NoRoute, Rejected, RoquetError
 from roquet.message import MessageQueue, Property, ReceivedMessage
 from roquet.wire import headers
-from roquet.wire.bodies import LockBody, LockResult
+from roquet.wire.calls.locks import LockBody, LockResult
+from roquet.wire.calls.pulls import PullHeader, PullResponseHeader
+from roquet.wire.calls.sends import SendHeader
 from roquet.wire.codes import Perm, PullFlag, RequestCode, ResponseCode
 from roquet.wire.names import DEFAULT_TOPIC, DLQ_PREFIX, TOOLS_GROUP, dead_letter_topic, retry_topic
 from roquet.wire.record import decode_records, encode_properties
@@ -205,7 +207,7 @@ class DeadLetters:
                 at = following
 
     async def _pull(self, queue: MessageQueue, offset: int, count: int) -> tuple[list[ReceivedMessage], int]:
-        header = headers.PullHeader(
+        header = PullHeader(
             TOOLS_GROUP, queue.topic, queue.queue_id, offset, count, int(PullFlag.SUBSCRIPTION), 0, 0, 0, "*", "TAG"
         )  # fmt: skip
         nothing = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
@@ -217,7 +219,7 @@ class DeadLetters:
                     f"{error}; dead letters of old brokers are write-only: roquet topic update '{self.topic}' --perm rw"
                 ) from None
             raise
-        following = headers.decode(headers.PullResponseHeader, answer.fields).next_begin_offset
+        following = headers.decode(PullResponseHeader, answer.fields).next_begin_offset
         records = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
         return [ReceivedMessage(record, queue.broker_name) for record in records], following
 
@@ -351,7 +353,7 @@ class DeadLetters:
             address, queue_id, name = queues[self._turn % len(queues)]
         else:
             address, queue_id, name = queues[crc32(sharding.encode()) % len(queues)]  # one key, one queue
-        header = headers.SendHeader(
+        header = SendHeader(
             PRODUCER_GROUP, target, DEFAULT_TOPIC, 4, queue_id, letter.sys_flag & 0x701, letter.born_timestamp, letter.flag, text, 0,
             False, 16, batch=False, broker_name=name,
         )  # fmt: skip

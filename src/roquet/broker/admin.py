@@ -30,34 +30,24 @@ from roquet.store.disk import Cold
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import fastjson
-from roquet.wire.bodies import (
+from roquet.wire.calls.groups import GroupNameHeader, TopicGroupHeader
+from roquet.wire.calls.kv import KvTable
+from roquet.wire.calls.progress import (
+    BrokerConsumeStatsHeader,
     ConsumeStats,
+    ConsumeStatsHeader,
     ConsumeStatsList,
-    DataVersion,
-    GroupList,
-    KvTable,
-    QueueEntries,
-    QueueEntry,
     QueueProgress,
-    QueueRange,
     TimeSpan,
     TimeSpans,
-    TopicList,
-    TopicStats,
 )
+from roquet.wire.calls.queues import QueryConsumeQueueHeader, QueueEntries, QueueEntry
+from roquet.wire.calls.settings import BrokerConfigResponseHeader
+from roquet.wire.calls.topics import GroupList, QueueRange, TopicHeader, TopicList, TopicStats
+from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
-from roquet.wire.headers import (
-    BrokerConfigResponseHeader,
-    BrokerConsumeStatsHeader,
-    ConsumeStatsHeader,
-    GroupNameHeader,
-    QueryConsumeQueueHeader,
-    TopicGroupHeader,
-    TopicHeader,
-    decode,
-    encode,
-)
+from roquet.wire.headers import decode, encode
 from roquet.wire.layout import ENTRY
 
 log = logging.getLogger("roquet.broker")

@@ -25,7 +25,7 @@ from roquet.settings import BrokerSettings
 from roquet.store.disk import Disk
 from roquet.store.documents import Document
 from roquet.wire import fastjson
-from roquet.wire.bodies import SubscriptionData
+from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.codes import ResponseCode
 from roquet.wire.layout import BODY_AT, FRONTS, HOSTS_V6, MAGIC_V1, SYS_FLAG_AT
 from roquet.wire.names import RETRY_PREFIX

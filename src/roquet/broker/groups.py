@@ -25,10 +25,12 @@ from roquet.settings import BrokerSettings
 from roquet.store.disk import Disk
 from roquet.store.documents import Document
 from roquet.wire import fastjson
-from roquet.wire.bodies import DataVersion, GroupConfig, columns
+from roquet.wire.bodies import columns
+from roquet.wire.calls.groups import DeleteGroupHeader, GroupConfig, GroupNameHeader
+from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import DeleteGroupHeader, GroupNameHeader, decode
+from roquet.wire.headers import decode
 from roquet.wire.names import TOOLS_GROUP, check_group, is_system_group
 
 log = logging.getLogger("roquet.broker")

@@ -16,7 +16,7 @@ from roquet.message import MessageQueue
 from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
-from roquet.wire.bodies import LockBody, LockResult
+from roquet.wire.calls.locks import LockBody, LockResult
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import GROUP_LENGTH_MAX, check, check_group

@@ -26,7 +26,8 @@ from roquet.ports import Clock, Peer
 from roquet.routing.subscription import EXPRESSION_LENGTH_MAX, is_tag_type
 from roquet.settings import BrokerSettings
 from roquet.store.store import Store
-from roquet.wire.bodies import (
+from roquet.wire.calls.consumers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
+from roquet.wire.calls.members import (
     CheckClientBody,
     Connection,
     ConsumeFromWhere,
@@ -34,23 +35,19 @@ from roquet.wire.bodies import (
     ConsumerData,
     ConsumerList,
     ConsumeType,
+    GroupHeader,
     HeartbeatBody,
     MessageModel,
     ProducerConnection,
+    ProducerGroupHeader,
     ProducerInfo,
     ProducerTable,
     SubscriptionData,
+    UnregisterClientHeader,
 )
 from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
 from roquet.wire.command import ONEWAY, Command
-from roquet.wire.headers import (
-    ConsumeDirectlyHeader,
-    ConsumerRunningInfoHeader,
-    GroupHeader,
-    ProducerGroupHeader,
-    UnregisterClientHeader,
-    decode,
-)
+from roquet.wire.headers import decode
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, check, check_group, retry_topic
 from roquet.wire.pending import Done, PendingCalls

@@ -26,14 +26,14 @@ from roquet.settings import BrokerSettings
 from roquet.store.disk import Disk
 from roquet.store.documents import Document
 from roquet.store.store import Store
-from roquet.wire.bodies import OffsetTable
+from roquet.wire.calls.offsets import OffsetTable, QueryOffsetHeader, UpdateOffsetHeader
+from roquet.wire.calls.queues import OffsetResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import OffsetResponseHeader, QueryOffsetHeader, UpdateOffsetHeader, decode, encode
+from roquet.wire.headers import decode, encode
 from roquet.wire.layout import QUEUE_ID_MAX
 from roquet.wire.names import GROUP_LENGTH_MAX, check, check_group
 
-"""The largest queue id a topic can have here."""
 ENTRIES_MAX = 5_000_000
 """Queues with progress, over all groups. Far above real use; a client that makes names up does not fill the memory."""
 TEXTS_A_TURN = 2_000

@@ -35,6 +35,7 @@ from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import headers
+from roquet.wire.calls.pulls import PullHeader, PullResponseHeader
 from roquet.wire.codes import Perm, PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, MAGIC_V1, MAGIC_V2, RECORD_FRONT, RECORD_MIN
@@ -185,7 +186,7 @@ class Puller(Part):
 
     def _decode(self, peer: Peer, command: Command) -> tuple[Pull, int | None]:
         """Upstream's checks in upstream's order. Returns the pull, and the consumer offset that came along with it."""
-        header = quick_header(command.fields) or headers.decode(headers.PullHeader, command.fields)
+        header = quick_header(command.fields) or headers.decode(PullHeader, command.fields)
         settings = self.settings
         if header.max_msg_nums < 0:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"maxMsgNums={header.max_msg_nums}: how many messages to send at most, 1 or more")
@@ -238,7 +239,7 @@ class Puller(Part):
         commits = bool(header.sys_flag & PullFlag.COMMIT_OFFSET) and header.commit_offset >= 0
         return pull, header.commit_offset if commits else None
 
-    def _filter(self, header: headers.PullHeader, broadcast_enable: bool) -> tuple[TagFilter | None, Judge | None]:
+    def _filter(self, header: PullHeader, broadcast_enable: bool) -> tuple[TagFilter | None, Judge | None]:
         """What the pull wants to see: who judges tag hashes, and who properties."""
         if header.sys_flag & PullFlag.SUBSCRIPTION:
             if not is_tag_type(header.expression_type):
@@ -551,7 +552,7 @@ class Puller(Part):
             pieces, size = [*pieces, found.sizes], size + len(found.sizes)
         is_scan = bool(found.count and pull.scan)
         if command.binary:
-            fields = headers.encode(headers.PullResponseHeader(0, found.next_offset, found.first, found.last))
+            fields = headers.encode(PullResponseHeader(0, found.next_offset, found.first, found.last))
             if is_scan:
                 fields["scanCount"] = str(found.count)
             body = b"".join(pieces) if found.scanned is None else bytes(found.scanned.body)
@@ -629,7 +630,7 @@ class Puller(Part):
             queue.on_visible = None
 
 
-def quick_header(fields: dict[str, str]) -> headers.PullHeader | None:
+def quick_header(fields: dict[str, str]) -> PullHeader | None:
     """The header of a pull as clients send it, read by hand: a third of what the typed decoding costs. None: not sure."""
     try:
         get = fields.get
@@ -642,7 +643,7 @@ def quick_header(fields: dict[str, str]) -> headers.PullHeader | None:
         return None
     if max(queue_offset, commit_offset, suspend_ms, sub_version) >> 63 or max(queue_id, count, sys_flag, size) >> 31:
         return None
-    return headers.PullHeader(
+    return PullHeader(
         group, topic, queue_id, queue_offset, count, sys_flag, commit_offset, suspend_ms, sub_version,
         get("subscription"), get("expressionType"), None, size or None,
     )  # fmt: skip

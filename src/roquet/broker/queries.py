@@ -12,19 +12,11 @@ from roquet.ports import Peer
 from roquet.settings import MIB, BrokerSettings
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
+from roquet.wire.calls.queries import QueryMessageHeader, QueryMessageResponseHeader, ViewMessageHeader
+from roquet.wire.calls.queues import OffsetResponseHeader, QueueHeader, SearchOffsetHeader, TimestampResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import (
-    OffsetResponseHeader,
-    QueryMessageHeader,
-    QueryMessageResponseHeader,
-    QueueHeader,
-    SearchOffsetHeader,
-    TimestampResponseHeader,
-    ViewMessageHeader,
-    decode,
-    encode,
-)
+from roquet.wire.headers import decode, encode
 
 ANSWER_MAX = 15 * MIB
 """Bytes of records in one answer: a frame holds 16 MiB, and clients close the connection on a longer one."""

@@ -30,7 +30,9 @@ from roquet.errors import Refused, RoquetError
 from roquet.ports import Background, Caller, Clock
 from roquet.settings import BrokerSettings
 from roquet.wire import headers
-from roquet.wire.bodies import RegisterBrokerBody, RouteInfo, TopicTable
+from roquet.wire.calls.registration import RegisterBrokerBody, RegisterBrokerHeader, UnregisterBrokerHeader
+from roquet.wire.calls.routes import RouteInfo
+from roquet.wire.calls.topics import TopicTable
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import Command
 
@@ -240,7 +242,7 @@ class Registration(Part):
 
     def _request(self, body: bytes) -> Command:
         settings = self.settings
-        header = headers.RegisterBrokerHeader(
+        header = RegisterBrokerHeader(
             broker_name=settings.broker_name,
             broker_addr=self.address,
             cluster_name=settings.broker_cluster_name,
@@ -331,7 +333,7 @@ class Registration(Part):
 
         settings = self.settings
         for server in servers:
-            header = headers.UnregisterBrokerHeader(settings.broker_name, self.address, settings.broker_cluster_name, settings.broker_id)
+            header = UnregisterBrokerHeader(settings.broker_name, self.address, settings.broker_cluster_name, settings.broker_id)
             self.caller.call(server, Command(RequestCode.UNREGISTER_BROKER, headers.encode(header)), 1_000, answered)
 
 

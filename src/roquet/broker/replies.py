@@ -18,9 +18,10 @@ from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
 from roquet.store.storable import check_properties
 from roquet.store.store import Store
+from roquet.wire.calls.sends import PushReplyHeader, SendHeader, SendResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import PushReplyHeader, SendHeader, SendResponseHeader, decode, encode
+from roquet.wire.headers import decode, encode
 from roquet.wire.ids import offset_message_id
 from roquet.wire.record import decode_properties, join_properties
 

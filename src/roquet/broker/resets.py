@@ -23,10 +23,11 @@ from roquet.ports import Peer
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
 from roquet.store.store import Store
-from roquet.wire.bodies import ConsumerStatusBody, CorrectionOffsets, ResetOffsetBody
+from roquet.wire.calls.offsets import CloneOffsetHeader, CorrectionOffsetHeader, CorrectionOffsets
+from roquet.wire.calls.resets import ConsumerStatusBody, ConsumerStatusHeader, ResetOffsetBody, ResetOffsetHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
-from roquet.wire.headers import CloneOffsetHeader, ConsumerStatusHeader, CorrectionOffsetHeader, ResetOffsetHeader, decode, encode
+from roquet.wire.headers import decode, encode
 from roquet.wire.names import check_group
 
 log = logging.getLogger("roquet.broker")

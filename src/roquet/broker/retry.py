@@ -26,7 +26,8 @@ from roquet.ports import Peer
 from roquet.settings import BrokerSettings
 from roquet.store.store import Store
 from roquet.wire import headers
-from roquet.wire.bodies import GroupConfig
+from roquet.wire.calls.groups import GroupConfig
+from roquet.wire.calls.sends import SendBackHeader, SendHeader
 from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
 from roquet.wire.command import Command
 from roquet.wire.ids import offset_message_id
@@ -75,7 +76,7 @@ class Retries(Part):
 
     def send_back(self, peer: Peer, command: Command) -> Command | None:
         """36: upstream's checks in upstream's order."""
-        header = headers.decode(headers.SendBackHeader, command.fields)
+        header = headers.decode(SendBackHeader, command.fields)
         group = self._group(header.group)
         if not self.settings.broker_permission & Perm.WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self.settings.broker_ip1}] sending message is forbidden")
@@ -114,7 +115,7 @@ class Retries(Part):
         self.sender.answer_when_stored(command)
         return None
 
-    def on_send(self, draft: Draft, header: headers.SendHeader, version: int) -> None:
+    def on_send(self, draft: Draft, header: SendHeader, version: int) -> None:
         """A send to a retry topic, as clients do when their send-back fails: after the last attempt it is a dead letter too.
 
         The delay it asks for still comes before that, as with Apache RocketMQ 4.9.7.

@@ -30,6 +30,7 @@ from roquet.store.store import Store
 from roquet.store.texts import Texts
 from roquet.wire import headers
 from roquet.wire.batch import InnerMessage, batch_columns, split_batch
+from roquet.wire.calls.sends import SendHeader, SendResponseHeader
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
 from roquet.wire.layout import PROPERTIES_MAX
@@ -116,7 +117,7 @@ class Sender(Part):
         """For what clients send, before the writer's own: a transactional message is one only while it is sent."""
         self.recall_handle: Callable[[Draft], str | None] = lambda draft: None
         """What a client may cancel this message with."""
-        self.on_retry_topic: Callable[[Draft, headers.SendHeader, int], None] = lambda draft, header, version: None
+        self.on_retry_topic: Callable[[Draft, SendHeader, int], None] = lambda draft, header, version: None
         """Looks at what is sent to a retry topic, with the version of the client."""
         self.topics = topics
         self.settings = settings
@@ -292,7 +293,7 @@ class Sender(Part):
 
     def accept(self, peer: Peer, command: Command) -> None:
         """Check in upstream's order, stage, remember the answer. Raises Refused."""
-        header = headers.decode(headers.SendHeader, command.fields)
+        header = headers.decode(SendHeader, command.fields)
         queue = self.destination(header, peer)
         if header.batch:
             self._batch(peer, command, header, queue)
@@ -303,7 +304,7 @@ class Sender(Part):
         """What every answer to a send carries, one that refuses it too."""
         return {"MSG_REGION": self.settings.region_id, "TRACE_ON": "true" if self.settings.trace_on else "false"}
 
-    def destination(self, header: headers.SendHeader, peer: Peer) -> ConsumeQueue:
+    def destination(self, header: SendHeader, peer: Peer) -> ConsumeQueue:
         """The queue that this send names, made if its topic may be made. Raises Refused."""
         topic = self._topic_for(header, peer)
         queue_id = self._queue_for(header, topic, peer)
@@ -312,7 +313,7 @@ class Sender(Part):
             raise self.not_stored(why)
         return self.store.queue(topic.name, queue_id)
 
-    def _single(self, peer: Peer, command: Command, header: headers.SendHeader, queue: ConsumeQueue) -> None:
+    def _single(self, peer: Peer, command: Command, header: SendHeader, queue: ConsumeQueue) -> None:
         if len(command.body) > self.settings.max_message_size:
             raise too_large(len(command.body), self.settings.max_message_size)
         draft = Draft(
@@ -334,7 +335,7 @@ class Sender(Part):
         ids, handle = f"{self._host_id}{place.log_offset:016X}", self.recall_handle(draft)
         self._remember(command, queue.queue_id, place.queue_offset, ids, header.properties or "", handle)
 
-    def _batch(self, peer: Peer, command: Command, header: headers.SendHeader, queue: ConsumeQueue) -> None:
+    def _batch(self, peer: Peer, command: Command, header: SendHeader, queue: ConsumeQueue) -> None:
         if queue.topic.startswith(RETRY_PREFIX):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {queue.topic}")
         if len(command.body) > self.settings.max_message_size:
@@ -361,7 +362,7 @@ class Sender(Part):
         no_wait = "WAIT\x01false" in properties
         (answers.no_wait if no_wait else answers.sent).append((command, queue_id, queue_offset, ids, recall_handle))
 
-    def _topic_for(self, header: headers.SendHeader, peer: Peer) -> Topic:
+    def _topic_for(self, header: SendHeader, peer: Peer) -> Topic:
         settings, name = self.settings, header.topic
         found = self.topics.get(name)
         if found is not None and found.order and not settings.broker_permission & Perm.WRITE:  # the others learn it from the route
@@ -380,7 +381,7 @@ class Sender(Part):
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
         return found
 
-    def _queue_for(self, header: headers.SendHeader, topic: Topic, peer: Peer) -> int:
+    def _queue_for(self, header: SendHeader, topic: Topic, peer: Peer) -> int:
         queue_id = header.queue_id
         if queue_id >= max(topic.read_queues, topic.write_queues):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"request queueId[{queue_id}] is illegal, {topic} Producer: {peer.address}")
@@ -501,7 +502,7 @@ class Sender(Part):
             return command.reply(code, remark)
         if command.code in PLAIN_ANSWERS:
             return command.reply(code, remark)
-        header = headers.SendResponseHeader(
+        header = SendResponseHeader(
             ids, queue_id, queue_offset, None, self.settings.region_id, "true" if self.settings.trace_on else "false",
             recall_handle=recall_handle,
         )  # fmt: skip

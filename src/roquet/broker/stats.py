@@ -20,9 +20,10 @@ from roquet.errors import Refused
 from roquet.ports import Clock, Peer
 from roquet.store.store import Store
 from roquet.wire import fastjson
+from roquet.wire.calls.brokers import StatsHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import StatsHeader, decode
+from roquet.wire.headers import decode
 
 ROWS_MAX = 20_000
 """Topics, and as many pairs of group and topic, that are counted one by one. What comes beyond counts in the totals alone."""

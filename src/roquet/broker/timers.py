@@ -64,9 +64,10 @@ from roquet.store.timers import (
     Window,
     rows_of,
 )
+from roquet.wire.calls.sends import RecallMessageHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import RecallMessageHeader, decode
+from roquet.wire.headers import decode
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.layout import ENTRIES, PROPERTIES_MAX, RECORD_MIN
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, TIMER_TOPIC, check_topic

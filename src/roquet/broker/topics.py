@@ -25,7 +25,8 @@ from roquet.store.documents import Document
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import fastjson, headers
-from roquet.wire.bodies import DataVersion, TopicConfig, TopicTable
+from roquet.wire.calls.topics import CreateTopicHeader, DeleteTopicHeader, TopicConfig, TopicTable
+from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import (
@@ -372,7 +373,7 @@ class Topics(Part):
         }
 
     def update(self, peer: Peer, command: Command) -> None:
-        header = headers.decode(headers.CreateTopicHeader, command.fields)
+        header = headers.decode(CreateTopicHeader, command.fields)
         topic = Topic(
             header.topic,
             header.read_queue_nums,
@@ -416,7 +417,7 @@ class Topics(Part):
         return command.reply(body=self.encode())
 
     def remove(self, peer: Peer, command: Command) -> None:
-        name = headers.decode(headers.DeleteTopicHeader, command.fields).topic
+        name = headers.decode(DeleteTopicHeader, command.fields).topic
         check_topic(name)
         if self.is_system(name):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")

@@ -57,9 +57,10 @@ from roquet.store.disk import Cold, blocking
 from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
+from roquet.wire.calls.transactions import CheckTransactionHeader, EndTransactionHeader, ResumeCheckHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
-from roquet.wire.headers import CheckTransactionHeader, EndTransactionHeader, ResumeCheckHeader, decode, encode
+from roquet.wire.headers import decode, encode
 from roquet.wire.ids import offset_message_id, parse_offset_message_id
 from roquet.wire.layout import PROPERTIES_MAX, QUEUE_ID_MAX
 from roquet.wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, check_topic

@@ -102,7 +102,7 @@ async def list_groups(arguments: argparse.Namespace) -> int:
 
 
 async def create_group(arguments: argparse.Namespace) -> int:
-    from roquet.wire.bodies import GroupConfig
+    from roquet.wire.calls.groups import GroupConfig
 
     config = GroupConfig(
         group_name=arguments.group,

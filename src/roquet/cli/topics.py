@@ -10,7 +10,7 @@ from roquet.cli.render import counted, emit, emit_json, moment, note, table
 
 if TYPE_CHECKING:
     from roquet.admin import Admin
-    from roquet.wire.bodies import QueueData
+    from roquet.wire.calls.routes import QueueData
 
 PERMISSIONS = {"r": 4, "w": 2, "rw": 6, "none": 0}
 

@@ -32,7 +32,7 @@ from roquet.client.offset_file import DiskOffsetFile
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.routing.assign import STRATEGIES, Strategy
-from roquet.wire.bodies import MessageModel
+from roquet.wire.calls.members import MessageModel
 
 log = logging.getLogger(__name__)
 

@@ -21,29 +21,17 @@ from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings
 from roquet.store.disk import Disk
 from roquet.wire import fastjson
-from roquet.wire.bodies import Body, DataVersion, KvTable, RegisterBrokerBody, TopicTable
+from roquet.wire.bodies import Body
+from roquet.wire.calls.kv import KvHeader, KvResponseHeader, KvTable, NamespaceHeader
+from roquet.wire.calls.registration import RegisterBrokerBody, RegisterBrokerHeader, RegisterBrokerResponseHeader, UnregisterBrokerHeader
+from roquet.wire.calls.routes import AddPermResponseHeader, BrokerNameHeader, RouteHeader, WipePermResponseHeader
+from roquet.wire.calls.topics import ClusterHeader, DeleteTopicHeader, TopicTable
+from roquet.wire.calls.versions import DataVersion, DataVersionHeader, DataVersionResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.command import decode as decode_command
 from roquet.wire.frame import Frame
-from roquet.wire.headers import (
-    AddPermResponseHeader,
-    BrokerNameHeader,
-    ClusterHeader,
-    DataVersionHeader,
-    DataVersionResponseHeader,
-    DeleteTopicHeader,
-    KvHeader,
-    KvResponseHeader,
-    NamespaceHeader,
-    RegisterBrokerHeader,
-    RegisterBrokerResponseHeader,
-    RouteHeader,
-    UnregisterBrokerHeader,
-    WipePermResponseHeader,
-    decode,
-    encode,
-)
+from roquet.wire.headers import decode, encode
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import hashlib
 
 from roquet.errors import Damaged, Refused
 from roquet.store.disk import Disk
-from roquet.wire.bodies import KvConfig
+from roquet.wire.calls.kv import KvConfig
 from roquet.wire.codes import ResponseCode
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from roquet.errors import Refused
-from roquet.wire.bodies import BrokerData, ClusterInfo, DataVersion, QueueData, RouteInfo, TopicConfig, TopicList
+from roquet.wire.calls.routes import BrokerData, ClusterInfo, QueueData, RouteInfo
+from roquet.wire.calls.topics import TopicConfig, TopicList
+from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import Perm, ResponseCode, TopicFlag
 
 L = TypeVar("L")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from roquet.errors import RoquetError
-from roquet.wire.bodies import SubscriptionData
+from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.hashing import java_hash
 
 ALL = "*"

@@ -26,7 +26,11 @@ from roquet.spark.answers import Gathered
 from roquet.spark.places import Chunk, DataGone, Wanted
 from roquet.spark.tags import TagCheck
 from roquet.wire import headers
-from roquet.wire.bodies import RouteInfo, TopicList
+from roquet.wire.calls.offsets import UpdateOffsetHeader
+from roquet.wire.calls.pulls import PullResponseHeader
+from roquet.wire.calls.queues import OffsetResponseHeader, SearchOffsetHeader
+from roquet.wire.calls.routes import RouteInfo
+from roquet.wire.calls.topics import TopicList
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.layout import store_time_of
@@ -111,7 +115,7 @@ class BrokerPlace:
 
     def offsets_at(self, queues: Sequence[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
         def fields(queue: MessageQueue) -> dict[str, str]:
-            return headers.encode(headers.SearchOffsetHeader(queue.topic, queue.queue_id, max(0, time_ms), queue.broker_name))
+            return headers.encode(SearchOffsetHeader(queue.topic, queue.queue_id, max(0, time_ms), queue.broker_name))
 
         near = self._numbers(queues, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
         bounds = self.bounds(list(near))
@@ -122,7 +126,7 @@ class BrokerPlace:
         """Remember how far a group has come. Raises the first failure, after all were tried."""
 
         def fields(queue: MessageQueue) -> dict[str, str]:
-            return headers.encode(headers.UpdateOffsetHeader(group, queue.topic, queue.queue_id, offsets[queue], queue.broker_name))
+            return headers.encode(UpdateOffsetHeader(group, queue.topic, queue.queue_id, offsets[queue], queue.broker_name))
 
         failed: ClientError | None = None
         for _, answer, address in self._call_all(list(offsets), RequestCode.UPDATE_CONSUMER_OFFSET, fields):
@@ -200,7 +204,7 @@ class BrokerPlace:
                 if answer.code not in BUSY:
                     raise rejected(answer, address)
             else:
-                found[queue] = read_header(headers.OffsetResponseHeader, answer, address).offset
+                found[queue] = read_header(OffsetResponseHeader, answer, address).offset
         return found
 
     def _call_all(
@@ -344,7 +348,7 @@ class _Reading:
             if "SQL92" in refusal.remark:
                 refusal.args = (f"{refusal.args[0]}; set enablePropertyFilter=true in its configuration, or use tags",)
             raise refusal
-        header = read_header(headers.PullResponseHeader, answer, call.address)
+        header = read_header(PullResponseHeader, answer, call.address)
         after = header.next_begin_offset
         if answer.code != ResponseCode.SUCCESS:
             self._nothing(begin, after, header)
@@ -363,7 +367,7 @@ class _Reading:
             self.step = min(PULL_COUNT, self.step * 2)
         return answer
 
-    def _nothing(self, begin: int, after: int, header: headers.PullResponseHeader) -> None:
+    def _nothing(self, begin: int, after: int, header: PullResponseHeader) -> None:
         """An answer without records: filtered out, gone, or not there (yet, again)."""
         if after > begin and (self.filtered and begin >= header.min_offset):
             self.forget_all()

@@ -25,7 +25,7 @@ from roquet.message import MessageQueue
 from roquet.net.blocking import BlockingCaller, Call
 from roquet.routing.choose import QueueChoice
 from roquet.spark.letters import Letter
-from roquet.wire.bodies import RouteInfo
+from roquet.wire.calls.routes import RouteInfo
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import DEFAULT_TOPIC

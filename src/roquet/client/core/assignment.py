@@ -14,10 +14,10 @@ from roquet.client.core.routes import TopicRoute
 from roquet.errors import Rejected, RoquetError
 from roquet.message import MessageQueue
 from roquet.routing.assign import Strategy
-from roquet.wire.bodies import ConsumerList
+from roquet.wire.calls.members import ConsumerList, GroupHeader
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-from roquet.wire.headers import GroupHeader, encode
+from roquet.wire.headers import encode
 
 log = logging.getLogger(__name__)
 

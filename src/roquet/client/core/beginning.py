@@ -12,7 +12,7 @@ from roquet.client.core.offsets import Offsets
 from roquet.client.core.queue_calls import NO_OFFSET, GotNumber, QueueCalls
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue
-from roquet.wire.bodies import ConsumeFromWhere
+from roquet.wire.calls.members import ConsumeFromWhere
 from roquet.wire.names import is_retry_topic
 
 FROM_FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET

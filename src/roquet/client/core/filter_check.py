@@ -10,7 +10,7 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.routes import TopicRoute
 from roquet.errors import Rejected, RoquetError
 from roquet.routing.subscription import is_tag_type
-from roquet.wire.bodies import CheckClientBody, SubscriptionData
+from roquet.wire.calls.members import CheckClientBody, SubscriptionData
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 

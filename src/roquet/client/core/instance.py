@@ -23,7 +23,7 @@ from roquet.client.core.timers import Timer, Timers
 from roquet.errors import RoquetError
 from roquet.message import Property, ReceivedMessage
 from roquet.ports import Caller, Clock
-from roquet.wire.bodies import ConsumerData, HeartbeatBody, ProducerData
+from roquet.wire.calls.members import ConsumerData, HeartbeatBody, ProducerData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.ids import UniqueIds

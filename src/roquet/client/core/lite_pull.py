@@ -34,10 +34,11 @@ from roquet.errors import ClientError, NotStarted, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.routing.assign import AVERAGE, Strategy
 from roquet.routing.subscription import TagFilter, next_version, subscribe
-from roquet.wire.bodies import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, ResetOffsetBody, SubscriptionData
+from roquet.wire.calls.members import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
+from roquet.wire.calls.resets import ResetOffsetBody, ResetOffsetHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import ResetOffsetHeader, decode
+from roquet.wire.headers import decode
 from roquet.wire.names import check_group, check_topic
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Protocol
 from roquet.client.core.queue_calls import NO_OFFSET, GotNumber, QueueCalls
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue
-from roquet.wire.bodies import ResetOffsetBody
+from roquet.wire.calls.resets import ResetOffsetBody
 from roquet.wire.fastjson import dumps_pretty
 
 log = logging.getLogger(__name__)

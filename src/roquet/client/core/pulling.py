@@ -11,9 +11,10 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.queue_calls import locate, read_header
 from roquet.errors import ConnectFailed, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
+from roquet.wire.calls.pulls import PullHeader, PullResponseHeader
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import PullHeader, PullResponseHeader, encode
+from roquet.wire.headers import encode
 from roquet.wire.record import decode_readable
 
 log = logging.getLogger(__name__)

@@ -35,19 +35,12 @@ from roquet.message import MessageQueue, ReceivedMessage
 from roquet.routing import sql92
 from roquet.routing.assign import AVERAGE, Strategy
 from roquet.routing.subscription import TagFilter, next_version, sql_subscription, subscribe
-from roquet.wire.bodies import (
-    ConsumeDirectlyResult,
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumerStatusBody,
-    ConsumeType,
-    MessageModel,
-    ResetOffsetBody,
-    SubscriptionData,
-)
+from roquet.wire.calls.consumers import ConsumeDirectlyResult
+from roquet.wire.calls.members import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
+from roquet.wire.calls.resets import ConsumerStatusBody, ConsumerStatusHeader, ResetOffsetBody, ResetOffsetHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import ConsumerStatusHeader, ResetOffsetHeader, decode
+from roquet.wire.headers import decode
 from roquet.wire.names import check_group, check_topic, retry_topic
 from roquet.wire.record import Record
 

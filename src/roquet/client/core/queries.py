@@ -11,10 +11,12 @@ from roquet.client.core.producer import valid
 from roquet.client.core.routes import MASTER, TopicRoute
 from roquet.errors import ClientError, NoRoute, Refused, RoquetError
 from roquet.message import Property, ReceivedMessage, host_text
-from roquet.wire.bodies import ClusterInfo
+from roquet.wire.calls.queries import QueryMessageHeader, ViewMessageHeader
+from roquet.wire.calls.routes import ClusterInfo
+from roquet.wire.calls.topics import CreateTopicHeader
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import CreateTopicHeader, QueryMessageHeader, ViewMessageHeader, encode
+from roquet.wire.headers import encode
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.names import DEFAULT_TOPIC, check_topic
 from roquet.wire.record import decode_readable, decode_records

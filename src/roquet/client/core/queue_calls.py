@@ -10,18 +10,11 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.routes import TopicRoute
 from roquet.errors import NoRoute, Refused, RoquetError
 from roquet.message import MessageQueue
+from roquet.wire.calls.offsets import QueryOffsetHeader, UpdateOffsetHeader
+from roquet.wire.calls.queues import OffsetResponseHeader, QueueHeader, SearchOffsetHeader, TimestampResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import (
-    OffsetResponseHeader,
-    QueryOffsetHeader,
-    QueueHeader,
-    SearchOffsetHeader,
-    TimestampResponseHeader,
-    UpdateOffsetHeader,
-    decode,
-    encode,
-)
+from roquet.wire.headers import decode, encode
 
 H = TypeVar("H")
 GotNumber = Callable[[int | RoquetError], None]

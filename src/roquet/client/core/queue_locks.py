@@ -20,7 +20,7 @@ from roquet.client.core.queue_calls import QueueCalls, locate
 from roquet.client.core.routes import MASTER
 from roquet.errors import ConnectFailed, NoRoute, RoquetError
 from roquet.message import MessageQueue
-from roquet.wire.bodies import LockBody, LockResult
+from roquet.wire.calls.locks import LockBody, LockResult
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from roquet.errors import CallTimeout, InvalidMessage, Refused, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
+from roquet.wire.calls.sends import PushReplyHeader
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import PushReplyHeader, decode
+from roquet.wire.headers import decode
 from roquet.wire.names import REPLY_SUFFIX
 from roquet.wire.record import Record, decode_properties, encode_properties
 

@@ -12,7 +12,7 @@ from roquet.client.core.failures import rejected
 from roquet.client.core.name_servers import NameServers
 from roquet.errors import NoRoute, RoquetError
 from roquet.message import MessageQueue
-from roquet.wire.bodies import QueueData, RouteInfo
+from roquet.wire.calls.routes import QueueData, RouteInfo
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import DEFAULT_TOPIC

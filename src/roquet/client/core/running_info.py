@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roquet.routing.assign import name_of
-from roquet.wire.bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
+from roquet.wire.calls.consumers import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
 
 if TYPE_CHECKING:
     from roquet.client.core.process_queue import ProcessQueue

@@ -13,9 +13,10 @@ from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.routes import MASTER
 from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
+from roquet.wire.calls.sends import SendBackHeader
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-from roquet.wire.headers import SendBackHeader, encode
+from roquet.wire.headers import encode
 from roquet.wire.names import is_retry_topic, retry_topic
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,10 @@ from roquet.client.core.producer import ProducerCore, ProducerSettings, with_pro
 from roquet.client.core.receipt import SendReceipt
 from roquet.errors import InvalidMessage, Refused, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
+from roquet.wire.calls.transactions import CheckTransactionHeader, EndTransactionHeader
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-from roquet.wire.headers import CheckTransactionHeader, EndTransactionHeader, decode, encode
+from roquet.wire.headers import decode, encode
 from roquet.wire.ids import parse_offset_message_id
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,40 @@
+"""Messages on their way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roquet.wire.calls.call import Call, Nothing, Records
+from roquet.wire.codes import RequestCode as Code
+from roquet.wire.headers import optional, wire
+
+
+@dataclass(frozen=True, slots=True)
+class PullHeader:
+    consumer_group: str = wire("consumerGroup")
+    topic: str = wire("topic")
+    queue_id: int = wire("queueId")
+    queue_offset: int = wire("queueOffset", bits=64)
+    max_msg_nums: int = wire("maxMsgNums")
+    sys_flag: int = wire("sysFlag")
+    # Upstream's class calls the next three required, its broker does without them.
+    commit_offset: int = wire("commitOffset", bits=64, default=0)
+    suspend_timeout_millis: int = wire("suspendTimeoutMillis", bits=64, default=0)
+    sub_version: int = wire("subVersion", bits=64, default=0)
+    subscription: str | None = optional("subscription")
+    expression_type: str | None = optional("expressionType")
+    broker_name: str | None = optional("bname")
+    max_msg_bytes: int | None = optional("maxMsgBytes")
+    request_source: int | None = optional("ReqT")
+
+
+@dataclass(frozen=True, slots=True)
+class PullResponseHeader:
+    suggest_which_broker_id: int = wire("suggestWhichBrokerId", bits=64)
+    next_begin_offset: int = wire("nextBeginOffset", bits=64)
+    min_offset: int = wire("minOffset", bits=64)
+    max_offset: int = wire("maxOffset", bits=64)
+
+
+PULL_MESSAGE = Call(Code.PULL_MESSAGE, PullHeader, Nothing, PullResponseHeader, Records)
+LITE_PULL_MESSAGE = Call(Code.LITE_PULL_MESSAGE, PullHeader, Nothing, PullResponseHeader, Records)

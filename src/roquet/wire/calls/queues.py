@@ -1,0 +1,75 @@
+"""One queue: where it begins and ends, what lies at a time, its entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from roquet.wire.bodies import Body, small
+from roquet.wire.calls.call import Call, Nothing
+from roquet.wire.calls.members import SubscriptionData
+from roquet.wire.codes import RequestCode as Code
+from roquet.wire.headers import optional, wire
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHeader:
+    topic: str = wire("topic")
+    queue_id: int = wire("queueId")
+    committed: bool | None = optional("committed")
+    broker_name: str | None = optional("bname")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOffsetHeader:
+    topic: str = wire("topic")
+    queue_id: int = wire("queueId")
+    timestamp: int = wire("timestamp", bits=64)
+    boundary_type: str | None = optional("boundaryType")
+    """5.x: LOWER or UPPER."""
+    broker_name: str | None = optional("bname")
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetResponseHeader:
+    offset: int = wire("offset", bits=64)
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampResponseHeader:
+    timestamp: int = wire("timestamp", bits=64)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryConsumeQueueHeader:
+    topic: str = wire("topic")
+    queue_id: int = wire("queueId")
+    index: int = wire("index", bits=64)
+    count: int = wire("count")
+    consumer_group: str | None = optional("consumerGroup")
+
+
+@dataclass(slots=True)
+class QueueEntry(Body):
+    physic_offset: int
+    physic_size: int = small()
+    tags_code: int = 0
+    eval: bool = False
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    msg: str | None = None
+
+
+@dataclass(slots=True)
+class QueueEntries(Body):
+    queue_data: list[QueueEntry] = field(default_factory=list)
+    min_queue_index: int = 0
+    max_queue_index: int = 0
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+
+
+SEARCH_OFFSET_BY_TIMESTAMP = Call(Code.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, Nothing, OffsetResponseHeader, Nothing)
+GET_MAX_OFFSET = Call(Code.GET_MAX_OFFSET, QueueHeader, Nothing, OffsetResponseHeader, Nothing)
+GET_MIN_OFFSET = Call(Code.GET_MIN_OFFSET, QueueHeader, Nothing, OffsetResponseHeader, Nothing)
+GET_EARLIEST_MSG_STORETIME = Call(Code.GET_EARLIEST_MSG_STORETIME, QueueHeader, Nothing, TimestampResponseHeader, Nothing)
+QUERY_CONSUME_QUEUE = Call(Code.QUERY_CONSUME_QUEUE, QueryConsumeQueueHeader, Nothing, Nothing, QueueEntries)
