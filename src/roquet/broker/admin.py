@@ -23,31 +23,41 @@ from roquet.broker.topics import Topic, Topics
 from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.ports import Clock, Peer
-from roquet.properties import parse_properties, property_line
+from roquet.properties import property_line
 from roquet.routing.subscription import TagFilter
 from roquet.settings import BadSetting, BrokerSettings, Value, table
 from roquet.store.disk import Cold
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
-from roquet.wire import fastjson
-from roquet.wire.calls.groups import GroupNameHeader, TopicGroupHeader
+from roquet.wire.calls.brokers import GET_BROKER_RUNTIME_INFO
+from roquet.wire.calls.groups import QUERY_TOPICS_BY_CONSUMER
 from roquet.wire.calls.kv import KvTable
+from roquet.wire.calls.members import QUERY_SUBSCRIPTION_BY_CONSUMER, SubscriptionOfGroup
 from roquet.wire.calls.progress import (
-    BrokerConsumeStatsHeader,
+    GET_BROKER_CONSUME_STATS,
+    GET_CONSUME_STATS,
+    QUERY_CONSUME_TIME_SPAN,
     ConsumeStats,
-    ConsumeStatsHeader,
     ConsumeStatsList,
     QueueProgress,
     TimeSpan,
     TimeSpans,
 )
-from roquet.wire.calls.queues import QueryConsumeQueueHeader, QueueEntries, QueueEntry
-from roquet.wire.calls.settings import BrokerConfigResponseHeader
-from roquet.wire.calls.topics import GroupList, QueueRange, TopicHeader, TopicList, TopicStats
+from roquet.wire.calls.queues import QUERY_CONSUME_QUEUE, QueueEntries, QueueEntry
+from roquet.wire.calls.settings import GET_BROKER_CONFIG, UPDATE_BROKER_CONFIG, BrokerConfigResponseHeader
+from roquet.wire.calls.topics import (
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    GET_TOPIC_CONFIG,
+    GET_TOPIC_STATS_INFO,
+    QUERY_TOPIC_CONSUME_BY_WHO,
+    GroupList,
+    QueueRange,
+    TopicList,
+    TopicStats,
+)
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
-from roquet.wire.headers import decode, encode
 from roquet.wire.layout import ENTRY
 
 log = logging.getLogger("roquet.broker")
@@ -204,7 +214,7 @@ class Admin(Part):
         """26."""
         text = "".join(property_line(key, value) for key, value in self.settings.every_item().items())
         header = BrokerConfigResponseHeader(self.config_version.encode().decode())
-        return command.reply(fields=encode(header), body=text.encode())
+        return GET_BROKER_CONFIG.reply(command, header, text.encode())
 
     def listening(self, address: str, ha_address: str) -> None:
         self.address = address
@@ -223,7 +233,7 @@ class Admin(Part):
         if not command.body or len(command.body) > CONFIG_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"expected 1 to {CONFIG_MAX} bytes of key=value lines, got {len(command.body)}")
         try:
-            pairs = parse_properties(command.body.decode())
+            pairs = UPDATE_BROKER_CONFIG.read_body(command).pairs()
         except UnicodeDecodeError:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the settings are not UTF-8 text") from None
         try:
@@ -261,7 +271,7 @@ class Admin(Part):
 
     def runtime_info(self, peer: Peer, command: Command) -> Command:
         """28. Upstream's keys; what has no counterpart here (thread pools, put times) stands at 0, since its tools parse it."""
-        return command.reply(body=KvTable(self.runtime_table()).encode())
+        return GET_BROKER_RUNTIME_INFO.reply(command, body=KvTable(self.runtime_table()))
 
     def runtime_table(self) -> dict[str, str]:
         stats, store = self.stats, self.store
@@ -331,7 +341,7 @@ class Admin(Part):
 
     def topic_stats(self, peer: Peer, command: Command) -> Portions:
         """202."""
-        topic = self._topic(decode(TopicHeader, command.fields).topic)
+        topic = self._topic(GET_TOPIC_STATS_INFO.read_header(command).topic)
         reads = Reads(self.store)
         ranges: dict[MessageQueue, QueueRange] = {}
 
@@ -341,28 +351,29 @@ class Admin(Part):
             ranges[self._queue(topic.name, queue_id)] = QueueRange(first, last, reads.time_at(queue, last - 1) if last > 0 else 0)
 
         yield from reads.look_at(range(max(topic.read_queues, topic.write_queues)), look)
-        return (yield from reply_with(command, TopicStats(ranges), len(ranges), ranges.clear))
+        return (yield from reply_with(GET_TOPIC_STATS_INFO, command, TopicStats(ranges), len(ranges), ranges.clear))
 
     def topic_config(self, peer: Peer, command: Command) -> Command:
         """351."""
-        name = decode(TopicHeader, command.fields).topic
+        name = GET_TOPIC_CONFIG.read_header(command).topic
         topic = self.topics.get(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name[:255]}")
-        return command.reply(body=topic.config().encode())
+        return GET_TOPIC_CONFIG.reply(command, body=topic.config())
 
     def system_topics(self, peer: Peer, command: Command) -> Command:
         """305."""
-        return command.reply(body=TopicList(self.topics.system_topics()).encode())
+        return GET_SYSTEM_TOPIC_LIST_FROM_BROKER.reply(command, body=TopicList(self.topics.system_topics()))
 
     def groups_of_topic(self, peer: Peer, command: Command) -> Command:
         """300: those that subscribe to it now, and those that have progress in it."""
-        name = decode(TopicHeader, command.fields).topic
-        return command.reply(body=GroupList(sorted({*self.members.groups_subscribing(name), *self.offsets.groups_of(name)})).encode())
+        name = QUERY_TOPIC_CONSUME_BY_WHO.read_header(command).topic
+        found = sorted({*self.members.groups_subscribing(name), *self.offsets.groups_of(name)})
+        return QUERY_TOPIC_CONSUME_BY_WHO.reply(command, body=GroupList(found))
 
     def queue_entries(self, peer: Peer, command: Command) -> Command:
         """321: the raw entries of a queue, and whether a group's tags would take them."""
-        header = decode(QueryConsumeQueueHeader, command.fields)
+        header = QUERY_CONSUME_QUEUE.read_header(command)
         queue = self.store.find_queue(header.topic, header.queue_id)
         if queue is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{header.topic[:255]} is not exist!")
@@ -384,7 +395,7 @@ class Admin(Part):
             for position, size, tag in ENTRY.iter_unpack(raw):
                 body.queue_data.append(QueueEntry(position, size, tag, takes is not None and takes.takes_hash(tag)))
             at += len(raw) // ENTRY_SIZE
-        return command.reply(body=body.encode())
+        return QUERY_CONSUME_QUEUE.reply(command, body=body)
 
     def clean_queues(self, peer: Peer, command: Command) -> Command:
         """306: retention removes entries together with their log files, so there is never anything left to clean."""
@@ -410,7 +421,7 @@ class Admin(Part):
 
     def consume_stats(self, peer: Peer, command: Command) -> Portions:
         """208: of one topic, or of all in which the group has progress."""
-        header = decode(ConsumeStatsHeader, command.fields)
+        header = GET_CONSUME_STATS.read_header(command)
         group = header.consumer_group
         reads = Reads(self.store)
         stats = ConsumeStats()
@@ -421,11 +432,11 @@ class Admin(Part):
                 self._look_at_progress(row, reads)
 
         yield from reads.look_at(self._rows(group, names, lambda name: stats), look)
-        return (yield from reply_with(command, stats, len(stats.offset_table), stats.offset_table.clear))
+        return (yield from reply_with(GET_CONSUME_STATS, command, stats, len(stats.offset_table), stats.offset_table.clear))
 
     def all_consume_stats(self, peer: Peer, command: Command) -> Portions:
         """317: every group, a topic at a time, and the backlog of all."""
-        only_ordered = decode(BrokerConsumeStatsHeader, command.fields).is_order
+        only_ordered = GET_BROKER_CONSUME_STATS.read_header(command).is_order
         reads = Reads(self.store)
         names = self.offsets.topics_by_group()
         body = ConsumeStatsList([], self.address, 0)
@@ -457,7 +468,7 @@ class Admin(Part):
                     body.total_diff = (body.total_diff or 0) + queue.broker_offset - queue.consumer_offset
 
         yield from reads.look_at(rows(), look)
-        return (yield from reply_with(command, body, count, lambda: empty(body.consume_stats_list)))
+        return (yield from reply_with(GET_BROKER_CONSUME_STATS, command, body, count, lambda: empty(body.consume_stats_list)))
 
     def _rows(self, group: str, names: Iterable[str], stats_of: Callable[[str], ConsumeStats]) -> Iterator[Row | None]:
         """The queues of these topics. None: a topic that is left out, because it is no topic any more, or because the group is online and
@@ -482,7 +493,7 @@ class Admin(Part):
 
     def time_spans(self, peer: Peer, command: Command) -> Portions:
         """303."""
-        header = decode(TopicGroupHeader, command.fields)
+        header = QUERY_CONSUME_TIME_SPAN.read_header(command)
         topic = self._topic(header.topic)
         reads = Reads(self.store)
         now_ms = self.clock.now_ms()
@@ -502,21 +513,18 @@ class Admin(Part):
         yield from reads.look_at(range(topic.write_queues), look)
         body = TimeSpans(list(spans.values()))
         spans.clear()
-        return (yield from reply_with(command, body, topic.write_queues, body.consume_time_span_set.clear))
+        return (yield from reply_with(QUERY_CONSUME_TIME_SPAN, command, body, topic.write_queues, body.consume_time_span_set.clear))
 
     def topics_of_group(self, peer: Peer, command: Command) -> Command:
         """343."""
-        group = decode(GroupNameHeader, command.fields).group
-        return command.reply(body=TopicList(sorted(self.offsets.topics_of(group)), self.address).encode())
+        group = QUERY_TOPICS_BY_CONSUMER.read_header(command).group
+        return QUERY_TOPICS_BY_CONSUMER.reply(command, body=TopicList(sorted(self.offsets.topics_of(group)), self.address))
 
     def subscription_of_group(self, peer: Peer, command: Command) -> Command:
         """345."""
-        header = decode(TopicGroupHeader, command.fields)
+        header = QUERY_SUBSCRIPTION_BY_CONSUMER.read_header(command)
         found = self.members.subscription(header.group, header.topic)
-        body: dict[str, object] = {"group": header.group, "topic": header.topic}
-        if found is not None:
-            body["subscriptionData"] = found.to_json()
-        return command.reply(body=fastjson.dumps(body))
+        return QUERY_SUBSCRIPTION_BY_CONSUMER.reply(command, body=SubscriptionOfGroup(header.group, header.topic, found))
 
     def _topic(self, name: str) -> Topic:
         found = self.topics.get(name)

@@ -45,6 +45,7 @@ from roquet.store.queue import ConsumeQueue
 from roquet.store.recovery import first_at_or_after
 from roquet.store.store import Store
 from roquet.wire import fastjson
+from roquet.wire.calls.offsets import GET_ALL_DELAY_OFFSET, DelayOffsetTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, HOST, QUEUE_ID_MAX, RECORD_MIN
@@ -388,7 +389,7 @@ class Delays(Part):
 
     def get_all(self, peer: Peer, command: Command) -> Command:
         """45."""
-        return command.reply(body=fastjson.dumps({"offsetTable": self._begun()}))
+        return GET_ALL_DELAY_OFFSET.reply(command, body=DelayOffsetTable(self._begun()))
 
     def metrics(self) -> Mapping[str, object]:
         rows = {}

@@ -26,11 +26,10 @@ from roquet.store.disk import Disk
 from roquet.store.documents import Document
 from roquet.wire import fastjson
 from roquet.wire.bodies import columns
-from roquet.wire.calls.groups import DeleteGroupHeader, GroupConfig, GroupNameHeader
+from roquet.wire.calls.groups import DELETE_SUBSCRIPTIONGROUP, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GET_SUBSCRIPTIONGROUP_CONFIG, GroupConfig
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import decode
 from roquet.wire.names import TOOLS_GROUP, check_group, is_system_group
 
 log = logging.getLogger("roquet.broker")
@@ -254,19 +253,19 @@ class Groups(Part):
 
     def get_all(self, peer: Peer, command: Command) -> Command:
         """201."""
-        return command.reply(body=self.encode())
+        return GET_ALL_SUBSCRIPTIONGROUP_CONFIG.reply(command, body=self.encode())
 
     def get_one(self, peer: Peer, command: Command) -> Command:
         """352. Asking does not create."""
-        name = decode(GroupNameHeader, command.fields).group
+        name = GET_SUBSCRIPTIONGROUP_CONFIG.read_header(command).group
         found = self._table.get(name)
         if found is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:255]}")
-        return command.reply(body=fastjson.dumps(self.group_json(found)))
+        return GET_SUBSCRIPTIONGROUP_CONFIG.reply(command, body=fastjson.dumps(self.group_json(found)))
 
     def delete_one(self, peer: Peer, command: Command) -> None:
         """207. 4.9 calls it removeOffset, 5.x cleanOffset."""
-        header = decode(DeleteGroupHeader, command.fields)
+        header = DELETE_SUBSCRIPTIONGROUP.read_header(command)
         with_offsets = bool(header.remove_offset or header.clean_offset)
         log.info("group %s deleted by %s", header.group_name[:255], peer.address)
         answer = answer_when_saved(peer, command)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from roquet.ports import Peer
 from roquet.store.disk import Cold
-from roquet.wire.bodies import Body
+from roquet.wire.calls.call import Answered, Call
 from roquet.wire.command import Command
 
 Portions = Generator[Cold | None, None, Command | None]
@@ -66,7 +66,7 @@ def elsewhere(work: Callable[[], T]) -> Generator[Cold | None, None, T]:
     return results[0]
 
 
-def reply_with(command: Command, body: Body, rows: int, release: Callable[[], None]) -> Portions:
+def reply_with(call: Call[Any, Any, Any, Answered], command: Command, body: Answered, rows: int, release: Callable[[], None]) -> Portions:
     """The answer; a large one is written elsewhere. `release` lets go of the rows: of a hundred thousand that takes as long as a turn,
     so it is done there too."""
 
@@ -75,4 +75,4 @@ def reply_with(command: Command, body: Body, rows: int, release: Callable[[], No
         release()
         return encoded
 
-    return command.reply(body=body.encode() if rows < LARGE_ROWS else (yield from elsewhere(write)))
+    return call.reply(command, body=body if rows < LARGE_ROWS else (yield from elsewhere(write)))

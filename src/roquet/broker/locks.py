@@ -16,7 +16,7 @@ from roquet.message import MessageQueue
 from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
-from roquet.wire.calls.locks import LockBody, LockResult
+from roquet.wire.calls.locks import LOCK_BATCH_MQ, LockBody, LockResult
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import GROUP_LENGTH_MAX, check, check_group
@@ -125,7 +125,7 @@ class QueueLocks(Part):
             held.update(self.lock(body.consumer_group, body.client_id, queues, self.clock.steady_ms()))
 
         yield from portions(pieces(body.mq_set), lock, 1)
-        return (yield from reply_with(command, LockResult(held), len(held), held.clear))
+        return (yield from reply_with(LOCK_BATCH_MQ, command, LockResult(held), len(held), held.clear))
 
     def unlock_batch(self, peer: Peer, command: Command) -> Portions:
         """42."""
@@ -156,7 +156,7 @@ def read_in_portions(command: Command) -> Generator[Cold | None, None, LockBody]
 
 
 def read_lock_body(command: Command) -> LockBody:
-    body = LockBody.decode(command.body)
+    body = LOCK_BATCH_MQ.read_body(command)  # 42 has the same
     check_group(body.consumer_group)
     if not 0 < len(body.client_id) <= CLIENT_ID_MAX:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"clientId of {len(body.client_id)} characters, allowed are 1 to {CLIENT_ID_MAX}")

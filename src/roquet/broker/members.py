@@ -26,9 +26,15 @@ from roquet.ports import Clock, Peer
 from roquet.routing.subscription import EXPRESSION_LENGTH_MAX, is_tag_type
 from roquet.settings import BrokerSettings
 from roquet.store.store import Store
-from roquet.wire.calls.consumers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
+from roquet.wire.calls.consumers import CONSUME_MESSAGE_DIRECTLY, GET_CONSUMER_RUNNING_INFO
 from roquet.wire.calls.members import (
-    CheckClientBody,
+    CHECK_CLIENT_CONFIG,
+    GET_ALL_PRODUCER_INFO,
+    GET_CONSUMER_CONNECTION_LIST,
+    GET_CONSUMER_LIST_BY_GROUP,
+    GET_PRODUCER_CONNECTION_LIST,
+    NOTIFY_CONSUMER_IDS_CHANGED,
+    UNREGISTER_CLIENT,
     Connection,
     ConsumeFromWhere,
     ConsumerConnection,
@@ -39,15 +45,12 @@ from roquet.wire.calls.members import (
     HeartbeatBody,
     MessageModel,
     ProducerConnection,
-    ProducerGroupHeader,
     ProducerInfo,
     ProducerTable,
     SubscriptionData,
-    UnregisterClientHeader,
 )
 from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
 from roquet.wire.command import ONEWAY, Command
-from roquet.wire.headers import decode
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, check, check_group, retry_topic
 from roquet.wire.pending import Done, PendingCalls
@@ -316,7 +319,7 @@ class Members(Part):
 
     def unregister(self, peer: Peer, command: Command) -> Command:
         """35."""
-        header = decode(UnregisterClientHeader, command.fields)
+        header = UNREGISTER_CLIENT.read_header(command)
         if header.producer_group:
             self._drop_producer(peer, header.producer_group)
         if header.consumer_group:
@@ -370,7 +373,7 @@ class Members(Part):
         config = self.groups.get(group.name)
         if not self.settings.notify_consumer_ids_changed_enable or (config is not None and not config.notify_consumer_ids_changed_enable):
             return
-        frame = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name}, flag=ONEWAY).encode()
+        frame = NOTIFY_CONSUMER_IDS_CHANGED.request(GroupHeader(group.name), flag=ONEWAY).encode()
         for peer in group.members:
             if not peer.closed:
                 peer.send(frame)
@@ -474,30 +477,30 @@ class Members(Part):
 
     def consumer_list(self, peer: Peer, command: Command) -> Command:
         """38."""
-        name = decode(GroupHeader, command.fields).consumer_group
+        name = GET_CONSUMER_LIST_BY_GROUP.read_header(command).consumer_group
         group = self._consumers.get(name)
         if group is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name[:GROUP_LENGTH_MAX]}")
-        return command.reply(body=ConsumerList(group.client_ids()).encode())
+        return GET_CONSUMER_LIST_BY_GROUP.reply(command, body=ConsumerList(group.client_ids()))
 
     def consumer_connections(self, peer: Peer, command: Command) -> Command:
         """203."""
-        name = decode(GroupHeader, command.fields).consumer_group
+        name = GET_CONSUMER_CONNECTION_LIST.read_header(command).consumer_group
         group = self._consumers.get(name)
         if group is None:
             raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:GROUP_LENGTH_MAX]}] not online")
         body = ConsumerConnection(
             connections(group.members.values()), group.subscriptions, group.consume_type, group.message_model, group.consume_from_where
         )
-        return command.reply(body=body.encode())
+        return GET_CONSUMER_CONNECTION_LIST.reply(command, body=body)
 
     def producer_connections(self, peer: Peer, command: Command) -> Command:
         """204."""
-        name = decode(ProducerGroupHeader, command.fields).producer_group
+        name = GET_PRODUCER_CONNECTION_LIST.read_header(command).producer_group
         members = self._producers.get(name)
         if members is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:GROUP_LENGTH_MAX]}] not exist")
-        return command.reply(body=ProducerConnection(connections(members.values())).encode())
+        return GET_PRODUCER_CONNECTION_LIST.reply(command, body=ProducerConnection(connections(members.values())))
 
     def all_producers(self, peer: Peer, command: Command) -> Command:
         """328."""
@@ -509,11 +512,11 @@ class Members(Part):
             ]
             for name, members in self._producers.items()
         }
-        return command.reply(body=ProducerTable(table).encode())
+        return GET_ALL_PRODUCER_INFO.reply(command, body=ProducerTable(table))
 
     def check_client(self, peer: Peer, command: Command) -> Command:
         """46: would this filter work here? Asked at a consumer's start."""
-        subscription = CheckClientBody.decode(command.body).subscription_data
+        subscription = CHECK_CLIENT_CONFIG.read_body(command).subscription_data
         if not is_tag_type(subscription.expression_type):
             check_filter(subscription.expression_type, subscription.sub_string, self.settings)
         return command.reply()
@@ -522,12 +525,12 @@ class Members(Part):
 
     def running_info(self, peer: Peer, command: Command) -> None:
         """307: the client itself knows; its answer is passed on."""
-        header = decode(ConsumerRunningInfoHeader, command.fields)
+        header = GET_CONSUMER_RUNNING_INFO.read_header(command)
         self._pass_on(peer, command, header.consumer_group, header.client_id, dict(command.fields), command.body)
 
     def consume_directly(self, peer: Peer, command: Command) -> None:
         """309: the record goes along."""
-        header = decode(ConsumeDirectlyHeader, command.fields)
+        header = CONSUME_MESSAGE_DIRECTLY.read_header(command)
         if header.msg_id is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the custom field <msgId> is null, which message is to be consumed?")
         _, offset = parse_offset_message_id(header.msg_id)

@@ -26,11 +26,10 @@ from roquet.settings import BrokerSettings
 from roquet.store.disk import Disk
 from roquet.store.documents import Document
 from roquet.store.store import Store
-from roquet.wire.calls.offsets import OffsetTable, QueryOffsetHeader, UpdateOffsetHeader
+from roquet.wire.calls.offsets import GET_ALL_CONSUMER_OFFSET, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, OffsetTable
 from roquet.wire.calls.queues import OffsetResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import decode, encode
 from roquet.wire.layout import QUEUE_ID_MAX
 from roquet.wire.names import GROUP_LENGTH_MAX, check, check_group
 
@@ -240,7 +239,7 @@ class Offsets(Part):
 
     def query(self, peer: Peer, command: Command) -> Command:
         """14. A group without progress starts at 0 while the queue still has its first message near at hand."""
-        header = decode(QueryOffsetHeader, command.fields)
+        header = QUERY_CONSUMER_OFFSET.read_header(command)
         offset = self.find(header.consumer_group, header.topic, header.queue_id)
         if offset < 0:
             if header.set_zero_if_not_found is False:
@@ -248,7 +247,7 @@ class Offsets(Part):
             if not self._begins_near(header.topic, header.queue_id):
                 raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
             offset = 0
-        return command.reply(fields=encode(OffsetResponseHeader(offset)))
+        return QUERY_CONSUMER_OFFSET.reply(command, OffsetResponseHeader(offset))
 
     def _begins_near(self, topic: str, queue_id: int) -> bool:
         queue = self.store.find_queue(topic, queue_id)
@@ -263,13 +262,13 @@ class Offsets(Part):
 
     def update(self, peer: Peer, command: Command) -> Command:
         """15. The topic need not be one that the group subscribes to, as in 4.9."""
-        header = decode(UpdateOffsetHeader, command.fields)
+        header = UPDATE_CONSUMER_OFFSET.read_header(command)
         self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return command.reply()
 
     def get_all(self, peer: Peer, command: Command) -> Command:
         """43."""
-        return command.reply(body=self.encode())
+        return GET_ALL_CONSUMER_OFFSET.reply(command, body=self.encode())
 
 
 def encode_pretty(texts: list[str]) -> bytes:

@@ -5,6 +5,8 @@ A queue that does not exist answers as an empty one, as upstream's does.
 
 from __future__ import annotations
 
+from typing import Any
+
 from roquet.broker.handler import Handler
 from roquet.broker.part import Part
 from roquet.errors import Refused
@@ -12,11 +14,19 @@ from roquet.ports import Peer
 from roquet.settings import MIB, BrokerSettings
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
-from roquet.wire.calls.queries import QueryMessageHeader, QueryMessageResponseHeader, ViewMessageHeader
-from roquet.wire.calls.queues import OffsetResponseHeader, QueueHeader, SearchOffsetHeader, TimestampResponseHeader
+from roquet.wire.calls.call import Call
+from roquet.wire.calls.queries import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageResponseHeader
+from roquet.wire.calls.queues import (
+    GET_EARLIEST_MSG_STORETIME,
+    GET_MAX_OFFSET,
+    GET_MIN_OFFSET,
+    SEARCH_OFFSET_BY_TIMESTAMP,
+    OffsetResponseHeader,
+    QueueHeader,
+    TimestampResponseHeader,
+)
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import decode, encode
 
 ANSWER_MAX = 15 * MIB
 """Bytes of records in one answer: a frame holds 16 MiB, and clients close the connection on a longer one."""
@@ -41,26 +51,27 @@ class Queries(Part):
 
     def max_offset(self, peer: Peer, command: Command) -> Command:
         """30: one past the last message that consumers may see."""
-        queue = self._queue(command)
-        return command.reply(fields=encode(OffsetResponseHeader(0 if queue is None else queue.visible)))
+        queue = self._queue(GET_MAX_OFFSET, command)
+        return GET_MAX_OFFSET.reply(command, OffsetResponseHeader(0 if queue is None else queue.visible))
 
     def min_offset(self, peer: Peer, command: Command) -> Command:
         """31."""
-        queue = self._queue(command)
-        return command.reply(fields=encode(OffsetResponseHeader(0 if queue is None else queue.first)))
+        queue = self._queue(GET_MIN_OFFSET, command)
+        return GET_MIN_OFFSET.reply(command, OffsetResponseHeader(0 if queue is None else queue.first))
 
     def earliest_time(self, peer: Peer, command: Command) -> Command:
         """32; -1 when the queue is empty."""
-        queue = self._queue(command)
-        return command.reply(fields=encode(TimestampResponseHeader(-1 if queue is None else self.store.first_store_time(queue))))
+        queue = self._queue(GET_EARLIEST_MSG_STORETIME, command)
+        first_ms = -1 if queue is None else self.store.first_store_time(queue)
+        return GET_EARLIEST_MSG_STORETIME.reply(command, TimestampResponseHeader(first_ms))
 
-    def _queue(self, command: Command) -> ConsumeQueue | None:
-        header = decode(QueueHeader, command.fields)
+    def _queue(self, call: Call[QueueHeader, Any, Any, Any], command: Command) -> ConsumeQueue | None:
+        header = call.read_header(command)
         return self.store.find_queue(header.topic, header.queue_id)
 
     def by_time(self, peer: Peer, command: Command) -> Command:
         """29. 5.x says which side it wants: LOWER is the first stored at or after the time, UPPER the last at or before it."""
-        header = decode(SearchOffsetHeader, command.fields)
+        header = SEARCH_OFFSET_BY_TIMESTAMP.read_header(command)
         queue = self.store.find_queue(header.topic, header.queue_id)
         if queue is None or queue.visible <= queue.first:
             offset = 0 if queue is None else queue.first
@@ -70,30 +81,31 @@ class Queries(Part):
             offset = max(self.store.times(queue).last_until(header.timestamp), queue.first)
         else:
             offset = self.store.times(queue).first_from(header.timestamp)
-        return command.reply(fields=encode(OffsetResponseHeader(offset)))
+        return SEARCH_OFFSET_BY_TIMESTAMP.reply(command, OffsetResponseHeader(offset))
 
     def by_key(self, peer: Peer, command: Command) -> Command:
         """12. Records of other keys with the same hash may be among them; clients look again, as with upstream."""
-        header = decode(QueryMessageHeader, command.fields)
+        header = QUERY_MESSAGE.read_header(command)
         settings = self.settings
         wanted = settings.default_query_max_num if header.unique_key_query else header.max_num
         records, last_ms, last_offset = self.store.query(
             header.topic, header.key, max(0, min(wanted, settings.max_msgs_num_batch)), header.begin_timestamp, header.end_timestamp
         )
-        fields = encode(QueryMessageResponseHeader(last_ms, last_offset))
+        newest = QueryMessageResponseHeader(last_ms, last_offset)
         if not records:
-            return command.reply(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", fields)
+            remark = "can not find message, maybe time range not correct"
+            return QUERY_MESSAGE.reply(command, newest, code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
         size, count = len(records[0]), 1
         while count < len(records) and size + len(records[count]) <= ANSWER_MAX:
             size += len(records[count])
             count += 1
-        return command.reply(fields=fields, body=b"".join(records[:count]))
+        return QUERY_MESSAGE.reply(command, newest, b"".join(records[:count]))
 
     def by_id(self, peer: Peer, command: Command) -> Command:
         """33."""
-        header = decode(ViewMessageHeader, command.fields)
+        header = VIEW_MESSAGE_BY_ID.read_header(command)
         try:
             record = self.store.record_at(header.offset)
         except LookupError:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}") from None
-        return command.reply(body=record)
+        return VIEW_MESSAGE_BY_ID.reply(command, body=record)

@@ -29,11 +29,16 @@ from roquet.broker.topics import Topic, Topics, encode_table
 from roquet.errors import Refused, RoquetError
 from roquet.ports import Background, Caller, Clock
 from roquet.settings import BrokerSettings
-from roquet.wire import headers
-from roquet.wire.calls.registration import RegisterBrokerBody, RegisterBrokerHeader, UnregisterBrokerHeader
-from roquet.wire.calls.routes import RouteInfo
+from roquet.wire.calls.registration import (
+    REGISTER_BROKER,
+    UNREGISTER_BROKER,
+    RegisterBrokerBody,
+    RegisterBrokerHeader,
+    UnregisterBrokerHeader,
+)
+from roquet.wire.calls.routes import GET_ROUTEINFO_BY_TOPIC, RouteHeader
 from roquet.wire.calls.topics import TopicTable
-from roquet.wire.codes import Perm, RequestCode, ResponseCode
+from roquet.wire.codes import Perm, ResponseCode
 from roquet.wire.command import Command
 
 log = logging.getLogger("roquet.broker")
@@ -251,7 +256,7 @@ class Registration(Part):
             compressed=settings.compressed_register,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
-        return Command(RequestCode.REGISTER_BROKER, headers.encode(header), body)
+        return REGISTER_BROKER.request(header, body)
 
     # Looking
 
@@ -259,7 +264,7 @@ class Registration(Part):
         if server.looking or server.calling or server.trouble:
             return
         server.looking = True
-        request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": self.settings.broker_name})
+        request = GET_ROUTEINFO_BY_TOPIC.request(RouteHeader(self.settings.broker_name))
         self.caller.call(server.address, request, LOOK_TIMEOUT_MS, partial(self._looked, server))
 
     def _looked(self, server: Server, result: Command | RoquetError) -> None:
@@ -291,7 +296,7 @@ class Registration(Part):
             return ""
         if answer.code:
             raise Refused(answer.code, answer.remark or "")
-        for group in RouteInfo.decode(answer.body).broker_datas:
+        for group in GET_ROUTEINFO_BY_TOPIC.answer(answer).body.broker_datas:
             if group.broker_name == self.settings.broker_name:
                 return group.broker_addrs.get(self.settings.broker_id, "")
         return ""
@@ -334,7 +339,7 @@ class Registration(Part):
         settings = self.settings
         for server in servers:
             header = UnregisterBrokerHeader(settings.broker_name, self.address, settings.broker_cluster_name, settings.broker_id)
-            self.caller.call(server, Command(RequestCode.UNREGISTER_BROKER, headers.encode(header)), 1_000, answered)
+            self.caller.call(server, UNREGISTER_BROKER.request(header), 1_000, answered)
 
 
 def nothing() -> None:

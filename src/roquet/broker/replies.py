@@ -18,10 +18,9 @@ from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
 from roquet.store.storable import check_properties
 from roquet.store.store import Store
-from roquet.wire.calls.sends import PushReplyHeader, SendHeader, SendResponseHeader
+from roquet.wire.calls.sends import PUSH_REPLY_MESSAGE_TO_CLIENT, SEND_REPLY_MESSAGE_V2, PushReplyHeader, SendHeader, SendResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import decode, encode
 from roquet.wire.ids import offset_message_id
 from roquet.wire.record import decode_properties, join_properties
 
@@ -44,7 +43,7 @@ class Replies(Part):
 
     def reply(self, peer: Peer, command: Command) -> None:
         """324, 325. Answered when the requester has taken the reply, or has not for ten seconds."""
-        header = decode(SendHeader, command.fields)
+        header = SEND_REPLY_MESSAGE_V2.read_header(command)
         text = header.properties or ""
         if len(command.body) > self.settings.max_message_size:
             raise too_large(len(command.body), self.settings.max_message_size)
@@ -63,16 +62,14 @@ class Replies(Part):
                 reconsumed=header.reconsume_times or 0,
             )
             message_id = offset_message_id(self.store.store_host, log_offset)
-        fields = encode(
-            SendResponseHeader(
-                message_id, queue.queue_id, queue_offset, None, self.settings.region_id, "true" if self.settings.trace_on else "false"
-            )
+        stored = SendResponseHeader(
+            message_id, queue.queue_id, queue_offset, None, self.settings.region_id, "true" if self.settings.trace_on else "false"
         )
 
         def answer(remark: str | None) -> None:
             if not command.is_oneway and not peer.closed:
                 code = ResponseCode.SUCCESS if remark is None else ResponseCode.SYSTEM_ERROR
-                peer.send(command.reply(code, remark, fields).encode())
+                peer.send(SEND_REPLY_MESSAGE_V2.reply(command, stored, code=code, remark=remark).encode())
 
         properties = decode_properties(text)
         requester = properties.get(Property.REPLY_TO_CLIENT)
@@ -112,4 +109,4 @@ class Replies(Part):
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
         )
-        return Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, encode(push), body)
+        return PUSH_REPLY_MESSAGE_TO_CLIENT.request(push, body)

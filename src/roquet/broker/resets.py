@@ -23,11 +23,19 @@ from roquet.ports import Peer
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
 from roquet.store.store import Store
-from roquet.wire.calls.offsets import CloneOffsetHeader, CorrectionOffsetHeader, CorrectionOffsets
-from roquet.wire.calls.resets import ConsumerStatusBody, ConsumerStatusHeader, ResetOffsetBody, ResetOffsetHeader
+from roquet.wire.calls.offsets import CLONE_GROUP_OFFSET, QUERY_CORRECTION_OFFSET, CorrectionOffsets
+from roquet.wire.calls.resets import (
+    GET_CONSUMER_STATUS_FROM_CLIENT,
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    INVOKE_BROKER_TO_RESET_OFFSET,
+    RESET_CONSUMER_CLIENT_OFFSET,
+    ConsumerStatusBody,
+    ConsumerStatusHeader,
+    ResetOffsetBody,
+    ResetOffsetHeader,
+)
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
-from roquet.wire.headers import decode, encode
 from roquet.wire.names import check_group
 
 log = logging.getLogger("roquet.broker")
@@ -73,7 +81,7 @@ class Resets(Part):
 
         With 5.x's queueId and offset only that queue moves, to that offset if one is given.
         """
-        header = decode(ResetOffsetHeader, command.fields)
+        header = INVOKE_BROKER_TO_RESET_OFFSET.read_header(command)
         topic = self.topics.get(header.topic)
         if topic is None:
             raise Refused(
@@ -104,7 +112,7 @@ class Resets(Part):
             peer.address, header.group, queues, topic.name, header.timestamp, offsets, " and so on" if queues > LOGGED_MAX else "",
         )  # fmt: skip
         # Upstream leaves the remark of an answer that nobody filled in.
-        return command.reply(ResponseCode.SUCCESS, "not set any response code", body=bodies[0])
+        return INVOKE_BROKER_TO_RESET_OFFSET.reply(command, body=bodies[0], remark="not set any response code")
 
     def _fill(self, table: dict[MessageQueue, int], header: ResetOffsetHeader, topic: Topic) -> Generator[Cold | None, None, None]:
         chosen = header.queue_id if header.queue_id is not None and header.queue_id >= 0 else None
@@ -136,8 +144,8 @@ class Resets(Part):
 
     def _tell(self, group: ConsumerGroup, header: ResetOffsetHeader, bodies: tuple[bytes, bytes], all_cpp: bool) -> None:
         """220 to every member. C++ reads another form; upstream sends it to all when the asker says it is C++."""
-        fields = encode(ResetOffsetHeader(header.topic, header.group, header.timestamp, False))
-        plain, cpp = (Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, flag=ONEWAY).encode() for body in bodies)
+        asked = ResetOffsetHeader(header.topic, header.group, header.timestamp, False)
+        plain, cpp = (RESET_CONSUMER_CLIENT_OFFSET.request(asked, body, flag=ONEWAY).encode() for body in bodies)
         for member in group.members.values():
             if not member.peer.closed:
                 member.peer.send(cpp if all_cpp or member.language == "CPP" else plain)
@@ -146,7 +154,7 @@ class Resets(Part):
 
     def status(self, peer: Peer, command: Command) -> Portions:
         """223: every member, or one, tells how far it is in the topic (221). Who does not answer is left out."""
-        header = decode(ConsumerStatusHeader, command.fields)
+        header = INVOKE_BROKER_TO_GET_CONSUMER_STATUS.read_header(command)
         online = self.members.group(header.group)
         members = [] if online is None else list(online.members.values())
         if not members:
@@ -163,20 +171,21 @@ class Resets(Part):
             nonlocal waiting
             waiting -= 1
             if not waiting and not command.is_oneway and not peer.closed:
-                peer.send(command.reply(body=ConsumerStatusBody(consumer_table=table).encode()).encode())
+                reply = INVOKE_BROKER_TO_GET_CONSUMER_STATUS.reply(command, body=ConsumerStatusBody(consumer_table=table))
+                peer.send(reply.encode())
 
         def ask(member: Member) -> None:
             def answered(result: Command | RoquetError) -> None:
                 if isinstance(result, Command) and result.code == ResponseCode.SUCCESS and result.body:
                     try:
-                        table[member.client_id] = ConsumerStatusBody.decode(result.body).message_queue_table
+                        table[member.client_id] = GET_CONSUMER_STATUS_FROM_CLIENT.answer(result).body.message_queue_table
                     except Refused as refused:
                         log.warning("member %s answered with offsets that cannot be read: %s", member, refused.remark)
                 one_more()
 
-            fields = encode(ConsumerStatusHeader(header.topic, header.group))
+            request = GET_CONSUMER_STATUS_FROM_CLIENT.request(ConsumerStatusHeader(header.topic, header.group))
             try:
-                self.members.call(member.peer, Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields), answered, STATUS_TIMEOUT_MS)
+                self.members.call(member.peer, request, answered, STATUS_TIMEOUT_MS)
             except Refused as refused:
                 log.warning("member %s is not asked for its offsets: %s", member, refused.remark)
                 one_more()
@@ -188,7 +197,7 @@ class Resets(Part):
     def correction(self, peer: Peer, command: Command) -> Portions:
         """308: per queue the smallest progress of all groups but the named ones; where the compared group is behind even that,
         the largest number. Upstream forgets the progress of the groups that are left out; nothing is changed here."""
-        header = decode(CorrectionOffsetHeader, command.fields)
+        header = QUERY_CORRECTION_OFFSET.read_header(command)
         left_out = set((header.filter_groups or "").split(","))
         smallest: dict[int, int] = {}
 
@@ -209,13 +218,14 @@ class Resets(Part):
                     smallest[queue_id] = NO_CORRECTION
             return CorrectionOffsets(dict(sorted(smallest.items()))).encode()
 
-        return command.reply(body=answer() if len(smallest) < LARGE_ROWS else (yield from elsewhere(answer)))
+        body = answer() if len(smallest) < LARGE_ROWS else (yield from elsewhere(answer))
+        return QUERY_CORRECTION_OFFSET.reply(command, body=body)
 
     # Clone
 
     def clone(self, peer: Peer, command: Command) -> Portions:
         """314: another group goes on from where this one is, in one topic or in all."""
-        header = decode(CloneOffsetHeader, command.fields)
+        header = CLONE_GROUP_OFFSET.read_header(command)
         source, target = header.src_group, header.dest_group
         check_group(target)
         online = self.members.group(source)

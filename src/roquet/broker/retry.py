@@ -25,9 +25,8 @@ from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.settings import BrokerSettings
 from roquet.store.store import Store
-from roquet.wire import headers
 from roquet.wire.calls.groups import GroupConfig
-from roquet.wire.calls.sends import SendBackHeader, SendHeader
+from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendHeader
 from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
 from roquet.wire.command import Command
 from roquet.wire.ids import offset_message_id
@@ -76,7 +75,7 @@ class Retries(Part):
 
     def send_back(self, peer: Peer, command: Command) -> Command | None:
         """36: upstream's checks in upstream's order."""
-        header = headers.decode(SendBackHeader, command.fields)
+        header = CONSUMER_SEND_MSG_BACK.read_header(command)
         group = self._group(header.group)
         if not self.settings.broker_permission & Perm.WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self.settings.broker_ip1}] sending message is forbidden")

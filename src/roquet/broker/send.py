@@ -28,9 +28,9 @@ from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Message as BatchedMessage
 from roquet.store.store import Store
 from roquet.store.texts import Texts
-from roquet.wire import headers
 from roquet.wire.batch import InnerMessage, batch_columns, split_batch
-from roquet.wire.calls.sends import SendHeader, SendResponseHeader
+from roquet.wire.calls.sends import SEND_MESSAGE_V2, SendHeader, SendResponseHeader
+from roquet.wire.calls.table import CALLS
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
 from roquet.wire.layout import PROPERTIES_MAX
@@ -68,9 +68,6 @@ Plain = tuple[int, int, int, bytes]
 
 Sent = tuple[Command, int, int, str, str | None]
 """Any other: (the request, queue id, first queue offset, message ids, what cancels a timed one)."""
-
-PLAIN_ANSWERS = frozenset((RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE))
-"""Requests of other kinds that store a message, too; what is answered says nothing of it."""
 
 KEPT_FLAGS = 0x703
 """Of a client's system flags: compression and its kind, several tags."""
@@ -293,7 +290,7 @@ class Sender(Part):
 
     def accept(self, peer: Peer, command: Command) -> None:
         """Check in upstream's order, stage, remember the answer. Raises Refused."""
-        header = headers.decode(SendHeader, command.fields)
+        header = SEND_MESSAGE_V2.read_header(command)
         queue = self.destination(header, peer)
         if header.batch:
             self._batch(peer, command, header, queue)
@@ -498,15 +495,14 @@ class Sender(Part):
 
     def _reply(self, sent: Sent, code: int, remark: str | None) -> Command:
         command, queue_id, queue_offset, ids, recall_handle = sent
-        if code not in (0, ResponseCode.FLUSH_DISK_TIMEOUT):
-            return command.reply(code, remark)
-        if command.code in PLAIN_ANSWERS:
+        # Requests of other kinds store a message, too, and what is answered says nothing of it.
+        if code not in (0, ResponseCode.FLUSH_DISK_TIMEOUT) or CALLS[command.code].answer_header_type is not SendResponseHeader:
             return command.reply(code, remark)
         header = SendResponseHeader(
             ids, queue_id, queue_offset, None, self.settings.region_id, "true" if self.settings.trace_on else "false",
             recall_handle=recall_handle,
         )  # fmt: skip
-        return command.reply(code, remark, headers.encode(header))
+        return SEND_MESSAGE_V2.reply(command, header, code=code, remark=remark)
 
 
 def asks_for_more(properties: bytes) -> bool:

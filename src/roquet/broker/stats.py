@@ -19,11 +19,9 @@ from roquet.broker.part import Part
 from roquet.errors import Refused
 from roquet.ports import Clock, Peer
 from roquet.store.store import Store
-from roquet.wire import fastjson
-from roquet.wire.calls.brokers import StatsHeader
+from roquet.wire.calls.brokers import VIEW_BROKER_STATS_DATA, BrokerStats, StatsItem
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import decode
 
 ROWS_MAX = 20_000
 """Topics, and as many pairs of group and topic, that are counted one by one. What comes beyond counts in the totals alone."""
@@ -276,20 +274,17 @@ class Stats(Part):
 
     def view(self, peer: Peer, command: Command) -> Command:
         """315."""
-        header = decode(StatsHeader, command.fields)
+        header = VIEW_BROKER_STATS_DATA.read_header(command)
         found = self.find(header.stats_name, header.stats_key)
         if found is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name[:80]}> <{header.stats_key[:400]}> not exist")
         row, bytes_meant = found
-        body = {
-            name: window_body(window, bytes_meant)
-            for name, window in (("statsDay", row.day), ("statsHour", row.hour), ("statsMinute", row.minute))
-        }
-        return command.reply(body=fastjson.dumps(body))
+        body = BrokerStats(*(stats_item(window, bytes_meant) for window in (row.day, row.hour, row.minute)))
+        return VIEW_BROKER_STATS_DATA.reply(command, body=body)
 
 
-def window_body(window: Window, bytes_meant: bool) -> dict[str, float]:
-    """{avgpt, sum, tps} as upstream works them out; avgpt is per call."""
+def stats_item(window: Window, bytes_meant: bool) -> StatsItem:
+    """As upstream works it out."""
     passed_ms, (count, times, size) = window.moved()
     moved = size if bytes_meant else count
-    return {"avgpt": moved / times if times else 0.0, "sum": moved, "tps": moved * 1000 / passed_ms if passed_ms else 0.0}
+    return StatsItem(moved / times if times else 0.0, moved, moved * 1000 / passed_ms if passed_ms else 0.0)

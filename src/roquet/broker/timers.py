@@ -64,10 +64,9 @@ from roquet.store.timers import (
     Window,
     rows_of,
 )
-from roquet.wire.calls.sends import RecallMessageHeader
+from roquet.wire.calls.sends import RECALL_MESSAGE
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import decode
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.layout import ENTRIES, PROPERTIES_MAX, RECORD_MIN
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, TIMER_TOPIC, check_topic
@@ -296,7 +295,7 @@ class Timers(Part):
 
     def recall(self, peer: Peer, command: Command) -> None:
         """370. The handle is 5.x's, or just the id of the message: the producer's unique one, or the broker's."""
-        handle = decode(RecallMessageHeader, command.fields).recall_handle.strip()
+        handle = RECALL_MESSAGE.read_header(command).recall_handle.strip()
         why = self.store.refuse_writes()
         if why:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"nothing can be cancelled now: {why}")

@@ -24,8 +24,8 @@ from roquet.store.disk import Disk
 from roquet.store.documents import Document
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
-from roquet.wire import fastjson, headers
-from roquet.wire.calls.topics import CreateTopicHeader, DeleteTopicHeader, TopicConfig, TopicTable
+from roquet.wire import fastjson
+from roquet.wire.calls.topics import DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, UPDATE_AND_CREATE_TOPIC, TopicConfig, TopicTable
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import Command
@@ -373,7 +373,7 @@ class Topics(Part):
         }
 
     def update(self, peer: Peer, command: Command) -> None:
-        header = headers.decode(CreateTopicHeader, command.fields)
+        header = UPDATE_AND_CREATE_TOPIC.read_header(command)
         topic = Topic(
             header.topic,
             header.read_queue_nums,
@@ -414,10 +414,10 @@ class Topics(Part):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType={topic.filter_type!r}: expected SINGLE_TAG or MULTI_TAG")
 
     def get_all(self, peer: Peer, command: Command) -> Command:
-        return command.reply(body=self.encode())
+        return GET_ALL_TOPIC_CONFIG.reply(command, body=self.encode())
 
     def remove(self, peer: Peer, command: Command) -> None:
-        name = headers.decode(DeleteTopicHeader, command.fields).topic
+        name = DELETE_TOPIC_IN_BROKER.read_header(command).topic
         check_topic(name)
         if self.is_system(name):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")

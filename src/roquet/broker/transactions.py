@@ -57,10 +57,15 @@ from roquet.store.disk import Cold, blocking
 from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
-from roquet.wire.calls.transactions import CheckTransactionHeader, EndTransactionHeader, ResumeCheckHeader
+from roquet.wire.calls.transactions import (
+    CHECK_TRANSACTION_STATE,
+    END_TRANSACTION,
+    RESUME_CHECK_HALF_MESSAGE,
+    CheckTransactionHeader,
+    EndTransactionHeader,
+)
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
-from roquet.wire.headers import decode, encode
 from roquet.wire.ids import offset_message_id, parse_offset_message_id
 from roquet.wire.layout import PROPERTIES_MAX, QUEUE_ID_MAX
 from roquet.wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, check_topic
@@ -284,7 +289,7 @@ class Transactions(Part):
 
     def end(self, peer: Peer, command: Command) -> Command | None:
         """37. Oneway from every known client; whoever wants an answer gets it when the decision is safe."""
-        header = decode(EndTransactionHeader, command.fields)
+        header = END_TRANSACTION.read_header(command)
         if self.settings.broker_role == "SLAVE":
             raise Refused(ResponseCode.SLAVE_NOT_AVAILABLE, "a transaction is ended at the master, this is a slave")
         kind = header.commit_or_rollback
@@ -326,7 +331,7 @@ class Transactions(Part):
     def resume(self, peer: Peer, command: Command) -> None:
         """323: a message that was given up is asked about again, from the first time on."""
         failed = f"Put message back to {HALF_TOPIC} failed."
-        message_id = decode(ResumeCheckHeader, command.fields).msg_id or ""
+        message_id = RESUME_CHECK_HALF_MESSAGE.read_header(command).msg_id or ""
         _, offset = parse_offset_message_id(message_id)
         try:
             record = Record.decode(self.store.record_at(offset), check_crc=False)
@@ -597,7 +602,7 @@ class Transactions(Part):
         )  # fmt: skip
         self._turn += 1
         peer = producers[self._turn % len(producers)]
-        peer.send(Command(RequestCode.CHECK_TRANSACTION_STATE, encode(header), body.encode(), flag=ONEWAY).encode())
+        peer.send(CHECK_TRANSACTION_STATE.request(header, body.encode(), flag=ONEWAY).encode())
 
     # Reading
 

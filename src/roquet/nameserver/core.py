@@ -16,22 +16,37 @@ from roquet.errors import Broken, Refused
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
 from roquet.nameserver.rivals import Rivals
 from roquet.ports import FOREVER, Clock, Keep, Peer
-from roquet.properties import parse_properties, property_line
+from roquet.properties import property_line
 from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings
 from roquet.store.disk import Disk
 from roquet.wire import fastjson
-from roquet.wire.bodies import Body
-from roquet.wire.calls.kv import KvHeader, KvResponseHeader, KvTable, NamespaceHeader
-from roquet.wire.calls.registration import RegisterBrokerBody, RegisterBrokerHeader, RegisterBrokerResponseHeader, UnregisterBrokerHeader
-from roquet.wire.calls.routes import AddPermResponseHeader, BrokerNameHeader, RouteHeader, WipePermResponseHeader
-from roquet.wire.calls.topics import ClusterHeader, DeleteTopicHeader, TopicTable
-from roquet.wire.calls.versions import DataVersion, DataVersionHeader, DataVersionResponseHeader
+from roquet.wire.calls.kv import DELETE_KV_CONFIG, GET_KV_CONFIG, GET_KVLIST_BY_NAMESPACE, PUT_KV_CONFIG, KvResponseHeader, KvTable
+from roquet.wire.calls.registration import REGISTER_BROKER, UNREGISTER_BROKER, RegisterBrokerBody, RegisterBrokerResponseHeader
+from roquet.wire.calls.routes import (
+    ADD_WRITE_PERM_OF_BROKER,
+    GET_BROKER_CLUSTER_INFO,
+    GET_ROUTEINFO_BY_TOPIC,
+    WIPE_WRITE_PERM_OF_BROKER,
+    AddPermResponseHeader,
+    WipePermResponseHeader,
+)
+from roquet.wire.calls.settings import GET_NAMESRV_CONFIG, UPDATE_NAMESRV_CONFIG
+from roquet.wire.calls.topics import (
+    DELETE_TOPIC_IN_NAMESRV,
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    GET_HAS_UNIT_SUB_TOPIC_LIST,
+    GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    GET_SYSTEM_TOPIC_LIST_FROM_NS,
+    GET_TOPICS_BY_CLUSTER,
+    GET_UNIT_TOPIC_LIST,
+    TopicTable,
+)
+from roquet.wire.calls.versions import QUERY_DATA_VERSION, DataVersionResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.command import decode as decode_command
 from roquet.wire.frame import Frame
-from roquet.wire.headers import decode, encode
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +179,7 @@ class NameServer:
 
     def register(self, peer: Peer, request: Command) -> Portions:
         """103. A table of thousands of topics takes three turns: to be read, to be looked at, and to be taken in."""
-        header = decode(RegisterBrokerHeader, request.fields)
+        header = REGISTER_BROKER.read_header(request)
         if header.body_crc32 and header.body_crc32 != RegisterBrokerBody.crc(request.body):
             raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         now_ms = self.clock.steady_ms()
@@ -194,8 +209,8 @@ class NameServer:
             if is_new:
                 log.info("broker %s %s: registered as id %d of cluster %s", name, address, number, said.cluster)
         order = self.kv.namespace(ORDER_TOPICS) if self.settings.return_order_topic_config_to_broker else None
-        fields = encode(RegisterBrokerResponseHeader(master.ha_address, master.master_address))
-        return request.reply(fields=fields, body=b"" if order is None else KvTable(order).encode())
+        answer = RegisterBrokerResponseHeader(master.ha_address, master.master_address)
+        return REGISTER_BROKER.reply(request, answer, b"" if order is None else KvTable(order))
 
     def _check_rival(self, peer: Peer, name: str, number: int, address: str, now_ms: int) -> None:
         """Two brokers under one name and id take the route from each other: said, and refused if the settings say so."""
@@ -214,7 +229,7 @@ class NameServer:
             )
 
     def unregister(self, peer: Peer, request: Command) -> Command:
-        header = decode(UnregisterBrokerHeader, request.fields)
+        header = UNREGISTER_BROKER.read_header(request)
         if self.registry.unregister(header.broker_name, header.broker_addr):
             log.info("broker %s %s: unregistered", header.broker_name, header.broker_addr)
         else:
@@ -222,86 +237,87 @@ class NameServer:
         return request.reply()
 
     def data_version(self, peer: Peer, request: Command) -> Command:
-        header = decode(DataVersionHeader, request.fields)
-        theirs = DataVersion.decode(request.body)
+        header = QUERY_DATA_VERSION.read_header(request)
+        theirs = QUERY_DATA_VERSION.read_body(request)
         changed = self.registry.has_changed(header.broker_name, header.broker_addr, theirs, self.clock.steady_ms())
         ours = self.registry.version_of(header.broker_name, header.broker_addr)
-        return request.reply(fields=encode(DataVersionResponseHeader(changed)), body=b"" if ours is None else ours.encode())
+        return QUERY_DATA_VERSION.reply(request, DataVersionResponseHeader(changed), b"" if ours is None else ours)
 
     def route(self, peer: Peer, request: Command) -> Command:
-        header = decode(RouteHeader, request.fields)
+        header = GET_ROUTEINFO_BY_TOPIC.read_header(request)
         route = self.registry.route(header.topic)
         if route is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, NO_ROUTE.format(header.topic))
         if self.settings.order_message_enable:
             route.order_topic_conf = self.kv.get(ORDER_TOPICS, header.topic)
         standard = request.version >= STANDARD_JSON_VERSION or bool(header.accept_standard_json_only)
-        return request.reply(body=route.encode(standard))
+        return GET_ROUTEINFO_BY_TOPIC.reply(request, body=route.encode(standard))
 
     def cluster_info(self, peer: Peer, request: Command) -> Command:
-        return with_body(request, self.registry.cluster_info())
+        return GET_BROKER_CLUSTER_INFO.reply(request, body=self.registry.cluster_info())
 
     def all_topics(self, peer: Peer, request: Command) -> Command:
-        return with_body(request, self.registry.all_topics())
+        return GET_ALL_TOPIC_LIST_FROM_NAMESERVER.reply(request, body=self.registry.all_topics())
 
     def topics_of_cluster(self, peer: Peer, request: Command) -> Command:
-        return with_body(request, self.registry.topics_of_cluster(decode(ClusterHeader, request.fields).cluster))
+        cluster = GET_TOPICS_BY_CLUSTER.read_header(request).cluster
+        return GET_TOPICS_BY_CLUSTER.reply(request, body=self.registry.topics_of_cluster(cluster))
 
     def system_topics(self, peer: Peer, request: Command) -> Command:
-        return with_body(request, self.registry.system_topics())
+        return GET_SYSTEM_TOPIC_LIST_FROM_NS.reply(request, body=self.registry.system_topics())
 
     def unit_topics(self, peer: Peer, request: Command) -> Command:
-        return with_body(request, self.registry.unit_topics())
+        return GET_UNIT_TOPIC_LIST.reply(request, body=self.registry.unit_topics())
 
     def unit_sub_topics(self, peer: Peer, request: Command) -> Command:
-        return with_body(request, self.registry.unit_sub_topics())
+        return GET_HAS_UNIT_SUB_TOPIC_LIST.reply(request, body=self.registry.unit_sub_topics())
 
     def unit_sub_not_unit_topics(self, peer: Peer, request: Command) -> Command:
-        return with_body(request, self.registry.unit_sub_not_unit_topics())
+        return GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST.reply(request, body=self.registry.unit_sub_not_unit_topics())
 
     def delete_topic(self, peer: Peer, request: Command) -> Command:
-        header = decode(DeleteTopicHeader, request.fields)
+        header = DELETE_TOPIC_IN_NAMESRV.read_header(request)
         self.registry.delete_topic(header.topic, header.cluster_name or None)
         log.info("topic %s: deleted by %s", header.topic, peer.address)
         return request.reply()
 
     def wipe_write_perm(self, peer: Peer, request: Command) -> Command:
-        name = decode(BrokerNameHeader, request.fields).broker_name
+        name = WIPE_WRITE_PERM_OF_BROKER.read_header(request).broker_name
         count = self.registry.wipe_write_perm(name)
         log.info("broker %s: write permission of %d topics taken by %s", name, count, peer.address)
-        return request.reply(fields=encode(WipePermResponseHeader(count)))
+        return WIPE_WRITE_PERM_OF_BROKER.reply(request, WipePermResponseHeader(count))
 
     def add_write_perm(self, peer: Peer, request: Command) -> Command:
-        name = decode(BrokerNameHeader, request.fields).broker_name
+        name = ADD_WRITE_PERM_OF_BROKER.read_header(request).broker_name
         count = self.registry.add_write_perm(name)
         log.info("broker %s: write permission of %d topics given by %s", name, count, peer.address)
-        return request.reply(fields=encode(AddPermResponseHeader(count)))
+        return ADD_WRITE_PERM_OF_BROKER.reply(request, AddPermResponseHeader(count))
 
     def put_kv(self, peer: Peer, request: Command) -> Command:
-        header = decode(KvHeader, request.fields)
+        header = PUT_KV_CONFIG.read_header(request)
         if header.value is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the custom field <value> is null, but this request needs it")
         self.kv.put(header.namespace, header.key, header.value)
         return request.reply()
 
     def get_kv(self, peer: Peer, request: Command) -> Command:
-        header = decode(KvHeader, request.fields)
+        header = GET_KV_CONFIG.read_header(request)
         value = self.kv.get(header.namespace, header.key)
         if value is None:
             return request.reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace} Key: {header.key}")
-        return request.reply(fields=encode(KvResponseHeader(value)))
+        return GET_KV_CONFIG.reply(request, KvResponseHeader(value))
 
     def delete_kv(self, peer: Peer, request: Command) -> Command:
-        header = decode(KvHeader, request.fields)
+        header = DELETE_KV_CONFIG.read_header(request)
         self.kv.delete(header.namespace, header.key)
         return request.reply()
 
     def kv_namespace(self, peer: Peer, request: Command) -> Command:
-        namespace = decode(NamespaceHeader, request.fields).namespace
+        namespace = GET_KVLIST_BY_NAMESPACE.read_header(request).namespace
         values = self.kv.namespace(namespace)
         if values is None:
             return request.reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
-        return with_body(request, KvTable(values))
+        return GET_KVLIST_BY_NAMESPACE.reply(request, body=KvTable(values))
 
     def register_topic(self, peer: Peer, request: Command) -> Command:
         """217 is two things. Node looks a project group up and takes 22 for "none"; 5.x would register a topic, which brokers do here."""
@@ -312,7 +328,7 @@ class NameServer:
         if len(request.body) > CONFIG_SIZE_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"configuration of {len(request.body)} bytes, limit is {CONFIG_SIZE_MAX}")
         try:
-            pairs = parse_properties(request.body.decode())
+            pairs = UPDATE_NAMESRV_CONFIG.read_body(request).pairs()
             values = self.settings.changes(pairs)
         except UnicodeDecodeError as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the configuration is not UTF-8: {error}") from None
@@ -331,7 +347,7 @@ class NameServer:
 
     def get_config(self, peer: Peer, request: Command) -> Command:
         lines = [property_line(key, value) for key, value in self.settings.every_item().items()]
-        return request.reply(body="".join(lines).encode())
+        return GET_NAMESRV_CONFIG.reply(request, body="".join(lines).encode())
 
 
 def registered_body(request: Command, compressed: bool) -> Generator[None, None, tuple[TopicTable, tuple[str, ...] | None]]:
@@ -354,10 +370,6 @@ def digest_of(request: Command) -> bytes:
     digest = hashlib.blake2b(repr((request.version, sorted(request.fields.items()))).encode("utf-8", "backslashreplace"), digest_size=16)
     digest.update(request.body)
     return digest.digest()
-
-
-def with_body(request: Command, body: Body) -> Command:
-    return request.reply(body=body.encode())
 
 
 def put(answers: list[bytes], request: Command, answer: Command) -> None:

@@ -19,16 +19,17 @@ class StatsHeader:
 
 @dataclass(slots=True)
 class StatsItem(Body):
+    avgpt: float = 0.0
+    """Per call."""
     sum: int = 0
     tps: float = 0.0
-    avgpt: float = 0.0
 
 
 @dataclass(slots=True)
 class BrokerStats(Body):
-    stats_minute: StatsItem = field(default_factory=StatsItem)
-    stats_hour: StatsItem = field(default_factory=StatsItem)
     stats_day: StatsItem = field(default_factory=StatsItem)
+    stats_hour: StatsItem = field(default_factory=StatsItem)
+    stats_minute: StatsItem = field(default_factory=StatsItem)
 
 
 GET_BROKER_RUNTIME_INFO = Call(Code.GET_BROKER_RUNTIME_INFO, Nothing, Nothing, Nothing, KvTable)

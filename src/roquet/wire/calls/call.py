@@ -7,7 +7,7 @@
     reply = GET_TOPIC_STATS_INFO.reply(command, body=TopicStats(...))
     stats = GET_TOPIC_STATS_INFO.answer(reply).body                           who asked
 
-An answer has these shapes when it is a success; a refusal has a code and a remark alone.
+An answer has these shapes when it is a success; a refusal has a code and a remark, and `Command.reply` makes it.
 """
 
 from __future__ import annotations
@@ -109,10 +109,18 @@ class Call(Generic[Header, Asked, AnswerHeader, Answered]):
         """Raises Refused."""
         return self.body_type.decode(command.body)
 
-    def reply(self, command: Command, header: AnswerHeader | None = None, body: Answered | bytes = b"") -> Command:
-        """The success. A body that is bytes is encoded already."""
+    def reply(
+        self,
+        command: Command,
+        header: AnswerHeader | None = None,
+        body: Answered | bytes = b"",
+        *,
+        code: int = 0,
+        remark: str | None = None,
+    ) -> Command:
+        """A body that is bytes is encoded already."""
         fields = None if header is None else headers.encode(header)
-        return command.reply(fields=fields, body=body if isinstance(body, bytes) else body.encode())
+        return command.reply(code, remark, fields, body if isinstance(body, bytes) else body.encode())
 
     def answer(self, command: Command) -> Answer[AnswerHeader, Answered]:
         return Answer(command, self.answer_header_type, self.answer_body_type)

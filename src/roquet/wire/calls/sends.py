@@ -97,4 +97,4 @@ SEND_REPLY_MESSAGE = Call(Code.SEND_REPLY_MESSAGE, SendHeader, Message, SendResp
 SEND_REPLY_MESSAGE_V2 = Call(Code.SEND_REPLY_MESSAGE_V2, SendHeader, Message, SendResponseHeader, Nothing)
 PUSH_REPLY_MESSAGE_TO_CLIENT = Call(Code.PUSH_REPLY_MESSAGE_TO_CLIENT, PushReplyHeader, Message, Nothing, Nothing)
 CONSUMER_SEND_MSG_BACK = Call(Code.CONSUMER_SEND_MSG_BACK, SendBackHeader, Nothing, Nothing, Nothing)
-RECALL_MESSAGE = Call(Code.RECALL_MESSAGE, RecallMessageHeader, Nothing, Nothing, Nothing)
+RECALL_MESSAGE = Call(Code.RECALL_MESSAGE, RecallMessageHeader, Nothing, SendResponseHeader, Nothing)
