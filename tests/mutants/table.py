@@ -623,8 +623,8 @@ FAULTS = [
     ),
     Fault(
         "broker/handler.py",
-        "body=body.encode() if rows < LARGE_ROWS else (yield from elsewhere(write))",
-        "body=body.encode()",
+        "body=body if rows < LARGE_ROWS else (yield from elsewhere(write))",
+        "body=body",
         "tests/broker/test_turns.py::test_a_large_answer_is_written_elsewhere_and_is_the_same",
         "large answers are written on the loop",
     ),
