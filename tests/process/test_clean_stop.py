@@ -33,8 +33,7 @@ def test_sigterm_under_load_ends_cleanly_and_loses_nothing(flush: str, nursery: 
                 assert line.ask(create_topic(TOPIC, QUEUES)).code == 0
             read_on(line, load, upto)
         stopper = Timer(0.1 + 0.05 * round_number, broker.program.send_signal, (signal.SIGTERM,))
-        stopper.start()
-        load.run(broker.address)
+        load.run(broker.address, stopper.start)
         stopper.join()
         # Its connections are closed by now, which is the last but one thing that a clean stop does.
         assert broker.program.end() == 0, broker.program.text

@@ -27,8 +27,11 @@ def wait_for_checkpoint(broker: Broker, end: int) -> None:
     """Everything derived from the log before `end` is on disk, says the store."""
     deadline = time.monotonic() + PATIENCE_S
     manifest = broker.store / "config" / "roquet.json"
-    while json.loads(manifest.read_text())["end"] < end:
-        assert time.monotonic() < deadline, f"no checkpoint since {manifest.read_text()[:100]}\n{broker.program.text}"
+    said = -1
+    while said < end:
+        assert time.monotonic() < deadline, f"no checkpoint since {said}\n{broker.program.text}"
+        with suppress(FileNotFoundError):  # there is none before the first, and none for a moment while one takes another's place
+            said = json.loads(manifest.read_text())["end"]
         threading.Event().wait(0.1)
 
 

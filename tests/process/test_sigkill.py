@@ -6,7 +6,7 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
@@ -52,10 +52,11 @@ class Load:
         self._waiting: list[dict[int, tuple[int, list[str]]]] = []
         self._opaque = 0
 
-    def run(self, address: tuple[str, int]) -> None:
+    def run(self, address: tuple[str, int], connected: Callable[[], None]) -> None:
         """Keep many sends in flight on several connections until the broker is gone; take in every acknowledgement to the last."""
         with ExitStack() as stack:
             lines = [stack.enter_context(Line(address)) for _ in range(LINES)]
+            connected()
             selector = stack.enter_context(selectors.DefaultSelector())
             self._waiting = [{} for _ in lines]
             framers = [Framer() for _ in lines]
@@ -208,11 +209,8 @@ def test_nothing_acknowledged_is_lost_by_fifty_kills_under_load(flush: str, nurs
                     assert load.sent[key] in [(record.body, record.properties) for record in records(answer)]
         # The moment is the clock's, not the load's: it falls anywhere in what the broker does.
         killer = Timer(random.uniform(0, 0.15), broker.program.send_signal, (signal.SIGKILL,))
-        killer.start()
-        try:
-            load.run(broker.address)
-        finally:
-            killer.join()
+        load.run(broker.address, killer.start)
+        killer.join()
         assert broker.program.end() == -signal.SIGKILL
         assert "Traceback" not in broker.program.text
 
