@@ -1,0 +1,72 @@
+"""`make test` and `make quick`: pytest in several runs beside each other, and one verdict.
+
+    python -m tests.lanes [--quick]
+
+Four for two cores: only the first keeps a core busy; the others wait for real programs and for Java most of the time. Each run has its
+own process, servers and temporary directories; nothing is shared but the machine. What the first one says is shown as it comes,
+what the others say when they are over.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+WAITING = {
+    "programs": ["tests/process", "tests/cli"],
+    "documents and hostile peers": ["tests/docs", "tests/hostile"],
+    "Spark": ["tests/spark"],
+}
+LANES = {"all others": [*(f"--ignore={path}" for paths in WAITING.values() for path in paths), "tests"], **WAITING}
+QUICK_LANES = {
+    "all others": ["-p", "tests.quick", "--ignore=tests/broker", "--ignore=tests/wire", "tests"],
+    "broker and wire": ["-p", "tests.quick", "tests/broker", "tests/wire"],
+}
+
+
+def start(arguments: list[str], log: Path | None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "pytest", *arguments]
+    if log is None:
+        return subprocess.Popen(command, cwd=ROOT)
+    with log.open("wb") as output:
+        return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+
+
+def run(lanes: dict[str, list[str]], logs: Path) -> list[str]:
+    """All of them; what went wrong, in words."""
+    runs: dict[str, subprocess.Popen[bytes]] = {}
+    wrong = []
+    try:
+        for name, arguments in lanes.items():
+            runs[name] = start(arguments, logs / name if runs else None)
+        for name, process in runs.items():
+            if process.wait():
+                wrong.append(f"{name}: pytest ended with {process.returncode}")
+            if (logs / name).exists():
+                print(f"{name}:\n{(logs / name).read_text(errors='replace')}", flush=True)
+    finally:
+        for process in runs.values():
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    return wrong
+
+
+def main() -> int:
+    quick = sys.argv[1:] == ["--quick"]
+    if sys.argv[1:] and not quick:
+        print(__doc__)
+        return 2
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="roquet-tests-") as logs:
+        wrong = run(QUICK_LANES if quick else LANES, Path(logs))
+    print("\n".join([*wrong, f"{'failed' if wrong else 'passed'} in {time.monotonic() - began:.0f} s"]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
