@@ -9,7 +9,8 @@ import pytest
 
 import roquet
 from roquet.admin import Admin, PartlyDone
-from roquet.admin.client import gather_bounded, properties_text
+from roquet.admin.asking import gather_bounded
+from roquet.admin.servers import properties_text
 from roquet.client import Message, MessageQueue
 from roquet.embed import Embedded
 from roquet.errors import ClientError, NoRoute, Rejected

@@ -17,8 +17,8 @@ from roquet.client import Message, MessageQueue
 from roquet.embed import Embedded
 from roquet.errors import ClientError, Rejected
 from roquet.message import ReceivedMessage
-from roquet.wire.calls.sends import SendBackHeader
-from roquet.wire.codes import RequestCode
+from roquet.wire.calls.call import AnyCall
+from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SEND_MESSAGE, SendBackHeader
 from roquet.wire.record import Record
 from tests.cli.servers import up
 
@@ -38,7 +38,7 @@ async def bury(admin: Admin, message: ReceivedMessage, group: str = "g") -> None
     """Fail it for good."""
     (master,) = await admin.masters()
     header = SendBackHeader(message.physical_offset, group, -1, message.message_id, message.topic, False, 16)
-    await admin.call(master.address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    await admin.call(master.address, CONSUMER_SEND_MSG_BACK, header)
 
 
 async def dead_letters(mq: Embedded, admin: Admin, *messages: Message) -> None:
@@ -119,14 +119,14 @@ def test_a_failure_stops_the_run_and_the_next_one_goes_on(monkeypatch: pytest.Mo
         await dead_letters(mq, admin, *(order(number) for number in range(5)))
         call, sends = admin.call, []
 
-        async def failing(address: str, code: RequestCode, *rest: Any, **more: Any) -> Any:
-            if code == RequestCode.SEND_MESSAGE:
-                sends.append(code)
+        async def failing(address: str, asked: AnyCall, *rest: Any, **more: Any) -> Any:
+            if asked is SEND_MESSAGE:
+                sends.append(asked)
                 if len(sends) == 3:
                     # The worst moment: the broker has it, and the answer is lost.
-                    await call(address, code, *rest, **more)
+                    await call(address, asked, *rest, **more)
                     raise ClientError("the answer was lost")
-            return await call(address, code, *rest, **more)
+            return await call(address, asked, *rest, **more)
 
         monkeypatch.setattr(admin, "call", failing)
         async with DeadLetters(admin, "g") as dead:

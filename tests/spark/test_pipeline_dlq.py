@@ -19,8 +19,7 @@ from roquet.errors import ClientError
 from roquet.message import MessageQueue
 from roquet.spark.pipelines import dead_letters as dead
 from roquet.wire.calls.groups import GroupConfig
-from roquet.wire.calls.sends import SendBackHeader
-from roquet.wire.codes import RequestCode
+from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendBackHeader
 from tests.spark.conftest import Servers
 
 
@@ -40,7 +39,7 @@ def buried(servers: Servers, spark: Any) -> Servers:
                 receipt = await producer.send(message)
                 stored = await admin.view_message(receipt.offset_message_id)
                 header = SendBackHeader(stored.physical_offset, group, -1, stored.message_id, stored.topic, False, 16)
-                await admin.call(master.address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+                await admin.call(master.address, CONSUMER_SEND_MSG_BACK, header)
 
             for number in range(6):
                 topic, region = ("dlq_orders", "eu") if number < 4 else ("dlq_refunds", "us")

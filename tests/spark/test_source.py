@@ -21,7 +21,7 @@ from roquet.spark.offsets import Range
 from roquet.spark.options import BadOption, place_of, read_options
 from roquet.spark.projection import Projection, check_schema
 from roquet.spark.scan import DataLost, batches, matching, opened, plan
-from roquet.wire.codes import RequestCode
+from roquet.wire.calls.brokers import CLEAN_EXPIRED_CONSUMEQUEUE, DELETE_EXPIRED_COMMITLOG
 from tests.docs.snippets import ROOT, section, snippets
 from tests.spark.conftest import Servers
 from tests.spark.printed import Printed
@@ -275,8 +275,8 @@ def shortened(start_servers: Callable[..., Servers]) -> tuple[Servers, str, int]
         queue = MessageQueue(name, "broker-a", 0)
         async with Admin(servers.namesrv) as admin:
             address = (await admin.masters())[0].address
-            for code in (RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE):
-                await admin.call(address, code)
+            for call in (DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE):
+                await admin.call(address, call)
             return await admin.min_offset(queue)
 
     first = 0

@@ -23,16 +23,19 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 from zlib import crc32
 
-from roquet.admin.client import Admin, QueueStatus, gather_bounded, masters_of
+from roquet.admin.asking import gather_bounded, masters_of
+from roquet.admin.client import Admin
+from roquet.admin.topics import QueueStatus
 from roquet.errors import ClientError, InvalidMessage, NoRoute, Rejected, RoquetError
 from roquet.message import MessageQueue, Property, ReceivedMessage
-from roquet.wire import headers
-from roquet.wire.calls.locks import LockBody, LockResult
-from roquet.wire.calls.pulls import PullHeader, PullResponseHeader
-from roquet.wire.calls.sends import SendHeader
-from roquet.wire.codes import Perm, PullFlag, RequestCode, ResponseCode
+from roquet.wire.calls.call import Answered, Call
+from roquet.wire.calls.locks import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody
+from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader
+from roquet.wire.calls.sends import SEND_MESSAGE, SendHeader
+from roquet.wire.codes import Perm, PullFlag, ResponseCode
 from roquet.wire.names import DEFAULT_TOPIC, DLQ_PREFIX, TOOLS_GROUP, dead_letter_topic, retry_topic
 from roquet.wire.record import decode_records, encode_properties
 
@@ -177,7 +180,7 @@ class DeadLetters:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with contextlib.suppress(RoquetError):  # it expires by itself within a minute
-            await self._each_broker(RequestCode.UNLOCK_BATCH_MQ)
+            await self._each_broker(UNLOCK_BATCH_MQ)
 
     # Reading
 
@@ -212,15 +215,15 @@ class DeadLetters:
         )  # fmt: skip
         nothing = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
         try:
-            answer = await self.admin.call(self._addresses[queue.broker_name], RequestCode.PULL_MESSAGE, header, accept=(0, *nothing))
+            answer = await self.admin.call(self._addresses[queue.broker_name], PULL_MESSAGE, header, accept=(0, *nothing))
         except Rejected as error:
             if error.code == ResponseCode.NO_PERMISSION:
                 raise ClientError(
                     f"{error}; dead letters of old brokers are write-only: roquet topic update '{self.topic}' --perm rw"
                 ) from None
             raise
-        following = headers.decode(PullResponseHeader, answer.fields).next_begin_offset
-        records = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+        following = answer.header.next_begin_offset
+        records = decode_records(answer.body.data) if answer.ok else []
         return [ReceivedMessage(record, queue.broker_name) for record in records], following
 
     # Planning
@@ -357,7 +360,7 @@ class DeadLetters:
             PRODUCER_GROUP, target, DEFAULT_TOPIC, 4, queue_id, letter.sys_flag & 0x701, letter.born_timestamp, letter.flag, text, 0,
             False, 16, batch=False, broker_name=name,
         )  # fmt: skip
-        await self.admin.call(address, RequestCode.SEND_MESSAGE, header, body=letter.record.body, accept=STORED)
+        await self.admin.call(address, SEND_MESSAGE, header, letter.record.body, accept=STORED)
         return int(time.time() * 1000)
 
     async def _queues_of(self, topic: str) -> list[tuple[str, int, str]]:
@@ -381,8 +384,8 @@ class DeadLetters:
     async def _lock(self) -> None:
         queues = {status.queue for status in await self.queues()}
         held: set[MessageQueue] = set()
-        for answer in await self._each_broker(RequestCode.LOCK_BATCH_MQ, queues):
-            held |= LockResult.decode(answer).lock_ok_mq_set
+        for answer in await self._each_broker(LOCK_BATCH_MQ, queues):
+            held |= answer.lock_ok_mq_set
         if held != queues:
             raise ClientError(
                 f"another replay of {self.group!r} is under way (or ended in the last minute without saying so); try again later"
@@ -393,10 +396,10 @@ class DeadLetters:
         if asyncio.get_running_loop().time() - self._locked_s > LOCK_RENEW_S:
             await self._lock()
 
-    async def _each_broker(self, code: RequestCode, queues: Iterable[MessageQueue] | None = None) -> list[bytes]:
+    async def _each_broker(self, call: Call[Any, LockBody, Any, Answered], queues: Iterable[MessageQueue] | None = None) -> list[Answered]:
         wanted = {status.queue for status in await self.queues()} if queues is None else set(queues)
         answers = []
         for name in sorted({queue.broker_name for queue in wanted}):
             body = LockBody(REDRIVE_GROUP, self.client_id, {queue for queue in wanted if queue.broker_name == name})
-            answers.append((await self.admin.call(self._addresses[name], code, body=body.encode())).body)
+            answers.append((await self.admin.call(self._addresses[name], call, body=body)).body)
         return answers

@@ -11,7 +11,7 @@ from roquet.cli.render import counted, emit, emit_json, note, table
 from roquet.cli.topics import admin
 
 if TYPE_CHECKING:
-    from roquet.admin.client import ProgressReset, ResetTo
+    from roquet.admin.offsets import ProgressReset, ResetTo
 
 OFFSET_MAX = 100_000_000_000
 """Smaller numbers are offsets, larger ones milliseconds since 1970: that is March 1973."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from roquet.properties import parse_properties
 from roquet.wire import headers
-from roquet.wire.codes import RequestCode
+from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 
 
@@ -140,6 +140,10 @@ class Answer(Generic[AnswerHeader, Answered]):
     @property
     def code(self) -> int:
         return self.command.code
+
+    @property
+    def ok(self) -> bool:
+        return self.command.code == ResponseCode.SUCCESS
 
     @property
     def header(self) -> AnswerHeader:

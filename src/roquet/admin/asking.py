@@ -1,0 +1,232 @@
+"""How servers are asked: one of them, the name servers, every broker of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from roquet.client.core.failures import rejected
+from roquet.client.core.name_servers import NameServers, parse_name_servers
+from roquet.errors import ClientError, NoRoute, RoquetError
+from roquet.message import MessageQueue
+from roquet.net.caller import AsyncCaller
+from roquet.wire.calls.call import Answer, Answered, AnswerHeader, Asked, Call, Header
+from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO, GET_ROUTEINFO_BY_TOPIC, ClusterInfo, RouteHeader, RouteInfo
+from roquet.wire.codes import ResponseCode
+from roquet.wire.command import Command
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+MASTER = 0
+AT_ONCE_MAX = 32
+"""Calls under way at a time when many are needed (the progress of every group, say)."""
+SUCCESS = (ResponseCode.SUCCESS,)
+
+
+class PartlyDone(ClientError):
+    """Some brokers did it and some did not. `failed` says which and why; doing it again is safe."""
+
+    def __init__(self, text: str, failed: Mapping[str, RoquetError]) -> None:
+        super().__init__(text)
+        self.failed = dict(failed)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Broker:
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        return self.broker_id == MASTER
+
+
+class Asking:
+    """Belongs to the event loop it is entered in. Connections are made on first use and kept until it is closed."""
+
+    def __init__(self, namesrv: str | Sequence[str], *, timeout_ms: int = 5_000) -> None:
+        self.name_server_addresses = parse_name_servers(namesrv)
+        self.timeout_ms = timeout_ms
+        self._caller: AsyncCaller | None = None
+        self._name_servers: NameServers | None = None
+
+    async def __aenter__(self) -> Self:
+        self._caller = AsyncCaller()
+        self._name_servers = NameServers(self.name_server_addresses, self._caller, random.Random())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._caller is not None:
+            await self._caller.close()
+
+    # Who is there
+
+    async def cluster(self) -> ClusterInfo:
+        return (await self.ask(GET_BROKER_CLUSTER_INFO)).body
+
+    async def brokers(self, cluster: str | None = None) -> list[Broker]:
+        """Every broker that the name server knows now, sorted by cluster, name and id."""
+        found = [
+            Broker(data.cluster, data.broker_name, broker_id, address)
+            for data in (await self.cluster()).broker_addr_table.values()
+            for broker_id, address in data.broker_addrs.items()
+            if cluster is None or data.cluster == cluster
+        ]
+        if cluster is not None and not found:
+            raise ClientError(f"no broker of cluster {cluster!r} is registered; see which are: roquet status")
+        return sorted(found)
+
+    async def masters(self, cluster: str | None = None) -> list[Broker]:
+        found = [broker for broker in await self.brokers(cluster) if broker.is_master]
+        if not found:
+            names = ", ".join(self.name_server_addresses)
+            raise ClientError(f"no broker is registered with {names}; start one (roquet broker -n {self.name_server_addresses[0]})")
+        return found
+
+    async def until_registered(self, names: Iterable[str], *, timeout_s: float = 10.0) -> None:
+        """Wait until every name server knows a master of each of these brokers: what listens is not yet known to clients."""
+        wanted = set(names)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        for address in self.name_server_addresses:
+            while True:
+                info = (await self.call(address, GET_BROKER_CLUSTER_INFO)).body
+                missing = wanted - {name for name, data in info.broker_addr_table.items() if MASTER in data.broker_addrs}
+                if not missing:
+                    break
+                if asyncio.get_running_loop().time() > deadline:
+                    raise ClientError(f"{address} does not know {', '.join(sorted(missing))} after {timeout_s:g} s; see the brokers' logs")
+                await asyncio.sleep(0.01)
+
+    async def route(self, topic: str) -> RouteInfo:
+        """Raises NoRoute when no name server knows the topic."""
+        accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+        answer = await self.ask(GET_ROUTEINFO_BY_TOPIC, RouteHeader(topic, True), accept=accept)
+        if not answer.ok:
+            raise NoRoute(f"no name server knows the topic {topic!r}")
+        return answer.body
+
+    async def master_of(self, queue: MessageQueue) -> str:
+        for address, name in masters_of(await self.route(queue.topic)).items():
+            if name == queue.broker_name:
+                return address
+        raise NoRoute(f"no master of {queue.broker_name} is registered, which has {queue.topic} {queue.queue_id}")
+
+    # Asking
+
+    async def ask(
+        self,
+        call: Call[Header, Any, AnswerHeader, Answered],
+        header: Header | None = None,
+        *,
+        accept: Sequence[int] = SUCCESS,
+    ) -> Answer[AnswerHeader, Answered]:
+        """Ask the name servers: the next one when one does not answer."""
+        if self._name_servers is None:
+            raise ClientError("this Admin is not open; use it in `async with Admin(...) as admin:`")
+        answered: asyncio.Future[tuple[str, Command | RoquetError]] = asyncio.get_running_loop().create_future()
+        self._name_servers.ask(
+            lambda: call.request(header, language="PYTHON"),
+            self.timeout_ms,
+            lambda address, result: settle(answered, (address, result)),
+        )
+        address, result = await answered
+        return call.answer(checked(result, address, accept))
+
+    async def call(
+        self,
+        address: str,
+        call: Call[Header, Asked, AnswerHeader, Answered],
+        header: Header | None = None,
+        body: Asked | bytes = b"",
+        *,
+        accept: Sequence[int] = SUCCESS,
+    ) -> Answer[AnswerHeader, Answered]:
+        """One request to one server. Raises Rejected for an answer whose code is not in `accept`."""
+        if self._caller is None:
+            raise ClientError("this Admin is not open; use it in `async with Admin(...) as admin:`")
+        answered: asyncio.Future[Command | RoquetError] = asyncio.get_running_loop().create_future()
+        request = call.request(header, body, language="PYTHON")
+        self._caller.call(address, request, self.timeout_ms, lambda result: settle(answered, result))
+        return call.answer(checked(await answered, address, accept))
+
+    async def _from_all(
+        self,
+        addresses: Iterable[str],
+        call: Call[Header, Any, AnswerHeader, Answered],
+        header: Header | None = None,
+        *,
+        accept: Sequence[int] = SUCCESS,
+    ) -> dict[str, Answer[AnswerHeader, Answered]]:
+        """Ask every address; any failure is the whole's, since a part would read like everything."""
+        return await gather_bounded(addresses, lambda address: self.call(address, call, header, accept=accept))
+
+    async def _on_all(
+        self,
+        masters: Sequence[Broker],
+        what: str,
+        call: Call[Header, Asked, Any, Any],
+        header: Header | None = None,
+        body: Asked | bytes = b"",
+    ) -> None:
+        """Change something on every master at once. One master's failure alone is raised as it is, else as PartlyDone."""
+        results = await asyncio.gather(*(self.call(broker.address, call, header, body) for broker in masters), return_exceptions=True)
+        failed: dict[str, RoquetError] = {}
+        for broker, result in zip(masters, results, strict=True):
+            if isinstance(result, RoquetError):
+                failed[broker.name] = result
+            elif isinstance(result, BaseException):
+                raise result
+        if not failed:
+            return
+        if len(failed) == len(masters) == 1:
+            raise next(iter(failed.values()))
+        done = ", ".join(broker.name for broker in masters if broker.name not in failed) or "none"
+        reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        raise PartlyDone(f"{what} was changed on {done}, but not on {reasons}; mend that and do it again", failed)
+
+    async def _on_name_servers(
+        self, call: Call[Header, Asked, AnswerHeader, Answered], header: Header | None = None, body: Asked | bytes = b""
+    ) -> Answer[AnswerHeader, Answered]:
+        """A change, told to every name server, since they do not tell each other. The last one's answer."""
+        answers = [await self.call(address, call, header, body) for address in self.name_server_addresses]
+        return answers[-1]
+
+
+def settle(future: asyncio.Future[K], value: K) -> None:
+    if not future.done():  # the waiter may have been cancelled meanwhile
+        future.set_result(value)
+
+
+def checked(result: Command | RoquetError, address: str, accept: Sequence[int]) -> Command:
+    if isinstance(result, RoquetError):
+        raise result
+    if result.code not in accept:
+        raise rejected(result, address)
+    return result
+
+
+def masters_of(route: RouteInfo) -> dict[str, str]:
+    """Master address -> broker name, of the brokers that have a topic."""
+    return {data.broker_addrs[MASTER]: data.broker_name for data in route.broker_datas if MASTER in data.broker_addrs}
+
+
+def by_address(brokers: Sequence[Broker]) -> dict[str, str]:
+    return {broker.address: broker.name for broker in brokers}
+
+
+async def gather_bounded(keys: Iterable[K], one: Callable[[K], Awaitable[T]]) -> dict[K, T]:
+    """{key: await one(key)}, at most AT_ONCE_MAX at a time, in the order of the keys."""
+    slots = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def bounded(key: K) -> tuple[K, T]:
+        async with slots:
+            return key, await one(key)
+
+    return dict(await asyncio.gather(*(bounded(key) for key in keys)))

@@ -1,0 +1,61 @@
+"""Brokers and name servers themselves: counters, settings, values, write permission."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from roquet.admin.asking import Asking
+from roquet.errors import ClientError
+from roquet.wire.calls.brokers import GET_BROKER_RUNTIME_INFO
+from roquet.wire.calls.kv import DELETE_KV_CONFIG, GET_KV_CONFIG, GET_KVLIST_BY_NAMESPACE, PUT_KV_CONFIG, KvHeader, NamespaceHeader
+from roquet.wire.calls.routes import ADD_WRITE_PERM_OF_BROKER, WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader
+from roquet.wire.calls.settings import GET_BROKER_CONFIG, GET_NAMESRV_CONFIG, UPDATE_BROKER_CONFIG, UPDATE_NAMESRV_CONFIG
+from roquet.wire.codes import ResponseCode
+
+FOUND_OR_NOT = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+
+class Servers(Asking):
+    async def runtime(self, address: str) -> dict[str, str]:
+        """What a broker says of itself: version, rates, sizes, and its warnings under `roquetWarning_<n>`."""
+        return (await self.call(address, GET_BROKER_RUNTIME_INFO)).body.table
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        return (await self.call(address, GET_BROKER_CONFIG)).body.pairs()
+
+    async def update_broker_config(self, address: str, pairs: Mapping[str, str]) -> None:
+        """All or nothing: a refused key changes none of them."""
+        await self.call(address, UPDATE_BROKER_CONFIG, body=properties_text(pairs))
+
+    async def namesrv_config(self, address: str) -> dict[str, str]:
+        return (await self.call(address, GET_NAMESRV_CONFIG)).body.pairs()
+
+    async def update_namesrv_config(self, pairs: Mapping[str, str]) -> None:
+        await self._on_name_servers(UPDATE_NAMESRV_CONFIG, body=properties_text(pairs))
+
+    async def kv_put(self, namespace: str, key: str, value: str) -> None:
+        await self._on_name_servers(PUT_KV_CONFIG, KvHeader(namespace, key, value))
+
+    async def kv_get(self, namespace: str, key: str) -> str | None:
+        return (await self.ask(GET_KV_CONFIG, KvHeader(namespace, key), accept=FOUND_OR_NOT)).header.value
+
+    async def kv_delete(self, namespace: str, key: str) -> None:
+        await self._on_name_servers(DELETE_KV_CONFIG, KvHeader(namespace, key))
+
+    async def kv_list(self, namespace: str) -> dict[str, str]:
+        answer = await self.ask(GET_KVLIST_BY_NAMESPACE, NamespaceHeader(namespace), accept=FOUND_OR_NOT)
+        return answer.body.table if answer.ok else {}
+
+    async def wipe_write_permission(self, broker_name: str) -> int:
+        """Routes no longer offer the broker for writing, until it registers a change. How many topics that concerned."""
+        return (await self._on_name_servers(WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader(broker_name))).header.wipe_topic_count
+
+    async def add_write_permission(self, broker_name: str) -> int:
+        return (await self._on_name_servers(ADD_WRITE_PERM_OF_BROKER, BrokerNameHeader(broker_name))).header.add_topic_count
+
+
+def properties_text(pairs: Mapping[str, str]) -> bytes:
+    for key, value in pairs.items():
+        if "\n" in key or "\n" in value or "=" in key:
+            raise ClientError(f"setting {key!r}={value!r} cannot be written as one key=value line")
+    return "".join(f"{key}={value}\n" for key, value in pairs.items()).encode()
