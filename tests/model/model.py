@@ -506,7 +506,7 @@ class Model:
     def power(self, operations: int) -> None:
         """The power fails after so many more changes to the disk; 0: now."""
         if not operations:
-            raise PowerLost
+            raise PowerLost(self.disk)
         self.armed = True
         self.disk.power_off_after(operations)
 

@@ -1,11 +1,23 @@
-"""Brokers with a bug on purpose. A checker that does not find them is no checker."""
+"""Cores with a bug on purpose. A checker that does not find them is no checker."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from roquet.broker.core import Broker
+from roquet.client.core import ClientCore, ProducerCore, PushConsumerCore, PushConsumerSettings
+from roquet.client.core.consuming import Judged, Outcome
+from roquet.message import Message, MessageQueue, ReceivedMessage
+from roquet.nameserver.core import NameServer
+from roquet.ports import Peer
+from roquet.routing.registry import Registry
+from roquet.settings import BrokerSettings
+from roquet.testing.disk import SimDisk
+from roquet.wire.calls.routes import RouteInfo
+
+Listen = Callable[[list[ReceivedMessage], Judged], None]
 
 
 def answers_before_the_flush(*parts: Any) -> Broker:
@@ -48,3 +60,49 @@ def counts_a_failed_fsync(*parts: Any) -> Broker:
 
     store.log.syncer = syncer  # type: ignore[method-assign] # that is the plant
     return broker
+
+
+def registers_with_the_first_name_server_only(settings: BrokerSettings, *parts: Any) -> Broker:
+    settings.namesrv_addr = settings.namesrv_addr.partition(";")[0]
+    return Broker(settings, *parts)
+
+
+def comes_back_with_an_empty_disk(settings: BrokerSettings, disk: SimDisk, *parts: Any) -> Broker:
+    """The second group loses its directory with every process."""
+    if settings.broker_name == "sim-broker-1":
+        disk.remove_tree(settings.store_path_root_dir)
+    return Broker(settings, disk, *parts)
+
+
+class HalfRegistry(Registry[Peer]):
+    """Its routes lack the second group."""
+
+    def route(self, topic: str) -> RouteInfo | None:
+        found = super().route(topic)
+        if found is not None:
+            found.queue_datas = [queues for queues in found.queue_datas if queues.broker_name != "sim-broker-1"]
+        return found
+
+
+def hides_the_second_group(*parts: Any) -> NameServer:
+    server = NameServer(*parts)
+    server.registry = HalfRegistry()
+    return server
+
+
+class SendsToTheFirstGroupOnly(ProducerCore):
+    def send(self, message: Message, *rest: Any, **named: Any) -> None:
+        named["queue"] = MessageQueue(message.topic, "sim-broker-0", 0)
+        super().send(message, *rest, **named)
+
+
+def takes_nothing_of_the_second_group(core: ClientCore, group: str, listen: Listen, settings: PushConsumerSettings) -> PushConsumerCore:
+    """Its messages are counted as consumed; no listener saw them."""
+
+    def hear(messages: list[ReceivedMessage], judge: Judged) -> None:
+        if messages[0].queue.broker_name == "sim-broker-1":
+            judge(Outcome.SUCCESS)
+        else:
+            listen(messages, judge)
+
+    return PushConsumerCore(core, group, hear, settings)

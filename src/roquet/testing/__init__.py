@@ -6,7 +6,8 @@
     SimBackground   blocking work, done later
     Simulation      one queue of events; one seed decides everything
 
-The cores take these in place of the real ones. `python -m roquet.testing.simulate` runs clusters.
+The cores take these in place of the real ones. `world.World` is a whole cluster of them: broker groups, name servers and clients,
+each on a node of its own. `python -m roquet.testing.simulate` runs such clusters from seeds.
 """
 
 from roquet.testing.background import SimBackground

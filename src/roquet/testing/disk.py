@@ -55,6 +55,10 @@ class Fault:
 class PowerLost(BaseException):
     """The machine stopped in the middle of something. Not an Exception: nothing may catch it but the simulation."""
 
+    def __init__(self, disk: SimDisk) -> None:
+        super().__init__(disk)
+        self.disk = disk
+
 
 class StaleHandle(AssertionError):
     """A file opened before a crash was used after it: something of the dead process still runs."""
@@ -387,10 +391,10 @@ class SimDisk:
         self.operations += 1
         off = self._off_at is not None and self.operations >= self._off_at
         if off and self._random.random() < 0.5:
-            raise PowerLost
+            raise PowerLost(self)
         change()
         if off:
-            raise PowerLost
+            raise PowerLost(self)
 
     def take_space(self, file: _File, offset: int, size: int) -> int:
         """Reserve pages for this range; how many bytes of it there is room for."""

@@ -44,6 +44,8 @@ class SimNetwork:
         self.simulation = simulation
         self.slowest_us = 3_000
         """Delays go up to this."""
+        self.slow: dict[str, int] = {}
+        """Host -> up to this for what it sends and gets."""
         self.split_ratio = 0.1
         """How many sends arrive in pieces."""
         self._listening: dict[str, Core] = {}
@@ -77,16 +79,22 @@ class SimNetwork:
     def part(self, host: str, other: str) -> None:
         self._apart.add(frozenset((host, other)))
 
+    def rejoin(self, host: str, other: str) -> None:
+        self._apart.discard(frozenset((host, other)))
+
     def heal(self) -> None:
+        """Everybody reaches everybody again, and no host is slow."""
         self._apart.clear()
+        self.slow.clear()
 
     def parted(self, host: str, other: str) -> bool:
         return bool(self._apart) and frozenset((host, other)) in self._apart
 
     # Inside
 
-    def delay_us(self) -> int:
-        return self.simulation.between(50, self.slowest_us)
+    def delay_us(self, host: str, other: str) -> int:
+        slow = self.slow
+        return self.simulation.between(50, max(self.slowest_us, slow.get(host, 0), slow.get(other, 0)) if slow else self.slowest_us)
 
     def connect(self, host: str, address: str, line: Line) -> Wire:
         self._ports += 1
@@ -121,7 +129,7 @@ class Wire:
             pieces = [data[start:stop] for start, stop in itertools.pairwise(cuts)]
         for piece in pieces:
             (self._to_server if to_server else self._to_client).append(piece)
-            simulation.after(network.delay_us(), lambda: self._arrive(to_server))
+            simulation.after(self._delay_us(), lambda: self._arrive(to_server))
 
     def _arrive(self, to_server: bool) -> None:
         """The next piece, whichever this event was scheduled for: so the order stays."""
@@ -129,9 +137,12 @@ class Wire:
         if self.broken or not pieces:
             return
         if self.network.parted(self.host, host_of(self.address)):
-            self.network.simulation.after(100_000 + self.network.delay_us(), lambda: self._arrive(to_server))
+            self.network.simulation.after(100_000 + self._delay_us(), lambda: self._arrive(to_server))
             return
         self._deliver(pieces.popleft(), to_server)
+
+    def _delay_us(self) -> int:
+        return self.network.delay_us(self.host, host_of(self.address))
 
     def _deliver(self, data: bytes, to_server: bool) -> None:
         way = f"{self.peer.address} > {self.address}" if to_server else f"{self.address} > {self.peer.address}"
@@ -171,8 +182,7 @@ class SimPeer:
 
     def __init__(self, wire: Wire, address: str) -> None:
         self.address = address
-        ip, _, port = address.rpartition(":")
-        self.host = bytes(int(part) for part in ip.split(".")) + int(port).to_bytes(4, "big")
+        self.host = stored_host(address)
         self.closed = False
         self.principal = ""
         self._wire = wire
@@ -309,7 +319,7 @@ class Line:
             error = ConnectFailed(f"no connection to {self.address} within 3000 ms; is it reachable from this host?")
             network.simulation.after(CONNECT_TIMEOUT_US, lambda: self.end(error))
         else:
-            network.simulation.after(network.delay_us(), self._connected)
+            network.simulation.after(network.delay_us(self.caller.host, host_of(self.address)), self._connected)
 
     def _connected(self) -> None:
         if self.ended or self.caller.dead:
@@ -369,3 +379,9 @@ class Line:
 
 def host_of(address: str) -> str:
     return address.rpartition(":")[0]
+
+
+def stored_host(address: str) -> bytes:
+    """As it stands in records."""
+    ip, _, port = address.rpartition(":")
+    return bytes(int(part) for part in ip.split(".")) + int(port).to_bytes(4, "big")

@@ -8,61 +8,79 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 import traceback
 from collections.abc import Callable
 
-from roquet.testing.cluster import Cluster, MakeBroker
+from roquet.testing.world import LIMITS, REAL, USUAL, Cores, Shape, World
 
 
 class SeedFailed(AssertionError):
     """A run broke a promise. The text says how to see it again."""
 
 
-def replay_command(seed: int) -> str:
-    return f"python -m roquet.testing.simulate --seed {seed} --trace"
+def replay_command(seed: int, shape: Shape = USUAL) -> str:
+    counts = {name: getattr(shape, name) for name in LIMITS}
+    options = "".join(f"--{name.replace('_', '-')} {count} " for name, count in counts.items() if count != getattr(USUAL, name))
+    return f"python -m roquet.testing.simulate {options}--seed {seed} --trace"
 
 
-def run_seed(seed: int, *, make_broker: MakeBroker | None = None, show: Callable[[str], None] | None = None) -> Cluster:
+def run_seed(seed: int, shape: Shape = USUAL, cores: Cores = REAL, *, show: Callable[[str], None] | None = None) -> World:
     """One run. Raises SeedFailed with the last lines of the trace and the command that replays it."""
-    cluster = Cluster(seed, show=show) if make_broker is None else Cluster(seed, make_broker=make_broker, show=show)
+    world = World(seed, shape, cores, show=show)
     try:
-        cluster.run()
+        world.run()
     except Exception as error:
-        lines = "\n".join(list(cluster.simulation.lines)[-15:])
-        raise SeedFailed(f"seed {seed}: {type(error).__name__}: {error}\n{lines}\nreplay: {replay_command(seed)}") from error
-    return cluster
+        lines = "\n".join(list(world.simulation.lines)[-15:])
+        raise SeedFailed(f"seed {seed}: {type(error).__name__}: {error}\n{lines}\nreplay: {replay_command(seed, shape)}") from error
+    return world
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m roquet.testing.simulate", description="a cluster, simulated from a seed")
     parser.add_argument("--seed", type=int, help="run this seed")
     parser.add_argument("--seeds", default="0:200", help="run these, first:last+1 (default %(default)s)")
+    parser.add_argument("--groups", type=int, default=USUAL.groups, help="broker groups (default %(default)s)")
+    parser.add_argument("--members", type=int, default=USUAL.members, help="brokers in each group (default %(default)s)")
+    parser.add_argument("--name-servers", type=int, default=USUAL.name_servers, help="name servers (default %(default)s)")
+    parser.add_argument("--clients", type=int, default=USUAL.clients, help="clients (default %(default)s)")
     parser.add_argument("--trace", action="store_true", help="print every line of what happens")
     options = parser.parse_args(arguments)
+    try:
+        shape = Shape(options.groups, options.members, options.name_servers, options.clients)
+    except ValueError as error:
+        parser.error(str(error))
     if options.seed is not None:
-        seeds = range(options.seed, options.seed + 1)
-    else:
-        first, _, last = options.seeds.partition(":")
-        seeds = range(int(first), int(last))
+        return run_one(options.seed, shape, print if options.trace else None)
+    first, _, last = options.seeds.partition(":")
+    return run_many(range(int(first), int(last)), shape, print if options.trace else None)
+
+
+def run_one(seed: int, shape: Shape, show: Callable[[str], None] | None) -> int:
+    try:
+        world = run_seed(seed, shape, show=show)
+    except SeedFailed:
+        traceback.print_exc()
+        return 1
+    simulation = world.simulation
+    starts = sum(broker.runs for broker in world.brokers)
+    print(
+        f"seed {seed}: {shape}, {simulation.now_us / 1_000_000:.1f} simulated seconds, {simulation.events} events, "
+        f"{world.checker.acked_count} messages acknowledged, {starts} broker starts, trace {simulation.trace_hash()}"
+    )
+    return 0
+
+
+def run_many(seeds: range, shape: Shape, show: Callable[[str], None] | None) -> int:
+    begun = time.monotonic()
     failed = 0
     for seed in seeds:
         try:
-            cluster = run_seed(seed, show=print if options.trace else None)
+            run_seed(seed, shape, show=show)
         except SeedFailed as error:
             failed += 1
-            if len(seeds) == 1:
-                traceback.print_exc()
-            else:
-                print(str(error).splitlines()[0], "--", replay_command(seed))
-        else:
-            simulation, checker = cluster.simulation, cluster.checker
-            if len(seeds) == 1:
-                print(
-                    f"seed {seed}: {simulation.now_us / 1_000_000:.1f} simulated seconds, {simulation.events} events, "
-                    f"{len(checker.acked)} messages acknowledged, {cluster.broker.runs} broker starts, trace {simulation.trace_hash()}"
-                )
-    if len(seeds) > 1:
-        print(f"{len(seeds)} seeds, {failed} failed")
+            print(str(error).splitlines()[0], "--", replay_command(seed, shape), flush=True)
+    print(f"{len(seeds)} seeds of {shape}: {failed} failed, {time.monotonic() - begun:.0f} s")
     return 1 if failed else 0
 
 

@@ -16,6 +16,8 @@ from roquet.testing.clock import START_MS
 
 Action = Callable[[], None]
 
+SECOND = 1_000_000
+"""In microseconds, as all times of a simulation."""
 KEPT_LINES = 400
 """Lines of the trace that a failure shows."""
 EVENTS_MAX = 2_000_000
@@ -23,17 +25,23 @@ EVENTS_MAX = 2_000_000
 
 
 class SimClock:
-    """The simulation's time as a core sees it. `skew_ms` makes one host's wall clock differ, and may change at any moment."""
+    """The simulation's time as a core sees it. `skew_ms` makes one host's wall clock differ, and may change at any moment.
+    Steady clocks count from a moment of their own, and begin again when the machine does."""
 
-    def __init__(self, simulation: Simulation, skew_ms: int = 0) -> None:
+    def __init__(self, simulation: Simulation, skew_ms: int = 0, steady_from_ms: int = START_MS) -> None:
         self._simulation = simulation
         self.skew_ms = skew_ms
+        self._steady_from_ms = steady_from_ms
 
     def now_ms(self) -> int:
         return START_MS + self._simulation.now_us // 1_000 + self.skew_ms
 
     def steady_ms(self) -> int:
-        return START_MS + self._simulation.now_us // 1_000
+        return self._steady_from_ms + self._simulation.now_us // 1_000
+
+    def boot(self, steady_ms: int) -> None:
+        """The machine has started; the steady clock shows so much."""
+        self._steady_from_ms = steady_ms - self._simulation.now_us // 1_000
 
 
 class Simulation:
