@@ -25,7 +25,7 @@ from roquet.errors import Refused
 from roquet.settings import BrokerSettings, Value
 from roquet.store.disk import Cold, RealDisk
 from roquet.store.store import Store
-from roquet.testing.clock import ManualClock
+from roquet.testing import FakePeer, ManualBackground, ManualClock
 from roquet.wire import command as commands
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
@@ -34,48 +34,13 @@ VECTORS = Path(__file__).parent.parent / "vectors"
 MEMORY = 1 << 30
 
 
-class InlineBackground:
-    """Does the work at once."""
-
-    def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        try:
-            result = work()
-        except Exception as error:
-            result = error
-        done(result)
-
-
-class FakePeer:
-    """Keeps what was sent to it, decoded."""
-
-    def __init__(self, address: str = "127.0.0.1:40001") -> None:
-        self.address = address
-        self.host = bytes(8)
-        self.closed = False
-        self.principal = ""
-        self.close_reason = ""
-        self.sent: list[Command] = []
-
-    def send(self, data: bytes | memoryview) -> None:
-        assert not self.closed
-        self.sent += [commands.decode(frame) for frame in Framer().feed(bytes(data))]
-
-    def close(self, reason: str) -> None:
-        self.closed = True
-        self.close_reason = reason
-
-    def take(self) -> list[Command]:
-        sent, self.sent = self.sent, []
-        return sent
-
-
 class BrokerKit:
     """All parts over one directory."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.root = root
         self.clock = ManualClock()
-        self.background = InlineBackground()
+        self.background = ManualBackground()
         self.disk = RealDisk()
         values: dict[str, Any] = {
             "store_path_root_dir": str(root),

@@ -13,6 +13,7 @@ from roquet.broker.admin import NOT_YET, duration_text, size_text
 from roquet.errors import Refused
 from roquet.properties import parse_properties
 from roquet.store.disk import Cold
+from roquet.testing import FakePeer
 from roquet.wire import fastjson
 from roquet.wire.calls.progress import ConsumeStats, ConsumeStatsList, QueueProgress, TimeSpans
 from roquet.wire.calls.queues import QueueEntries
@@ -21,7 +22,7 @@ from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.fastjson import ObjectKey
 
-from .conftest import BrokerKit, FakePeer, finish, golden, recorded, same_answer
+from .conftest import BrokerKit, finish, golden, recorded, same_answer
 from .test_members import beat, subscription
 
 HOSTILE = b"filterServerNums=1\nrocketmqHome=-c $@|sh . echo touch /tmp/owned;\n"

@@ -11,12 +11,12 @@ from roquet.broker.admission import HOT
 from roquet.broker.topics import Topic
 from roquet.errors import Refused
 from roquet.ports import Peer
+from roquet.testing import FakePeer
 from roquet.wire.batch import join_batch
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
 
-from .conftest import FakePeer
 from .whole import Whole, pull_fields, send_fields
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from roquet.message import MessageQueue
+from roquet.testing import FakePeer
 from roquet.testing.clock import ManualClock
 from roquet.testing.disk import SimDisk
 from roquet.wire import fastjson
@@ -18,7 +19,6 @@ from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import Record
 
-from .conftest import FakePeer
 from .test_delay import bodies, delayed, stored
 from .test_timers import Timed
 from .whole import Whole, pull_fields, send_fields

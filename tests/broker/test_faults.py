@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from roquet.store.disk import Cold
 from roquet.store.log import CommitLog
+from roquet.testing import FakePeer
 from roquet.testing.disk import SimDisk
 from roquet.wire.batch import join_batch
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -21,7 +22,6 @@ from roquet.wire.names import HALF_TOPIC, OP_HALF_TOPIC
 from roquet.wire.record import decode_records
 from tests.store.test_file_shortage import ShortDisk
 
-from .conftest import FakePeer
 from .whole import Whole, pull_fields, send_fields
 
 V2 = RequestCode.SEND_MESSAGE_V2

@@ -14,6 +14,7 @@ from roquet.broker import pull as pull_module
 from roquet.broker.bloom import positions, size_of
 from roquet.broker.filters import properties_at
 from roquet.store.disk import Cold, RealFile
+from roquet.testing import FakePeer
 from roquet.wire import fastjson
 from roquet.wire.calls.members import HeartbeatBody, SubscriptionData
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -21,7 +22,6 @@ from roquet.wire.command import Command
 from roquet.wire.layout import MAGIC_V2
 from roquet.wire.record import Record, decode_records
 
-from .conftest import FakePeer
 from .whole import Whole, pull_fields, send_fields
 
 DAY_MS = 86_400_000

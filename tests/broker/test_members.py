@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from roquet.store.disk import Cold
+from roquet.testing import FakePeer
 from roquet.wire import fastjson
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -15,7 +16,7 @@ from roquet.wire.command import RESPONSE, Command
 from roquet.wire.ids import offset_message_id
 from roquet.wire.record import decode_records
 
-from .conftest import BrokerKit, FakePeer, golden, recorded, same_answer
+from .conftest import BrokerKit, golden, recorded, same_answer
 
 
 def subscription(topic: str, expression: str = "*", version: int = 1, **more: Any) -> dict[str, Any]:

@@ -11,13 +11,14 @@ import pytest
 from roquet.broker.newcomers import ALL_FACTOR, BURST_S, Newcomers
 from roquet.errors import Refused
 from roquet.settings import BrokerSettings
+from roquet.testing import FakePeer
 from roquet.testing.clock import ManualClock
 from roquet.wire.calls.members import ConsumerData, HeartbeatBody, SubscriptionData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import retry_topic
 
-from .whole import FakePeer, Whole, pull_fields, send_fields
+from .whole import Whole, pull_fields, send_fields
 
 RATE = 10
 BURST = RATE * BURST_S

@@ -13,10 +13,10 @@ from roquet.broker.handler import Handler
 from roquet.broker.part import Part
 from roquet.broker.topics import Topic
 from roquet.ports import Peer
+from roquet.testing import FakePeer
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 
-from .conftest import FakePeer
 from .whole import Whole
 
 ECHO = 9_998

@@ -10,12 +10,13 @@ import pytest
 from roquet.broker.pull import FAQ
 from roquet.broker.topics import Topic
 from roquet.store.disk import Cold, RealFile
+from roquet.testing import FakePeer
 from roquet.wire.calls.members import HeartbeatBody
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import decode_records
 
-from .whole import FakePeer, Whole, pull_fields, send_fields
+from .whole import Whole, pull_fields, send_fields
 
 SUSPEND = "6"  # the subscription is in the request, and wait for messages
 

@@ -15,14 +15,15 @@ from roquet.nameserver.core import NameServer
 from roquet.ports import Answered
 from roquet.settings import NameServerSettings
 from roquet.store.disk import RealDisk
+from roquet.testing import FakePeer
 from roquet.testing.clock import ManualClock
+from roquet.testing.whole_broker import HOST
 from roquet.wire.calls.registration import RegisterBrokerBody
 from roquet.wire.calls.routes import RouteInfo
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 
-from .conftest import FakePeer
-from .whole import HOST, Whole
+from .whole import Whole
 
 NS = "ns1:9876"
 

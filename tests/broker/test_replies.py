@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from roquet.testing import FakePeer
 from roquet.wire.calls.members import HeartbeatBody, ProducerData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
@@ -14,7 +15,7 @@ from roquet.wire.frame import Framer
 from roquet.wire.record import Record, decode_properties
 
 from .conftest import Golden, golden, recorded
-from .whole import FakePeer, Whole, long_names, send_fields
+from .whole import Whole, long_names, send_fields
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 PROPERTIES = "MSG_TYPE\x01reply\x02REPLY_TO_CLIENT\x01asker\x02UNIQ_KEY\x01U\x02TTL\x016000\x02CORRELATION_ID\x01c1"

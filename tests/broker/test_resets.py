@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from roquet.message import MessageQueue
+from roquet.testing import FakePeer
 from roquet.wire.calls.members import ConsumerData, HeartbeatBody, SubscriptionData
 from roquet.wire.calls.offsets import CorrectionOffsets
 from roquet.wire.calls.resets import ConsumerStatusBody, ResetOffsetBody
@@ -16,7 +17,7 @@ from roquet.wire.command import ONEWAY, Command
 from roquet.wire.frame import Framer
 
 from .conftest import golden, recorded
-from .whole import FakePeer, Whole, send_fields
+from .whole import Whole, send_fields
 
 
 @pytest.fixture

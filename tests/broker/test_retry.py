@@ -10,13 +10,14 @@ import pytest
 
 from roquet.store.disk import Cold
 from roquet.testing.disk import SimDisk
+from roquet.testing.whole_broker import HOST
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import Record, decode_properties
 
 from .conftest import Golden, golden, same_answer
-from .whole import HOST, Whole, send_fields
+from .whole import Whole, send_fields
 
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

@@ -11,10 +11,10 @@ import pytest
 
 from roquet.settings import BrokerSettings, table
 from roquet.store.retention import HOUR_MS, LogFile, decide
+from roquet.testing import FakePeer
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 
-from .conftest import FakePeer
 from .test_filters import heartbeat, pull
 from .test_transactions import MINUTE, Cluster
 from .whole import Whole, pull_fields, send_fields

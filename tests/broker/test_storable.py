@@ -15,6 +15,7 @@ from roquet.errors import InvalidMessage, Unstorable
 from roquet.message import Message
 from roquet.store.scan import parse
 from roquet.store.storable import check_place, check_properties
+from roquet.testing import FakePeer
 from roquet.testing.disk import SimDisk
 from roquet.wire.batch import join_batch
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -23,7 +24,6 @@ from roquet.wire.frame import Framer
 from roquet.wire.layout import MAGIC_V1
 from roquet.wire.record import Record, decode_records, encode_properties
 
-from .conftest import FakePeer
 from .whole import Whole, long_names, pull_fields, send_fields
 
 V2 = RequestCode.SEND_MESSAGE_V2

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from roquet.broker.transactions import DEAR
 from roquet.store.disk import Cold, RealFile
+from roquet.testing import FakePeer
 from roquet.wire.calls.members import HeartbeatBody, ProducerData
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
@@ -21,7 +22,7 @@ from roquet.wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, T
 from roquet.wire.record import Record, decode_properties
 
 from .conftest import VECTORS, recorded
-from .whole import FakePeer, Whole, pull_fields, send_fields
+from .whole import Whole, pull_fields, send_fields
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 MINUTE = 60_000

@@ -27,6 +27,7 @@ from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.ports import Peer
 from roquet.store.disk import Cold
+from roquet.testing import FakePeer
 from roquet.testing.clock import ManualClock
 from roquet.wire.calls.locks import LockBody
 from roquet.wire.calls.topics import TopicStats
@@ -34,7 +35,6 @@ from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command, from_json
 from roquet.wire.frame import Frame, Framer
 
-from .conftest import FakePeer
 from .whole import Whole, pull_fields, send_fields
 
 SLOW = 9_999
@@ -375,7 +375,7 @@ def test_the_files_of_a_deleted_topic_go_in_the_background_and_one_of_its_name_c
 
 def test_hundreds_of_filtered_pulls_in_one_read_take_many_turns_and_each_gets_on(tmp_path: Path) -> None:
     """Issue 10.18: 566 of them held the loop for 4.6 s."""
-    whole = Whole(tmp_path / "sql", clock=PassingClock(), enable_property_filter=True)
+    whole = Whole(tmp_path / "sql", clock=ManualClock(look_ms=1), enable_property_filter=True)
     whole.broker.topics.put(Topic("T", 1, 1))
     for n in range(900):
         whole.frames(plain_send(n))
@@ -392,14 +392,6 @@ def test_hundreds_of_filtered_pulls_in_one_read_take_many_turns_and_each_gets_on
     assert sum(turns) == 100
     assert {int(answer.fields["nextBeginOffset"]) for answer in peer.sent} == {800}, "judged, none taken, and the next begins behind them"
     whole.close()
-
-
-class PassingClock(ManualClock):
-    """Every look at the steady clock takes a millisecond."""
-
-    def steady_ms(self) -> int:
-        self.ms += 1
-        return self.ms
 
 
 def test_a_large_answer_is_written_elsewhere_and_is_the_same(whole: Whole) -> None:

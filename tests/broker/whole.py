@@ -1,96 +1,8 @@
-"""A whole broker core with everything around it under the test's control: frames in, frames out."""
+"""A whole broker (`roquet.testing.WholeBroker`), and its requests as a Java client spells them."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
-
-from roquet.broker.core import Broker
-from roquet.broker.part import Part
-from roquet.ports import Answered
-from roquet.settings import BrokerSettings
-from roquet.store.disk import Disk, RealDisk
-from roquet.testing.clock import ManualClock
-from roquet.wire import command as commands
-from roquet.wire.command import Command
-from roquet.wire.frame import Framer
-
-from ..store.conftest import ManualBackground as HeldBackground
-from .conftest import FakePeer
-
-HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
-
-
-class RecordingCaller:
-    """Keeps calls; answers them with success at once unless told to wait."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Command, Answered]] = []
-        self.answering = True
-
-    def call(self, address: str, command: Command, timeout_ms: int, done: Answered) -> None:
-        self.calls.append((address, command, done))
-        if self.answering:
-            done(command.reply())
-
-    def oneway(self, address: str, command: Command) -> None:
-        self.calls.append((address, command, lambda result: None))
-
-    def hang_up(self, address: str) -> None:
-        pass
-
-
-class Whole:
-    def __init__(
-        self,
-        root: Path,
-        disk: Disk | None = None,
-        clock: ManualClock | None = None,
-        more: Sequence[Callable[[Broker], Part]] = (),
-        **settings: Any,
-    ) -> None:
-        self.root = root
-        self.clock = clock or ManualClock()
-        self.background = HeldBackground()
-        self.caller = RecordingCaller()
-        values: dict[str, Any] = {
-            "store_path_root_dir": str(root),
-            "mapped_file_size_commit_log": 1 << 20,
-            "mapped_file_size_consume_queue": 6_000,
-            "max_hash_slot_num": 100,
-            "max_index_num": 4_000,
-        }
-        self.settings = BrokerSettings(**(values | settings))
-        self.broker = Broker(
-            self.settings, disk or RealDisk(), self.clock, self.background, self.caller, random.Random(1), 1 << 30, more=more
-        )
-        self.broker.open()
-        self.broker.listening("127.0.0.1:10911", HOST)
-        self.peer = FakePeer()
-        self._opaque = 0
-
-    def frames(self, *requests: Command) -> None:
-        """Several requests in one read."""
-        data = b"".join(request.encode() for request in requests)
-        self.broker.receive(self.peer, Framer().feed(data))
-
-    def ask(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", **rest: Any) -> Command:
-        """One request, and the one answer that must have come."""
-        self._opaque += 1
-        self.frames(Command(code, fields, body, opaque=self._opaque, **rest))
-        (answer,) = [command for command in self.peer.take() if command.is_response]
-        assert answer.opaque == self._opaque
-        assert answer.is_response
-        return answer
-
-    def tick(self, ms: int) -> None:
-        self.clock.ms += ms
-        self.broker.tick(self.clock.ms)
-
-    def close(self) -> None:
-        self.broker.close()
+from roquet.testing import WholeBroker as Whole
 
 
 def send_fields(topic: str = "T", queue_id: int = 0, properties: str = "UNIQ_KEY\x01U1\x02WAIT\x01true", **more: str) -> dict[str, str]:
@@ -118,4 +30,4 @@ def pull_fields(topic: str = "T", queue_id: int = 0, offset: int = 0, **more: st
     } | more  # fmt: skip
 
 
-__all__ = ["HOST", "FakePeer", "HeldBackground", "RecordingCaller", "Whole", "commands", "long_names", "pull_fields", "send_fields"]
+__all__ = ["Whole", "long_names", "pull_fields", "send_fields"]

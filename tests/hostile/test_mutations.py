@@ -18,15 +18,14 @@ from roquet.errors import Broken
 from roquet.nameserver.core import NameServer
 from roquet.settings import NameServerSettings
 from roquet.store.disk import RealDisk
+from roquet.testing import FakePeer, WholeBroker
 from roquet.testing.clock import ManualClock
 from roquet.wire import command as commands
 from roquet.wire.command import Command
 from roquet.wire.frame import JSON, Frame, Framer
 from roquet.wire.record import Record
-from tests.broker.conftest import FakePeer
 from tests.hostile import mutations
 from tests.hostile.conftest import LastResort
-from tests.process.inside import InsideBroker
 from tests.process.line import create_topic, max_offset, pull, records, send_message
 
 EACH = 500 if os.environ.get("ROQUET_LONG") else 60
@@ -46,12 +45,12 @@ def corpora() -> Iterator[tuple[str, Corpus]]:
 CORPORA = {name: list(frames) for name, frames in corpora()}
 
 
-def feed(core: NameServer | InsideBroker, frame: bytes, last_resort: LastResort, troubles: list[str]) -> None:
+def feed(core: NameServer | WholeBroker, frame: bytes, last_resort: LastResort, troubles: list[str]) -> None:
     """One frame on a fresh connection. What goes wrong is added to `troubles`."""
     peer = FakePeer()
     shown = repr(frame[:400])
     before = len(last_resort.caught)
-    target = core.core if isinstance(core, InsideBroker) else core
+    target = core.broker if isinstance(core, WholeBroker) else core
     try:
         frames = Framer().feed(frame)
     except Broken:
@@ -91,34 +90,34 @@ def report(troubles: list[str]) -> None:
 
 @pytest.mark.parametrize("name", CORPORA)
 def test_a_broker_survives_hostile_frames_and_its_store_reads_back(name: str, tmp_path: Path, last_resort: LastResort) -> None:
-    inside = InsideBroker(tmp_path)
+    inside = WholeBroker(tmp_path)
     assert inside.ask(create_topic("known")).code == 0
     assert inside.ask(send_message("known", b"before", queue_id=1)).code == 0
     troubles: list[str] = []
     for frame in CORPORA[name]:
         feed(inside, frame, last_resort, troubles)
     inside.settings.broker_permission = 6  # a recorded update of the settings may have been damaged into a valid one
-    if inside.core.topics.get("known") is None:
+    if inside.broker.topics.get("known") is None:
         troubles.append("the topic is gone, and nobody asked for that")
     answer = inside.ask(send_message("known", b"after", queue_id=1))
     if answer.code:
         troubles.append(f"a good message is refused afterwards: {answer}")
-    inside.core.close()
+    inside.broker.close()
     troubles += read_back(tmp_path)
     report(troubles)
 
 
 def read_back(root: Path) -> list[str]:
     """Open the store anew, and look at every message of every queue."""
-    inside = InsideBroker(root)
+    inside = WholeBroker(root)
     troubles = []
     bodies = []
-    for queue in inside.core.store.queues.values():
+    for queue in inside.broker.store.queues.values():
         for offset in range(queue.first, queue.visible):
             entry = queue.entry(offset)
             assert entry is not None
             try:
-                record = Record.decode(inside.core.store.record_at(entry[0]))
+                record = Record.decode(inside.broker.store.record_at(entry[0]))
             except Exception as error:
                 troubles.append(f"{queue.topic}/{queue.queue_id} offset {offset} does not read back: {error!r}")
                 continue
@@ -128,7 +127,7 @@ def read_back(root: Path) -> list[str]:
                 bodies.append(record.body)
     if b"before" not in bodies or b"after" not in bodies:
         troubles.append(f"good messages are gone: {bodies[:10]}")
-    inside.core.close()
+    inside.broker.close()
     return troubles
 
 
@@ -147,7 +146,7 @@ def test_a_name_server_survives_hostile_frames(name: str, tmp_path: Path, last_r
 
 def test_the_pull_after_all_that_is_still_exact(tmp_path: Path) -> None:
     """The corpus above with one good message before every hostile frame: every good one is found again, in order."""
-    inside = InsideBroker(tmp_path)
+    inside = WholeBroker(tmp_path)
     assert inside.ask(create_topic("known", 1)).code == 0
     random = Random(3)
     frames = list(mutations.damaged(random, 1))
@@ -155,7 +154,7 @@ def test_the_pull_after_all_that_is_still_exact(tmp_path: Path) -> None:
         inside.settings.broker_permission = 6
         assert inside.ask(send_message("known", b"%d" % number)).code == 0
         try:
-            inside.core.receive(FakePeer(), Framer().feed(frame))
+            inside.broker.receive(FakePeer(), Framer().feed(frame))
         except Broken:
             continue
     assert int(inside.ask(max_offset("known")).fields["offset"]) == len(frames)
@@ -164,4 +163,4 @@ def test_the_pull_after_all_that_is_still_exact(tmp_path: Path) -> None:
         for record in records(inside.ask(pull("known", offset))):
             assert record.body == b"%d" % offset
             offset += 1
-    inside.core.close()
+    inside.broker.close()

@@ -12,15 +12,14 @@ from random import Random
 
 import pytest
 
+from roquet.testing import FakePeer, WholeBroker
 from roquet.wire import headers
 from roquet.wire.batch import join_batch
 from roquet.wire.calls.table import CALLS
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-from tests.broker.conftest import FakePeer
 from tests.hostile.conftest import LastResort
 from tests.hostile.test_mutations import read_back, report
-from tests.process.inside import InsideBroker
 from tests.process.line import create_topic, send_message
 
 SEEDS = 300 if os.environ.get("ROQUET_LONG") else 8
@@ -82,8 +81,8 @@ def some_request(random: Random, codes: list[int]) -> Command:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_order_of_requests_stops_a_broker(seed: int, tmp_path: Path, last_resort: LastResort) -> None:
     random = Random(seed)
-    inside = InsideBroker(tmp_path, flush_disk_type=random.choice(("SYNC_FLUSH", "ASYNC_FLUSH")))
-    codes = sorted({*inside.core.table, 36, 37, 39, 40, 220, 221, 307} - {RequestCode.UPDATE_BROKER_CONFIG})
+    inside = WholeBroker(tmp_path, flush_disk_type=random.choice(("SYNC_FLUSH", "ASYNC_FLUSH")))
+    codes = sorted({*inside.broker.table, 36, 37, 39, 40, 220, 221, 307} - {RequestCode.UPDATE_BROKER_CONFIG})
     peers = [FakePeer(f"127.0.0.1:{number}") for number in range(3)]
     troubles: list[str] = []
     for step in range(STEPS):
@@ -94,16 +93,16 @@ def test_no_order_of_requests_stops_a_broker(seed: int, tmp_path: Path, last_res
             peers[which] = FakePeer(f"127.0.0.1:{which}")
         requests = [some_request(random, codes) for _ in range(random.choice((1, 1, 2, 5)))]
         if random.random() < 0.1:
-            inside.background.open = not inside.background.open
-            if inside.background.open:
-                inside.background.run_all()
+            inside.background.hold = not inside.background.hold
+            if not inside.background.hold:
+                inside.background.release()
         try:
             inside.give(peers[which], *requests)
             if random.random() < 0.2:
                 inside.tick(random.choice((1, 100, 5_000, 20_000)))
             if random.random() < 0.02:
                 peers[which].closed = True
-                inside.core.disconnected(peers[which])
+                inside.broker.disconnected(peers[which])
         except Exception as error:
             troubles.append(f"{error!r} at step {step} for {requests}")
             break
@@ -111,13 +110,13 @@ def test_no_order_of_requests_stops_a_broker(seed: int, tmp_path: Path, last_res
         last_resort.caught.clear()
         for peer in peers:
             peer.sent.clear()
-    inside.background.open = True
-    inside.background.run_all()
+    inside.background.hold = False
+    inside.background.release()
     for body in (b"before", b"after"):
         inside.give(FakePeer(), create_topic("known", 2))
         answer = inside.ask(send_message("known", body, queue_id=1))
         if answer.code:
             troubles.append(f"a good message is refused afterwards: {answer}")
-    inside.core.close()
+    inside.broker.close()
     troubles += read_back(tmp_path)
     report(troubles)

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from roquet.store.disk import blocking
+from roquet.testing import FakePeer
 from roquet.testing.clock import ManualClock
 from roquet.testing.disk import PowerLost, SimDisk
 from roquet.wire.batch import join_batch
@@ -49,7 +50,7 @@ from roquet.wire.ids import offset_message_id
 from roquet.wire.names import CHECK_MAX_TIME_TOPIC
 from roquet.wire.record import Record, decode_properties, decode_records
 
-from ..broker.whole import FakePeer, Whole, pull_fields, send_fields
+from ..broker.whole import Whole, pull_fields, send_fields
 
 Step = tuple[Any, ...]
 Place = tuple[str, int]

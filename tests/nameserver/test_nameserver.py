@@ -15,7 +15,7 @@ from roquet.ports import Peer
 from roquet.properties import parse_properties
 from roquet.settings import NameServerSettings
 from roquet.store.disk import RealDisk
-from roquet.testing.clock import ManualClock
+from roquet.testing import FakePeer, ManualClock
 from roquet.wire import fastjson
 from roquet.wire.calls.registration import RegisterBrokerBody
 from roquet.wire.calls.routes import RouteInfo
@@ -32,45 +32,25 @@ FRAMES: list[dict[str, Any]] = [
 ]
 
 
-class Link:
-    """The other end of a simulated connection."""
-
-    def __init__(self, address: str = "10.9.9.9:1234") -> None:
-        self.address = address
-        self.host = b""
-        self.closed = False
-        self.principal = ""
-        self.reason = ""
-        self.sends = 0
-        self._framer = Framer()
-        self.answers: list[Command] = []
-
-    def send(self, data: bytes | memoryview) -> None:
-        self.sends += 1
-        self.answers += map(decode, self._framer.feed(bytes(data)))
-
-    def close(self, reason: str) -> None:
-        self.closed = True
-        self.reason = reason
-
-
 class World:
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.clock = ManualClock(1_000_000)
         self.directory = directory
         self.server = NameServer(NameServerSettings(**settings), self.clock, RealDisk(), str(directory))
-        self.link = Link()
+        self.link = FakePeer()
 
-    def ask(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", *, link: Link | None = None, **about: Any) -> Command:
+    def ask(
+        self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", *, link: FakePeer | None = None, **about: Any
+    ) -> Command:
         link = link or self.link
-        before = len(link.answers)
+        before = len(link.sent)
         self.feed(Command(code, fields, body, opaque=7, **about).encode(), link)
-        assert len(link.answers) == before + 1
-        answer = link.answers[-1]
+        assert len(link.sent) == before + 1
+        answer = link.sent[-1]
         assert (answer.opaque, answer.flag) == (7, RESPONSE)
         return answer
 
-    def feed(self, data: bytes, link: Link | None = None) -> None:
+    def feed(self, data: bytes, link: FakePeer | None = None) -> None:
         self.server.receive(link or self.link, Framer().feed(data))
 
     def pass_ms(self, ms: int) -> None:
@@ -128,17 +108,17 @@ def test_recorded_registrations_are_answered_as_recorded(world: World) -> None:
     assert len(requests) == len(answers) == 2
     for request in requests:
         world.feed(request)
-    assert [value(one) for one in world.link.answers] == [value(command(one)) for one in answers]
+    assert [value(one) for one in world.link.sent] == [value(command(one)) for one in answers]
     for request in recorded(103, oneway=True):
         world.feed(request)
-    assert len(world.link.answers) == 2
+    assert len(world.link.sent) == 2
     assert {"VecTopic", "VecAuto", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102"} <= set(world.server.registry.topics)
 
 
 @pytest.mark.parametrize("code", [100, 102, 105, 106, 216])
 def test_recorded_requests_are_answered_as_recorded(world: World, code: int) -> None:
     world.feed(recorded(103)[0])
-    world.link.answers.clear()
+    world.link.sent.clear()
     requests = {command(one).opaque: one for one in recorded(code)}
     compared = 0
     for answer in map(command, recorded(code, 0)):
@@ -146,12 +126,12 @@ def test_recorded_requests_are_answered_as_recorded(world: World, code: int) -> 
         if command(request).binary != answer.binary:
             continue
         world.feed(request)
-        ours = world.link.answers[-1]
+        ours = world.link.sent[-1]
         assert value(ours) == value(answer)
         assert ours.binary == answer.binary
         compared += 1
     assert compared
-    assert world.link.answers[-1].body == b"" or code in (105, 106)
+    assert world.link.sent[-1].body == b"" or code in (105, 106)
 
 
 def test_a_recorded_route_is_the_same_bytes(world: World) -> None:
@@ -178,23 +158,23 @@ def test_write_permission_requests_count_topics_under_the_recorded_name(world: W
     world.ask(103, fields_of("broker-a"), body)
     [request], [answer] = recorded(code), recorded(code, 0)
     world.feed(request)
-    assert value(world.link.answers[-1]) == value(command(answer))
-    assert world.link.answers[-1].fields == {field: "20"}
+    assert value(world.link.sent[-1]) == value(command(answer))
+    assert world.link.sent[-1].fields == {field: "20"}
 
 
 def test_the_list_of_topics_has_the_recorded_shape(world: World) -> None:
     expected = command(recorded(206, 0)[0])
     world.ask(103, fields_of(), body_of(*json.loads(expected.body)["topicList"]).encode())
     world.feed(recorded(206)[0])
-    assert set(json.loads(world.link.answers[-1].body)) == {"topicList"}
-    assert topics_of(world.link.answers[-1]) == topics_of(expected)
+    assert set(json.loads(world.link.sent[-1].body)) == {"topicList"}
+    assert topics_of(world.link.sent[-1]) == topics_of(expected)
 
 
 def test_the_configuration_is_properties_text_under_upstream_s_keys(tmp_path: Path) -> None:
     world = World(tmp_path, listen_port=19876, config_store_path="ns.conf", kv_config_path=str(tmp_path / "kv.json"))
     expected = parse_properties(command(recorded(319, 0)[0]).body.decode())
     world.feed(recorded(319)[0])
-    ours = parse_properties(world.link.answers[-1].body.decode())
+    ours = parse_properties(world.link.sent[-1].body.decode())
     assert expected.keys() - ours.keys() == {"rocketmqHome"}  # which is shown only where it was given
     different = {key for key in expected.keys() & ours.keys() if ours[key] != expected[key]}
     assert different == {"kvConfigPath"}
@@ -211,7 +191,7 @@ def test_every_code_of_a_name_server_is_handled() -> None:
 
 def test_requests_of_one_read_are_answered_in_order_with_one_write(world: World) -> None:
     world.feed(b"".join(Command(106, opaque=number).encode() for number in (3, 1, 2)))
-    assert [answer.opaque for answer in world.link.answers] == [3, 1, 2]
+    assert [answer.opaque for answer in world.link.sent] == [3, 1, 2]
     assert world.link.sends == 1
 
 
@@ -240,9 +220,9 @@ def test_an_unknown_code_is_answered_with_3(world: World) -> None:
 
 def test_bytes_that_are_no_command_close_the_connection_after_what_came_before(world: World) -> None:
     world.server.receive(world.link, [(0, b'{"code":206,"opaque":5}', b""), (0, b"not json", b""), (0, b'{"code":206}', b"")])
-    assert [answer.opaque for answer in world.link.answers] == [5]
+    assert [answer.opaque for answer in world.link.sent] == [5]
     assert world.link.closed
-    assert "not JSON" in world.link.reason
+    assert "not JSON" in world.link.close_reason
 
 
 def test_a_handler_that_fails_answers_1_and_the_server_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +310,7 @@ def test_an_unregistered_broker_is_gone(world: World) -> None:
 
 
 def test_a_broker_whose_connection_drops_is_gone_at_once(world: World) -> None:
-    broker = Link("10.0.0.1:40000")
+    broker = FakePeer("10.0.0.1:40000")
     world.ask(103, fields_of(), body_of().encode(), link=broker)
     world.server.disconnected(world.link)
     assert world.ask(105, {"topic": "T"}).code == 0
@@ -339,7 +319,7 @@ def test_a_broker_whose_connection_drops_is_gone_at_once(world: World) -> None:
 
 
 def test_a_silent_broker_is_removed_after_120_s_and_hung_up_on(world: World) -> None:
-    broker, other = Link(), Link()
+    broker, other = FakePeer(), FakePeer()
     world.ask(103, fields_of(), body_of().encode(), link=broker)
     world.ask(103, fields_of("b", address="10.0.0.2:10911"), body_of("V").encode(), link=other)
     world.pass_ms(119_000)
@@ -357,7 +337,7 @@ def test_a_clock_that_is_set_neither_removes_a_broker_nor_keeps_a_silent_one(wor
     world.pass_ms(115_000)
     assert world.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.SUCCESS
     world.pass_ms(15_000)
-    assert world.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.TOPIC_NOT_EXIST
+    assert world.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}, link=FakePeer()).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_asking_for_the_data_version_says_whether_it_changed_and_keeps_alive(world: World) -> None:
@@ -458,7 +438,7 @@ def test_codes_are_those_of_the_table() -> None:
 
 
 class TestTwoBrokersOfOneName:
-    def register(self, world: World, address: str, link: Link, body: bytes | None = None) -> Command:
+    def register(self, world: World, address: str, link: FakePeer, body: bytes | None = None) -> Command:
         table = TopicTable({"T": TopicConfig("T")}, DataVersion(1, 1))
         body = RegisterBrokerBody(table, []).encode() if body is None else body
         return world.ask(RequestCode.REGISTER_BROKER, fields_of(address=address), body, link=link)
@@ -467,7 +447,7 @@ class TestTwoBrokersOfOneName:
         return [record.getMessage() for record in caplog.records if record.name == "roquet.nameserver.rivals"]
 
     def test_are_said_once_and_then_once_a_minute(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
-        one, other = Link("10.0.0.1:5"), Link("10.0.0.2:5")
+        one, other = FakePeer("10.0.0.1:5"), FakePeer("10.0.0.2:5")
         for _ in range(20):
             self.register(world, "10.0.0.1:10911", one)
             self.register(world, "10.0.0.2:10911", other)
@@ -482,27 +462,27 @@ class TestTwoBrokersOfOneName:
         self, world: World, caplog: pytest.LogCaptureFixture
     ) -> None:
         world.server.settings.refuse_changed_broker_address = True
-        self.register(world, "10.0.0.1:10911", Link("10.0.0.1:5"))
+        self.register(world, "10.0.0.1:10911", FakePeer("10.0.0.1:5"))
         world.clock.forward(121_000)
-        assert self.register(world, "10.0.0.2:10911", Link("10.0.0.2:5")).code == 0
+        assert self.register(world, "10.0.0.2:10911", FakePeer("10.0.0.2:5")).code == 0
         (line,) = self.lines(caplog)
         assert "silent for too long" in line
 
     def test_with_addresses_that_somebody_makes_up_fill_no_memory(self, world: World) -> None:
-        link = Link("10.0.0.1:5")
+        link = FakePeer("10.0.0.1:5")
         for number in range(KEPT_MAX + 50):
             self.register(world, f"10.0.0.1:{10_000 + number}", link)
         assert len(world.server.rivals._said) == KEPT_MAX
 
     def test_are_not_kept_apart_by_default_as_with_apache(self, world: World) -> None:
-        self.register(world, "10.0.0.1:10911", Link("10.0.0.1:5"))
-        assert self.register(world, "10.0.0.2:10911", Link("10.0.0.2:5")).code == 0
+        self.register(world, "10.0.0.1:10911", FakePeer("10.0.0.1:5"))
+        assert self.register(world, "10.0.0.2:10911", FakePeer("10.0.0.2:5")).code == 0
 
     def test_that_are_refused_change_nothing(self, world: World) -> None:
         world.server.settings.refuse_changed_broker_address = True
-        self.register(world, "10.0.0.1:10911", Link("10.0.0.1:5"))
+        self.register(world, "10.0.0.1:10911", FakePeer("10.0.0.1:5"))
         before = world.server.registry.cluster_info(), dict(world.server.registry.topics)
-        answer = self.register(world, "10.0.0.2:10911", Link("10.0.0.2:5"))
+        answer = self.register(world, "10.0.0.2:10911", FakePeer("10.0.0.2:5"))
         assert answer.code == 16
         assert "10.0.0.1:10911, which registered 0 s ago and is alive: 10.0.0.2:10911 is refused" in str(answer.remark)
         assert before == (world.server.registry.cluster_info(), dict(world.server.registry.topics))
@@ -513,19 +493,19 @@ def test_a_registration_is_read_in_one_turn_and_taken_in_by_a_later_one_and_what
     data = Command(103, fields_of(), body_of("T").encode(), opaque=1).encode() + Command(105, {"topic": "T"}, opaque=2).encode()
     rest: list[Frame] | None = Framer().feed(data)
     assert rest is not None
-    world.server.clock = ticking = TickingClock(world.clock.ms)
+    world.server.clock = ticking = ManualClock(world.clock.ms, look_ms=1)
     rest = world.server.receive(world.link, rest, ticking.ms + 2)
     assert rest is not None
     assert len(rest) == 1
-    assert not world.link.answers
+    assert not world.link.sent
     assert not world.server.registry.topics
     while rest is not None:
         rest = world.server.receive(world.link, rest, ticking.ms + 2)
-    assert [(answer.opaque, answer.code) for answer in world.link.answers] == [(1, 0), (2, 0)]
+    assert [(answer.opaque, answer.code) for answer in world.link.sent] == [(1, 0), (2, 0)]
 
 
 def test_a_registration_whose_connection_is_gone_half_way_registers_nothing(world: World) -> None:
-    world.server.clock = ticking = TickingClock(world.clock.ms)
+    world.server.clock = ticking = ManualClock(world.clock.ms, look_ms=1)
     data = Command(103, fields_of(), body_of("T").encode(), opaque=1).encode()
     assert world.server.receive(world.link, Framer().feed(data), ticking.ms + 2) == []
     world.server.disconnected(world.link)
@@ -533,16 +513,8 @@ def test_a_registration_whose_connection_is_gone_half_way_registers_nothing(worl
     assert not world.server.registry.topics
 
 
-class TickingClock(ManualClock):
-    """Every look at it takes a millisecond."""
-
-    def steady_ms(self) -> int:
-        self.ms += 1
-        return self.ms
-
-
 class TestARegistrationThatComesAgain:
-    def ask(self, world: World, link: Link | None = None, **more: Any) -> Command:
+    def ask(self, world: World, link: FakePeer | None = None, **more: Any) -> Command:
         table = TopicTable({"T": TopicConfig("T"), "U": TopicConfig("U")}, DataVersion(1, 1))
         return world.ask(RequestCode.REGISTER_BROKER, fields_of(**more), RegisterBrokerBody(table, []).encode(), link=link)
 
@@ -557,7 +529,7 @@ class TestARegistrationThatComesAgain:
             world.pass_ms(60_000)
             self.ask(world)
         assert world.server.registry.route("T") is not None
-        fresh = Link()
+        fresh = FakePeer()
         self.ask(world, link=fresh)
         world.server.disconnected(world.link)
         assert world.server.registry.route("T") is not None, "it came over the other connection last"

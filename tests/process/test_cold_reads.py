@@ -19,10 +19,10 @@ from roquet.clock import SystemClock
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold, DiskFile, RealDisk
 from roquet.store.store import Store
+from roquet.testing import ManualBackground
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
 from roquet.wire.record import decode_records
-from tests.broker.conftest import InlineBackground
 from tests.process.line import Line, create_topic, max_offset, pull, query_key, records, send_message
 from tests.process.programs import PATIENCE_S, Nursery
 
@@ -268,7 +268,7 @@ def drop_pages(directory: Path) -> None:
 
 def test_a_live_broker_reads_what_was_dropped_from_memory_and_serves_others_meanwhile(nursery: Nursery, tmp_path: Path) -> None:
     """210 MiB of log with its pages dropped, read from the beginning while another connection sends: all right, nobody stalls."""
-    store = Store(RealDisk(), BrokerSettings(store_path_root_dir=str(tmp_path / "store")), SystemClock(), InlineBackground())
+    store = Store(RealDisk(), BrokerSettings(store_path_root_dir=str(tmp_path / "store")), SystemClock(), ManualBackground())
     store.open()
     random = Random(9)
     bodies = [random.randbytes(64) * (BODY // 64) for _ in range(8)]

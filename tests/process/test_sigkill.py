@@ -18,12 +18,12 @@ from roquet.clock import SystemClock
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold, RealDisk
 from roquet.store.store import Store
+from roquet.testing import ManualBackground
 from roquet.wire import command as commands
 from roquet.wire.batch import join_batch
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
 from roquet.wire.record import Record, encode_properties
-from tests.broker.conftest import InlineBackground
 from tests.process.line import Line, create_topic, max_offset, pull, query_key, records, send_message
 from tests.process.programs import SMALL_FILES, Broker, Nursery
 
@@ -175,7 +175,7 @@ def stored(store: Store) -> Iterator[tuple[Place, Record]]:
 def open_store(broker: Broker, flush: str) -> Store:
     settings, warnings = BrokerSettings.read({"storePathRootDir": str(broker.store), "flushDiskType": flush, **SMALL_FILES})
     assert not warnings
-    store = Store(RealDisk(), settings, SystemClock(), InlineBackground())
+    store = Store(RealDisk(), settings, SystemClock(), ManualBackground())
     store.open()
     return store
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from roquet.store.queue import ENTRY_SIZE
+from roquet.testing import FakePeer, WholeBroker
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-from tests.broker.conftest import FakePeer
-from tests.process.inside import InsideBroker
 from tests.process.line import create_topic, max_offset, pull, records, send_message
 
 
@@ -18,27 +17,27 @@ from tests.process.line import create_topic, max_offset, pull, records, send_mes
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_deleting_a_topic_while_its_files_are_synced_does_not_stop_the_store(flush: str, jobs_before: int, tmp_path: Path) -> None:
     """`jobs_before` is how much of the background work is done when the deletion comes."""
-    inside = InsideBroker(tmp_path, flush_disk_type=flush)
+    inside = WholeBroker(tmp_path, flush_disk_type=flush)
     for topic in ("kept", "deleted"):
         assert inside.ask(create_topic(topic, 1)).code == 0
         assert inside.ask(send_message(topic, b"x", properties={"TAGS": "t"})).code == 0
-    inside.background.open = False
+    inside.background.hold = True
     inside.tick(20_000)  # everything is due: queue entries are written, files are to be synced
     for _ in range(jobs_before):
-        if inside.background.jobs:
-            work, done = inside.background.jobs.pop(0)
+        if inside.background.waiting:
+            work, done = inside.background.waiting.pop(0)
             done(work())
     inside.give(FakePeer(), Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "deleted"}))
-    inside.background.run_all()
-    inside.background.open = True
+    inside.background.release()
+    inside.background.hold = False
     inside.tick(20_000)
-    assert not inside.core.store.refuse_writes()
+    assert not inside.broker.store.refuse_writes()
     assert inside.ask(send_message("kept", b"y", properties={"TAGS": "t"})).code == 0
-    inside.core.close()
-    again = InsideBroker(tmp_path)
-    assert again.core.topics.get("deleted") is None
+    inside.broker.close()
+    again = WholeBroker(tmp_path)
+    assert again.broker.topics.get("deleted") is None
     assert not (tmp_path / "consumequeue" / "deleted").exists()
-    again.core.close()
+    again.broker.close()
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
@@ -47,7 +46,7 @@ def test_messages_deletion_and_rebirth_of_a_topic_in_one_read_leave_a_queue_that
     flush: str, before: int, tmp_path: Path
 ) -> None:
     """What was sent to the old topic must not be written into the queue of the new one, whose offsets begin at 0 again."""
-    inside = InsideBroker(tmp_path, flush_disk_type=flush)
+    inside = WholeBroker(tmp_path, flush_disk_type=flush)
     assert inside.ask(create_topic("topic", 1)).code == 0
     for _ in range(before):
         assert inside.ask(send_message("topic", b"stored", properties={"TAGS": "t"})).code == 0
@@ -59,10 +58,10 @@ def test_messages_deletion_and_rebirth_of_a_topic_in_one_read_leave_a_queue_that
         answer = inside.ask(send_message("topic", b"new", properties={"TAGS": "t"}))
         assert (answer.code, answer.fields["queueOffset"]) == (0, str(number))
     inside.tick(20_000)
-    inside.core.close()
+    inside.broker.close()
     file = (tmp_path / "consumequeue" / "topic" / "0" / "0".zfill(20)).read_bytes()
     assert not any(file[2 * ENTRY_SIZE :]), "entries of the old topic stand behind those of the new one"
-    again = InsideBroker(tmp_path)
+    again = WholeBroker(tmp_path)
     assert [record.body for record in records(again.ask(pull("topic", 0)))] == [b"new", b"new"]
     assert again.ask(max_offset("topic")).fields["offset"] == "2"
-    again.core.close()
+    again.broker.close()

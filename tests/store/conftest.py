@@ -3,42 +3,19 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Disk, RealDisk, blocking
 from roquet.store.store import Store
-from roquet.testing.clock import ManualClock
+from roquet.testing import ManualBackground, ManualClock
 from roquet.wire.layout import BLANK_LENGTH
 
-T = TypeVar("T")
 VECTORS = Path(__file__).parent.parent / "vectors"
-
-
-class ManualBackground:
-    """Does work at once, or holds it until the test says so."""
-
-    def __init__(self) -> None:
-        self.hold = False
-        self.waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-
-    def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.waiting.append((work, done))
-        if not self.hold:
-            self.release()
-
-    def release(self) -> None:
-        while self.waiting:
-            work, done = self.waiting.pop(0)
-            try:
-                result = work()
-            except Exception as error:
-                result = error
-            done(result)
 
 
 class RoomyDisk(RealDisk):

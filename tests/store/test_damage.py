@@ -19,10 +19,11 @@ from roquet.store import scan
 from roquet.store.disk import blocking
 from roquet.store.scan import SECTOR, ZEROS, Found, Hole, Walk
 from roquet.store.store import Store
+from roquet.testing import ManualBackground
 from roquet.testing.clock import ManualClock
 from roquet.wire.layout import BLANK_LENGTH
 
-from .conftest import ManualBackground, RoomyDisk, StoreKit, bodies, put
+from .conftest import RoomyDisk, StoreKit, bodies, put
 
 COUNT = 60
 

@@ -12,6 +12,7 @@ import pytest
 
 from roquet.store.disk import DiskFile, RealDisk
 from roquet.store.documents import Document
+from roquet.testing import ManualBackground
 
 T = TypeVar("T")
 
@@ -258,28 +259,8 @@ def test_a_full_disk_leaves_the_present_generation(tmp_path: Path, monkeypatch: 
 # -- saving later ----------------------------------------------------------------------------------------------------------
 
 
-class ByHand:
-    """A background whose work is done when the test says so."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], None]] = []
-
-    def run(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        def go() -> None:
-            try:
-                result: T | Exception = work()
-            except Exception as error:
-                result = error
-            done(result)
-
-        self.waiting.append(go)
-
-    def go(self) -> None:
-        self.waiting.pop(0)()
-
-
 def test_saves_that_wait_become_one_and_every_caller_is_told(tmp_path: Path) -> None:
-    document, background = Document(RealDisk(), str(tmp_path / "topics.json")), ByHand()
+    document, background = Document(RealDisk(), str(tmp_path / "topics.json")), ManualBackground(hold=True)
     told: list[tuple[int, Exception | None, bytes]] = []
 
     def tell(number: int) -> Callable[[Exception | None], None]:
@@ -291,9 +272,9 @@ def test_saves_that_wait_become_one_and_every_caller_is_told(tmp_path: Path) -> 
     document.save_later(text(3), background, tell(3))
     document.save_later(text(4), background)
     assert len(background.waiting) == 1
-    background.go()
+    background.release_one()
     assert told == [(1, None, text(1))]
-    background.go()
+    background.release_one()
     assert told[1:] == [(2, None, text(4)), (3, None, text(4))]
     assert not background.waiting
     assert not document.busy
@@ -301,33 +282,33 @@ def test_saves_that_wait_become_one_and_every_caller_is_told(tmp_path: Path) -> 
 
 
 def test_a_failed_save_is_told_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    document, background = Document(RealDisk(), str(tmp_path / "missing" / "topics.json")), ByHand()
+    document, background = Document(RealDisk(), str(tmp_path / "missing" / "topics.json")), ManualBackground(hold=True)
     told: list[Exception | None] = []
     document.save_later(text(1), background, told.append)
     document.save_later(text(2), background, told.append)
-    background.go()
+    background.release_one()
     assert isinstance(told[0], FileNotFoundError)
     (tmp_path / "missing").mkdir()
-    background.go()
+    background.release_one()
     assert told[1] is None
     assert document.load(parse) == {"generation": 2}
 
 
 def test_a_done_that_saves_again_is_served(tmp_path: Path) -> None:
-    document, background = Document(RealDisk(), str(tmp_path / "topics.json")), ByHand()
+    document, background = Document(RealDisk(), str(tmp_path / "topics.json")), ManualBackground(hold=True)
     told: list[Exception | None] = []
     document.save_later(text(1), background, lambda _: document.save_later(text(2), background, told.append))
-    background.go()
-    background.go()
+    background.release_one()
+    background.release_one()
     assert told == [None]
     assert document.load(parse) == {"generation": 2}
 
 
 def test_a_blocking_save_beside_one_under_way_is_refused(tmp_path: Path) -> None:
-    document, background = Document(RealDisk(), str(tmp_path / "topics.json")), ByHand()
+    document, background = Document(RealDisk(), str(tmp_path / "topics.json")), ManualBackground(hold=True)
     document.save_later(text(1), background)
     with pytest.raises(RuntimeError, match="under way"):
         document.save(text(2))
-    background.go()
+    background.release_one()
     document.save(text(2))
     assert document.load(parse) == {"generation": 2}

@@ -10,8 +10,8 @@ import pytest
 from roquet.settings import BrokerSettings
 from roquet.store.disk import DiskFile, RealDisk
 from roquet.store.store import SYNC_DERIVED_MS, Store
+from roquet.testing import ManualBackground
 from roquet.testing.clock import ManualClock
-from tests.broker.conftest import InlineBackground
 
 HOST = bytes(8)
 
@@ -45,7 +45,7 @@ def test_a_store_without_file_descriptors_waits_and_goes_on(flush: str, tmp_path
         mapped_file_size_consume_queue=2_000,
         max_hash_slot_num=100, max_index_num=1_000,
     )  # fmt: skip
-    store = Store(disk, settings, clock, InlineBackground())
+    store = Store(disk, settings, clock, ManualBackground())
     store.open()
     put(store, b"first")
     disk.short = True
@@ -62,7 +62,7 @@ def test_a_store_without_file_descriptors_waits_and_goes_on(flush: str, tmp_path
     store.tick(clock.steady_ms())
     assert store.checkpointed == store.log.written == store.log.flushed
     store.close()
-    again = Store(disk, settings, clock, InlineBackground())
+    again = Store(disk, settings, clock, ManualBackground())
     again.open()
     assert again.queue("topic", 0).next == 4
     again.close()

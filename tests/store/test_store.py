@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from roquet.errors import Damaged, StoreUnavailable, Unstorable
 from roquet.store.disk import Cold, RealDisk, RealFile
 from roquet.store.store import Store
+from roquet.testing import ManualBackground
 from roquet.testing.clock import ManualClock
 from roquet.wire.record import decode_records
 
-from .conftest import VECTORS, ManualBackground, StoreKit, bodies, put
+from .conftest import VECTORS, StoreKit, bodies, put
 
 APACHE = {
     "mapped_file_size_commit_log": 65_536,

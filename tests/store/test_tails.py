@@ -7,26 +7,10 @@ import os
 import orjson
 
 from roquet.store.store import EXPIRE_MS, TAILS_MS, Store
-from roquet.testing.clock import ManualClock
 
 from .conftest import RoomyDisk, StoreKit, bodies, put
 
 QUEUES = 60
-
-
-class PassingClock(ManualClock):
-    """Every look at the steady clock takes a millisecond: so much work is a look."""
-
-    passing = False
-
-    def steady_ms(self) -> int:
-        self.ms += self.passing
-        return self.ms
-
-
-def passing(kit: StoreKit) -> PassingClock:
-    kit.clock = clock = PassingClock()
-    return clock
 
 
 def waiting(store: Store) -> int:
@@ -40,10 +24,10 @@ def fill(store: Store, body: bytes = b"hello") -> None:
 
 
 def test_one_tick_writes_the_entries_of_as_many_queues_as_its_time_allows_and_the_next_goes_on(kit: StoreKit) -> None:
-    clock = passing(kit)
+    clock = kit.clock
     store = kit.open()
     fill(store)
-    clock.passing = True
+    clock.look_ms = 1
     left = [waiting(store)]
     while left[-1]:
         clock.forward(50)
@@ -55,13 +39,13 @@ def test_one_tick_writes_the_entries_of_as_many_queues_as_its_time_allows_and_th
 
 
 def test_the_queues_that_waited_longest_are_written_first(kit: StoreKit) -> None:
-    clock = passing(kit)
+    clock = kit.clock
     store = kit.open()
     fill(store)
     put(store, "T", 0)  # it waits already, and keeps its place
     put(store, "T", QUEUES)
     store.commit()
-    clock.passing = True
+    clock.look_ms = 1
     order: list[int] = []
     while waiting(store):
         before = {queue.queue_id for queue in store.queues.values() if queue.tail}
@@ -72,9 +56,9 @@ def test_the_queues_that_waited_longest_are_written_first(kit: StoreKit) -> None
 
 
 def test_the_checkpoint_rises_while_some_queue_always_waits_and_vouches_for_no_more_than_is_in_files(kit: StoreKit) -> None:
-    clock = passing(kit)
+    clock = kit.clock
     store = kit.open()
-    clock.passing = True
+    clock.look_ms = 1
     vouched: list[int] = []
     for second in range(400):
         fill(store, b"%d" % second)
@@ -89,14 +73,14 @@ def test_the_checkpoint_rises_while_some_queue_always_waits_and_vouches_for_no_m
             assert all(count <= store.queues["T", int(key.rpartition("@")[2])].tail_start for key, count in manifest["queues"].items())
     assert len(vouched) >= 2
     kit.crash(store)
-    clock.passing = False
+    clock.look_ms = 0
     again = kit.open()
     for n in range(QUEUES):
         assert bodies(again, "T", n) == [b"%d" % second for second in range(400)]
 
 
 def test_the_checkpoint_waits_for_the_flush_behind_sends_that_wait_for_it(kit: StoreKit) -> None:
-    clock = passing(kit)
+    clock = kit.clock
     store = kit.open(flush_disk_type="SYNC_FLUSH")
     kit.background.hold = True
     put(store, "T", QUEUES)
@@ -104,23 +88,23 @@ def test_the_checkpoint_waits_for_the_flush_behind_sends_that_wait_for_it(kit: S
     fill(store)
     told: list[bool] = []
     store.log.when_durable(store.log.written, clock.ms + 5_000, told.append)
-    clock.passing = True
+    clock.look_ms = 1
     clock.forward(50)
     store.tick(clock.ms)
     assert 0 < store._covered()[0] < store.log.written, "some queues are written, and some not"
     kit.background.hold = False
     kit.background.release()
     assert told == [True]
-    clock.passing = False
+    clock.look_ms = 0
 
 
 def test_a_clean_stop_writes_them_all(kit: StoreKit) -> None:
-    clock = passing(kit)
+    clock = kit.clock
     store = kit.open()
     fill(store)
-    clock.passing = True
+    clock.look_ms = 1
     store.close()
-    clock.passing = False
+    clock.look_ms = 0
     again = kit.open()
     assert not again.recovered_records
     assert all(bodies(again, "T", n) == [b"hello"] for n in range(QUEUES))
@@ -169,7 +153,7 @@ def test_expired_log_files_are_unlinked_in_the_background_one_at_a_time_oldest_f
 
 
 def test_queues_let_go_of_expired_entries_some_a_tick(kit: StoreKit) -> None:
-    clock = passing(kit)
+    clock = kit.clock
     store = kit.open()
     for _ in range(12):
         for n in range(QUEUES):
@@ -180,7 +164,7 @@ def test_queues_let_go_of_expired_entries_some_a_tick(kit: StoreKit) -> None:
         store.tick(clock.ms)
     for queue in store.queues.values():
         store._expired.append((queue, 9))
-    clock.passing = True
+    clock.look_ms = 1
     ticks, left = 0, len(store._expired)
     while store._expired:
         clock.forward(50)

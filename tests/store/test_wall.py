@@ -35,16 +35,8 @@ def test_a_clock_that_is_adjusted_by_and_by_takes_no_step() -> None:
         assert watch.look() == 0
 
 
-class Paused(ManualClock):
-    """The process is stopped between a look at one clock and a look at the other."""
-
-    def now_ms(self) -> int:
-        self.forward(5_000)
-        return super().now_ms()
-
-
 def test_a_process_that_is_stopped_between_two_readings_sees_no_step() -> None:
-    clock = Paused()
+    clock = ManualClock(wall_look_ms=5_000)
     watch = WallWatch(clock)
     for _ in range(3):
         assert watch.look() == 0

@@ -1,18 +1,41 @@
-"""SimBackground: work that blocks, done at a time that the seed chooses. As with threads, results come back in any order."""
+"""Work that blocks: ManualBackground does it when a test says so, SimBackground at a time that the seed chooses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from roquet.testing.simulation import Simulation
 
 T = TypeVar("T")
 
 
+class ManualBackground:
+    """Does work at once, or with `hold` keeps it in `waiting` until `release`. The real one is `roquet.net.background.ThreadBackground`,
+    which never calls `done` from within `run`."""
+
+    def __init__(self, *, hold: bool = False) -> None:
+        self.hold = hold
+        self.waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def run(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        self.waiting.append((work, done))
+        if not self.hold:
+            self.release()
+
+    def release(self) -> None:
+        """Do everything that waits, and what comes of it."""
+        while self.waiting:
+            self.release_one()
+
+    def release_one(self) -> None:
+        work, done = self.waiting.pop(0)
+        done(attempt(work))
+
+
 class SimBackground:
-    """Jobs begin in the order of the calls. A job's work happens at one instant, and its result is told some time after:
-    a crash between the two leaves work that was done and that nobody heard of."""
+    """Jobs begin in the order of the calls; as with threads, results come back in any order. A job's work happens at one instant, and
+    its result is told some time after: a crash between the two leaves work that was done and that nobody heard of."""
 
     def __init__(self, simulation: Simulation, *, slowest_us: int = 20_000) -> None:
         self.simulation = simulation

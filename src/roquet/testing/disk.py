@@ -23,10 +23,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import TypeVar
 
 from roquet.ports import Clock
 from roquet.store.disk import Cold
 from roquet.testing.clock import ManualClock
+
+T = TypeVar("T")
 
 PAGE = 4_096
 SECTORS = (512, PAGE)

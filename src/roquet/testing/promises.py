@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from roquet.broker.core import Broker
 from roquet.client.core.receipt import SendReceipt
@@ -26,8 +25,6 @@ from roquet.store.store import Store
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.layout import BLANK_LENGTH, OFFSET_AT
 from roquet.wire.record import Record
-
-T = TypeVar("T")
 
 Place = tuple[str, int, int]
 """(topic, queue, queue offset)."""
