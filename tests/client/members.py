@@ -60,7 +60,7 @@ class Member:
 
     def close(self) -> None:
         done: list[bool] = []
-        self.core.close(lambda: done.append(True))
+        self.core.client.tasks.start(self.core.close(), lambda _: done.append(True))
         self.cluster.run()
         assert done == [True]
 

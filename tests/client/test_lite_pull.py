@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from roquet.client.core import LitePullCore, LitePullSettings
 from roquet.client.core.beginning import FROM_FIRST
 from roquet.client.core.namespaces import Namespace
+from roquet.client.core.tasks import Work
 from roquet.errors import ClientError, NotStarted
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.wire.calls.members import ConsumeType
@@ -47,15 +46,15 @@ class Lite:
         assert isinstance(results.only, list), results.only
         return [message.body for message in results.only]
 
-    def do(self, work: Callable[..., object], *args: object) -> object:
+    def do(self, work: Work[object]) -> object:
         results = Results()
-        work(*args, results.append)
+        self.core.client.tasks.start(work, results.append)
         self.cluster.advance_until(lambda: bool(results))
         return results.only
 
     def close(self, **how: bool) -> None:
         done: list[bool] = []
-        self.core.close(lambda: done.append(True), **how)
+        self.core.client.tasks.start(self.core.close(**how), lambda _: done.append(True))
         self.cluster.run()
         assert done == [True]
 
@@ -147,10 +146,10 @@ def test_without_auto_commit_only_commit_counts() -> None:
     lite = Lite(cluster, auto_commit=False).subscribed()
     lite.poll()
     lite.poll()
-    assert lite.do(lambda done: lite.core.commit(done)) is None
-    assert lite.do(lite.core.committed, queue) == 20
+    assert lite.do(lite.core.commit()) is None
+    assert lite.do(lite.core.committed(queue)) == 20
     lite.poll()
-    lite.do(lambda done: lite.core.commit(done, {queue: 3}))
+    lite.do(lite.core.commit({queue: 3}))
     assert committed(cluster, queue) == 3
     cluster.advance(10_000)
     lite.close()
@@ -162,7 +161,7 @@ def test_a_commit_that_fails_says_so() -> None:
     lite = Lite(cluster).subscribed()
     lite.poll()
     cluster.overrides[15] = lambda _, command: command.reply(ResponseCode.SYSTEM_ERROR, "no")
-    assert isinstance(lite.do(lambda done: lite.core.commit(done)), ClientError)
+    assert isinstance(lite.do(lite.core.commit()), ClientError)
 
 
 def test_the_next_one_goes_on_where_this_one_stopped() -> None:
@@ -180,12 +179,12 @@ def test_seeking_goes_back_and_forth_and_forgets_what_was_read_ahead() -> None:
     cluster, [queue] = cluster_with(1, 25)
     lite = Lite(cluster).subscribed()
     lite.poll()
-    assert lite.do(lite.core.seek, queue, 3) == 3
+    assert lite.do(lite.core.seek(queue, 3)) == 3
     assert lite.poll()[0] == b"0:3"
     assert lite.core.position(queue) == 13
-    lite.do(lite.core.seek_to_end, queue)
+    lite.do(lite.core.seek_to_end(queue))
     assert lite.poll(100) == []
-    lite.do(lite.core.seek_to_begin, queue)
+    lite.do(lite.core.seek_to_begin(queue))
     assert lite.poll()[0] == b"0:0"
 
 
@@ -193,9 +192,10 @@ def test_seeking_outside_of_the_queue_or_in_one_that_is_not_ours_is_refused() ->
     cluster, [queue] = cluster_with(1, 5)
     lite = Lite(cluster).subscribed()
     for offset in (-1, 6):
-        assert "reaches from 0 to 5" in str(lite.do(lite.core.seek, queue, offset))
-    with pytest.raises(ClientError, match="not read by this consumer"):
-        lite.core.seek(MessageQueue("t", "a", 7), 0, lambda _: None)
+        assert "reaches from 0 to 5" in str(lite.do(lite.core.seek(queue, offset)))
+    refusal = lite.do(lite.core.seek(MessageQueue("t", "a", 7), 0))
+    assert isinstance(refusal, ClientError)
+    assert "not read by this consumer" in str(refusal)
     assert len(lite.poll()) == 5
 
 
@@ -375,7 +375,7 @@ def test_whatever_happens_no_message_is_skipped(steps: list[str]) -> None:
                 last = lite.poll(10)
             case "commit":
                 seen.update(last)
-                lite.do(lite.core.commit)
+                lite.do(lite.core.commit())
             case "close":
                 seen.update(last)
                 last = []

@@ -350,7 +350,7 @@ def test_closing_waits_writes_progress_and_gives_the_locks_back() -> None:
     fill(cluster, queue, 2)
     cluster.run()
     done: list[bool] = []
-    member.core.close(lambda: done.append(True))
+    member.core.client.tasks.start(member.core.close(), lambda _: done.append(True))
     cluster.advance(100)
     assert not done
     member.held[0][1](Outcome.SUCCESS)
@@ -424,7 +424,7 @@ def test_whoever_comes_and_goes_every_queue_is_consumed_in_order_and_by_one_memb
                 members.append(ordered(cluster, f"c{names}", decide=None, suspend_queue_ms=100).start())
             case 3 if len(members) > 1:
                 leaving = random.choice(members)
-                leaving.core.close(lambda: None)
+                leaving.core.client.tasks.start(leaving.core.close(), lambda _: None)
                 cluster.advance(random.choice((0, 3_000)), 50)
                 look()
                 while leaving.held:

@@ -320,7 +320,7 @@ def test_closing_unregisters_from_every_broker_that_had_a_heartbeat() -> None:
     producer = started(cluster)
     send(cluster, producer, Message("t", b"x"))
     done: list[bool] = []
-    producer.close(lambda: done.append(True))
+    producer.client.tasks.start(producer.close(), lambda _: done.append(True))
     cluster.run()
     assert done == [True]
     assert sorted(cluster.addresses(35)) == sorted(cluster.masters.values())

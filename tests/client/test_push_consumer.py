@@ -376,7 +376,7 @@ def test_closing_waits_for_what_runs_writes_progress_and_unregisters() -> None:
     cluster.append(queue, b"x")
     cluster.run()
     done: list[bool] = []
-    member.core.close(lambda: done.append(True))
+    member.core.client.tasks.start(member.core.close(), lambda _: done.append(True))
     cluster.advance(1_000)
     assert not done
     member.held[0][1](Outcome.SUCCESS)
@@ -392,7 +392,7 @@ def test_closing_does_not_wait_forever() -> None:
     cluster.append(queue, b"x")
     cluster.run()
     done: list[bool] = []
-    member.core.close(lambda: done.append(True), wait_ms=1_000)
+    member.core.client.tasks.start(member.core.close(wait_ms=1_000), lambda _: done.append(True))
     cluster.advance(1_100)
     assert done == [True]
     assert stored(cluster, queue) in (None, 0)
@@ -614,7 +614,7 @@ def test_whatever_members_do_every_message_is_consumed(steps: list[str], seed: i
                 members.append(Member(cluster, f"c{number}", decide=None).start())
             case "leave" if members and not cluster.refused:
                 member = members.pop()
-                member.core.close(lambda: None, wait_ms=10)
+                member.core.client.tasks.start(member.core.close(wait_ms=10), lambda _: None)
             case "crash" if members:
                 member = members.pop()
                 member.core.client.close()

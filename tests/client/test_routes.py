@@ -40,7 +40,7 @@ def test_questions_for_the_same_topic_are_asked_once() -> None:
     client = cluster.client()
     results = Results()
     for _ in range(5):
-        client.routes.fetch("t", results.append)
+        client.tasks.start(client.routes.fetch("t"), results.append)
     cluster.run()
     assert len(results) == 5
     assert len(cluster.requests(105)) == 1
@@ -51,13 +51,13 @@ def test_a_known_route_outlives_a_name_server_that_forgot_it() -> None:
     cluster.create_topic("t")
     client = cluster.client()
     results = Results()
-    client.routes.fetch("t", results.append)
+    client.tasks.start(client.routes.fetch("t"), results.append)
     cluster.run()
     cluster.topics.clear()
-    client.routes.fetch("t", results.append)
+    client.tasks.start(client.routes.fetch("t"), results.append)
     cluster.run()
     assert isinstance(results[1], TopicRoute)
-    client.routes.fetch("unknown", results.append)
+    client.tasks.start(client.routes.fetch("unknown"), results.append)
     cluster.run()
     assert isinstance(results[2], NoRoute)
 
@@ -66,7 +66,8 @@ def test_a_route_that_cannot_be_read_is_an_error_and_not_a_crash() -> None:
     cluster = FakeCluster("a")
     cluster.overrides[105] = lambda _, command: command.reply(body=b'{"queueDatas":7}')
     results = Results()
-    cluster.client().routes.fetch("t", results.append)
+    client = cluster.client()
+    client.tasks.start(client.routes.fetch("t"), results.append)
     cluster.run()
     assert isinstance(results.only, NoRoute)
     assert "cannot be read" in str(results.only)
@@ -76,7 +77,7 @@ def test_routes_that_nobody_uses_are_forgotten_at_the_next_poll() -> None:
     cluster = FakeCluster("a")
     cluster.create_topic("t")
     client = cluster.client()
-    client.routes.fetch("t", lambda _: None)
+    client.tasks.start(client.routes.fetch("t"), lambda _: None)
     cluster.run()
     assert client.routes.master("a") == "a:10911"
     cluster.advance(30_000, 100)

@@ -184,7 +184,7 @@ def test_after_closing_checks_are_passed_over() -> None:
     bank.send(Message("t", b"x"))
     [half] = cluster.half
     cluster.ask("c1", check(half))
-    bank.core.close(lambda: None)
+    bank.core.client.tasks.start(bank.core.close(), lambda _: None)
     told = len(cluster.requests(37))
     bank.checks[0][1](COMMIT, "")
     cluster.ask("c1", check(half))

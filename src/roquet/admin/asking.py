@@ -11,6 +11,8 @@ from typing import Any, Self, TypeVar
 
 from roquet.client.core.failures import rejected
 from roquet.client.core.name_servers import NameServers, parse_name_servers
+from roquet.client.core.tasks import Tasks
+from roquet.client.running import finished
 from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import MessageQueue
 from roquet.net.caller import AsyncCaller
@@ -130,13 +132,8 @@ class Asking:
         """Ask the name servers: the next one when one does not answer."""
         if self._name_servers is None:
             raise ClientError("this Admin is not open; use it in `async with Admin(...) as admin:`")
-        answered: asyncio.Future[tuple[str, Command | RoquetError]] = asyncio.get_running_loop().create_future()
-        self._name_servers.ask(
-            lambda: call.request(header, language="PYTHON"),
-            self.timeout_ms,
-            lambda address, result: settle(answered, (address, result)),
-        )
-        address, result = await answered
+        asked = self._name_servers.ask(lambda: call.request(header, language="PYTHON"), self.timeout_ms)
+        address, result = await finished(Tasks(), asked)
         return call.answer(checked(result, address, accept))
 
     async def call(

@@ -19,7 +19,6 @@ from typing import Self
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
-from roquet.client.core.routes import TopicRoute
 from roquet.client.member import Member
 from roquet.client.push_consumer import CONSUME_FROM, SETTLE_S, strategy_of
 from roquet.errors import ClientError, RoquetError
@@ -99,7 +98,7 @@ class LitePullConsumer(Member[LitePullCore]):
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Every queue of the topic that can be read: what assign takes."""
         client, namespace = self._client(), self.namespace
-        route: TopicRoute = await self._wait(lambda done: client.routes.fetch(namespace.wrap(topic), done))
+        route = await self._wait(client.routes.fetch(namespace.wrap(topic)))
         return [namespace.unwrap_queue(queue) for queue in route.read_queues]
 
     @property
@@ -133,9 +132,7 @@ class LitePullConsumer(Member[LitePullCore]):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """After an error what the last poll returned is not finished: it comes again."""
         if error is not None and self._core is not None:
-            gone = asyncio.Event()
-            self._core.close(gone.set, finish=False)
-            await gone.wait()
+            await self._wait(self._core.close(finish=False))
         await self.close()
 
     # -- messages
@@ -175,12 +172,12 @@ class LitePullConsumer(Member[LitePullCore]):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Everything that poll returned is finished; or, of these queues, everything before these offsets."""
         core = self._part()
-        _: bool = await self._wait(lambda done: core.commit(lambda error: done(True if error is None else error), offsets))
+        await self._wait(core.commit(offsets))
 
     async def committed(self, queue: MessageQueue) -> int:
         """How far the group has come, as the broker knows it; -1 when it never was there."""
         core = self._part()
-        return await self._wait(lambda done: core.committed(queue, done))
+        return await self._wait(core.committed(queue))
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the next message that poll returns from this queue."""
@@ -189,18 +186,18 @@ class LitePullConsumer(Member[LitePullCore]):
     async def seek(self, queue: MessageQueue, offset: int) -> int:
         """poll goes on from this offset, which is returned. Raises ClientError for one outside the queue."""
         core = self._part()
-        return await self._wait(lambda done: core.seek(queue, offset, done))
+        return await self._wait(core.seek(queue, offset))
 
     async def seek_to_begin(self, queue: MessageQueue) -> int:
         core = self._part()
-        return await self._wait(lambda done: core.seek_to_begin(queue, done))
+        return await self._wait(core.seek_to_begin(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> int:
         core = self._part()
-        return await self._wait(lambda done: core.seek_to_end(queue, done))
+        return await self._wait(core.seek_to_end(queue))
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of what was stored at about this time: for seek."""
         core = self._part()
         real = self.namespace.wrap_queue(queue)
-        return await self._wait(lambda done: core.calls.search_offset(real, timestamp_ms, done))
+        return await self._wait(core.calls.search_offset(real, timestamp_ms))

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.instance import ClientCore
 from roquet.client.core.name_servers import parse_name_servers
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
+from roquet.client.core.tasks import Wait, Work
+from roquet.client.running import finished, until
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import NotStarted, RoquetError
 from roquet.message import ReceivedMessage
@@ -23,7 +25,7 @@ class Core(Protocol):
 
     def start(self) -> None: ...
 
-    def close(self, done: Finished) -> None: ...
+    async def close(self) -> None: ...
 
 
 C = TypeVar("C", bound=Core)
@@ -59,9 +61,7 @@ class Member(Generic[C]):
             return
         try:
             await self._closing(core)
-            gone = asyncio.Event()
-            core.close(gone.set)
-            await gone.wait()
+            await finished(shared.core.tasks, core.close())
         finally:
             await shared.leave()
 
@@ -92,20 +92,15 @@ class Member(Generic[C]):
         assert self._core is not None
         return self._core
 
-    async def _wait(self, ask: Callable[[Callable[[T | RoquetError], None]], None]) -> T:
-        """Run a callback-style call of the core and await what it gives."""
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    async def _wait(self, work: Work[T]) -> T:
+        """Run a coroutine of the core and await what it gives."""
+        return await finished(self._client().tasks, work)
 
-        def done(result: T | RoquetError) -> None:
-            if answer.done():
-                return  # whoever waited was cancelled
-            if isinstance(result, RoquetError):
-                answer.set_exception(result)
-            else:
-                answer.set_result(result)
-
-        ask(done)
-        return await answer
+    async def _called(self, ask: Callable[[Callable[[T | RoquetError], None]], None]) -> T:
+        """The same for what takes a callback."""
+        answer: Wait[T] = Wait()
+        ask(answer.end)
+        return await self._wait(until(answer))
 
     # -- what any client may ask
 
@@ -114,9 +109,7 @@ class Member(Generic[C]):
     ) -> list[ReceivedMessage]:
         """Messages with this key, stored between the two times, oldest first."""
         queries, topic = Queries(self._client()), self.namespace.wrap(topic)
-        found: list[ReceivedMessage] = await self._wait(
-            lambda done: queries.query_message(topic, key, done, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms)
-        )
+        found = await self._wait(queries.query_message(topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms))
         return [self._shown(message) for message in found]
 
     def _shown(self, message: ReceivedMessage) -> ReceivedMessage:
@@ -127,9 +120,9 @@ class Member(Generic[C]):
         """One message by the broker's id (offset_message_id), or by the producer's (message_id) when the topic is given too."""
         queries = Queries(self._client())
         real = None if topic is None else self.namespace.wrap(topic)
-        return self._shown(await self._wait(lambda done: queries.view_message(message_id, done, topic=real)))
+        return self._shown(await self._wait(queries.view_message(message_id, topic=real)))
 
     async def create_topic(self, topic: str, queues: int = 4, *, cluster: str | None = None, perm: int = 6) -> list[str]:
         """Create the topic on every master (of the cluster), or change its queues there. The names of the brokers."""
         queries, topic = Queries(self._client()), self.namespace.wrap(topic)
-        return await self._wait(lambda done: queries.create_topic(topic, done, queues=queues, cluster=cluster, perm=perm))
+        return await self._wait(queries.create_topic(topic, queues=queues, cluster=cluster, perm=perm))

@@ -35,44 +35,44 @@ class PullConsumer(Member[PullConsumerCore]):
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         core = self._part()
-        return await self._wait(lambda done: core.fetch_queues(topic, done))
+        return await self._wait(core.fetch_queues(topic))
 
     async def pull(self, queue: MessageQueue, offset: int, count_max: int = PULL_COUNT_MAX, *, tags: str = "*") -> PullResult:
         """What is there now, from `offset` on. Go on from the result's next_offset, whatever its status."""
         core = self._part()
-        return await self._wait(lambda done: core.pull(queue, offset, done, count_max=count_max, tags=tags))
+        return await self._wait(core.pull(queue, offset, count_max=count_max, tags=tags))
 
     async def pull_blocking(
         self, queue: MessageQueue, offset: int, count_max: int = PULL_COUNT_MAX, *, tags: str = "*", block_ms: int = BLOCK_MS
     ) -> PullResult:
         """The same, but wait at the broker when there is nothing yet."""
         core = self._part()
-        return await self._wait(lambda done: core.pull(queue, offset, done, count_max=count_max, tags=tags, block_ms=block_ms))
+        return await self._wait(core.pull(queue, offset, count_max=count_max, tags=tags, block_ms=block_ms))
 
     async def fetch_offset(self, queue: MessageQueue) -> int:
         """How far the group has come; -1 when it has no progress in this queue."""
         core = self._part()
-        return await self._wait(lambda done: core.fetch_offset(queue, done))
+        return await self._wait(core.fetch_offset(queue))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """The group is done with everything before `offset`."""
         core = self._part()
-        _: int = await self._wait(lambda done: core.commit(queue, offset, done))
+        await self._wait(core.commit(queue, offset))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         core = self._part()
-        return await self._wait(lambda done: core.min_offset(queue, done))
+        return await self._wait(core.min_offset(queue))
 
     async def max_offset(self, queue: MessageQueue) -> int:
         core = self._part()
-        return await self._wait(lambda done: core.max_offset(queue, done))
+        return await self._wait(core.max_offset(queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of what was stored at about this time."""
         core = self._part()
-        return await self._wait(lambda done: core.search_offset(queue, timestamp_ms, done))
+        return await self._wait(core.search_offset(queue, timestamp_ms))
 
     async def earliest_time(self, queue: MessageQueue) -> int:
         """Store time in ms of the first message that still exists."""
         core = self._part()
-        return await self._wait(lambda done: core.earliest_time(queue, done))
+        return await self._wait(core.earliest_time(queue))

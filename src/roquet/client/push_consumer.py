@@ -29,6 +29,7 @@ from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
 from roquet.client.functions import Functions
 from roquet.client.member import Member
 from roquet.client.offset_file import DiskOffsetFile
+from roquet.client.running import finished
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.routing.assign import STRATEGIES, Strategy
@@ -195,9 +196,7 @@ class PushConsumer(Member[PushConsumerCore]):
         return self
 
     async def _closing(self, core: PushConsumerCore) -> None:
-        done = asyncio.Event()
-        core.close(done.set, wait_ms=self.close_wait_ms)
-        await done.wait()
+        await finished(core.client.tasks, core.close(wait_ms=self.close_wait_ms))
         self._calls.close()
 
     async def close(self) -> None:
@@ -225,7 +224,7 @@ class PushConsumer(Member[PushConsumerCore]):
         """Answer a message that was sent with producer.request(). Raises InvalidMessage when it asks for no reply."""
         producer = inner_producer(self._client())
         answer = reply_message(message, body, properties=properties)
-        return await self._wait(lambda done: producer.send(answer, done))
+        return await self._called(lambda done: producer.send(answer, done))
 
     # -- consuming
 

@@ -31,7 +31,7 @@ class Reader:
 
     def _look(self) -> None:
         for topic in TOPICS:
-            self.consumer.fetch_queues(topic, self._found)
+            self.consumer.client.tasks.start(self.consumer.fetch_queues(topic), self._found)
         self.simulation.after(2 * SECOND, self.node.while_up(self._look))
 
     def _found(self, queues: list[MessageQueue] | RoquetError) -> None:
@@ -56,7 +56,7 @@ class Reader:
                 self.checker.consume(READERS, message)
             self._again(queue, result.next_offset, 10_000 if result.next_offset > offset else 100_000)
 
-        self.consumer.pull(queue, offset, done, block_ms=4_000)
+        self.consumer.client.tasks.start(self.consumer.pull(queue, offset, block_ms=4_000), done)
 
     def _again(self, queue: MessageQueue, offset: int, delay_us: int) -> None:
         self.simulation.after(delay_us, self.node.while_up(lambda: self._read(queue, offset)))

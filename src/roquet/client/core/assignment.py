@@ -7,24 +7,28 @@ learned, or the broker does not list us yet, we keep what we have: giving it up 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.instance import ClientCore
 from roquet.client.core.routes import TopicRoute
 from roquet.errors import Rejected, RoquetError
 from roquet.message import MessageQueue
 from roquet.routing.assign import Strategy
 from roquet.wire.calls.members import ConsumerList, GroupHeader
 from roquet.wire.codes import RequestCode
-from roquet.wire.command import Command
 from roquet.wire.headers import encode
 
 log = logging.getLogger(__name__)
 
 RETRY_MS = 1_000
 
-Planned = Callable[[set[MessageQueue] | None], None]
-"""The queues to read from now on; None: unknown, keep what there is."""
+
+class NotListed(RoquetError):
+    """The broker does not know us as a member of the group yet."""
+
+
+class NotReached(RoquetError):
+    """The members could not be asked for."""
 
 
 def diff(held: Collection[MessageQueue], wanted: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
@@ -39,42 +43,31 @@ class Assignment:
         self.strategy = strategy
         self.broadcasting = broadcasting
 
-    def plan(self, topic: str, done: Planned, *, unlisted: Finished, unreachable: Finished) -> None:
-        """Before `done(None)`, `unlisted` is called when the broker does not know us as a member yet, `unreachable` when it
-        could not be asked."""
+    async def plan(self, topic: str) -> set[MessageQueue] | None:
+        """The queues to read from now on; None: unknown, keep what there is. Raises NotListed, or NotReached."""
         route = self.client.routes.get(topic)
         if route is None:
-            done(None)
-            return
+            return None
         queues = list(route.read_queues)
         if self.broadcasting:
-            done(set(queues))
-            return
+            return set(queues)
         address = self._somebody(route)
         if address is None:
-            done(None)
-            return
-
-        def answered(result: Command | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                log.info("! members of group %s are not known: %s", self.group, result)
-                (unlisted if isinstance(result, Rejected) else unreachable)()  # code 1: "no consumer for this group"
-                done(None)
-                return
-            try:
-                members = ConsumerList.decode(result.body).consumer_id_list
-                mine = self.strategy(self.group, self.client.client_id, queues, members)
-            except Exception as error:  # an answer that cannot be read, or a strategy of the user's
-                log.error("! group %s cannot share the queues of %s: %s", self.group, topic, error)
-                done(None)
-                return
-            if self.client.client_id not in members:
-                unlisted()
-                done(None)
-                return
-            done(set(mine))
-
-        self.client.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, encode(GroupHeader(consumer_group=self.group)), answered)
+            return None
+        try:
+            answer = await self.client.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, encode(GroupHeader(consumer_group=self.group)))
+        except RoquetError as error:
+            log.info("! members of group %s are not known: %s", self.group, error)
+            raise (NotListed if isinstance(error, Rejected) else NotReached)(str(error)) from None  # code 1: "no consumer for this group"
+        try:
+            members = ConsumerList.decode(answer.body).consumer_id_list
+            mine = self.strategy(self.group, self.client.client_id, queues, members)
+        except Exception as error:  # an answer that cannot be read, or a strategy of the user's
+            log.error("! group %s cannot share the queues of %s: %s", self.group, topic, error)
+            return None
+        if self.client.client_id not in members:
+            raise NotListed(f"{address} does not know this client as a member of group {self.group!r} yet")
+        return set(mine)
 
     def _somebody(self, route: TopicRoute) -> str | None:
         """A broker of the topic, at random: every one knows all members, since heartbeats go to all."""

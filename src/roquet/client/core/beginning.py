@@ -9,8 +9,7 @@ timestamp     what was stored at that time      the end
 from __future__ import annotations
 
 from roquet.client.core.offsets import Offsets
-from roquet.client.core.queue_calls import NO_OFFSET, GotNumber, QueueCalls
-from roquet.errors import RoquetError
+from roquet.client.core.queue_calls import NO_OFFSET, QueueCalls
 from roquet.message import MessageQueue
 from roquet.wire.calls.members import ConsumeFromWhere
 from roquet.wire.names import is_retry_topic
@@ -21,21 +20,15 @@ FROM_TIMESTAMP = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
 HALF_AN_HOUR_MS = 30 * 60_000
 
 
-def where_to_begin(
-    calls: QueueCalls, offsets: Offsets, queue: MessageQueue, consume_from: ConsumeFromWhere, timestamp_ms: int, done: GotNumber
-) -> None:
+async def where_to_begin(
+    calls: QueueCalls, offsets: Offsets, queue: MessageQueue, consume_from: ConsumeFromWhere, timestamp_ms: int
+) -> int:
+    stored = await offsets.load(queue)
+    if stored != NO_OFFSET:
+        return stored
     retry = is_retry_topic(queue.topic)
-
-    def loaded(result: int | RoquetError) -> None:
-        if isinstance(result, RoquetError) or result != NO_OFFSET:
-            done(result)
-        elif consume_from is FROM_TIMESTAMP and not retry:
-            calls.search_offset(queue, timestamp_ms, done)
-        elif consume_from is FROM_TIMESTAMP or (consume_from is not FROM_FIRST and not retry):
-            calls.max_offset(queue, done)
-        elif retry:
-            done(0)
-        else:
-            calls.min_offset(queue, lambda first: done(max(first, 0) if isinstance(first, int) else first))
-
-    offsets.load(queue, loaded)
+    if consume_from is FROM_TIMESTAMP and not retry:
+        return await calls.search_offset(queue, timestamp_ms)
+    if consume_from is FROM_TIMESTAMP or (consume_from is not FROM_FIRST and not retry):
+        return await calls.max_offset(queue)
+    return 0 if retry else max(await calls.min_offset(queue), 0)

@@ -20,6 +20,7 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.offsets import Offsets
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL, SendingBack, restore_topic
+from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import RETRY_LATER, Judged, Listener, Outcome, RetryLater, Verdict
 from roquet.errors import RoquetError
 from roquet.message import ReceivedMessage
@@ -43,12 +44,13 @@ class Consumption(Protocol):
     """Calls of the listener under way."""
     failures: dict[str, int]
     """Failed messages by topic."""
-    on_idle: Callable[[], None] | None
+    idle: Wait[bool]
+    """Ends with True after stop(), when the last of them is over."""
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None: ...
 
     def stop(self) -> None:
-        """Start nothing more. What runs may finish; `on_idle` says when."""
+        """Start nothing more. What runs may finish; `idle` says when."""
         ...
 
 
@@ -90,7 +92,7 @@ class Consuming:
         self.timeout_ms = timeout_ms
         self.running = 0
         self.failures: dict[str, int] = {}
-        self.on_idle: Callable[[], None] | None = None
+        self.idle: Wait[bool] = Wait()
         self._waiting: deque[tuple[ProcessQueue, list[ReceivedMessage]]] = deque()
         self._calls: dict[_Call, None] = {}  # a set that keeps its order
         self._watching = False
@@ -163,9 +165,8 @@ class Consuming:
             judge(Outcome.RETRY_LATER)
 
     def _idle(self) -> None:
-        if self._stopped and self.running == 0 and self.on_idle is not None:
-            told, self.on_idle = self.on_idle, None
-            told()
+        if self._stopped and self.running == 0:
+            self.idle.end(True)
 
     def _finish(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         if not messages:
@@ -207,7 +208,7 @@ class Consuming:
             over()
 
         for message in messages:
-            self.sending_back.send_back(message, level, partial(given, message))
+            self.client.tasks.start(self.sending_back.send_back(message, level), partial(given, message))
 
     def _again(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         messages.sort(key=lambda message: message.queue_offset)

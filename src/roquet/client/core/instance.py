@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from roquet.client.core.failures import GroupTaken, rejected
 from roquet.client.core.name_servers import NameServers
 from roquet.client.core.replies import Replies
 from roquet.client.core.routes import Routes, TopicRoute
+from roquet.client.core.tasks import Tasks, Wait, call
 from roquet.client.core.timers import Timer, Timers
 from roquet.errors import RoquetError
 from roquet.message import Property, ReceivedMessage
@@ -42,6 +44,8 @@ REBALANCE_MS = 20_000
 CALL_TIMEOUT_MS = 3_000
 REFRESH_AGAIN_MS = 1_000
 """Remedies (a fresh route, a heartbeat out of turn) are not tried more often than this."""
+
+T = TypeVar("T")
 
 Reply = Callable[[Command], None]
 Finished = Callable[[], None]
@@ -98,8 +102,9 @@ class ClientCore:
         self.clock = clock
         self.random = random
         self.timers = Timers()
+        self.tasks = Tasks()
         self.name_servers = NameServers(name_servers, caller, random)
-        self.routes = Routes(self.name_servers, self.command)
+        self.routes = Routes(self.name_servers, self.command, self.tasks)
         self.routes.on_change = self._route_changed
         self.ids = UniqueIds(ip, pid, random.getrandbits(32))
         self.producers: dict[str, ProducerPart] = {}
@@ -111,10 +116,10 @@ class ClientCore:
         self._greeted: set[str] = set()  # addresses that had a heartbeat since the set of groups last changed
         self._refreshed_ms: dict[str, int] = {}
         self._heartbeat_ms = -REFRESH_AGAIN_MS  # when heartbeat_soon last sent
-        self._every(ROUTE_POLL_MS, self.poll_routes)
-        self._every(HEARTBEAT_MS, self.heartbeat_all)
-        self._every(PERSIST_MS, self.persist_all)
-        self._every(REBALANCE_MS, self.rebalance_all)
+        self.tasks.start(self._every(ROUTE_POLL_MS, self.poll_routes))
+        self.tasks.start(self._every(HEARTBEAT_MS, self.heartbeat_now))
+        self.tasks.start(self._every(PERSIST_MS, self.persist_all))
+        self.tasks.start(self._every(REBALANCE_MS, self.rebalance_all))
 
     # -- time
 
@@ -128,38 +133,45 @@ class ClientCore:
     def after(self, delay_ms: int, work: Callable[[], None]) -> Timer:
         return self.timers.at(self.clock.steady_ms() + delay_ms, work)
 
-    def _every(self, period_ms: int, work: Callable[[], None]) -> None:
-        def again() -> None:
-            if not self.closed:
-                self.after(period_ms, again)
-                work()
+    async def within(self, wait: Wait[T], limit_ms: int, late: T | Exception) -> T:
+        """What the wait gives; when it takes longer than `limit_ms`, it ends with `late`."""
+        timer = self.after(limit_ms, partial(wait.end, late))
+        try:
+            return await wait
+        finally:
+            timer.cancel()
 
-        self.after(period_ms, again)
+    async def sleep(self, delay_ms: int) -> None:
+        await self.within(Wait(), delay_ms, None)
+
+    async def _every(self, period_ms: int, work: Callable[[], None]) -> None:
+        while True:
+            await self.sleep(period_ms)
+            try:
+                work()
+            except Exception:
+                log.exception("! periodic work of client %s failed", self.client_id)
 
     # -- calling
 
     def command(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
         return Command(int(code), fields, body, language=LANGUAGE)
 
-    def call(
+    async def call(
         self,
         address: str,
         code: int,
-        fields: dict[str, str] | None,
-        done: Callable[[Command | RoquetError], None],
+        fields: dict[str, str] | None = None,
         *,
         body: bytes = b"",
         timeout_ms: int = CALL_TIMEOUT_MS,
         accept: Sequence[int] = (0,),
-    ) -> None:
-        """Call, and turn an answer with a code that is not in `accept` into Rejected."""
-
-        def answered(result: Command | RoquetError) -> None:
-            if isinstance(result, Command) and result.code not in accept:
-                result = rejected(result, address)
-            done(result)
-
-        self.caller.call(address, self.command(code, fields, body), timeout_ms, answered)
+    ) -> Command:
+        """The answer. Raises ConnectFailed, CallTimeout, or Rejected for a code that is not in `accept`."""
+        answer = await call(self.caller, address, self.command(code, fields, body), timeout_ms)
+        if answer.code not in accept:
+            raise rejected(answer, address)
+        return answer
 
     # -- who is here
 
@@ -175,40 +187,26 @@ class ClientCore:
         self.consumers[part.group] = part
         self._groups_changed()
 
-    def remove_producer(self, part: ProducerPart, done: Finished) -> None:
+    async def remove_producer(self, part: ProducerPart) -> None:
         if self.producers.get(part.group) is part:
             del self.producers[part.group]
-            self._unregister({"producerGroup": part.group}, done)
-        else:
-            done()
+            await self._unregister({"producerGroup": part.group})
 
-    def remove_consumer(self, part: ConsumerPart, done: Finished) -> None:
+    async def remove_consumer(self, part: ConsumerPart) -> None:
         if self.consumers.get(part.group) is part:
             del self.consumers[part.group]
-            self._unregister({"consumerGroup": part.group}, done)
-        else:
-            done()
+            await self._unregister({"consumerGroup": part.group})
 
-    def _unregister(self, fields: dict[str, str], done: Finished) -> None:
-        """Tell every broker we greeted; `done` when all answered or had their three seconds."""
+    async def _unregister(self, fields: dict[str, str]) -> None:
+        """Tell every broker we greeted, and wait until all answered or had their three seconds."""
+        fields = {"clientID": self.client_id, **fields}
         greeted = sorted(self._greeted.intersection(self.routes.addresses()))
-        left = len(greeted)
-        if not left:
-            done()
-            return
-
-        def answered(_: Command | RoquetError) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                done()
-
-        for address in greeted:
-            self.call(address, RequestCode.UNREGISTER_CLIENT, {"clientID": self.client_id, **fields}, answered)
+        await self.tasks.each(self.call(address, RequestCode.UNREGISTER_CLIENT, fields) for address in greeted)
 
     def close(self) -> None:
-        """No more timers. Remove producers and consumers first; the shell closes the Caller."""
+        """No more timers and tasks. Remove producers and consumers first; the shell closes the Caller."""
         self.closed = True
+        self.tasks.close()
         self.timers.clear()
 
     # -- routes
@@ -235,7 +233,7 @@ class ClientCore:
     def _route_changed(self, route: TopicRoute) -> None:
         for address in self._audience():
             if address not in self._greeted:
-                self.heartbeat(address)
+                self.tasks.start(self._heartbeat(address))
         for consumer in list(self.consumers.values()):
             consumer.route_changed(route)
 
@@ -243,7 +241,7 @@ class ClientCore:
 
     def _groups_changed(self) -> None:
         self._greeted.clear()
-        self.heartbeat_all()
+        self.heartbeat_now()
 
     def _audience(self) -> list[str]:
         """A client that only sends needs no slave."""
@@ -256,48 +254,31 @@ class ClientCore:
             consumer_data_set=[consumer.heartbeat() for consumer in self.consumers.values()],
         )
 
-    def heartbeat_all(self, done: Finished | None = None) -> None:
-        """`done` when every broker answered, or failed to."""
-        audience = self._audience()
-        left = len(audience)
-        if not left:
-            if done is not None:
-                done()
-            return
+    async def heartbeat_all(self) -> None:
+        """Returns when every broker answered, or failed to."""
+        await self.tasks.each(self._heartbeat(address) for address in self._audience())
 
-        def finished() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and done is not None:
-                done()
-
-        for address in audience:
-            self.heartbeat(address, finished)
+    def heartbeat_now(self) -> None:
+        self.tasks.start(self.heartbeat_all())
 
     def heartbeat_soon(self) -> None:
         """A broker does not know us: tell all, now, but at most once a second however many queues notice."""
         now = self.clock.steady_ms()
         if now - self._heartbeat_ms >= REFRESH_AGAIN_MS:
             self._heartbeat_ms = now
-            self.heartbeat_all()
+            self.heartbeat_now()
 
-    def heartbeat(self, address: str, done: Finished | None = None) -> None:
+    async def _heartbeat(self, address: str) -> None:
         if not self.producers and not self.consumers:
-            if done is not None:
-                done()
             return
         self._greeted.add(address)
-
-        def answered(result: Command | RoquetError) -> None:
-            if isinstance(result, Command):
-                self.broker_versions[address] = result.version
-            else:
-                self._greeted.discard(address)
-                log.info("! heartbeat to %s: %s", address, result)
-            if done is not None:
-                done()
-
-        self.call(address, RequestCode.HEART_BEAT, None, answered, body=self.heartbeat_body().encode())
+        try:
+            answer = await self.call(address, RequestCode.HEART_BEAT, body=self.heartbeat_body().encode())
+        except RoquetError as error:
+            self._greeted.discard(address)
+            log.info("! heartbeat to %s: %s", address, error)
+        else:
+            self.broker_versions[address] = answer.version
 
     # -- consumers' rhythm
 

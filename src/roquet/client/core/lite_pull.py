@@ -25,7 +25,7 @@ from roquet.client.core.offsets import RemoteOffsets
 from roquet.client.core.process_queue import COUNT_MAX, SIZE_MAX
 from roquet.client.core.producer import valid
 from roquet.client.core.pulling import HASTY_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, Puller, PullResult, PullStatus, wait_after
-from roquet.client.core.queue_calls import GotNumber, QueueCalls
+from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.routes import TopicRoute
 from roquet.client.core.send_back import restore_topic
 from roquet.client.core.share import Share
@@ -47,7 +47,6 @@ BLOCK_MS = 20_000
 POLL_MS = 5_000
 
 Polled = Callable[[list[ReceivedMessage] | RoquetError], None]
-Committed = Callable[[RoquetError | None], None]
 
 
 @dataclass
@@ -160,7 +159,7 @@ class LitePullCore:
 
     def _take_assigned(self) -> None:
         for queue in sorted((self._assigned or set()) - self.readings.keys()):
-            self.prepare(queue, partial(self._prepared, queue))
+            self.client.tasks.start(self.prepare(queue), partial(self._prepared, queue))
 
     def _prepared(self, queue: MessageQueue, result: int | RoquetError) -> None:
         if not self.started or queue not in (self._assigned or ()) or queue in self.readings:
@@ -194,10 +193,9 @@ class LitePullCore:
         if told is not None:
             told()
 
-    def close(self, done: Finished, *, finish: bool = True) -> None:
+    async def close(self, *, finish: bool = True) -> None:
         """`finish`: what the last poll returned counts as done. Only with auto commit anything is committed here."""
         if not self.started:
-            done()
             return
         if self.settings.auto_commit:
             self._note(finish)
@@ -208,7 +206,8 @@ class LitePullCore:
         for poll in self._polls:
             self._answer(poll, NotStarted(f"consumer {self.group!r} was closed"))
         self._polls.clear()
-        self.offsets.persist_surely(lambda: self.client.remove_consumer(self, done))
+        await self.offsets.persist_surely()
+        await self.client.remove_consumer(self)
 
     def topics(self) -> Collection[str]:
         return self.subscriptions.keys()
@@ -246,10 +245,10 @@ class LitePullCore:
     def held(self) -> Collection[MessageQueue]:
         return self.readings.keys()
 
-    def prepare(self, queue: MessageQueue, done: GotNumber) -> None:
+    async def prepare(self, queue: MessageQueue) -> int:
         settings = self.settings
         timestamp = self.started_ms - HALF_AN_HOUR_MS if settings.consume_timestamp_ms is None else settings.consume_timestamp_ms
-        where_to_begin(self.calls, self.offsets, queue, settings.consume_from, timestamp, done)
+        return await where_to_begin(self.calls, self.offsets, queue, settings.consume_from, timestamp)
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
         reading = self.readings[queue] = _Reading(queue, offset)
@@ -279,16 +278,16 @@ class LitePullCore:
             return
         now = self.client.clock.steady_ms()
         subscription = self.subscriptions.get(reading.queue.topic)
-        self._puller.pull(
+        pull = self._puller.pull(
             reading.queue,
             reading.offset,
             settings.pull_batch_size,
-            lambda result: self._pulled(reading, now, result),
             subscription="*" if subscription is None else subscription.sub_string,
             suspend_ms=settings.block_ms,
             timeout_ms=max(SUSPENDED_TIMEOUT_MS, settings.block_ms + 10_000),
             lite=True,
         )
+        self.client.tasks.start(pull, lambda result: self._pulled(reading, now, result))
 
     def _pull_later(self, reading: _Reading, delay_ms: int) -> None:
         self.client.after(delay_ms, lambda: self._pull(reading))
@@ -403,73 +402,52 @@ class LitePullCore:
             if offset != self.offsets.table.get(reading.queue):
                 self.offsets.update(reading.queue, offset, increase_only=False)
 
-    def commit(self, done: Committed, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Remember the positions of all queues (everything that poll returned is finished), or these offsets."""
         self._check_started()
         if offsets is None:
             wanted = {queue: reading.position for queue, reading in self.readings.items()}
         else:
             wanted = {self.namespace.wrap_queue(queue): offset for queue, offset in offsets.items()}
-        left = len(wanted)
-        failures: list[RoquetError] = []
-        if not left:
-            done(None)
-            return
-
-        def answered(queue: MessageQueue, result: int | RoquetError) -> None:
-            nonlocal left
+        results = await self.client.tasks.each(self._commit(queue, offset) for queue, offset in sorted(wanted.items()))
+        for result in results:
             if isinstance(result, RoquetError):
-                failures.append(result)
-            elif queue in self.readings:
-                self.offsets.written(queue, result)
-            left -= 1
-            if left == 0:
-                done(failures[0] if failures else None)
+                raise result
 
-        for queue, offset in sorted(wanted.items()):
-            self.calls.update_offset(self.group, queue, offset, partial(answered, queue))
+    async def _commit(self, queue: MessageQueue, offset: int) -> None:
+        await self.calls.update_offset(self.group, queue, offset)
+        if queue in self.readings:
+            self.offsets.written(queue, offset)
 
-    def committed(self, queue: MessageQueue, done: GotNumber) -> None:
+    async def committed(self, queue: MessageQueue) -> int:
         """How far the group has come, as its broker knows it; -1 when it never was there."""
-        self.calls.fetch_offset(self.group, self.namespace.wrap_queue(queue), done)
+        return await self.calls.fetch_offset(self.group, self.namespace.wrap_queue(queue))
 
     # -- moving
 
-    def seek(self, queue: MessageQueue, offset: int, done: GotNumber) -> None:
-        """Go on from this offset. `done` gets it, or the error when the queue does not reach there."""
+    async def seek(self, queue: MessageQueue, offset: int) -> int:
+        """Go on from this offset, which is returned. Raises when the queue does not reach there."""
         queue = self._mine(queue).queue
+        low = await self.calls.min_offset(queue)
+        high = await self.calls.max_offset(queue)
+        if not low <= offset <= high:
+            raise ClientError(f"seek to {offset} in {queue}, which reaches from {low} to {high}; choose an offset between")
+        return self._move(queue, offset)
 
-        def got_min(low: int | RoquetError) -> None:
-            if isinstance(low, RoquetError):
-                done(low)
-            else:
-                self.calls.max_offset(queue, partial(got_both, low))
-
-        def got_both(low: int, high: int | RoquetError) -> None:
-            if isinstance(high, RoquetError):
-                done(high)
-            elif not low <= offset <= high:
-                done(ClientError(f"seek to {offset} in {queue}, which reaches from {low} to {high}; choose an offset between"))
-            else:
-                self._move(queue, offset, done)
-
-        self.calls.min_offset(queue, got_min)
-
-    def seek_to_begin(self, queue: MessageQueue, done: GotNumber) -> None:
+    async def seek_to_begin(self, queue: MessageQueue) -> int:
         queue = self._mine(queue).queue
-        self.calls.min_offset(queue, lambda found: done(found) if isinstance(found, RoquetError) else self._move(queue, found, done))
+        return self._move(queue, await self.calls.min_offset(queue))
 
-    def seek_to_end(self, queue: MessageQueue, done: GotNumber) -> None:
+    async def seek_to_end(self, queue: MessageQueue) -> int:
         queue = self._mine(queue).queue
-        self.calls.max_offset(queue, lambda found: done(found) if isinstance(found, RoquetError) else self._move(queue, found, done))
+        return self._move(queue, await self.calls.max_offset(queue))
 
-    def _move(self, queue: MessageQueue, offset: int, done: GotNumber) -> None:
+    def _move(self, queue: MessageQueue, offset: int) -> int:
         reading = self.readings.get(queue)
         if reading is None:
-            done(ClientError(f"{queue} was given to another member meanwhile"))
-            return
+            raise ClientError(f"{queue} was given to another member meanwhile")
         self._restart(reading, offset)
-        done(offset)
+        return offset
 
     def _restart(self, reading: _Reading, offset: int) -> None:
         fresh = self.readings[reading.queue] = _Reading(reading.queue, offset)

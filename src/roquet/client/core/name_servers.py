@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from roquet.client.core.tasks import call
 from roquet.errors import ClientError, ConnectFailed, RoquetError
 from roquet.ports import Caller
 from roquet.wire.command import Command
@@ -45,27 +46,16 @@ class NameServers:
     def current(self) -> str:
         return self.addresses[self._current]
 
-    def ask(self, make: Callable[[], Command], timeout_ms: int, done: Callable[[str, Command | RoquetError], None]) -> None:
-        """`done(address, answer)`, an answer of any code, or ConnectFailed after every name server was tried once."""
+    async def ask(self, make: Callable[[], Command], timeout_ms: int) -> tuple[str, Command]:
+        """(address, answer) with an answer of any code. Raises ConnectFailed after every name server was tried once."""
         reasons: list[str] = []
-
-        def attempt() -> None:
+        while len(reasons) < len(self.addresses):
             place = self._current
             address = self.addresses[place]
-
-            def answered(result: Command | RoquetError) -> None:
-                if isinstance(result, Command):
-                    done(address, result)
-                    return
-                reasons.append(f"{address}: {result}")
-                if self._current == place:  # another question may have moved on already
-                    self._current = (place + 1) % len(self.addresses)
-                if len(reasons) < len(self.addresses):
-                    attempt()
-                else:
-                    text = f"no name server answered ({'; '.join(reasons)}); start one, or mend the namesrv address"
-                    done(address, ConnectFailed(text))
-
-            self._caller.call(address, make(), timeout_ms, answered)
-
-        attempt()
+            try:
+                return address, await call(self._caller, address, make(), timeout_ms)
+            except RoquetError as error:
+                reasons.append(f"{address}: {error}")
+            if self._current == place:  # another question may have moved on already
+                self._current = (place + 1) % len(self.addresses)
+        raise ConnectFailed(f"no name server answered ({'; '.join(reasons)}); start one, or mend the namesrv address")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
-from roquet.client.core.queue_calls import NO_OFFSET, GotNumber, QueueCalls
+from roquet.client.core.queue_calls import NO_OFFSET, QueueCalls
+from roquet.client.core.tasks import ignore
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue
 from roquet.wire.calls.resets import ResetOffsetBody
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class Offsets(Protocol):
     table: dict[MessageQueue, int]
 
-    def load(self, queue: MessageQueue, done: GotNumber) -> None:
+    async def load(self, queue: MessageQueue) -> int:
         """Where the group was; NO_OFFSET (-1) when it never was anywhere."""
         ...
 
@@ -29,7 +29,7 @@ class Offsets(Protocol):
         """Write down what changed since the last time."""
         ...
 
-    def persist_surely(self, done: Callable[[], None]) -> None:
+    async def persist_surely(self) -> None:
         """Write down everything, and wait until it is: for the end."""
         ...
 
@@ -37,7 +37,7 @@ class Offsets(Protocol):
         """The queue is no longer ours: write its progress down and let go of it."""
         ...
 
-    def release_surely(self, queue: MessageQueue, done: Callable[[], None]) -> None:
+    async def release_surely(self, queue: MessageQueue) -> None:
         """The same, and wait until it is written (or cannot be)."""
         ...
 
@@ -60,15 +60,14 @@ class RemoteOffsets:
         self.writable: Callable[[MessageQueue], bool] = lambda queue: True
         """Whether the queue is surely ours now; progress in one that may be somebody else's is kept back."""
         self._calls = calls
+        self._tasks = calls.client.tasks
         self._sent: dict[MessageQueue, int] = {}
 
-    def load(self, queue: MessageQueue, done: GotNumber) -> None:
-        def loaded(result: int | RoquetError) -> None:
-            if isinstance(result, int) and result >= 0:
-                self.table[queue] = self._sent[queue] = result
-            done(result)
-
-        self._calls.fetch_offset(self.group, queue, loaded)
+    async def load(self, queue: MessageQueue) -> int:
+        stored = await self._calls.fetch_offset(self.group, queue)
+        if stored >= 0:
+            self.table[queue] = self._sent[queue] = stored
+        return stored
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
         advance(self.table, queue, offset, increase_only)
@@ -81,44 +80,28 @@ class RemoteOffsets:
             if self.writable(queue):
                 self._send(queue)
 
-    def persist_surely(self, done: Callable[[], None]) -> None:
-        changed = self._changed()
-        left = len(changed)
-        if not left:
-            done()
-            return
-
-        def answered(queue: MessageQueue, result: int | RoquetError) -> None:
-            nonlocal left
-            if isinstance(result, RoquetError):
-                log.warning("! progress of group %s in %s is not written: %s; some messages will come again", self.group, queue, result)
-            left -= 1
-            if left == 0:
-                done()
-
-        for queue in changed:
-            offset = self._sent[queue] = self.table[queue]
-            self._calls.update_offset(self.group, queue, offset, partial(answered, queue))
+    async def persist_surely(self) -> None:
+        changed = {queue: self.table[queue] for queue in self._changed()}
+        self._sent.update(changed)
+        await self._tasks.each(self._write(queue, offset) for queue, offset in changed.items())
 
     def release(self, queue: MessageQueue) -> None:
         if queue in self.table and self.table[queue] != self._sent.get(queue):
             self._send(queue)
         self.forget(queue)
 
-    def release_surely(self, queue: MessageQueue, done: Callable[[], None]) -> None:
+    async def release_surely(self, queue: MessageQueue) -> None:
         offset = self.table.get(queue)
         changed = offset is not None and offset != self._sent.get(queue)
         self.forget(queue)
-        if offset is None or not changed:
-            done()
-            return
+        if offset is not None and changed:
+            await self._write(queue, offset)
 
-        def answered(result: int | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                log.warning("! progress of group %s in %s is not written: %s; some messages will come again", self.group, queue, result)
-            done()
-
-        self._calls.update_offset(self.group, queue, offset, answered)
+    async def _write(self, queue: MessageQueue, offset: int) -> None:
+        try:
+            await self._calls.update_offset(self.group, queue, offset)
+        except RoquetError as error:
+            log.warning("! progress of group %s in %s is not written: %s; some messages will come again", self.group, queue, error)
 
     def written(self, queue: MessageQueue, offset: int) -> None:
         """The broker has it from somebody else of this consumer."""
@@ -133,7 +116,7 @@ class RemoteOffsets:
 
     def _send(self, queue: MessageQueue) -> None:
         self._sent[queue] = self.table[queue]
-        self._calls.update_offset(self.group, queue, self.table[queue])
+        self._tasks.start(self._calls.send_offset(self.group, queue, self.table[queue]), ignore)
 
 
 class OffsetFile(Protocol):
@@ -164,8 +147,8 @@ class LocalOffsets:
                 break
         self._written = dict(self.table)
 
-    def load(self, queue: MessageQueue, done: GotNumber) -> None:
-        done(self.table.get(queue, NO_OFFSET))
+    async def load(self, queue: MessageQueue) -> int:
+        return self.table.get(queue, NO_OFFSET)
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
         advance(self.table, queue, offset, increase_only)
@@ -180,16 +163,14 @@ class LocalOffsets:
         else:
             self._written = dict(self.table)
 
-    def persist_surely(self, done: Callable[[], None]) -> None:
+    async def persist_surely(self) -> None:
         self.persist()
-        done()
 
     def release(self, queue: MessageQueue) -> None:
         self.persist()  # and keep it: the queue may come back
 
-    def release_surely(self, queue: MessageQueue, done: Callable[[], None]) -> None:
+    async def release_surely(self, queue: MessageQueue) -> None:
         self.persist()
-        done()
 
     def forget(self, queue: MessageQueue) -> None:
         pass

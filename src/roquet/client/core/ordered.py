@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from roquet.client.core.instance import ClientCore, Finished
@@ -20,6 +20,7 @@ from roquet.client.core.offsets import Offsets
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.queue_locks import QueueLocks
 from roquet.client.core.send_back import SendingBack
+from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Listener, Outcome, Suspend, Verdict
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
@@ -86,7 +87,7 @@ class OrderedConsuming:
         self.continuous_ms = continuous_ms
         self.running = 0
         self.failures: dict[str, int] = {}
-        self.on_idle: Callable[[], None] | None = None
+        self.idle: Wait[bool] = Wait()
         self._lanes: dict[MessageQueue, _Lane] = {}
         self._ready: deque[_Lane] = deque()
         self._starting = False
@@ -177,7 +178,7 @@ class OrderedConsuming:
             elif not lane.process_queue.dropped:
                 self._rest(lane, LOCK_AGAIN_MS)
 
-        locks.confirm(lane.process_queue.queue, confirmed)
+        self.client.tasks.start(locks.confirm(lane.process_queue.queue), confirmed)
 
     def _run(self, lane: _Lane, messages: list[ReceivedMessage]) -> None:
         process_queue = lane.process_queue
@@ -258,7 +259,7 @@ class OrderedConsuming:
             self._once_more(lane, process_queue, again, wait)
 
         for message in worn:
-            self.sending_back.send_anew(message, message.reconsume_times, partial(sent, message))
+            self.client.tasks.start(self.sending_back.send_anew(message, message.reconsume_times), partial(sent, message))
 
     def _once_more(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait: int | None) -> None:
         for message in messages:
@@ -285,6 +286,5 @@ class OrderedConsuming:
         self._idle()
 
     def _idle(self) -> None:
-        if self._stopped and self.running == 0 and self.on_idle is not None:
-            told, self.on_idle = self.on_idle, None
-            told()
+        if self._stopped and self.running == 0:
+            self.idle.end(True)

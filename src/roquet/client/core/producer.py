@@ -15,12 +15,13 @@ from functools import partial
 
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
 from roquet.client.core.failures import RETRIED, BadAnswer, BatchFailed, SendTimedOut, rejected
-from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.receipt import STATUSES, SendReceipt, SendStatus
 from roquet.client.core.replies import REPLY, GotReply
 from roquet.client.core.routes import TopicRoute
 from roquet.client.core.send_command import SendCommand, SendTemplate
+from roquet.client.core.tasks import Wait
 from roquet.errors import CallTimeout, ClientError, InvalidMessage, NoRoute, NotStarted, Refused, RoquetError, SendFailed
 from roquet.message import Message, MessageQueue, Property, ReceivedMessage, encode_properties
 from roquet.routing.choose import Faults, QueueChoice
@@ -99,9 +100,9 @@ class ProducerCore:
         self.client.add_producer(self)
         self.started = True
 
-    def close(self, done: Finished) -> None:
+    async def close(self) -> None:
         self.started = False
-        self.client.remove_producer(self, done)
+        await self.client.remove_producer(self)
 
     def topics(self) -> list[str]:
         return list(self._topics)
@@ -141,6 +142,12 @@ class ProducerCore:
             attempt.start_at(chosen)
 
         self._with_route(message.topic, attempt.fail, go)
+
+    async def sent(self, message: Message, *, timeout_ms: int | None = None) -> SendReceipt:
+        """`send` for a task: the receipt when a broker has stored it. Raises what `send` gives."""
+        receipt: Wait[SendReceipt] = Wait()
+        self.send(message, receipt.end, timeout_ms=timeout_ms)
+        return await receipt
 
     def send_oneway(
         self,
@@ -254,7 +261,7 @@ class ProducerCore:
             if topic in self._requested:
                 greeted()
             else:
-                self.client.heartbeat_all(greeted)
+                self.client.tasks.start(self.client.heartbeat_all(), lambda _: greeted())
 
         self._with_route(topic, fail, go)
 
@@ -279,7 +286,8 @@ class ProducerCore:
             except RoquetError as error:
                 done(error)
                 return
-            self.client.call(address, RequestCode.RECALL_MESSAGE, fields, answered, timeout_ms=self.settings.send_timeout_ms)
+            call = self.client.call(address, RequestCode.RECALL_MESSAGE, fields, timeout_ms=self.settings.send_timeout_ms)
+            self.client.tasks.start(call, answered)
 
         self._with_route(queue.topic, done, go)
 
@@ -395,7 +403,8 @@ class ProducerCore:
                 self._topic(topic)
                 go(result)
 
-        self.client.routes.fetch(topic, fetched, fallback=True, default_queues=self.settings.default_queues)
+        fetch = self.client.routes.fetch(topic, fallback=True, default_queues=self.settings.default_queues)
+        self.client.tasks.start(fetch, fetched)
 
     def _next(self, topic: str, route: TopicRoute, avoid: str | None) -> MessageQueue:
         now = 0 if self.faults is None else self.client.clock.steady_ms()

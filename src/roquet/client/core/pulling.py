@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -55,6 +54,7 @@ STATUSES = {
     int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.NO_MATCHED_MESSAGE,
     int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_ILLEGAL,
 }
+ACCEPTED = tuple(STATUSES)
 
 
 class PullResult(NamedTuple):
@@ -64,9 +64,6 @@ class PullResult(NamedTuple):
     min_offset: int
     max_offset: int
     messages: list[ReceivedMessage]
-
-
-Pulled = Callable[[PullResult | RoquetError], None]
 
 
 class Puller:
@@ -79,12 +76,11 @@ class Puller:
         self.damaged = 0
         """Messages that could not be read and were stepped over."""
 
-    def pull(
+    async def pull(
         self,
         queue: MessageQueue,
         offset: int,
         count_max: int,
-        done: Pulled,
         *,
         subscription: str | None = None,
         sub_version: int = 0,
@@ -92,46 +88,33 @@ class Puller:
         suspend_ms: int = 0,
         timeout_ms: int = PULL_TIMEOUT_MS,
         lite: bool = False,
-    ) -> None:
+    ) -> PullResult:
         """`subscription`: the tag expression to filter by; None: what the group's heartbeat said. `suspend_ms`: how long
         the broker may hold the request when there is nothing. `commit_offset`: the group's progress, sent along."""
-
-        def go(address: str, broker_id: int) -> None:
-            flags = int(PullFlag.LITE_PULL) if lite else 0
-            if suspend_ms:
-                flags |= PullFlag.SUSPEND
-            if subscription is not None:
-                flags |= PullFlag.SUBSCRIPTION
-            if commit_offset is not None and broker_id == 0:  # a slave keeps no progress
-                flags |= PullFlag.COMMIT_OFFSET
-            header = PullHeader(
-                consumer_group=self.group,
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                queue_offset=offset,
-                max_msg_nums=count_max,
-                sys_flag=flags,
-                commit_offset=commit_offset or 0,
-                suspend_timeout_millis=suspend_ms,
-                sub_version=sub_version,
-                subscription=subscription,
-                expression_type="TAG",
-                broker_name=queue.broker_name,
-            )
-
-            def answered(result: Command | RoquetError) -> None:
-                if isinstance(result, Command):
-                    try:
-                        result_or_error: PullResult | RoquetError = self._read(queue, result, address)
-                    except RoquetError as error:
-                        result_or_error = error
-                    done(result_or_error)
-                else:
-                    done(result)
-
-            self.client.call(address, RequestCode.PULL_MESSAGE, encode(header), answered, timeout_ms=timeout_ms, accept=tuple(STATUSES))
-
-        locate(self.client, queue, done, go, broker_id=self.suggested.get(queue, 0))
+        address, broker_id = await locate(self.client, queue, broker_id=self.suggested.get(queue, 0))
+        flags = int(PullFlag.LITE_PULL) if lite else 0
+        if suspend_ms:
+            flags |= PullFlag.SUSPEND
+        if subscription is not None:
+            flags |= PullFlag.SUBSCRIPTION
+        if commit_offset is not None and broker_id == 0:  # a slave keeps no progress
+            flags |= PullFlag.COMMIT_OFFSET
+        header = PullHeader(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=count_max,
+            sys_flag=flags,
+            commit_offset=commit_offset or 0,
+            suspend_timeout_millis=suspend_ms,
+            sub_version=sub_version,
+            subscription=subscription,
+            expression_type="TAG",
+            broker_name=queue.broker_name,
+        )
+        answer = await self.client.call(address, RequestCode.PULL_MESSAGE, encode(header), timeout_ms=timeout_ms, accept=ACCEPTED)
+        return self._read(queue, answer, address)
 
     def _read(self, queue: MessageQueue, answer: Command, address: str) -> PullResult:
         header = read_header(PullResponseHeader, answer, address)

@@ -23,12 +23,13 @@ from roquet.client.core.ordered import SUSPEND_MS as SUSPEND_QUEUE_MS
 from roquet.client.core.process_queue import COUNT_MAX, SIZE_MAX, SPAN_MAX, ProcessQueue
 from roquet.client.core.producer import valid
 from roquet.client.core.pulling import HASTY_MS, SUSPEND_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, Puller, PullResult, PullStatus, wait_after
-from roquet.client.core.queue_calls import GotNumber, QueueCalls
+from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.queue_locks import QueueLocks
 from roquet.client.core.routes import TopicRoute
 from roquet.client.core.running_info import running_info
 from roquet.client.core.send_back import SendingBack, restore_topic
 from roquet.client.core.share import NotYet, Share
+from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Listener, Outcome, Verdict
 from roquet.errors import ClientError, ConnectFailed, NotStarted, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
@@ -157,7 +158,7 @@ class PushConsumerCore:
         self._filters: dict[str, TagFilter] = {}
         self._puller = Puller(client, group)
         self._leaving: dict[MessageQueue, ProcessQueue] = {}  # let go, but a call for it still runs
-        self._on_left: Finished | None = None  # told when that is empty
+        self._left_one: Wait[None] = Wait()  # ends when one of them is through
 
     # -- subscriptions
 
@@ -194,7 +195,7 @@ class PushConsumerCore:
         self.state = "running"
         if self.locks is not None:
             self.locks.start()
-        check_filters(self.client, self.group, list(self.subscriptions.values()), self._checked)
+        self.client.tasks.start(check_filters(self.client, self.group, list(self.subscriptions.values())), self._checked)
 
     def _checked(self, refusal: Rejected | None) -> None:
         if refusal is not None:
@@ -224,49 +225,27 @@ class PushConsumerCore:
     def persist(self) -> None:
         self.offsets.persist()
 
-    def close(self, done: Finished, *, wait_ms: int = CLOSE_WAIT_MS) -> None:
+    async def close(self, *, wait_ms: int = CLOSE_WAIT_MS) -> None:
         """Stop pulling, let what runs finish (for `wait_ms` at most), write progress down, leave the group."""
-        if self.state != "running":
-            self.state = "closing"
-            done()
+        state, self.state = self.state, "closing"
+        if state != "running":
             return
-        self.state = "closing"
         self.share.stop()
-        ended = False
-
-        def idle() -> None:
-            nonlocal ended
-            if ended:
-                return
-            ended = True
-            for process_queue in self.queues.values():
-                process_queue.dropped = True
-            self.offsets.persist_surely(written)
-
-        def written() -> None:
-            if self._leaving:
-                self._on_left = left  # a queue that was let go has its progress on the way to the broker
-            else:
-                left()
-
-        def left() -> None:
-            if self.locks is None:
-                self.client.remove_consumer(self, done)
-                return
-            self.locks.stop()
-            self.locks.unlock(list(self.locks.confirmed), lambda: self.client.remove_consumer(self, done))
-
-        def late() -> None:
-            if not ended:
-                log.warning(
-                    "! group %s closes while %d calls of its listener run; their messages come again", self.group, self.consuming.running
-                )
-                idle()
-
-        self.consuming.on_idle = idle
         self.consuming.stop()
-        if not ended:
-            self.client.after(wait_ms, late)
+        if not await self.client.within(self.consuming.idle, wait_ms, False):
+            log.warning(
+                "! group %s closes while %d calls of its listener run; their messages come again", self.group, self.consuming.running
+            )
+        for process_queue in self.queues.values():
+            process_queue.dropped = True
+        await self.offsets.persist_surely()
+        while self._leaving:  # a queue that was let go has its progress on the way to the broker
+            self._left_one = Wait()
+            await self._left_one
+        if self.locks is not None:
+            self.locks.stop()
+            await self.locks.unlock(list(self.locks.confirmed))
+        await self.client.remove_consumer(self)
 
     # -- taking and letting go
 
@@ -279,29 +258,18 @@ class PushConsumerCore:
     def held(self) -> Collection[MessageQueue]:
         return self.queues.keys()
 
-    def prepare(self, queue: MessageQueue, done: GotNumber) -> None:
-        locks = self.locks
-        if locks is None:
-            self._where_to_begin(queue, done)
-            return
+    async def prepare(self, queue: MessageQueue) -> int:
+        if self.locks is None:
+            return await self._where_to_begin(queue)
         if queue in self._leaving:
-            done(NotYet(f"a call for {queue} still runs"))
-            return
-
-        def locked(result: bool | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                done(result)
-            elif not result:
-                done(NotYet(f"another member holds {queue}"))
-            else:
-                self._where_to_begin(queue, found)  # only now: who held it before has written its progress
-
-        def found(result: int | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                locks.unlock([queue])
-            done(result)
-
-        locks.lock(queue, locked)
+            raise NotYet(f"a call for {queue} still runs")
+        if not await self.locks.lock(queue):
+            raise NotYet(f"another member holds {queue}")
+        try:
+            return await self._where_to_begin(queue)  # only now: who held it before has written its progress
+        except RoquetError:
+            self.abandon(queue)
+            raise
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
         process_queue = self.queues[queue] = ProcessQueue(queue, offset, self.client.clock.now_ms())
@@ -309,7 +277,7 @@ class PushConsumerCore:
 
     def abandon(self, queue: MessageQueue) -> None:
         if self.locks is not None:
-            self.locks.unlock([queue])
+            self.client.tasks.start(self.locks.unlock([queue]))
 
     def drop(self, queue: MessageQueue) -> None:
         process_queue = self.queues.pop(queue, None)
@@ -326,20 +294,15 @@ class PushConsumerCore:
         def free() -> None:
             process_queue.dropped = True
             if self._leaving.get(queue) is process_queue:
-                self.offsets.release_surely(queue, written)
+                self.client.tasks.start(self.offsets.release_surely(queue), lambda _: written())
 
         def written() -> None:
             if self._leaving.get(queue) is process_queue:
                 del self._leaving[queue]
-                locks.unlock([queue])
-                self._left_one()
+                self.client.tasks.start(locks.unlock([queue]))
+                self._left_one.end(None)
 
         self.consuming.when_free(queue, free)
-
-    def _left_one(self) -> None:
-        if not self._leaving and self._on_left is not None:
-            told, self._on_left = self._on_left, None
-            told()
 
     def _is_mine(self, queue: MessageQueue) -> bool:
         return self.locks is None or self.locks.holds(queue)
@@ -354,12 +317,12 @@ class PushConsumerCore:
         self.offsets.forget(queue)
         if process_queue is not None:
             self.share.rebalance_soon(queue.topic, RETRY_MS)
-        self._left_one()
+        self._left_one.end(None)
 
-    def _where_to_begin(self, queue: MessageQueue, done: GotNumber) -> None:
+    async def _where_to_begin(self, queue: MessageQueue) -> int:
         settings = self.settings
         timestamp = self.started_ms - HALF_AN_HOUR_MS if settings.consume_timestamp_ms is None else settings.consume_timestamp_ms
-        where_to_begin(self.calls, self.offsets, queue, settings.consume_from, timestamp, done)
+        return await where_to_begin(self.calls, self.offsets, queue, settings.consume_from, timestamp)
 
     # -- pulling
 
@@ -383,16 +346,16 @@ class PushConsumerCore:
             self._pull_later(process_queue, FULL_MS)
             return
         progress = self.offsets.table.get(queue) if not self.broadcasting and self._is_mine(queue) else None
-        self._puller.pull(
+        pull = self._puller.pull(
             queue,
             process_queue.next_offset,
             settings.pull_batch_size,
-            lambda result: self._pulled(process_queue, now, result),
             sub_version=subscription.sub_version,
             commit_offset=progress if progress else None,
             suspend_ms=settings.suspend_ms,
             timeout_ms=settings.pull_timeout_ms,
         )
+        self.client.tasks.start(pull, lambda result: self._pulled(process_queue, now, result))
 
     def _pulled(self, process_queue: ProcessQueue, asked_ms: int, result: PullResult | RoquetError) -> None:
         if process_queue.dropped or process_queue.leaving or self.state != "running":

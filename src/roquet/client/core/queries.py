@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 
 from roquet.client.core.failures import BadAnswer, rejected
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import valid
-from roquet.client.core.routes import MASTER, TopicRoute
+from roquet.client.core.routes import MASTER
 from roquet.errors import ClientError, NoRoute, Refused, RoquetError
 from roquet.message import Property, ReceivedMessage, host_text
 from roquet.wire.calls.queries import QueryMessageHeader, ViewMessageHeader
@@ -25,119 +24,71 @@ QUERY_TIMEOUT_MS = 15_000
 CREATE_TIMEOUT_MS = 5_000
 FOREVER_MS = (1 << 63) - 1
 
-GotMessages = Callable[[list[ReceivedMessage] | RoquetError], None]
-GotMessage = Callable[[ReceivedMessage | RoquetError], None]
-
 
 class Queries:
     def __init__(self, client: ClientCore) -> None:
         self.client = client
 
-    def query_message(
-        self,
-        topic: str,
-        key: str,
-        done: GotMessages,
-        *,
-        count_max: int = 32,
-        begin_ms: int = 0,
-        end_ms: int = FOREVER_MS,
-        unique: bool = False,
-    ) -> None:
+    async def query_message(
+        self, topic: str, key: str, *, count_max: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS, unique: bool = False
+    ) -> list[ReceivedMessage]:
         """Messages with this key, from every broker of the topic, oldest first. `unique`: the key is a message id."""
         header = QueryMessageHeader(
             topic=topic, key=key, max_num=count_max, begin_timestamp=begin_ms, end_timestamp=end_ms, unique_key_query=unique
         )
         fields = encode(header)
+        route = await self.client.routes.fetch(topic)
+        places = [
+            (broker.broker_name, broker.broker_addrs.get(MASTER) or next(iter(broker.broker_addrs.values())))
+            for broker in route.info.broker_datas
+            if broker.broker_addrs
+        ]
+        if not places:
+            raise NoRoute(f"no broker of topic {topic!r} is known")
+        found: list[ReceivedMessage] = []
+        failures: list[RoquetError] = []
+        answers = await self.client.tasks.each(self._query(address, fields) for _, address in places)
+        for (broker_name, address), answer in zip(places, answers, strict=True):
+            if isinstance(answer, RoquetError):
+                failures.append(answer)
+            elif answer.code == ResponseCode.SUCCESS:
+                records, troubles = decode_readable(answer.body)
+                found.extend(ReceivedMessage(record, broker_name) for record in records)
+                failures.extend(BadAnswer(f"{address} sent a record that cannot be read: {trouble}") for trouble in troubles)
+        # The index knows hashes; the real key decides here.
+        real = [message for message in found if has_key(message, topic, key, unique)]
+        if not real and failures:
+            raise failures[0]
+        return sorted(real, key=lambda message: message.store_timestamp)[-count_max:]
 
-        def fetched(result: TopicRoute | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                done(result)
-                return
-            places = [
-                (broker.broker_name, broker.broker_addrs.get(MASTER) or next(iter(broker.broker_addrs.values())))
-                for broker in result.info.broker_datas
-                if broker.broker_addrs
-            ]
-            found: list[ReceivedMessage] = []
-            failures: list[RoquetError] = []
-            left = len(places)
-            if not left:
-                done(NoRoute(f"no broker of topic {topic!r} is known"))
+    async def _query(self, address: str, fields: dict[str, str]) -> Command:
+        accept = (0, ResponseCode.QUERY_NOT_FOUND)
+        return await self.client.call(address, RequestCode.QUERY_MESSAGE, fields, timeout_ms=QUERY_TIMEOUT_MS, accept=accept)
 
-            def answered(broker_name: str, address: str, answer: Command | RoquetError) -> None:
-                nonlocal left
-                if isinstance(answer, RoquetError):
-                    failures.append(answer)
-                elif answer.code == ResponseCode.SUCCESS:
-                    records, troubles = decode_readable(answer.body)
-                    found.extend(ReceivedMessage(record, broker_name) for record in records)
-                    failures.extend(BadAnswer(f"{address} sent a record that cannot be read: {trouble}") for trouble in troubles)
-                left -= 1
-                if left == 0:
-                    finish()
-
-            def finish() -> None:
-                # The index knows hashes; the real key decides here.
-                real = [message for message in found if has_key(message, topic, key, unique)]
-                if not real and failures:
-                    done(failures[0])
-                else:
-                    done(sorted(real, key=lambda message: message.store_timestamp)[-count_max:])
-
-            for broker_name, address in places:
-                self.client.call(
-                    address,
-                    RequestCode.QUERY_MESSAGE,
-                    fields,
-                    partial(answered, broker_name, address),
-                    timeout_ms=QUERY_TIMEOUT_MS,
-                    accept=(0, ResponseCode.QUERY_NOT_FOUND),
-                )
-
-        self.client.routes.fetch(topic, fetched)
-
-    def view_message(self, message_id: str, done: GotMessage, *, topic: str | None = None) -> None:
+    async def view_message(self, message_id: str, *, topic: str | None = None) -> ReceivedMessage:
         """The message with this id. With a topic, the id may be the producer's; without, it must be the broker's (offset_message_id)."""
         if topic is None:
-            self._view_by_offset(message_id, done)
-            return
+            return await self._view_by_offset(message_id)
+        found = await self.query_message(topic, message_id, unique=True)
+        if not found:
+            raise ClientError(f"no message {message_id} in topic {topic!r}; it may be deleted, or the id of another topic")
+        return found[-1]
 
-        def queried(result: list[ReceivedMessage] | RoquetError) -> None:
-            if isinstance(result, list) and result:
-                done(result[-1])
-            elif isinstance(result, RoquetError):
-                done(result)
-            else:
-                done(ClientError(f"no message {message_id} in topic {topic!r}; it may be deleted, or the id of another topic"))
-
-        self.query_message(topic, message_id, queried, unique=True)
-
-    def _view_by_offset(self, message_id: str, done: GotMessage) -> None:
+    async def _view_by_offset(self, message_id: str) -> ReceivedMessage:
         try:
             host, offset = parse_offset_message_id(message_id)
             address = host_text(host)
         except Refused as refusal:
-            done(ClientError(f"{refusal.remark}; to find a producer's id, give the topic too"))
-            return
+            raise ClientError(f"{refusal.remark}; to find a producer's id, give the topic too") from None
+        answer = await self.client.call(address, RequestCode.VIEW_MESSAGE_BY_ID, encode(ViewMessageHeader(offset=offset)))
+        try:
+            [record] = decode_records(answer.body)
+        except (RoquetError, ValueError) as error:
+            raise BadAnswer(f"{address} sent no readable record for {message_id}: {error}") from None
+        return ReceivedMessage(record, self.client.routes.broker_at(address))
 
-        def answered(answer: Command | RoquetError) -> None:
-            if isinstance(answer, RoquetError):
-                done(answer)
-                return
-            try:
-                [record] = decode_records(answer.body)
-            except (RoquetError, ValueError) as error:
-                done(BadAnswer(f"{address} sent no readable record for {message_id}: {error}"))
-                return
-            done(ReceivedMessage(record, self.client.routes.broker_at(address)))
-
-        self.client.call(address, RequestCode.VIEW_MESSAGE_BY_ID, encode(ViewMessageHeader(offset=offset)), answered)
-
-    def create_topic(
-        self, topic: str, done: Callable[[list[str] | RoquetError], None], *, queues: int = 4, cluster: str | None = None, perm: int = 6
-    ) -> None:
-        """Create the topic, or change its queues, on every master (of the cluster). `done` gets the names of the brokers."""
+    async def create_topic(self, topic: str, *, queues: int = 4, cluster: str | None = None, perm: int = 6) -> list[str]:
+        """Create the topic, or change its queues, on every master (of the cluster). The names of the brokers."""
         valid(check_topic, topic)
         if not 1 <= queues <= 100_000:
             raise ClientError(f"queues={queues}; allowed are 1 to 100000")
@@ -152,51 +103,31 @@ class Queries:
             order=False,
         )
         fields = encode(header)
+        masters = await self._masters(cluster)
+        code = RequestCode.UPDATE_AND_CREATE_TOPIC
+        results = await self.client.tasks.each(
+            self.client.call(address, code, fields, timeout_ms=CREATE_TIMEOUT_MS) for address in masters.values()
+        )
+        failures = [f"{name}: {result}" for name, result in zip(masters, results, strict=True) if isinstance(result, RoquetError)]
+        if failures:
+            raise ClientError(f"topic {topic!r} was not created everywhere ({'; '.join(failures)}); mend that and create it again")
+        with suppress(RoquetError):  # it is created, whether or not we know the way there
+            await self.client.routes.fetch(topic)
+        return list(masters)
 
-        def told(address: str, answer: Command | RoquetError) -> None:
-            if isinstance(answer, RoquetError):
-                done(answer)
-                return
-            if answer.code != ResponseCode.SUCCESS:
-                done(rejected(answer, address))
-                return
-            try:
-                masters = masters_of(ClusterInfo.decode(answer.body), cluster)
-            except RoquetError as error:
-                done(BadAnswer(f"{address} sent a cluster table that cannot be read: {error}"))
-                return
-            if not masters:
-                where = f"cluster {cluster!r}" if cluster else "this name server"
-                done(NoRoute(f"no broker of {where} takes topics now; start one, or wait until it has registered"))
-                return
-            create(masters)
-
-        def create(masters: dict[str, str]) -> None:
-            failures: list[str] = []
-            left = len(masters)
-
-            def answered(name: str, answer: Command | RoquetError) -> None:
-                nonlocal left
-                if isinstance(answer, RoquetError):
-                    failures.append(f"{name}: {answer}")
-                left -= 1
-                if left:
-                    return
-                if failures:
-                    done(ClientError(f"topic {topic!r} was not created everywhere ({'; '.join(failures)}); mend that and create it again"))
-                else:
-                    self.client.routes.fetch(topic, lambda _: done(sorted(masters)))
-
-            for name, address in sorted(masters.items()):
-                self.client.call(
-                    address,
-                    RequestCode.UPDATE_AND_CREATE_TOPIC,
-                    fields,
-                    partial(answered, name),
-                    timeout_ms=CREATE_TIMEOUT_MS,
-                )
-
-        self.client.name_servers.ask(lambda: self.client.command(RequestCode.GET_BROKER_CLUSTER_INFO), 3_000, told)
+    async def _masters(self, cluster: str | None) -> dict[str, str]:
+        """Broker name -> address, in order."""
+        address, answer = await self.client.name_servers.ask(lambda: self.client.command(RequestCode.GET_BROKER_CLUSTER_INFO), 3_000)
+        if answer.code != ResponseCode.SUCCESS:
+            raise rejected(answer, address)
+        try:
+            masters = masters_of(ClusterInfo.decode(answer.body), cluster)
+        except RoquetError as error:
+            raise BadAnswer(f"{address} sent a cluster table that cannot be read: {error}") from None
+        if not masters:
+            where = f"cluster {cluster!r}" if cluster else "this name server"
+            raise NoRoute(f"no broker of {where} takes topics now; start one, or wait until it has registered")
+        return dict(sorted(masters.items()))
 
 
 def masters_of(info: ClusterInfo, cluster: str | None) -> dict[str, str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TypeVar
 
 from roquet.client.core.failures import BadAnswer
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.routes import TopicRoute
 from roquet.errors import NoRoute, Refused, RoquetError
 from roquet.message import MessageQueue
 from roquet.wire.calls.offsets import QueryOffsetHeader, UpdateOffsetHeader
@@ -17,30 +16,25 @@ from roquet.wire.command import Command
 from roquet.wire.headers import decode, encode
 
 H = TypeVar("H")
-GotNumber = Callable[[int | RoquetError], None]
-Failed = Callable[[RoquetError], None]
 
 NO_OFFSET = -1
 """The group has no progress in the queue yet."""
 
 
-def locate(client: ClientCore, queue: MessageQueue, failed: Failed, go: Callable[[str, int], None], *, broker_id: int = 0) -> None:
-    """`go(address, broker id)` of the queue's broker, after asking for the route when it is not known."""
+async def locate(client: ClientCore, queue: MessageQueue, *, broker_id: int = 0) -> tuple[str, int]:
+    """(address, broker id) of the queue's broker, after asking for the route when it is not known."""
     found = client.routes.reader(queue.broker_name, broker_id)
     if found is not None:
-        go(*found)
-        return
-
-    def fetched(result: TopicRoute | RoquetError) -> None:
-        found = client.routes.reader(queue.broker_name, broker_id)
-        if found is not None:
-            go(*found)
-        elif isinstance(result, RoquetError):
-            failed(result)
-        else:
-            failed(NoRoute(f"no broker {queue.broker_name!r} in the route of topic {queue.topic!r}; it may be down"))
-
-    client.routes.fetch(queue.topic, fetched)
+        return found
+    failure: RoquetError = NoRoute(f"no broker {queue.broker_name!r} in the route of topic {queue.topic!r}; it may be down")
+    try:
+        await client.routes.fetch(queue.topic)
+    except RoquetError as error:
+        failure = error
+    found = client.routes.reader(queue.broker_name, broker_id)
+    if found is None:
+        raise failure
+    return found
 
 
 def read_header(kind: type[H], answer: Command, address: str) -> H:
@@ -55,84 +49,55 @@ class QueueCalls:
     def __init__(self, client: ClientCore) -> None:
         self.client = client
 
-    def min_offset(self, queue: MessageQueue, done: GotNumber) -> None:
+    async def min_offset(self, queue: MessageQueue) -> int:
         """The first offset that still exists."""
-        self._number(queue, RequestCode.GET_MIN_OFFSET, encode(queue_header(queue)), done)
+        return await self._number(queue, RequestCode.GET_MIN_OFFSET, encode(queue_header(queue)))
 
-    def max_offset(self, queue: MessageQueue, done: GotNumber) -> None:
+    async def max_offset(self, queue: MessageQueue) -> int:
         """One past the last offset."""
-        self._number(queue, RequestCode.GET_MAX_OFFSET, encode(queue_header(queue)), done)
+        return await self._number(queue, RequestCode.GET_MAX_OFFSET, encode(queue_header(queue)))
 
-    def search_offset(self, queue: MessageQueue, timestamp_ms: int, done: GotNumber) -> None:
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of what was stored nearest to this time."""
         header = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name)
-        self._number(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, encode(header), done)
+        return await self._number(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, encode(header))
 
-    def earliest_time(self, queue: MessageQueue, done: GotNumber) -> None:
+    async def earliest_time(self, queue: MessageQueue) -> int:
         """Store time of the first message that still exists, ms."""
+        address, _ = await locate(self.client, queue)
+        answer = await self.client.call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, encode(queue_header(queue)))
+        return read_header(TimestampResponseHeader, answer, address).timestamp
 
-        def go(address: str, _: int) -> None:
-            def answered(result: Command | RoquetError) -> None:
-                if isinstance(result, RoquetError):
-                    done(result)
-                    return
-                try:
-                    done(read_header(TimestampResponseHeader, result, address).timestamp)
-                except RoquetError as error:
-                    done(error)
-
-            self.client.call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, encode(queue_header(queue)), answered)
-
-        locate(self.client, queue, done, go)
-
-    def fetch_offset(self, group: str, queue: MessageQueue, done: GotNumber) -> None:
+    async def fetch_offset(self, group: str, queue: MessageQueue) -> int:
         """How far the group has come; NO_OFFSET (-1) when it has no progress there."""
         header = QueryOffsetHeader(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
-        self._number(queue, RequestCode.QUERY_CONSUMER_OFFSET, encode(header), done)
+        return await self._number(queue, RequestCode.QUERY_CONSUMER_OFFSET, encode(header), accept=(0, ResponseCode.QUERY_NOT_FOUND))
 
-    def update_offset(self, group: str, queue: MessageQueue, offset: int, done: GotNumber | None = None) -> None:
-        """Remember how far the group has come. Without `done` it is oneway, as upstream sends it."""
-        header = UpdateOffsetHeader(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset, broker_name=queue.broker_name
-        )
-        fields = encode(header)
+    async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Remember how far the group has come. Returns when the broker has it."""
+        address, _ = await locate(self.client, queue)
+        await self.client.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, update_fields(group, queue, offset))
 
-        def go(address: str, _: int) -> None:
-            if done is None:
-                self.client.caller.oneway(address, self.client.command(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
-                return
+    async def send_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """The same oneway, as upstream sends it."""
+        address, _ = await locate(self.client, queue)
+        command = self.client.command(RequestCode.UPDATE_CONSUMER_OFFSET, update_fields(group, queue, offset))
+        self.client.caller.oneway(address, command)
 
-            def answered(result: Command | RoquetError) -> None:
-                done(result if isinstance(result, RoquetError) else offset)
+    async def _number(self, queue: MessageQueue, code: RequestCode, fields: dict[str, str], *, accept: Sequence[int] = (0,)) -> int:
+        address, _ = await locate(self.client, queue)
+        answer = await self.client.call(address, code, fields, accept=accept)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return NO_OFFSET
+        return read_header(OffsetResponseHeader, answer, address).offset
 
-            self.client.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, answered)
 
-        locate(self.client, queue, done or _ignore, go)
-
-    def _number(self, queue: MessageQueue, code: RequestCode, fields: dict[str, str], done: GotNumber) -> None:
-        def go(address: str, _: int) -> None:
-            def answered(result: Command | RoquetError) -> None:
-                if isinstance(result, RoquetError):
-                    done(result)
-                elif result.code == ResponseCode.QUERY_NOT_FOUND:
-                    done(NO_OFFSET)
-                else:
-                    try:
-                        number = read_header(OffsetResponseHeader, result, address).offset
-                    except RoquetError as error:
-                        done(error)
-                        return
-                    done(number)
-
-            accept = (0, ResponseCode.QUERY_NOT_FOUND) if code == RequestCode.QUERY_CONSUMER_OFFSET else (0,)
-            self.client.call(address, code, fields, answered, accept=accept)
-
-        locate(self.client, queue, done, go)
+def update_fields(group: str, queue: MessageQueue, offset: int) -> dict[str, str]:
+    header = UpdateOffsetHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset, broker_name=queue.broker_name
+    )
+    return encode(header)
 
 
 def queue_header(queue: MessageQueue) -> QueueHeader:
     return QueueHeader(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
-
-
-def _ignore(_: object) -> None:
-    pass

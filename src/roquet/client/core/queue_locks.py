@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from roquet.client.core.failures import BadAnswer
-from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.instance import ClientCore
 from roquet.client.core.offsets import Offsets
 from roquet.client.core.queue_calls import QueueCalls, locate
 from roquet.client.core.routes import MASTER
+from roquet.client.core.tasks import Task, ignore
 from roquet.errors import ConnectFailed, NoRoute, RoquetError
 from roquet.message import MessageQueue
 from roquet.wire.calls.locks import LockBody, LockResult
@@ -32,8 +32,6 @@ STALE_MS = 30_000
 EXPIRED_MS = 60_000
 TIMEOUT_MS = 1_000
 
-Locked = Callable[[bool | RoquetError], None]
-
 
 class QueueLocks:
     """`on_lost` is told each queue that the broker gave, or may have given, to somebody else meanwhile."""
@@ -46,14 +44,14 @@ class QueueLocks:
         self._doubted: set[MessageQueue] = set()
         self.on_lost: Callable[[MessageQueue], None] = lambda queue: None
         self.confirmed: dict[MessageQueue, int] = {}  # queue -> when the broker last said it is ours
-        self._active = False
+        self._renewing: Task[None] | None = None
 
     def start(self) -> None:
-        self._active = True
-        self.client.after(FIRST_MS, self._renew)
+        self._renewing = self.client.tasks.start(self._renew())
 
     def stop(self) -> None:
-        self._active = False
+        if self._renewing is not None:
+            self._renewing.cancel()
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether messages of this queue may be consumed now."""
@@ -64,104 +62,80 @@ class QueueLocks:
         """The connection to this broker was lost."""
         self._doubted.update(queue for queue in self.confirmed if queue.broker_name == broker_name)
 
-    def lock(self, queue: MessageQueue, done: Locked) -> None:
-        """`done(True)`: ours now. `done(False)`: another member has it."""
+    async def lock(self, queue: MessageQueue) -> bool:
+        """True: ours now. False: another member has it."""
         asked_ms = self.client.clock.steady_ms()
+        if queue in await self._ask(queue.broker_name, [queue]):
+            self._doubted.discard(queue)
+            self.confirmed[queue] = asked_ms
+            return True
+        self.confirmed.pop(queue, None)
+        return False
 
-        def answered(result: set[MessageQueue] | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                done(result)
-            elif queue in result:
-                self._doubted.discard(queue)
-                self.confirmed[queue] = asked_ms
-                done(True)
-            else:
-                self.confirmed.pop(queue, None)
-                done(False)
+    async def confirm(self, queue: MessageQueue) -> bool:
+        """Make sure of one that went stale. What was lost is told to `on_lost` before this returns False."""
+        return await self._confirm(queue.broker_name, [queue])
 
-        self._ask(queue.broker_name, [queue], answered)
-
-    def confirm(self, queue: MessageQueue, done: Locked) -> None:
-        """Make sure of one that went stale. What was lost is told to `on_lost` before `done(False)`."""
-        self._confirm(queue.broker_name, [queue], done)
-
-    def unlock(self, queues: Iterable[MessageQueue], done: Finished | None = None) -> None:
-        """Give these back; `done` when every broker answered, or did not in time."""
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Give these back. Returns when every broker answered, or did not in time."""
         by_broker = grouped(queues)
         for queue in (queue for group in by_broker.values() for queue in group):
             self.confirmed.pop(queue, None)
             self._doubted.discard(queue)
-        left = len(by_broker)
-        if not left and done is not None:
-            done()
-
-        def answered(result: Command | RoquetError) -> None:
-            nonlocal left
+        for result in await self.client.tasks.each(self._call(RequestCode.UNLOCK_BATCH_MQ, *one) for one in by_broker.items()):
             if isinstance(result, RoquetError):
                 log.info("! locks of group %s are not given back: %s; they expire after a minute", self.group, result)
-            left -= 1
-            if left == 0 and done is not None:
-                done()
-
-        for broker_name, queues_there in by_broker.items():
-            self._call(broker_name, RequestCode.UNLOCK_BATCH_MQ, queues_there, answered)
 
     # -- renewing
 
-    def _renew(self) -> None:
-        if not self._active:
-            return
-        self.client.after(RENEW_MS, self._renew)
-        for broker_name, queues in grouped(self.confirmed).items():
-            self._confirm(broker_name, queues, lambda _: None)
+    async def _renew(self) -> None:
+        await self.client.sleep(FIRST_MS)
+        while True:
+            for broker_name, queues in grouped(self.confirmed).items():
+                self.client.tasks.start(self._confirm(broker_name, queues), ignore)
+            await self.client.sleep(RENEW_MS)
 
-    def _confirm(self, broker_name: str, queues: list[MessageQueue], done: Locked) -> None:
+    async def _confirm(self, broker_name: str, queues: list[MessageQueue]) -> bool:
+        """Whether all of them are still ours."""
         asked_ms = self.client.clock.steady_ms()
-
-        def answered(result: set[MessageQueue] | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                log.info("! locks of group %s at %s are not confirmed: %s", self.group, broker_name, result)
-                if isinstance(result, ConnectFailed):
-                    self.doubt(broker_name)
-                done(result)
-                return
-            kept: bool | RoquetError = True
-            for queue in queues:
-                before = self.confirmed.get(queue)
-                if before is None:
-                    continue  # given back while this was under way
-                if queue not in result or asked_ms - before >= EXPIRED_MS:
-                    # Refused; or ours again after a time in which it could have been somebody's who moved on.
-                    kept = False
-                    self._lose(queue)
-                elif queue not in self._doubted:
-                    self.confirmed[queue] = asked_ms
-                elif len(queues) == 1:
-                    self._make_sure(queue, asked_ms, done)
-                    return
-                else:
-                    self._make_sure(queue, asked_ms, lambda _: None)
-            done(kept)
-
-        self._ask(broker_name, queues, answered)
-
-    def _make_sure(self, queue: MessageQueue, asked_ms: int, done: Locked) -> None:
-        """It is ours. Was it somebody else's in between? Then the group's progress went on without us."""
-
-        def got(stored: int | RoquetError) -> None:
-            if isinstance(stored, RoquetError):
-                done(stored)
-            elif queue not in self.confirmed:
-                done(False)
-            elif stored > self._offsets.table.get(queue, stored):
+        try:
+            ours = await self._ask(broker_name, queues)
+        except RoquetError as error:
+            log.info("! locks of group %s at %s are not confirmed: %s", self.group, broker_name, error)
+            if isinstance(error, ConnectFailed):
+                self.doubt(broker_name)
+            raise
+        kept = True
+        in_doubt: list[MessageQueue] = []
+        for queue in queues:
+            before = self.confirmed.get(queue)
+            if before is None:
+                continue  # given back while this was under way
+            if queue not in ours or asked_ms - before >= EXPIRED_MS:
+                # Refused; or ours again after a time in which it could have been somebody's who moved on.
+                kept = False
                 self._lose(queue)
-                done(False)
+            elif queue in self._doubted:
+                in_doubt.append(queue)
             else:
-                self._doubted.discard(queue)
                 self.confirmed[queue] = asked_ms
-                done(True)
+        for result in await self.client.tasks.each(self._make_sure(queue, asked_ms) for queue in in_doubt):
+            if isinstance(result, RoquetError):
+                raise result
+            kept = kept and result
+        return kept
 
-        self._calls.fetch_offset(self.group, queue, got)
+    async def _make_sure(self, queue: MessageQueue, asked_ms: int) -> bool:
+        """It is ours. Was it somebody else's in between? Then the group's progress went on without us."""
+        stored = await self._calls.fetch_offset(self.group, queue)
+        if queue not in self.confirmed:
+            return False
+        if stored > self._offsets.table.get(queue, stored):
+            self._lose(queue)
+            return False
+        self._doubted.discard(queue)
+        self.confirmed[queue] = asked_ms
+        return True
 
     def _lose(self, queue: MessageQueue) -> None:
         self.confirmed.pop(queue, None)
@@ -169,34 +143,19 @@ class QueueLocks:
         log.warning("! group %s lost the lock of %s for a while; it begins there anew", self.group, queue)
         self.on_lost(queue)
 
-    def _ask(self, broker_name: str, queues: list[MessageQueue], done: Callable[[set[MessageQueue] | RoquetError], None]) -> None:
-        def answered(result: Command | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                done(result)
-                return
-            try:
-                locked = LockResult.decode(result.body).lock_ok_mq_set
-            except RoquetError as error:
-                done(BadAnswer(f"broker {broker_name} sent locks that cannot be read: {error}"))
-                return
-            done(locked)
+    async def _ask(self, broker_name: str, queues: list[MessageQueue]) -> set[MessageQueue]:
+        answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker_name, queues)
+        try:
+            return LockResult.decode(answer.body).lock_ok_mq_set
+        except RoquetError as error:
+            raise BadAnswer(f"broker {broker_name} sent locks that cannot be read: {error}") from None
 
-        self._call(broker_name, RequestCode.LOCK_BATCH_MQ, queues, answered)
-
-    def _call(self, broker_name: str, code: RequestCode, queues: list[MessageQueue], done: Callable[[Command | RoquetError], None]) -> None:
+    async def _call(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> Command:
         body = LockBody(self.group, self.client.client_id, set(queues)).encode()
-
-        def go(address: str, broker_id: int) -> None:
-            if broker_id != MASTER:
-                done(NoRoute(f"broker {broker_name!r} has no master now, and only a master gives locks"))
-                return
-            self.client.call(address, code, None, done, body=body, timeout_ms=TIMEOUT_MS)
-
-        locate(self.client, queues[0], partial(_failed, done), go)
-
-
-def _failed(done: Callable[[Command | RoquetError], None], error: RoquetError) -> None:
-    done(error)
+        address, broker_id = await locate(self.client, queues[0])
+        if broker_id != MASTER:
+            raise NoRoute(f"broker {broker_name!r} has no master now, and only a master gives locks")
+        return await self.client.call(address, code, body=body, timeout_ms=TIMEOUT_MS)
 
 
 def grouped(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:

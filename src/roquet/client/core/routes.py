@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from roquet.client.core.failures import rejected
 from roquet.client.core.name_servers import NameServers
+from roquet.client.core.tasks import Task, Tasks, ignore
 from roquet.errors import NoRoute, RoquetError
 from roquet.message import MessageQueue
 from roquet.wire.calls.routes import QueueData, RouteInfo
@@ -19,8 +20,6 @@ from roquet.wire.names import DEFAULT_TOPIC
 
 ASK_TIMEOUT_MS = 3_000
 MASTER = 0
-
-Fetched = Callable[["TopicRoute | RoquetError"], None]
 
 
 class TopicRoute:
@@ -68,13 +67,14 @@ def read_queues(topic: str, info: RouteInfo) -> Iterable[MessageQueue]:
 class Routes:
     """The table, by topic and by broker. `on_change` is told each topic whose route is new or different."""
 
-    def __init__(self, name_servers: NameServers, make: Callable[[int, dict[str, str]], Command]) -> None:
+    def __init__(self, name_servers: NameServers, make: Callable[[int, dict[str, str]], Command], tasks: Tasks) -> None:
         self.on_change: Callable[[TopicRoute], None] = lambda route: None
         self.topics: dict[str, TopicRoute] = {}
         self.brokers: dict[str, dict[int, str]] = {}  # name -> id -> address; 0 is the master
         self._name_servers = name_servers
         self._make = make
-        self._asking: dict[tuple[str, bool], list[Fetched]] = {}
+        self._tasks = tasks
+        self._asking: dict[tuple[str, bool], Task[TopicRoute]] = {}
 
     # -- looking
 
@@ -109,55 +109,46 @@ class Routes:
 
     # -- asking
 
-    def fetch(
-        self, topic: str, done: Fetched, *, fallback: bool = False, default_queues: int = 4, default_topic: str = DEFAULT_TOPIC
-    ) -> None:
+    async def fetch(self, topic: str, *, fallback: bool = False, default_queues: int = 4, default_topic: str = DEFAULT_TOPIC) -> TopicRoute:
         """Ask the name servers. Questions for the same topic that are under way are shared.
 
         `fallback`: when nobody knows the topic, use the default topic's brokers with at most `default_queues` queues
-        each. `done` gets the route, NoRoute, ConnectFailed (no name server answered) or Rejected.
+        each. Raises NoRoute, ConnectFailed (no name server answered) or Rejected.
         """
         key = (topic, fallback)
-        waiting = self._asking.get(key)
-        if waiting is not None:
-            waiting.append(done)
-            return
-        self._asking[key] = [done]
+        question = self._asking.get(key)
+        if question is None:
+            question = self._tasks.start(self._fetch(key, default_queues, default_topic), ignore)
+            if not question.over:
+                self._asking[key] = question
+        return await question
 
-        def finish(result: TopicRoute | RoquetError) -> None:
-            for one in self._asking.pop(key, []):
-                one(result)
-
-        def told(result: RouteInfo | RoquetError) -> None:
-            if isinstance(result, RouteInfo):
-                finish(self.learn(topic, result))
-            elif isinstance(result, NoRoute) and topic in self.topics and not self.topics[topic].by_default:
-                finish(self.topics[topic])  # it was there: a name server that restarted knows nothing for half a minute
-            elif isinstance(result, NoRoute) and fallback:
-                self._ask(default_topic, default_told)
-            else:
-                finish(result)
-
-        def default_told(result: RouteInfo | RoquetError) -> None:
-            if isinstance(result, NoRoute):
-                finish(
-                    NoRoute(
-                        f"no broker has topic {topic!r}, and none creates topics on demand; create it first"
-                        " (create_topic, or mqadmin updateTopic), or turn autoCreateTopicEnable on"
-                    )
+    async def _fetch(self, key: tuple[str, bool], default_queues: int, default_topic: str) -> TopicRoute:
+        topic, fallback = key
+        try:
+            info = await self._ask(topic)
+            if isinstance(info, RouteInfo):
+                return self.learn(topic, info)
+            known = self.topics.get(topic)
+            if known is not None and not known.by_default:
+                return known  # it was there: a name server that restarted knows nothing for half a minute
+            if not fallback:
+                raise info
+            info = await self._ask(default_topic)
+            if isinstance(info, NoRoute):
+                raise NoRoute(
+                    f"no broker has topic {topic!r}, and none creates topics on demand; create it first"
+                    " (create_topic, or mqadmin updateTopic), or turn autoCreateTopicEnable on"
                 )
-            elif isinstance(result, RouteInfo):
-                finish(self.learn(topic, as_default(result, default_queues), by_default=default_queues))
-            else:
-                finish(result)
-
-        self._ask(topic, told)
+            return self.learn(topic, as_default(info, default_queues), by_default=default_queues)
+        finally:
+            self._asking.pop(key, None)
 
     def fetch_again(self, topic: str) -> None:
         """Look whether a topic in use has moved. One that had no broker of its own is looked for at the default topic's again."""
         known = self.topics.get(topic)
         by_default = known.by_default if known is not None else 0
-        self.fetch(topic, _ignore, fallback=bool(by_default), default_queues=by_default)
+        self._tasks.start(self.fetch(topic, fallback=bool(by_default), default_queues=by_default), ignore)
 
     def learn(self, topic: str, info: RouteInfo, *, by_default: int = 0) -> TopicRoute:
         """Take a route into the table."""
@@ -180,23 +171,18 @@ class Routes:
         for name in [name for name in self.brokers if name not in named]:
             del self.brokers[name]
 
-    def _ask(self, topic: str, done: Callable[[RouteInfo | RoquetError], None]) -> None:
-        def answered(address: str, answer: Command | RoquetError) -> None:
-            if isinstance(answer, RoquetError):
-                done(answer)
-            elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                done(NoRoute(f"no name server knows topic {topic!r}; create it, or send to it once so that a broker does"))
-            elif answer.code != ResponseCode.SUCCESS:
-                done(rejected(answer, address))
-            else:
-                try:
-                    info = RouteInfo.decode(answer.body)
-                except RoquetError as error:
-                    done(NoRoute(f"{address} sent a route of {topic!r} that cannot be read: {error}"))
-                    return
-                done(info)
-
-        self._name_servers.ask(lambda: self._make(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}), ASK_TIMEOUT_MS, answered)
+    async def _ask(self, topic: str) -> RouteInfo | NoRoute:
+        """NoRoute is no failure yet: there are other places to look."""
+        fields = {"topic": topic}
+        address, answer = await self._name_servers.ask(lambda: self._make(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields), ASK_TIMEOUT_MS)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return NoRoute(f"no name server knows topic {topic!r}; create it, or send to it once so that a broker does")
+        if answer.code != ResponseCode.SUCCESS:
+            raise rejected(answer, address)
+        try:
+            return RouteInfo.decode(answer.body)
+        except RoquetError as error:
+            return NoRoute(f"{address} sent a route of {topic!r} that cannot be read: {error}")
 
 
 def as_default(info: RouteInfo, queues_max: int) -> RouteInfo:
@@ -207,7 +193,3 @@ def as_default(info: RouteInfo, queues_max: int) -> RouteInfo:
 
 def replace_counts(queues: QueueData, count: int) -> QueueData:
     return QueueData(broker_name=queues.broker_name, read_queue_nums=count, write_queue_nums=count, perm=queues.perm)
-
-
-def _ignore(_: object) -> None:
-    pass

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.queue_calls import locate
-from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.routes import MASTER
 from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
 from roquet.wire.calls.sends import SendBackHeader
 from roquet.wire.codes import RequestCode
-from roquet.wire.command import Command
 from roquet.wire.headers import encode
 from roquet.wire.names import is_retry_topic, retry_topic
 
@@ -25,8 +22,6 @@ TIMEOUT_MS = 5_000
 FIRST_DELAY_LEVEL = 3
 """10 s: the delay of the first retry; each further one waits a level more."""
 
-SentBack = Callable[[RoquetError | None], None]
-
 
 class SendingBack:
     def __init__(self, client: ClientCore, group: str, *, times_max: int, namespace: Namespace = NO_NAMESPACE) -> None:
@@ -35,9 +30,18 @@ class SendingBack:
         self.times_max = times_max
         self.namespace = namespace
 
-    def send_back(self, message: ReceivedMessage, delay_level: int, done: SentBack) -> None:
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> None:
         """Ask its broker to deliver it again later (or, after the last time, to make it a dead letter). A broker that
-        does not is passed by: the message is sent to the retry topic as a new one. `done` gets the error when both failed."""
+        does not is passed by: the message is sent to the retry topic as a new one. Raises the error when both failed."""
+        try:
+            await self._ask_broker(message, delay_level)
+        except RoquetError as error:
+            log.info("! %s is not taken back, it is sent anew: %s", message.message_id, error)
+        else:
+            return
+        await self.send_anew(message, message.reconsume_times + 1)
+
+    async def _ask_broker(self, message: ReceivedMessage, delay_level: int) -> None:
         header = SendBackHeader(
             offset=message.physical_offset,
             group=self.group,
@@ -48,39 +52,18 @@ class SendingBack:
             max_reconsume_times=self.times_max,
             broker_name=message.queue.broker_name,
         )
+        address, broker_id = await locate(self.client, message.queue)
+        if broker_id != MASTER:
+            raise NoRoute(f"broker {message.queue.broker_name!r} has no master now")
+        await self.client.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, encode(header), timeout_ms=TIMEOUT_MS)
 
-        def answered(result: Command | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                refused(result)
-            else:
-                done(None)
-
-        def refused(error: RoquetError) -> None:
-            log.info("! %s is not taken back, it is sent anew: %s", message.message_id, error)
-            self.send_anew(message, message.reconsume_times + 1, done)
-
-        def go(address: str, broker_id: int) -> None:
-            if broker_id != MASTER:
-                refused(NoRoute(f"broker {message.queue.broker_name!r} has no master now"))
-                return
-            self.client.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, encode(header), answered, timeout_ms=TIMEOUT_MS)
-
-        locate(self.client, message.queue, refused, go)
-
-    def send_anew(self, message: ReceivedMessage, times: int, done: SentBack) -> None:
+    async def send_anew(self, message: ReceivedMessage, times: int) -> None:
         """Send a copy to the group's retry topic that has failed `times` times; the broker makes it a dead letter when
-        those are enough."""
-
-        def sent(result: SendReceipt | RoquetError) -> None:
-            if isinstance(result, SendReceipt) and not result.ok:
-                # Stored, but not as safely as the broker promises. Our progress moves past the message, so that is not enough.
-                result = Unsafe(f"the copy for {retry_topic(self.group)} was answered {result.status.name}")
-            done(result if isinstance(result, RoquetError) else None)
-
-        try:
-            inner_producer(self.client).send(self._copy(message, times), sent)
-        except RoquetError as error:  # the body cannot be read, or grew too large
-            done(error)
+        those are enough. Raises also when the body cannot be read, or grew too large."""
+        receipt = await inner_producer(self.client).sent(self._copy(message, times))
+        if not receipt.ok:
+            # Stored, but not as safely as the broker promises. Our progress moves past the message, so that is not enough.
+            raise Unsafe(f"the copy for {retry_topic(self.group)} was answered {receipt.status.name}")
 
     def _copy(self, message: ReceivedMessage, times: int) -> Message:
         properties = dict(message.properties)

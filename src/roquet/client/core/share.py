@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from roquet.client.core.assignment import RETRY_MS, Assignment, diff
+from roquet.client.core.assignment import RETRY_MS, Assignment, NotListed, diff
 from roquet.client.core.instance import ClientCore, Finished
-from roquet.client.core.queue_calls import GotNumber
 from roquet.client.core.routes import TopicRoute
+from roquet.client.core.tasks import ignore
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue
 from roquet.routing.assign import Strategy
@@ -41,7 +41,7 @@ class Reader(Protocol):
         """The queues being read."""
         ...
 
-    def prepare(self, queue: MessageQueue, done: GotNumber) -> None:
+    async def prepare(self, queue: MessageQueue) -> int:
         """Find out where to begin; with an error (NotYet, or a real one) it is tried again."""
         ...
 
@@ -84,25 +84,25 @@ class Share:
                 log.warning("! group %s waits for topic %s: %s", self.group, topic, result)
             left -= 1
             if left == 0:
-                self.client.heartbeat_all(lambda: self.rebalance(settled))
+                self.client.tasks.start(self.client.heartbeat_all(), lambda _: self.rebalance(settled))
                 self._fetch_unknown_routes()
 
         for topic in topics:
-            self.client.routes.fetch(topic, partial(known, topic))
+            self.client.tasks.start(self.client.routes.fetch(topic), partial(known, topic))
 
     def stop(self) -> None:
         self.active = False
 
     def topic_added(self, topic: str) -> None:
         if self.active:
-            self.client.heartbeat_all(partial(self.rebalance_topic, topic))
+            self.client.tasks.start(self.client.heartbeat_all(), lambda _: self.rebalance_topic(topic))
             self._fetch_unknown_routes()
 
     def topic_removed(self, topic: str) -> None:
         for queue in [queue for queue in self.reader.held() if queue.topic == topic]:
             self.reader.drop(queue)
         if self.active:
-            self.client.heartbeat_all()
+            self.client.heartbeat_now()
 
     def route_changed(self, route: TopicRoute) -> None:
         if self.active and route.topic in self.reader.topics():
@@ -116,7 +116,7 @@ class Share:
             self._routes_timer = None
             unknown = [topic for topic in self.reader.topics() if self.client.routes.get(topic) is None]
             for topic in unknown:
-                self.client.routes.fetch(topic, _ignore)  # what is learned comes back as route_changed
+                self.client.tasks.start(self.client.routes.fetch(topic), ignore)  # what is learned comes back as route_changed
             if unknown and self.active:
                 self._routes_timer = self.client.after(UNKNOWN_ROUTE_MS, look)
 
@@ -163,8 +163,11 @@ class Share:
             self.client.refresh(topic)
             self.rebalance_soon(topic, UNREACHABLE_MS)
 
-        def planned(wanted: set[MessageQueue] | None) -> None:
-            if wanted is None or not self.active:
+        def planned(wanted: set[MessageQueue] | RoquetError | None) -> None:
+            if isinstance(wanted, RoquetError):
+                unlisted() if isinstance(wanted, NotListed) else unreachable()
+                over()
+            elif wanted is None or not self.active:
                 over()
             else:
                 self._apply(topic, wanted, over)
@@ -177,7 +180,7 @@ class Share:
                 self._plan_again.discard(topic)
                 self.rebalance_topic(topic)
 
-        self.assignment.plan(topic, planned, unlisted=unlisted, unreachable=unreachable)
+        self.client.tasks.start(self.assignment.plan(topic), planned)
 
     def _apply(self, topic: str, wanted: set[MessageQueue], finished: Finished) -> None:
         held = [queue for queue in self.reader.held() if queue.topic == topic]
@@ -216,8 +219,4 @@ class Share:
 
         for queue in new:
             self._taking[queue] = number
-            self.reader.prepare(queue, partial(found, queue))
-
-
-def _ignore(_: object) -> None:
-    pass
+            self.client.tasks.start(self.reader.prepare(queue), partial(found, queue))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from roquet.client.core.failures import BadAnswer
-from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, with_properties
 from roquet.client.core.receipt import SendReceipt
 from roquet.errors import InvalidMessage, Refused, RoquetError
@@ -78,9 +78,9 @@ class TransactionCore(ProducerCore):
         self.checking = 0
         self._held: deque[tuple[str, ReceivedMessage, CheckTransactionHeader]] = deque()
 
-    def close(self, done: Finished) -> None:
+    async def close(self) -> None:
         self._held.clear()
-        super().close(done)
+        await super().close()
 
     def send_in_transaction(self, message: Message, execute: Execute, done: Transacted, *, timeout_ms: int | None = None) -> None:
         """Store the half message, then `execute(message, receipt, decided)`, then tell the broker what it decided.

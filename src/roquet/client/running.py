@@ -1,0 +1,31 @@
+"""Running a core's coroutines inside asyncio. The core steps them itself, in the loop's callbacks; here somebody awaits the end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from roquet.client.core.tasks import Tasks, Wait, Work
+
+T = TypeVar("T")
+
+
+async def finished(tasks: Tasks, work: Work[T]) -> T:
+    """What the work gives, or raises. When whoever awaits this is cancelled, the work goes on without them."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T | Exception) -> None:
+        if answer.done():
+            return  # whoever waited was cancelled
+        if isinstance(result, Exception):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)
+
+    tasks.start(work, done)
+    return await answer
+
+
+async def until(wait: Wait[T]) -> T:
+    """A wait as the work of a task."""
+    return await wait
