@@ -35,11 +35,9 @@ class Member:
         self.core.subscribe(topic, tags)
 
     def start(self) -> Member:
-        settled: list[bool] = []
-        self.core.on_settled = lambda: settled.append(True)
         self.core.start()
         self.cluster.run()
-        assert settled == [True]
+        assert self.core.settled.over
         return self
 
     def listen(self, messages: list[ReceivedMessage], judge: Judged) -> None:

@@ -30,11 +30,6 @@ class Consumer:
         self.core = PushConsumerCore(
             self.cluster.client(), "g", lambda messages, judge: None, PushConsumerSettings(consume_from=FROM_FIRST)
         )
-        self.settled = 0
-        self.core.on_settled = self.count
-
-    def count(self) -> None:
-        self.settled += 1
 
     def answer(self, address: str, command: Command) -> Command:
         code, remark = self.answers.get(address, (0, ""))
@@ -57,7 +52,7 @@ def test_every_broker_of_the_topic_is_asked_before_the_first_pull() -> None:
     assert (body.group, body.subscription_data.expression_type, body.subscription_data.sub_string) == ("g", "SQL92", "a > 1")
     codes = [command.code for _, command in consumer.cluster.asked]
     assert codes.index(CHECK) < codes.index(RequestCode.PULL_MESSAGE)
-    assert consumer.settled == 1
+    assert consumer.core.settled.over
     assert consumer.core.refusal is None
     (_, heartbeat), *_ = consumer.cluster.heartbeats
     kinds = {one.topic: one.expression_type for one in heartbeat.consumer_data_set[0].subscription_data_set}
@@ -69,7 +64,7 @@ def test_nobody_is_asked_about_tags() -> None:
     consumer.core.subscribe("t", "a || b")
     consumer.start()
     assert consumer.asked() == []
-    assert consumer.settled == 1
+    assert consumer.core.settled.over
 
 
 def test_one_broker_that_refuses_is_enough_and_nothing_is_pulled() -> None:
@@ -80,7 +75,7 @@ def test_one_broker_that_refuses_is_enough_and_nothing_is_pulled() -> None:
     refusal = consumer.core.refusal
     assert isinstance(refusal, Rejected)
     assert (refusal.code, refusal.address) == (1, "b2:10911")
-    assert consumer.settled == 1
+    assert consumer.core.settled.over
     consumer.cluster.advance(5_000)
     assert consumer.asked(int(RequestCode.PULL_MESSAGE)) == []
 

@@ -20,8 +20,8 @@ from typing import Self
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
 from roquet.client.member import Member
-from roquet.client.push_consumer import CONSUME_FROM, SETTLE_S, strategy_of
-from roquet.errors import ClientError, RoquetError
+from roquet.client.push_consumer import CONSUME_FROM, strategy_of
+from roquet.errors import ClientError
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.routing.assign import Strategy
 
@@ -70,7 +70,6 @@ class LitePullConsumer(Member[LitePullCore]):
         )
         self._subscribed: dict[str, str] = {}
         self._assigned: list[MessageQueue] | None = None
-        self._settled = asyncio.Event()
 
     # -- which queues
 
@@ -110,7 +109,6 @@ class LitePullConsumer(Member[LitePullCore]):
 
     def _make(self, client: ClientCore) -> LitePullCore:
         core = LitePullCore(client, self.group, self.settings)
-        core.on_settled = self._settled.set
         for topic, tags in self._subscribed.items():
             core.subscribe(topic, tags)
         if self._assigned is not None:
@@ -120,13 +118,8 @@ class LitePullConsumer(Member[LitePullCore]):
     async def start(self) -> Self:
         """Returns when the first share of queues is being read, or after five seconds."""
         if self._core is None:
-            self._settled.clear()
             await super().start()
-            try:
-                async with asyncio.timeout(SETTLE_S):
-                    await self._settled.wait()
-            except TimeoutError:
-                log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
+            await self._settle(self._part().settled)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -142,16 +135,16 @@ class LitePullConsumer(Member[LitePullCore]):
         core = self._part()
         answer: asyncio.Future[list[ReceivedMessage]] = asyncio.get_running_loop().create_future()
 
-        def done(result: list[ReceivedMessage] | RoquetError) -> None:
+        def done(result: list[ReceivedMessage] | Exception) -> None:
             if answer.done():
                 if isinstance(result, list):
                     core.unread(result)
-            elif isinstance(result, RoquetError):
+            elif isinstance(result, Exception):
                 answer.set_exception(result)
             else:
                 answer.set_result(result)
 
-        poll = core.poll(timeout_ms, done)
+        poll = core.client.tasks.start(core.poll(timeout_ms), done)
         try:
             return await answer
         except asyncio.CancelledError:

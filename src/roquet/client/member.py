@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
@@ -16,6 +17,10 @@ from roquet.client.running import finished, until
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import NotStarted, RoquetError
 from roquet.message import ReceivedMessage
+
+log = logging.getLogger(__name__)
+
+SETTLE_MS = 5_000
 
 T = TypeVar("T")
 
@@ -95,6 +100,11 @@ class Member(Generic[C]):
     async def _wait(self, work: Work[T]) -> T:
         """Run a coroutine of the core and await what it gives."""
         return await finished(self._client().tasks, work)
+
+    async def _settle(self, settled: Wait[bool]) -> None:
+        """A consumer's first share of queues, five seconds at most."""
+        if not await self._wait(self._client().within(settled, SETTLE_MS, False)):
+            log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
 
     async def _called(self, ask: Callable[[Callable[[T | RoquetError], None]], None]) -> T:
         """The same for what takes a callback."""

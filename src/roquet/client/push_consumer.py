@@ -45,7 +45,6 @@ OrderlyListener = Function
 """The same for a consumer that is orderly. Returns None for success; RETRY_LATER or Suspend(ms) for the same messages again
 after a moment; COMMIT or ROLLBACK with auto_commit=False."""
 
-SETTLE_S = 5.0
 CONSUME_FROM = {"first": FROM_FIRST, "last": FROM_LAST, "timestamp": FROM_TIMESTAMP}
 
 
@@ -123,7 +122,6 @@ class PushConsumer(Member[PushConsumerCore]):
         self._functions: dict[str, Function] = {}
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._calls = Functions(group, concurrency)
-        self._settled = asyncio.Event()
         self._closed = asyncio.Event()
 
     # -- subscribing
@@ -173,7 +171,6 @@ class PushConsumer(Member[PushConsumerCore]):
         if self.settings.model is MessageModel.BROADCASTING:
             file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
         core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file)
-        core.on_settled = self._settled.set
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
         return core
@@ -181,18 +178,13 @@ class PushConsumer(Member[PushConsumerCore]):
     async def start(self) -> Self:
         """Returns when the first share of queues is being pulled, or after five seconds. Topics nobody has yet are waited for."""
         if self._core is None:
-            self._settled.clear()
             self._closed.clear()
             await super().start()
-            try:
-                async with asyncio.timeout(SETTLE_S):
-                    await self._settled.wait()
-            except TimeoutError:
-                log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
-            if self._core is not None and self._core.refusal is not None:
-                refusal = self._core.refusal
+            core = self._part()
+            await self._settle(core.settled)
+            if core.refusal is not None:
                 await self.close()
-                raise refusal
+                raise core.refusal
         return self
 
     async def _closing(self, core: PushConsumerCore) -> None:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Protocol
 
 from roquet.client.core.instance import ClientCore
@@ -21,8 +20,7 @@ from roquet.client.core.offsets import Offsets
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL, SendingBack, restore_topic
 from roquet.client.core.tasks import Wait
-from roquet.client.core.verdicts import RETRY_LATER, Judged, Listener, Outcome, RetryLater, Verdict
-from roquet.errors import RoquetError
+from roquet.client.core.verdicts import RETRY_LATER, Judged, Listener, Outcome, RetryLater, Verdict, call_listener
 from roquet.message import ReceivedMessage
 
 __all__ = ["RETRY_LATER", "Consuming", "Consumption", "Judged", "Listener", "Outcome", "RetryLater", "Verdict", "restore_topic"]
@@ -124,45 +122,36 @@ class Consuming:
             while self._waiting and self.running < self.concurrency_max and not self._stopped:
                 process_queue, messages = self._waiting.popleft()
                 if not process_queue.dropped:
-                    self._run(process_queue, messages)
+                    self.running += 1
+                    self.client.tasks.start(self._consume(process_queue, messages))
         finally:
             self._starting = False
 
-    def _run(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        self.running += 1
+    async def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         process_queue.last_consume_ms = self.client.clock.now_ms()
         call = _Call(process_queue, messages, self.client.clock.steady_ms())
         self._calls[call] = None
         self._watch()
+        verdict = await call_listener(self.listener, messages, self.group)
+        del self._calls[call]
+        if not process_queue.dropped and not call.given_up:  # else somebody else consumes them too
+            await self._conclude(process_queue, messages, verdict)
+        self.running -= 1  # only now: closing must not overtake what is being sent back
+        self._start()
+        self._idle()
 
-        def judge(verdict: Verdict) -> None:
-            if call not in self._calls:
-                return  # it said so before
-            del self._calls[call]
-            if process_queue.dropped or call.given_up:  # somebody else consumes them too
-                over()
-            elif verdict is Outcome.SUCCESS or verdict is Outcome.COMMIT:
-                self._finish(process_queue, messages)
-                over()
-            else:
-                level, failed = 0, messages
-                if isinstance(verdict, RetryLater):
-                    level = verdict.delay_level
-                    if verdict.messages is not None:
-                        failed = [message for message in messages if message in verdict.messages]
-                        self._finish(process_queue, [message for message in messages if message not in failed])
-                self._failed(process_queue, failed, level, over)
-
-        def over() -> None:
-            self.running -= 1  # only now: closing must not overtake what is being sent back
-            self._start()
-            self._idle()
-
-        try:
-            self.listener(messages, judge)
-        except Exception:
-            log.exception("! the listener of group %s failed", self.group)
-            judge(Outcome.RETRY_LATER)
+    async def _conclude(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
+        if verdict is Outcome.SUCCESS or verdict is Outcome.COMMIT:
+            self._finish(process_queue, messages)
+            return
+        level, failed = 0, messages
+        if isinstance(verdict, RetryLater):
+            level = verdict.delay_level
+            if verdict.messages is not None:
+                failed = [message for message in messages if message in verdict.messages]
+                self._finish(process_queue, [message for message in messages if message not in failed])
+        if failed:
+            await self._fail(process_queue, failed, level)
 
     def _idle(self) -> None:
         if self._stopped and self.running == 0:
@@ -175,68 +164,50 @@ class Consuming:
         if progress != NOTHING:
             self.offsets.update(process_queue.queue, progress)
 
-    def _failed(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], level: int, over: Callable[[], None]) -> None:
-        if not messages:
-            over()
-            return
+    async def _fail(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], level: int) -> None:
         topic = messages[0].topic
         self.failures[topic] = self.failures.get(topic, 0) + len(messages)
-        if self.broadcasting:
-            for message in messages:
-                log.warning("! broadcast message %s failed and is given up", message.message_id)
-            self._finish(process_queue, messages)
-            over()
+        if not self.broadcasting:
+            await self._give_back(process_queue, messages, level)
             return
-        self._give_back(process_queue, messages, level, over)
-
-    def _give_back(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], level: int, over: Callable[[], None]) -> None:
-        left = len(messages)
-        kept: list[ReceivedMessage] = []
-
-        def given(message: ReceivedMessage, error: RoquetError | None) -> None:
-            nonlocal left
-            left -= 1
-            if error is not None:
-                log.warning("! no broker takes %s back, it is consumed again here: %s", message.message_id, error)
-                kept.append(message)
-            if left:
-                return
-            if not process_queue.dropped:
-                self._finish(process_queue, [one for one in messages if one not in kept])
-                if kept:
-                    self._again(process_queue, kept)
-            over()
-
         for message in messages:
-            self.client.tasks.start(self.sending_back.send_back(message, level), partial(given, message))
+            log.warning("! broadcast message %s failed and is given up", message.message_id)
+        self._finish(process_queue, messages)
 
-    def _again(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+    async def _give_back(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], level: int) -> None:
+        kept: list[ReceivedMessage] = []
+        results = await self.client.tasks.each(self.sending_back.send_back(message, level) for message in messages)
+        for message, result in zip(messages, results, strict=True):
+            if result is not None:
+                log.warning("! no broker takes %s back, it is consumed again here: %s", message.message_id, result)
+                kept.append(message)
+        if not process_queue.dropped:
+            self._finish(process_queue, [one for one in messages if one not in kept])
+            if kept:
+                self.client.tasks.start(self._consume_again(process_queue, kept))
+
+    async def _consume_again(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         messages.sort(key=lambda message: message.queue_offset)
         for message in messages:
             message.record.reconsume_times += 1
-
-        def later() -> None:
-            if not process_queue.dropped and not self._stopped:
-                self.submit(process_queue, messages)
-
-        self.client.after(AGAIN_MS, later)
+        await self.client.sleep(AGAIN_MS)
+        if not process_queue.dropped and not self._stopped:
+            self.submit(process_queue, messages)
 
     # -- what takes too long
 
     def _watch(self) -> None:
-        if self._watching or self.broadcasting:
-            return
-        self._watching = True
+        if not self._watching and not self.broadcasting:
+            self._watching = True
+            self.client.tasks.start(self._watch_calls())
 
-        def look() -> None:
-            self._watching = False
+    async def _watch_calls(self) -> None:
+        while self._calls:
+            await self.client.sleep(min(WATCH_MS, self.timeout_ms))
             now = self.client.clock.steady_ms()
             for call in [call for call in self._calls if now - call.started_ms >= self.timeout_ms and not call.given_up]:
                 self._give_up(call)
-            if self._calls:
-                self._watch()
-
-        self.client.after(min(WATCH_MS, self.timeout_ms), look)
+        self._watching = False
 
     def _give_up(self, call: _Call) -> None:
         if call.process_queue.dropped:
@@ -246,4 +217,4 @@ class Consuming:
             "! group %s: consuming %s takes longer than %d s; it is given back",
             self.group, ", ".join(message.message_id for message in call.messages), self.timeout_ms // 1000,
         )  # fmt: skip
-        self._give_back(call.process_queue, call.messages, FIRST_DELAY_LEVEL, lambda: None)
+        self.client.tasks.start(self._give_back(call.process_queue, call.messages, FIRST_DELAY_LEVEL))

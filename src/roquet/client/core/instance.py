@@ -256,7 +256,7 @@ class ClientCore:
 
     async def heartbeat_all(self) -> None:
         """Returns when every broker answered, or failed to."""
-        await self.tasks.each(self._heartbeat(address) for address in self._audience())
+        await self.tasks.all(self._heartbeat(address) for address in self._audience())
 
     def heartbeat_now(self) -> None:
         self.tasks.start(self.heartbeat_all())

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from roquet.client.core.beginning import FROM_LAST, HALF_AN_HOUR_MS, where_to_begin
-from roquet.client.core.instance import ClientCore, Finished, Reply
+from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.offsets import RemoteOffsets
 from roquet.client.core.process_queue import COUNT_MAX, SIZE_MAX
@@ -29,7 +28,7 @@ from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.routes import TopicRoute
 from roquet.client.core.send_back import restore_topic
 from roquet.client.core.share import Share
-from roquet.client.core.timers import Timer
+from roquet.client.core.tasks import Wait
 from roquet.errors import ClientError, NotStarted, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.routing.assign import AVERAGE, Strategy
@@ -45,8 +44,6 @@ log = logging.getLogger(__name__)
 
 BLOCK_MS = 20_000
 POLL_MS = 5_000
-
-Polled = Callable[[list[ReceivedMessage] | RoquetError], None]
 
 
 @dataclass
@@ -78,32 +75,16 @@ class LitePullSettings:
 class _Reading:
     """One queue being read. A seek makes a new one; what still arrives for the old one is ignored."""
 
-    __slots__ = ("count", "finished", "full", "gone", "offset", "paused", "position", "queue", "size", "waits")
+    __slots__ = ("count", "finished", "go_on", "gone", "offset", "paused", "position", "queue", "size")
 
     def __init__(self, queue: MessageQueue, offset: int) -> None:
         self.queue = queue
         self.offset = self.position = self.finished = offset
         self.count = 0  # messages read ahead
         self.size = 0
-        self.full = False  # pulling waits until poll takes some
-        self.waits = False  # pulling waits because of the pause
         self.paused = False
         self.gone = False
-
-
-class _Poll:
-    """Somebody waits for messages."""
-
-    __slots__ = ("done", "timer")
-
-    def __init__(self, done: Polled) -> None:
-        self.done: Polled | None = done
-        self.timer: Timer | None = None
-
-    def cancel(self) -> None:
-        self.done = None
-        if self.timer is not None:
-            self.timer.cancel()
+        self.go_on: Wait[None] = Wait()  # pulling waits, because of the pause or until poll takes some
 
 
 class LitePullCore:
@@ -118,16 +99,18 @@ class LitePullCore:
         self.share = Share(client, group, self, strategy=self.settings.strategy, broadcasting=False)
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.readings: dict[MessageQueue, _Reading] = {}
-        self.on_settled: Finished | None = None
+        self.settled: Wait[bool] = Wait()
+        """Ends when the first share of queues is being read."""
         self.started = False
         self.started_ms = 0
         self._filters: dict[str, TagFilter] = {}
         self._assigned: set[MessageQueue] | None = None  # None: not by hand
+        self._taking: set[MessageQueue] = set()  # of these, those that are on their way to be read
         self._joined = False
         self._puller = Puller(client, group)
         self._ready: deque[tuple[_Reading, list[ReceivedMessage], int]] = deque()  # (queue, messages, position after them)
         self._count = 0
-        self._polls: deque[_Poll] = deque()
+        self._polls: deque[Wait[list[ReceivedMessage]]] = deque()
         self._commit_due_ms = 0
 
     # -- which queues
@@ -158,17 +141,24 @@ class LitePullCore:
             self._take_assigned()
 
     def _take_assigned(self) -> None:
-        for queue in sorted((self._assigned or set()) - self.readings.keys()):
-            self.client.tasks.start(self.prepare(queue), partial(self._prepared, queue))
+        for queue in sorted((self._assigned or set()) - self.readings.keys() - self._taking):
+            self.client.tasks.start(self._take_queue(queue))
 
-    def _prepared(self, queue: MessageQueue, result: int | RoquetError) -> None:
-        if not self.started or queue not in (self._assigned or ()) or queue in self.readings:
-            return
-        if isinstance(result, RoquetError):
-            log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, result)
-            self.client.after(TROUBLE_MS, self._take_assigned)
-        else:
-            self.begin(queue, result)
+    async def _take_queue(self, queue: MessageQueue) -> None:
+        self._taking.add(queue)
+        while self._lacks(queue):
+            try:
+                offset = await self.prepare(queue)
+            except RoquetError as error:
+                log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, error)
+                await self.client.sleep(TROUBLE_MS)
+            else:
+                if self._lacks(queue):
+                    self.begin(queue, offset)
+        self._taking.discard(queue)
+
+    def _lacks(self, queue: MessageQueue) -> bool:
+        return self.started and queue in (self._assigned or ()) and queue not in self.readings
 
     # -- being part of a client
 
@@ -178,20 +168,19 @@ class LitePullCore:
         self._commit_due_ms = self.client.clock.steady_ms() + self.settings.auto_commit_ms
         if self.subscriptions:
             self._join()
-            return
-        self._take_assigned()
-        self._settled()
+        else:
+            self._take_assigned()
+            self.settled.end(True)
 
     def _join(self) -> None:
         if not self._joined:
             self.client.add_consumer(self)
             self._joined = True
-            self.share.start(self._settled)
+            self.client.tasks.start(self._begin())
 
-    def _settled(self) -> None:
-        told, self.on_settled = self.on_settled, None
-        if told is not None:
-            told()
+    async def _begin(self) -> None:
+        await self.share.start()
+        self.settled.end(True)
 
     async def close(self, *, finish: bool = True) -> None:
         """`finish`: what the last poll returned counts as done. Only with auto commit anything is committed here."""
@@ -203,8 +192,9 @@ class LitePullCore:
         self.share.stop()
         for reading in self.readings.values():
             reading.gone = True
-        for poll in self._polls:
-            self._answer(poll, NotStarted(f"consumer {self.group!r} was closed"))
+            reading.go_on.end(None)
+        for poll in list(self._polls):
+            poll.end(NotStarted(f"consumer {self.group!r} was closed"))
         self._polls.clear()
         await self.offsets.persist_surely()
         await self.client.remove_consumer(self)
@@ -225,7 +215,7 @@ class LitePullCore:
         self.offsets.persist()
 
     def rebalance(self) -> None:
-        self.share.rebalance()
+        self.client.tasks.start(self.share.rebalance())
 
     def route_changed(self, route: TopicRoute) -> None:
         self.share.route_changed(route)
@@ -251,8 +241,7 @@ class LitePullCore:
         return await where_to_begin(self.calls, self.offsets, queue, settings.consume_from, timestamp)
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
-        reading = self.readings[queue] = _Reading(queue, offset)
-        self._pull(reading)
+        self._read(_Reading(queue, offset))
 
     def abandon(self, queue: MessageQueue) -> None:
         pass
@@ -266,38 +255,52 @@ class LitePullCore:
 
     # -- reading ahead
 
-    def _pull(self, reading: _Reading) -> None:
-        if reading.gone or not self.started:
-            return
+    def _read(self, reading: _Reading) -> None:
+        self.readings[reading.queue] = reading
+        self.client.tasks.start(self._read_ahead(reading))
+
+    async def _read_ahead(self, reading: _Reading) -> None:
+        while self._is_read(reading):
+            if reading.paused or self._is_full(reading):
+                reading.go_on = Wait()
+                await reading.go_on
+            else:
+                delay_ms = await self._pull(reading)
+                if delay_ms:
+                    await self.client.sleep(delay_ms)
+
+    def _is_read(self, reading: _Reading) -> bool:
+        return not reading.gone and self.started
+
+    def _is_full(self, reading: _Reading) -> bool:
         settings = self.settings
-        if reading.paused:
-            reading.waits = True
-            return
-        if reading.count >= settings.count_max or reading.size >= settings.size_max or self._count >= settings.count_all_max:
-            reading.full = True
-            return
-        now = self.client.clock.steady_ms()
+        return reading.count >= settings.count_max or reading.size >= settings.size_max or self._count >= settings.count_all_max
+
+    async def _pull(self, reading: _Reading) -> int:
+        """One pull, and what comes of it. How long to wait before the next, ms."""
+        settings, before = self.settings, reading.offset
+        asked_ms = self.client.clock.steady_ms()
         subscription = self.subscriptions.get(reading.queue.topic)
-        pull = self._puller.pull(
-            reading.queue,
-            reading.offset,
-            settings.pull_batch_size,
-            subscription="*" if subscription is None else subscription.sub_string,
-            suspend_ms=settings.block_ms,
-            timeout_ms=max(SUSPENDED_TIMEOUT_MS, settings.block_ms + 10_000),
-            lite=True,
-        )
-        self.client.tasks.start(pull, lambda result: self._pulled(reading, now, result))
+        try:
+            result = await self._puller.pull(
+                reading.queue,
+                before,
+                settings.pull_batch_size,
+                subscription="*" if subscription is None else subscription.sub_string,
+                suspend_ms=settings.block_ms,
+                timeout_ms=max(SUSPENDED_TIMEOUT_MS, settings.block_ms + 10_000),
+                lite=True,
+            )
+        except RoquetError as error:
+            return wait_after(self.client, reading.queue, error) if self._is_read(reading) else 0
+        if not self._is_read(reading):
+            return 0
+        self._keep(reading, result)
+        hasty = result.next_offset == before and self.client.clock.steady_ms() - asked_ms < HASTY_MS
+        return HASTY_MS if hasty else 0
 
-    def _pull_later(self, reading: _Reading, delay_ms: int) -> None:
-        self.client.after(delay_ms, lambda: self._pull(reading))
-
-    def _pulled(self, reading: _Reading, asked_ms: int, result: PullResult | RoquetError) -> None:
-        if reading.gone or not self.started:
-            return
-        if isinstance(result, RoquetError):
-            self._pull_later(reading, wait_after(self.client, reading.queue, result))
-            return
+    def _keep(self, reading: _Reading, result: PullResult) -> None:
+        """Until poll takes them."""
         before, reading.offset = reading.offset, result.next_offset
         if result.status is PullStatus.OFFSET_ILLEGAL:
             log.warning("! group %s: no offset %d in %s, going on from %d", self.group, before, reading.queue, result.next_offset)
@@ -314,36 +317,33 @@ class LitePullCore:
             self._count += len(messages)
         if messages:
             self._serve()
-        if result.next_offset == before and self.client.clock.steady_ms() - asked_ms < HASTY_MS:
-            self._pull_later(reading, HASTY_MS)
-        else:
-            self._pull(reading)
 
     def _discard(self, reading: _Reading) -> None:
         reading.gone = True
         self._count -= reading.count
         self._ready = deque(one for one in self._ready if one[0] is not reading)
+        reading.go_on.end(None)
         self._go_on()
 
     def _go_on(self) -> None:
         """Some were taken: queues that waited for room pull again."""
-        for reading in [reading for reading in self.readings.values() if reading.full]:
-            reading.full = False
-            self._pull(reading)
+        for reading in list(self.readings.values()):
+            reading.go_on.end(None)
 
     # -- handing out
 
-    def poll(self, timeout_ms: int, done: Polled) -> _Poll:
+    async def poll(self, timeout_ms: int) -> list[ReceivedMessage]:
         """Messages of one queue, as soon as there are some; none after `timeout_ms`. What the polls before returned is
         finished now: auto commit counts it."""
         self._check_started()
         self._finish()
-        poll = _Poll(done)
+        poll: Wait[list[ReceivedMessage]] = Wait()
         self._polls.append(poll)
         self._serve()
-        if poll.done is not None:
-            poll.timer = self.client.after(timeout_ms, lambda: self._answer(poll, []))
-        return poll
+        try:
+            return await (poll if poll.over else self.client.within(poll, timeout_ms, []))
+        finally:
+            poll.end([])  # cancelled: nothing is handed out to it
 
     def _finish(self) -> None:
         for reading in self.readings.values():
@@ -355,15 +355,14 @@ class LitePullCore:
             self.offsets.persist()
 
     def _serve(self) -> None:
-        while self._polls and self._polls[0].done is None:
-            self._polls.popleft()
         while self._polls:
+            if self._polls[0].over:
+                self._polls.popleft()
+                continue
             messages = self._take()
             if not messages:
                 return
-            self._answer(self._polls.popleft(), messages)
-            while self._polls and self._polls[0].done is None:
-                self._polls.popleft()
+            self._polls.popleft().end(messages)
 
     def _take(self) -> list[ReceivedMessage]:
         passed: list[tuple[_Reading, list[ReceivedMessage], int]] = []
@@ -382,12 +381,6 @@ class LitePullCore:
         if found:
             self._go_on()
         return found
-
-    def _answer(self, poll: _Poll, result: list[ReceivedMessage] | RoquetError) -> None:
-        done = poll.done
-        poll.cancel()
-        if done is not None:
-            done(result)
 
     def unread(self, messages: list[ReceivedMessage]) -> None:
         """These were handed out to nobody (the waiter was cancelled meanwhile): hand them out again."""
@@ -453,7 +446,7 @@ class LitePullCore:
         fresh = self.readings[reading.queue] = _Reading(reading.queue, offset)
         fresh.paused = reading.paused
         self._discard(reading)
-        self._pull(fresh)
+        self._read(fresh)
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the next message that poll returns from this queue."""
@@ -467,9 +460,7 @@ class LitePullCore:
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         for reading in [self._mine(queue) for queue in queues]:
             reading.paused = False
-            if reading.waits:
-                reading.waits = False
-                self._pull(reading)
+            reading.go_on.end(None)
         self._serve()
 
     def _mine(self, queue: MessageQueue) -> _Reading:

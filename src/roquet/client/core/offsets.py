@@ -83,7 +83,7 @@ class RemoteOffsets:
     async def persist_surely(self) -> None:
         changed = {queue: self.table[queue] for queue in self._changed()}
         self._sent.update(changed)
-        await self._tasks.each(self._write(queue, offset) for queue, offset in changed.items())
+        await self._tasks.all(self._write(queue, offset) for queue, offset in changed.items())
 
     def release(self, queue: MessageQueue) -> None:
         if queue in self.table and self.table[queue] != self._sent.get(queue):

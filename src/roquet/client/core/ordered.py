@@ -13,15 +13,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 
-from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.instance import ClientCore
 from roquet.client.core.offsets import Offsets
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.queue_locks import QueueLocks
 from roquet.client.core.send_back import SendingBack
 from roquet.client.core.tasks import Wait
-from roquet.client.core.verdicts import Listener, Outcome, Suspend, Verdict
+from roquet.client.core.verdicts import Listener, Outcome, Suspend, call_listener
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
 
@@ -38,7 +37,7 @@ NOT_YET = -1
 class _Lane:
     """One queue. It outlives the ProcessQueues of it, so that two never run at once."""
 
-    __slots__ = ("busy", "on_free", "pending", "process_queue", "ready", "resting", "since_ms", "uncommitted")
+    __slots__ = ("busy", "free", "pending", "process_queue", "ready", "resting", "since_ms", "uncommitted")
 
     def __init__(self, process_queue: ProcessQueue) -> None:
         self.process_queue = process_queue
@@ -48,7 +47,7 @@ class _Lane:
         self.ready = False  # stands in line
         self.resting: object | None = None  # suspended, or waits for its lock
         self.since_ms = NOT_YET  # consumed without a pause since then
-        self.on_free: list[Finished] = []
+        self.free: Wait[None] | None = None  # somebody waits for the end of the call that runs
 
     def restart(self, process_queue: ProcessQueue) -> None:
         self.process_queue = process_queue
@@ -107,15 +106,16 @@ class OrderedConsuming:
         self._ready.clear()
         self._idle()
 
-    def when_free(self, queue: MessageQueue, done: Finished) -> None:
-        """`done` when no call for this queue is under way: at once, or after the one that is. Nothing more of it begins."""
+    async def until_free(self, queue: MessageQueue) -> None:
+        """Returns when no call for this queue is under way: at once, or after the one that is. Nothing more of it begins."""
         lane = self._lanes.get(queue)
         if lane is None or not lane.busy:
             self._lanes.pop(queue, None)
-            done()
-        else:
-            lane.pending.clear()
-            lane.on_free.append(done)
+            return
+        lane.pending.clear()
+        if lane.free is None:
+            lane.free = Wait()
+        await lane.free
 
     # -- whose turn it is
 
@@ -142,83 +142,62 @@ class OrderedConsuming:
         finally:
             self._starting = False
 
-    def _rest(self, lane: _Lane, delay_ms: int) -> None:
+    async def _rest(self, lane: _Lane, delay_ms: int) -> None:
         token = lane.resting = object()
-
-        def wake() -> None:
-            if lane.resting is token:
-                lane.resting = None
-                self._line_up(lane)
-
-        self.client.after(delay_ms, wake)
+        await self.client.sleep(delay_ms)
+        if lane.resting is token:
+            lane.resting = None
+            self._line_up(lane)
 
     def _turn(self, lane: _Lane) -> None:
         process_queue = lane.process_queue
         if process_queue.dropped or process_queue.leaving or not lane.pending:
             return
         if self.locks is not None and not self.locks.holds(process_queue.queue):
-            self._confirm_lock(lane, self.locks)
+            self.client.tasks.start(self._confirm_lock(lane, self.locks))
             return
         if lane.since_ms == NOT_YET:
             lane.since_ms = self.client.clock.steady_ms()
         batch = [lane.pending.popleft()]
         while lane.pending and len(batch) < self.batch_size and lane.pending[0].topic == batch[0].topic:
             batch.append(lane.pending.popleft())
-        self._run(lane, batch)
-
-    def _confirm_lock(self, lane: _Lane, locks: QueueLocks) -> None:
-        token = lane.resting = object()
-
-        def confirmed(result: bool | RoquetError) -> None:
-            if lane.resting is not token:
-                return
-            lane.resting = None
-            if result is True:
-                self._line_up(lane)
-            elif not lane.process_queue.dropped:
-                self._rest(lane, LOCK_AGAIN_MS)
-
-        self.client.tasks.start(locks.confirm(lane.process_queue.queue), confirmed)
-
-    def _run(self, lane: _Lane, messages: list[ReceivedMessage]) -> None:
-        process_queue = lane.process_queue
         self.running += 1
         lane.busy = True
-        process_queue.last_consume_ms = self.client.clock.now_ms()
-        judged = False
+        self.client.tasks.start(self._consume(lane, batch))
 
-        def judge(verdict: Verdict) -> None:
-            nonlocal judged
-            if not judged:
-                judged = True
-                self._judged(lane, process_queue, messages, verdict)
-
+    async def _confirm_lock(self, lane: _Lane, locks: QueueLocks) -> None:
+        token = lane.resting = object()
         try:
-            self.listener(messages, judge)
-        except Exception:
-            log.exception("! the listener of group %s failed", self.group)
-            judge(Outcome.RETRY_LATER)
+            ours = await locks.confirm(lane.process_queue.queue)
+        except RoquetError:
+            ours = False
+        if lane.resting is not token:
+            return
+        lane.resting = None
+        if ours:
+            self._line_up(lane)
+        elif not lane.process_queue.dropped:
+            await self._rest(lane, LOCK_AGAIN_MS)
 
-    # -- what came of it
+    # -- one call
 
-    def _judged(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
-        if process_queue.dropped:  # put elsewhere by an operator, or lost: what this call did counts for nothing
-            self._over(lane)
+    async def _consume(self, lane: _Lane, messages: list[ReceivedMessage]) -> None:
+        process_queue = lane.process_queue
+        process_queue.last_consume_ms = self.client.clock.now_ms()
+        verdict = await call_listener(self.listener, messages, self.group)
+        if process_queue.dropped:
+            pass  # put elsewhere by an operator, or lost: what this call did counts for nothing
         elif verdict is Outcome.COMMIT or (verdict is Outcome.SUCCESS and self.auto_commit):
             self._commit(lane, process_queue, messages)
-            self._over(lane)
         elif verdict is Outcome.SUCCESS:
             lane.uncommitted.extend(messages)
-            self._over(lane)
         elif verdict is Outcome.ROLLBACK:
             again = [*lane.uncommitted, *messages]
             lane.uncommitted = []
             self._once_more(lane, process_queue, again, None)
         else:
-            topic = messages[0].topic
-            self.failures[topic] = self.failures.get(topic, 0) + len(messages)
-            wait = verdict.ms if isinstance(verdict, Suspend) else None
-            self._bury(lane, process_queue, messages, wait)
+            await self._fail(lane, process_queue, messages, verdict.ms if isinstance(verdict, Suspend) else None)
+        self._over(lane)
 
     def _commit(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         progress = process_queue.remove([*lane.uncommitted, *messages])
@@ -226,59 +205,46 @@ class OrderedConsuming:
         if progress != NOTHING:
             self.offsets.update(process_queue.queue, progress, increase_only=False)
 
-    def _bury(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait: int | None) -> None:
+    async def _fail(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None) -> None:
         """Those that failed too often become dead letters; the rest comes again."""
+        topic = messages[0].topic
+        self.failures[topic] = self.failures.get(topic, 0) + len(messages)
         times_max = self.sending_back.times_max
-        worn = [message for message in messages if message.reconsume_times >= times_max] if self.locks is not None else []
-        again = [message for message in messages if message not in worn]
-        left = len(worn)
-        if not left:
-            self._once_more(lane, process_queue, again, wait)
-            return
-        buried: list[ReceivedMessage] = []
-
-        def sent(message: ReceivedMessage, error: RoquetError | None) -> None:
-            nonlocal left
-            left -= 1
+        too_often = [message for message in messages if message.reconsume_times >= times_max] if self.locks is not None else []
+        again = [message for message in messages if message not in too_often]
+        dead: list[ReceivedMessage] = []
+        results = await self.client.tasks.each(self.sending_back.send_anew(message, message.reconsume_times) for message in too_often)
+        for message, error in zip(too_often, results, strict=True):
             if error is None:
-                buried.append(message)
+                dead.append(message)
             else:
                 log.warning("! %s failed %d times but cannot become a dead letter: %s", message.message_id, message.reconsume_times, error)
                 again.append(message)
-            if left:
-                return
-            if process_queue.dropped:
-                self._over(lane)
-                return
-            if not again:
-                self._commit(lane, process_queue, buried)
-                self._over(lane)
-                return
-            process_queue.remove(buried)
-            again.sort(key=lambda one: one.queue_offset)
-            self._once_more(lane, process_queue, again, wait)
+        if process_queue.dropped:
+            return
+        if not again:
+            self._commit(lane, process_queue, dead)
+            return
+        process_queue.remove(dead)
+        again.sort(key=lambda one: one.queue_offset)
+        self._once_more(lane, process_queue, again, wait_ms)
 
-        for message in worn:
-            self.client.tasks.start(self.sending_back.send_anew(message, message.reconsume_times), partial(sent, message))
-
-    def _once_more(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait: int | None) -> None:
+    def _once_more(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None) -> None:
         for message in messages:
             message.record.reconsume_times += 1
         if lane.process_queue is process_queue and not process_queue.leaving:
             lane.pending.extendleft(reversed(messages))
-            wait = self.suspend_ms if wait is None else wait
-            self._rest(lane, min(max(wait, SUSPEND_MIN_MS), SUSPEND_MAX_MS))
-        self._over(lane)
+            wait_ms = self.suspend_ms if wait_ms is None else wait_ms
+            self.client.tasks.start(self._rest(lane, min(max(wait_ms, SUSPEND_MIN_MS), SUSPEND_MAX_MS)))
 
     def _over(self, lane: _Lane) -> None:
         self.running -= 1
         lane.busy = False
-        if lane.on_free:
-            told, lane.on_free = lane.on_free, []
+        free, lane.free = lane.free, None
+        if free is not None:
             if self._lanes.get(lane.process_queue.queue) is lane:
                 del self._lanes[lane.process_queue.queue]
-            for one in told:
-                one()
+            free.end(None)
         else:
             keep_on = self.client.clock.steady_ms() - lane.since_ms < self.continuous_ms
             self._line_up(lane, first=keep_on)

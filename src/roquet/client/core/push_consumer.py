@@ -15,7 +15,7 @@ from roquet.client.core.assignment import RETRY_MS
 from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP, HALF_AN_HOUR_MS, where_to_begin
 from roquet.client.core.consuming import RECONSUME_TIMES_MAX, TIMEOUT_MS, Consuming, Consumption
 from roquet.client.core.filter_check import check_filters
-from roquet.client.core.instance import ClientCore, Finished, Reply
+from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.offsets import LocalOffsets, OffsetFile, Offsets, RemoteOffsets
 from roquet.client.core.ordered import CONTINUOUS_MS, NO_LIMIT, OrderedConsuming
@@ -150,7 +150,7 @@ class PushConsumerCore:
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self.paused = False
-        self.on_settled: Finished | None = None
+        self.settled: Wait[bool] = Wait()
         self.refusal: Rejected | None = None
         """What a broker said against an SQL filter at the start. Nothing is pulled then."""
         self.started_ms = 0
@@ -187,7 +187,7 @@ class PushConsumerCore:
     # -- being part of a client
 
     def start(self) -> None:
-        """`on_settled` is called when the first rebalance is through: the queues there are now have a pull under way."""
+        """`settled` ends when the first rebalance is through: the queues there are now have a pull under way."""
         if not self.broadcasting:
             self._subscribe(subscribe(retry_topic(self.group), "*", self.client.clock.now_ms()))
         self.started_ms = self.client.clock.now_ms()
@@ -195,20 +195,15 @@ class PushConsumerCore:
         self.state = "running"
         if self.locks is not None:
             self.locks.start()
-        self.client.tasks.start(check_filters(self.client, self.group, list(self.subscriptions.values())), self._checked)
+        self.client.tasks.start(self._begin())
 
-    def _checked(self, refusal: Rejected | None) -> None:
-        if refusal is not None:
-            log.error("! group %s does not start, a broker refuses its filter: %s", self.group, refusal)
-            self.refusal = refusal
-            self._settled()
+    async def _begin(self) -> None:
+        self.refusal = await check_filters(self.client, self.group, list(self.subscriptions.values()))
+        if self.refusal is not None:
+            log.error("! group %s does not start, a broker refuses its filter: %s", self.group, self.refusal)
         elif self.state == "running":
-            self.share.start(self._settled)
-
-    def _settled(self) -> None:
-        told, self.on_settled = self.on_settled, None
-        if told is not None:
-            told()
+            await self.share.start()
+        self.settled.end(True)
 
     def topics(self) -> Collection[str]:
         return self.subscriptions.keys()
@@ -253,7 +248,7 @@ class PushConsumerCore:
         self.share.route_changed(route)
 
     def rebalance(self) -> None:
-        self.share.rebalance()
+        self.client.tasks.start(self.share.rebalance())
 
     def held(self) -> Collection[MessageQueue]:
         return self.queues.keys()
@@ -272,8 +267,7 @@ class PushConsumerCore:
             raise
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
-        process_queue = self.queues[queue] = ProcessQueue(queue, offset, self.client.clock.now_ms())
-        self._pull(process_queue)
+        self._read_from(queue, offset)
 
     def abandon(self, queue: MessageQueue) -> None:
         if self.locks is not None:
@@ -286,23 +280,22 @@ class PushConsumerCore:
         if self.locks is None or not isinstance(self.consuming, OrderedConsuming):
             process_queue.dropped = True
             self.offsets.release(queue)
-            return
-        locks = self.locks
-        process_queue.leaving = True
-        self._leaving[queue] = process_queue
+        else:
+            process_queue.leaving = True
+            self._leaving[queue] = process_queue
+            self.client.tasks.start(self._let_go(process_queue, self.consuming, self.locks))
 
-        def free() -> None:
-            process_queue.dropped = True
-            if self._leaving.get(queue) is process_queue:
-                self.client.tasks.start(self.offsets.release_surely(queue), lambda _: written())
-
-        def written() -> None:
-            if self._leaving.get(queue) is process_queue:
-                del self._leaving[queue]
-                self.client.tasks.start(locks.unlock([queue]))
-                self._left_one.end(None)
-
-        self.consuming.when_free(queue, free)
+    async def _let_go(self, process_queue: ProcessQueue, consuming: OrderedConsuming, locks: QueueLocks) -> None:
+        """The call that runs ends, its progress is written, and only then the lock is given back."""
+        queue = process_queue.queue
+        await consuming.until_free(queue)
+        process_queue.dropped = True
+        if self._leaving.get(queue) is process_queue:
+            await self.offsets.release_surely(queue)
+        if self._leaving.get(queue) is process_queue:
+            del self._leaving[queue]
+            self.client.tasks.start(locks.unlock([queue]))
+            self._left_one.end(None)
 
     def _is_mine(self, queue: MessageQueue) -> bool:
         return self.locks is None or self.locks.holds(queue)
@@ -326,85 +319,89 @@ class PushConsumerCore:
 
     # -- pulling
 
-    def _pull_later(self, process_queue: ProcessQueue, delay_ms: int) -> None:
-        self.client.after(delay_ms, lambda: self._pull(process_queue))
+    def _read_from(self, queue: MessageQueue, offset: int, *, delay_ms: int = 0) -> None:
+        process_queue = self.queues[queue] = ProcessQueue(queue, offset, self.client.clock.now_ms())
+        self.client.tasks.start(self._read(process_queue, delay_ms))
 
-    def _pull(self, process_queue: ProcessQueue) -> None:
-        settings = self.settings
-        queue = process_queue.queue
-        if process_queue.dropped or process_queue.leaving or self.state != "running":
-            return
-        subscription = self.subscriptions.get(queue.topic)
-        if subscription is None:
-            return
+    async def _read(self, process_queue: ProcessQueue, delay_ms: int) -> None:
+        """Keep a pull waiting at the queue, for as long as it is ours."""
+        while True:
+            if delay_ms:
+                await self.client.sleep(delay_ms)
+            subscription = self.subscriptions.get(process_queue.queue.topic)
+            if subscription is None or not self._is_read(process_queue):
+                return
+            delay_ms = await self._pull(process_queue, subscription)
+
+    def _is_read(self, process_queue: ProcessQueue) -> bool:
+        return not process_queue.dropped and not process_queue.leaving and self.state == "running"
+
+    async def _pull(self, process_queue: ProcessQueue, subscription: SubscriptionData) -> int:
+        """One pull, and what comes of it. How long to wait before the next, ms."""
+        settings, queue, before = self.settings, process_queue.queue, process_queue.next_offset
         process_queue.last_pull_ms = self.client.clock.now_ms()
-        now = self.client.clock.steady_ms()
+        asked_ms = self.client.clock.steady_ms()
         if self.paused:
-            self._pull_later(process_queue, PAUSED_MS)
-            return
+            return PAUSED_MS
         if process_queue.is_full(settings.count_max, settings.size_max, settings.span_max):
-            self._pull_later(process_queue, FULL_MS)
-            return
+            return FULL_MS
         progress = self.offsets.table.get(queue) if not self.broadcasting and self._is_mine(queue) else None
-        pull = self._puller.pull(
-            queue,
-            process_queue.next_offset,
-            settings.pull_batch_size,
-            sub_version=subscription.sub_version,
-            commit_offset=progress if progress else None,
-            suspend_ms=settings.suspend_ms,
-            timeout_ms=settings.pull_timeout_ms,
-        )
-        self.client.tasks.start(pull, lambda result: self._pulled(process_queue, now, result))
-
-    def _pulled(self, process_queue: ProcessQueue, asked_ms: int, result: PullResult | RoquetError) -> None:
-        if process_queue.dropped or process_queue.leaving or self.state != "running":
-            return
-        queue = process_queue.queue
-        if isinstance(result, RoquetError):
-            if self.locks is not None and isinstance(result, ConnectFailed):
-                self.locks.doubt(queue.broker_name)
-            self._pull_later(process_queue, wait_after(self.client, queue, result))
-            return
-        before = process_queue.next_offset
+        try:
+            result = await self._puller.pull(
+                queue,
+                before,
+                settings.pull_batch_size,
+                sub_version=subscription.sub_version,
+                commit_offset=progress if progress else None,
+                suspend_ms=settings.suspend_ms,
+                timeout_ms=settings.pull_timeout_ms,
+            )
+        except RoquetError as error:
+            return self._not_pulled(process_queue, error)
+        if not self._is_read(process_queue):
+            return 0
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._moved(process_queue, result)
-            return
+            return 0
+        self._take(process_queue, result)
+        hasty = result.next_offset == before and self.client.clock.steady_ms() - asked_ms < HASTY_MS
+        return HASTY_MS if hasty else 0
+
+    def _not_pulled(self, process_queue: ProcessQueue, error: RoquetError) -> int:
+        queue = process_queue.queue
+        if not self._is_read(process_queue):
+            return 0
+        if self.locks is not None and isinstance(error, ConnectFailed):
+            self.locks.doubt(queue.broker_name)
+        return wait_after(self.client, queue, error)
+
+    def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        queue = process_queue.queue
         process_queue.next_offset = result.next_offset
+        new: list[ReceivedMessage] = []
         if result.messages:
             tag_filter = self._filters[queue.topic]
             wanted = [message for message in result.messages if tag_filter.takes_tag(message.tags)]
             for message in wanted:
                 restore_topic(message, self.namespace)
             new = process_queue.put(wanted)
-        else:
-            new = []
         if new:
             self.consuming.submit(process_queue, new)
         elif not process_queue.messages:
             # Everything up to here was consumed or not for us.
             self.offsets.update(queue, result.next_offset)
-        if result.next_offset == before and self.client.clock.steady_ms() - asked_ms < HASTY_MS:
-            self._pull_later(process_queue, HASTY_MS)
-        else:
-            self._pull(process_queue)
 
     def _moved(self, process_queue: ProcessQueue, result: PullResult) -> None:
         """There is no such offset: deleted by age, or the broker lost its end. Go on where the broker says."""
         queue, before = process_queue.queue, process_queue.next_offset
         log.warning("! group %s: offset %d of %s does not exist, going on from %d", self.group, before, queue, result.next_offset)
-        self._restart(queue, result.next_offset, TROUBLE_MS if result.next_offset == before else 0)
+        self._restart(queue, result.next_offset, delay_ms=TROUBLE_MS if result.next_offset == before else 0)
 
-    def _restart(self, queue: MessageQueue, offset: int, delay_ms: int = 0) -> None:
-        old = self.queues[queue]
-        old.dropped = True
+    def _restart(self, queue: MessageQueue, offset: int, *, delay_ms: int = 0) -> None:
+        self.queues[queue].dropped = True
         self.offsets.update(queue, offset, increase_only=False)
         self.offsets.persist()
-        process_queue = self.queues[queue] = ProcessQueue(queue, offset, self.client.clock.now_ms())
-        if delay_ms:
-            self._pull_later(process_queue, delay_ms)
-        else:
-            self._pull(process_queue)
+        self._read_from(queue, offset, delay_ms=delay_ms)
 
     # -- for the user
 
@@ -441,26 +438,25 @@ class PushConsumerCore:
     def _consume_directly(self, command: Command, reply: Reply) -> None:
         message = ReceivedMessage(Record.decode(command.body), command.fields.get("brokerName", ""))
         restore_topic(message, self.namespace)
+        self.client.tasks.start(self._consume_now(message, command, reply))
+
+    async def _consume_now(self, message: ReceivedMessage, command: Command, reply: Reply) -> None:
         begun = self.client.clock.steady_ms()
-
-        def judged(verdict: Verdict) -> None:
-            result = ConsumeDirectlyResult.LATER
-            if isinstance(verdict, Outcome):
-                result = DIRECT_RESULTS.get(verdict, result)
-            spent = self.client.clock.steady_ms() - begun
-            answer(
-                ConsumeDirectlyResult(
-                    consume_result=result, order=self.settings.orderly, auto_commit=self.settings.auto_commit, spent_time_mills=spent
-                )
-            )
-
-        def answer(result: ConsumeDirectlyResult) -> None:
-            reply(self.client.answer(command, ResponseCode.SUCCESS, body=result.encode()))
-
+        answer: Wait[Verdict] = Wait()
         try:
-            self.consuming.listener([message], judged)
+            self.consuming.listener([message], answer.end)
         except Exception as error:
-            answer(ConsumeDirectlyResult(consume_result=ConsumeDirectlyResult.THROW_EXCEPTION, remark=repr(error)))
+            result = ConsumeDirectlyResult(consume_result=ConsumeDirectlyResult.THROW_EXCEPTION, remark=repr(error))
+        else:
+            verdict = await answer
+            named = DIRECT_RESULTS.get(verdict) if isinstance(verdict, Outcome) else None
+            result = ConsumeDirectlyResult(
+                consume_result=named or ConsumeDirectlyResult.LATER,
+                order=self.settings.orderly,
+                auto_commit=self.settings.auto_commit,
+                spent_time_mills=self.client.clock.steady_ms() - begun,
+            )
+        reply(self.client.answer(command, ResponseCode.SUCCESS, body=result.encode()))
 
 
 DIRECT_RESULTS = {Outcome.SUCCESS: ConsumeDirectlyResult.SUCCESS, Outcome.COMMIT: "CR_COMMIT", Outcome.ROLLBACK: "CR_ROLLBACK"}

@@ -119,11 +119,8 @@ class QueueLocks:
                 in_doubt.append(queue)
             else:
                 self.confirmed[queue] = asked_ms
-        for result in await self.client.tasks.each(self._make_sure(queue, asked_ms) for queue in in_doubt):
-            if isinstance(result, RoquetError):
-                raise result
-            kept = kept and result
-        return kept
+        sure = await self.client.tasks.all(self._make_sure(queue, asked_ms) for queue in in_doubt)
+        return kept and all(sure)
 
     async def _make_sure(self, queue: MessageQueue, asked_ms: int) -> bool:
         """It is ours. Was it somebody else's in between? Then the group's progress went on without us."""

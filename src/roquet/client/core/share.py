@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from roquet.client.core.assignment import RETRY_MS, Assignment, NotListed, diff
-from roquet.client.core.instance import ClientCore, Finished
+from roquet.client.core.assignment import RETRY_MS, Assignment, NotListed, NotReached, diff
+from roquet.client.core.instance import ClientCore
 from roquet.client.core.routes import TopicRoute
-from roquet.client.core.tasks import ignore
+from roquet.client.core.tasks import Task, Wait, ignore
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue
 from roquet.routing.assign import Strategy
@@ -65,38 +65,40 @@ class Share:
         self.active = False
         self._taking: dict[MessageQueue, int] = {}  # queue -> number of the plan that wants it
         self._plan = 0
-        self._planning: dict[str, list[Finished]] = {}  # topic -> who waits for the plan under way
+        self._planning: dict[str, Wait[None]] = {}  # topic -> ends when the plan under way is through
         self._plan_again: set[str] = set()
-        self._routes_timer: Timer | None = None
+        self._looking: Task[None] | None = None
         self._retry_timers: dict[str, Timer] = {}
 
-    def start(self, settled: Finished) -> None:
-        """`settled` is called when the first rebalance is through: the queues there are now are being read."""
+    async def start(self) -> None:
+        """Returns when the first rebalance is through: the queues there are now are being read."""
         self.active = True
         topics = list(self.reader.topics())
-        left = len(topics)
-        if not left:
-            settled()
+        if not topics:
+            return
+        await self.client.tasks.all(self._find(topic) for topic in topics)
+        self._look_for_topics()
+        await self.client.heartbeat_all()
+        await self.rebalance()
 
-        def known(topic: str, result: TopicRoute | RoquetError) -> None:
-            nonlocal left
-            if isinstance(result, RoquetError) and not is_retry_topic(topic):
-                log.warning("! group %s waits for topic %s: %s", self.group, topic, result)
-            left -= 1
-            if left == 0:
-                self.client.tasks.start(self.client.heartbeat_all(), lambda _: self.rebalance(settled))
-                self._fetch_unknown_routes()
-
-        for topic in topics:
-            self.client.tasks.start(self.client.routes.fetch(topic), partial(known, topic))
+    async def _find(self, topic: str) -> None:
+        try:
+            await self.client.routes.fetch(topic)
+        except RoquetError as error:
+            if not is_retry_topic(topic):
+                log.warning("! group %s waits for topic %s: %s", self.group, topic, error)
 
     def stop(self) -> None:
         self.active = False
 
     def topic_added(self, topic: str) -> None:
         if self.active:
-            self.client.tasks.start(self.client.heartbeat_all(), lambda _: self.rebalance_topic(topic))
-            self._fetch_unknown_routes()
+            self.client.tasks.start(self._begin_with(topic))
+            self._look_for_topics()
+
+    async def _begin_with(self, topic: str) -> None:
+        await self.client.heartbeat_all()
+        await self.rebalance_topic(topic)
 
     def topic_removed(self, topic: str) -> None:
         for queue in [queue for queue in self.reader.held() if queue.topic == topic]:
@@ -109,114 +111,101 @@ class Share:
             # The brokers of a new route have just had their heartbeat; ask them for the members after that.
             self.rebalance_soon(route.topic, RETRY_MS // 4)
 
-    def _fetch_unknown_routes(self) -> None:
-        """A topic nobody has yet is asked for every few seconds; the retry topic appears with the first heartbeat."""
+    def _look_for_topics(self) -> None:
+        if self._looking is None or self._looking.over:
+            self._looking = self.client.tasks.start(self._look())
 
-        def look() -> None:
-            self._routes_timer = None
+    async def _look(self) -> None:
+        """A topic nobody has yet is asked for every few seconds; the retry topic appears with the first heartbeat."""
+        await self.client.sleep(RETRY_MS)
+        while self.active:
             unknown = [topic for topic in self.reader.topics() if self.client.routes.get(topic) is None]
+            if not unknown:
+                return
             for topic in unknown:
                 self.client.tasks.start(self.client.routes.fetch(topic), ignore)  # what is learned comes back as route_changed
-            if unknown and self.active:
-                self._routes_timer = self.client.after(UNKNOWN_ROUTE_MS, look)
-
-        if self._routes_timer is None:
-            self._routes_timer = self.client.after(RETRY_MS, look)
+            await self.client.sleep(UNKNOWN_ROUTE_MS)
 
     # -- rebalancing
 
-    def rebalance(self, finished: Finished | None = None) -> None:
-        topics = list(self.reader.topics())
-        left = len(topics)
+    async def rebalance(self) -> None:
+        await self.client.tasks.all(self.rebalance_topic(topic) for topic in list(self.reader.topics()))
 
-        def one_finished() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and finished is not None:
-                finished()
-
-        for topic in topics:
-            self.rebalance_topic(topic, one_finished)
+    def rebalance_now(self, topic: str) -> None:
+        self.client.tasks.start(self.rebalance_topic(topic))
 
     def rebalance_soon(self, topic: str, delay_ms: int) -> None:
         timer = self._retry_timers.get(topic)
         if timer is None or timer.work is None:
-            self._retry_timers[topic] = self.client.after(delay_ms, lambda: self.rebalance_topic(topic))
+            self._retry_timers[topic] = self.client.after(delay_ms, partial(self.rebalance_now, topic))
 
-    def rebalance_topic(self, topic: str, finished: Finished | None = None) -> None:
+    async def rebalance_topic(self, topic: str) -> None:
+        """Returns when the plan that is under way now is through, whoever began it."""
         if not self.active or topic not in self.reader.topics():
-            if finished is not None:
-                finished()
             return
-        if topic in self._planning:
+        under_way = self._planning.get(topic)
+        if under_way is not None:
             self._plan_again.add(topic)
-            if finished is not None:
-                self._planning[topic].append(finished)
+            await under_way
             return
-        self._planning[topic] = [] if finished is None else [finished]
+        over = self._planning[topic] = Wait()
+        try:
+            await self._rebalance(topic)
+        finally:
+            del self._planning[topic]
+            over.end(None)
+        if topic in self._plan_again:
+            self._plan_again.discard(topic)
+            self.rebalance_now(topic)
 
-        def unlisted() -> None:
+    async def _rebalance(self, topic: str) -> None:
+        try:
+            wanted = await self.assignment.plan(topic)
+        except NotListed:
             self.client.heartbeat_soon()
             self.rebalance_soon(topic, RETRY_MS)
-
-        def unreachable() -> None:
+        except NotReached:
             self.client.refresh(topic)
             self.rebalance_soon(topic, UNREACHABLE_MS)
+        else:
+            if wanted is not None and self.active:
+                await self._apply(topic, wanted)
 
-        def planned(wanted: set[MessageQueue] | RoquetError | None) -> None:
-            if isinstance(wanted, RoquetError):
-                unlisted() if isinstance(wanted, NotListed) else unreachable()
-                over()
-            elif wanted is None or not self.active:
-                over()
-            else:
-                self._apply(topic, wanted, over)
-
-        def over() -> None:
-            waiting = self._planning.pop(topic, [])
-            for one in waiting:
-                one()
-            if topic in self._plan_again:
-                self._plan_again.discard(topic)
-                self.rebalance_topic(topic)
-
-        self.client.tasks.start(self.assignment.plan(topic), planned)
-
-    def _apply(self, topic: str, wanted: set[MessageQueue], finished: Finished) -> None:
+    async def _apply(self, topic: str, wanted: set[MessageQueue]) -> None:
         held = [queue for queue in self.reader.held() if queue.topic == topic]
         gone, new = diff(held, wanted)
         self._plan += 1
-        number = self._plan
         for queue in [queue for queue in self._taking if queue.topic == topic and queue not in wanted]:
             del self._taking[queue]
         for queue in gone:
             self.reader.drop(queue)
         if gone or new:
             log.info("= group %s %s: %d queues, %d taken, %d let go", self.group, topic, len(wanted), len(new), len(gone))
-        left = len(new)
-        if not left:
-            finished()
+        await self.client.tasks.all(self._take(queue, self._plan) for queue in new)
+
+    async def _take(self, queue: MessageQueue, plan: int) -> None:
+        self._taking[queue] = plan
+        try:
+            offset = await self.reader.prepare(queue)
+        except RoquetError as error:
+            if self._is_wanted(queue, plan):
+                self._take_later(queue, error)
             return
+        if self._is_wanted(queue, plan) and self.active and queue.topic in self.reader.topics() and queue not in self.reader.held():
+            self.reader.begin(queue, offset)
+        else:
+            self.reader.abandon(queue)
 
-        def found(queue: MessageQueue, result: int | RoquetError) -> None:
-            nonlocal left
-            if self._taking.get(queue) == number:
-                del self._taking[queue]
-                if isinstance(result, NotYet):
-                    self.rebalance_soon(topic, RETRY_MS)
-                elif isinstance(result, RoquetError):
-                    log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, result)
-                    self.rebalance_soon(topic, UNREACHABLE_MS)
-                elif self.active and topic in self.reader.topics() and queue not in self.reader.held():
-                    self.reader.begin(queue, result)
-                else:
-                    self.reader.abandon(queue)
-            elif isinstance(result, int):
-                self.reader.abandon(queue)
-            left -= 1
-            if left == 0:
-                finished()
+    def _is_wanted(self, queue: MessageQueue, plan: int) -> bool:
+        """By this plan, which is through with the queue now; a later one may want it, or not."""
+        if self._taking.get(queue) != plan:
+            return False
+        del self._taking[queue]
+        return True
 
-        for queue in new:
-            self._taking[queue] = number
-            self.client.tasks.start(self.reader.prepare(queue), partial(found, queue))
+    def _take_later(self, queue: MessageQueue, error: RoquetError) -> None:
+        if isinstance(error, NotYet):
+            self.rebalance_soon(queue.topic, RETRY_MS)
+        else:
+            log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, error)
+            self.rebalance_soon(queue.topic, UNREACHABLE_MS)

@@ -161,6 +161,19 @@ class Tasks:
                 results.append(error)
         return results
 
+    async def all(self, works: Iterable[Work[T]]) -> list[T]:
+        """The same, where an error is not a result: the first one is raised when all are over."""
+        results: list[T] = []
+        failure: RoquetError | None = None
+        for result in await self.each(works):
+            if isinstance(result, RoquetError):
+                failure = failure or result
+            else:
+                results.append(result)
+        if failure is not None:
+            raise failure
+        return results
+
     def forget(self, task: Task[Any]) -> None:
         self._tasks.pop(task, None)
 
