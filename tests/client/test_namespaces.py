@@ -65,7 +65,7 @@ def test_a_producer_sends_into_its_namespace_and_shows_its_own_names() -> None:
         assert results.only.queue == MessageQueue("t", "a", 0)
     assert seen == [([MessageQueue("t", "a", 0)], "t")]
     batch = Results()
-    producer.send_batch([message, message], batch.append)
+    producer.client.tasks.start(producer.send_batch([message, message]), batch.append)
     cluster.run()
     assert isinstance(batch.only, list)
     assert (message.topic, message.properties) == ("t", {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -13,9 +13,9 @@ from roquet.client.core.name_servers import parse_name_servers
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
 from roquet.client.core.tasks import Wait, Work
-from roquet.client.running import finished, until
+from roquet.client.running import finished
 from roquet.client.shared import ClientOptions, SharedClient, join
-from roquet.errors import NotStarted, RoquetError
+from roquet.errors import NotStarted
 from roquet.message import ReceivedMessage
 
 log = logging.getLogger(__name__)
@@ -105,12 +105,6 @@ class Member(Generic[C]):
         """A consumer's first share of queues, five seconds at most."""
         if not await self._wait(self._client().within(settled, SETTLE_MS, False)):
             log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
-
-    async def _called(self, ask: Callable[[Callable[[T | RoquetError], None]], None]) -> T:
-        """The same for what takes a callback."""
-        answer: Wait[T] = Wait()
-        ask(answer.end)
-        return await self._wait(until(answer))
 
     # -- what any client may ask
 

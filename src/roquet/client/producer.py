@@ -110,7 +110,7 @@ class Producer(Member[ProducerCore]):
     ) -> None:
         """Send and forget: nobody says whether it arrived. Waits only while the connection cannot take more."""
         core = self._part()
-        address: str = await self._called(lambda done: core.send_oneway(message, done, queue=queue, selector=selector, key=key))
+        address = await self._wait(core.send_oneway(message, queue=queue, selector=selector, key=key))
         await self._started().caller.drained(address)
 
     async def send_batch(
@@ -122,7 +122,7 @@ class Producer(Member[ProducerCore]):
         """
         core = self._part()
         listed = list(messages)
-        return await self._called(lambda done: core.send_batch(listed, done, queue=queue, timeout_ms=timeout_ms))
+        return await self._wait(core.send_batch(listed, queue=queue, timeout_ms=timeout_ms))
 
     async def request(
         self,
@@ -135,7 +135,7 @@ class Producer(Member[ProducerCore]):
     ) -> ReceivedMessage:
         """Send a message and wait for the reply of whoever consumes it. Raises RequestTimedOut when there is none in time."""
         core = self._part()
-        return await self._called(lambda done: core.request(message, done, timeout_ms=timeout_ms, queue=queue, selector=selector, key=key))
+        return await self._wait(core.request(message, timeout_ms=timeout_ms, queue=queue, selector=selector, key=key))
 
     async def reply(self, message: ReceivedMessage, body: bytes, *, properties: dict[str, str] | None = None) -> SendReceipt:
         """Answer a message that was sent with request(). Raises InvalidMessage when it asks for no reply."""
@@ -147,16 +147,10 @@ class Producer(Member[ProducerCore]):
         Raises ClientError when the broker gave no handle for that, Rejected when it is too late.
         """
         core = self._part()
-        return await self._called(lambda done: core.recall(receipt, done))
+        return await self._wait(core.recall(receipt))
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues a message to this topic can go to."""
         core = self._part()
-        namespace = core.namespace
-
-        def ask(done: Callable[[list[MessageQueue] | RoquetError], None]) -> None:
-            core.fetch_route(
-                namespace.wrap(topic), done, lambda route: done([namespace.unwrap_queue(queue) for queue in route.write_queues])
-            )
-
-        return await self._called(ask)
+        route = await self._wait(core.fetch_route(core.namespace.wrap(topic)))
+        return [core.namespace.unwrap_queue(queue) for queue in route.write_queues]

@@ -216,7 +216,7 @@ class PushConsumer(Member[PushConsumerCore]):
         """Answer a message that was sent with producer.request(). Raises InvalidMessage when it asks for no reply."""
         producer = inner_producer(self._client())
         answer = reply_message(message, body, properties=properties)
-        return await self._called(lambda done: producer.send(answer, done))
+        return await self._wait(producer.sent(answer))
 
     # -- consuming
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
-from roquet.client.core.tasks import Tasks, Wait, Work
+from roquet.client.core.tasks import Tasks, Work
 
 T = TypeVar("T")
 
@@ -24,8 +24,3 @@ async def finished(tasks: Tasks, work: Work[T]) -> T:
 
     tasks.start(work, done)
     return await answer
-
-
-async def until(wait: Wait[T]) -> T:
-    """A wait as the work of a task."""
-    return await wait

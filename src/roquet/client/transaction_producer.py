@@ -77,7 +77,7 @@ class TransactionProducer(Producer):
         def execute(given: Message, _: SendReceipt, decided: Decided) -> None:
             self._functions.begin(self._decide(decided, self._execute, given, argument))
 
-        return await self._called(lambda done: core.send_in_transaction(message, execute, done, timeout_ms=timeout_ms))
+        return await self._wait(core.send_in_transaction(message, execute, timeout_ms=timeout_ms))
 
     def _ask_check(self, message: ReceivedMessage, decided: Decided) -> None:
         self._functions.begin(self._decide(decided, self._check, message))

@@ -161,7 +161,7 @@ class ClientNode(Node):
                 for message, receipt in zip(messages, result, strict=True):
                     self._acked(message, receipt)
 
-        producer.send_batch(messages, done)
+        producer.client.tasks.start(producer.send_batch(messages), done)
 
     def _message(self, topic: str, *, batch: bool = False) -> Message:
         random = self.random

@@ -18,7 +18,7 @@ from roquet.client.core.failures import RETRIED, BadAnswer, BatchFailed, SendTim
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.receipt import STATUSES, SendReceipt, SendStatus
-from roquet.client.core.replies import REPLY, GotReply
+from roquet.client.core.replies import REPLY, RequestTimedOut
 from roquet.client.core.routes import TopicRoute
 from roquet.client.core.send_command import SendCommand, SendTemplate
 from roquet.client.core.tasks import Wait
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 QUEUE_SELECTED_RETRIES = 0
 
 Sent = Callable[[SendReceipt | RoquetError], None]
-BatchSent = Callable[[list[SendReceipt] | RoquetError], None]
 Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 """(the topic's queues, the message, the key given to send) -> the queue to use."""
 
@@ -128,20 +127,10 @@ class ProducerCore:
             message, queue = self._inside(message, queue)
         if queue is not None and queue.topic != message.topic:
             raise InvalidMessage(f"{message!r} cannot go to a queue of topic {queue.topic!r}")
-        attempt = _Send(self, self._seal(message), done, queue, timeout_ms)
-        if queue is not None or (selector is None and key is None):
-            attempt.start()
-            return
-
-        def go(route: TopicRoute) -> None:
-            try:
-                chosen = self._select(selector or by_hash, route, message, key)
-            except RoquetError as error:
-                attempt.fail(error)
-                return
-            attempt.start_at(chosen)
-
-        self._with_route(message.topic, attempt.fail, go)
+        attempt = _Send(self, self._outgoing(message), done, queue, timeout_ms)
+        if queue is None and (selector is not None or key is not None):
+            attempt.select = partial(self._select, selector or by_hash, message, key)
+        attempt.start()
 
     async def sent(self, message: Message, *, timeout_ms: int | None = None) -> SendReceipt:
         """`send` for a task: the receipt when a broker has stored it. Raises what `send` gives."""
@@ -149,45 +138,32 @@ class ProducerCore:
         self.send(message, receipt.end, timeout_ms=timeout_ms)
         return await receipt
 
-    def send_oneway(
-        self,
-        message: Message,
-        done: Callable[[str | RoquetError], None],
-        *,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        key: object = None,
-    ) -> None:
-        """Send and forget: no answer, no retry. `done` gets the address it went to, as soon as it was handed over."""
+    async def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None, key: object = None
+    ) -> str:
+        """Send and forget: no answer, no retry. The address it went to, as soon as it was handed over."""
         self._check_started()
         if self.namespace:
             message, queue = self._inside(message, queue)
-        letter = self._seal(message)
-        chooser = by_hash if selector is None and key is not None else selector
+        outgoing = self._outgoing(message)
+        route = self._known_route(message.topic) or await self.fetch_route(message.topic)
+        if queue is None and (selector is not None or key is not None):
+            queue = self._select(selector or by_hash, message, key, route)
+        chosen = queue or self._next(message.topic, route, None)
+        address = self._address(chosen)
+        self.client.caller.oneway(address, outgoing.command(self._template(outgoing, chosen.broker_name), chosen.queue_id))
+        return address
 
-        def go(route: TopicRoute) -> None:
-            try:
-                chosen = queue or (self._select(chooser, route, message, key) if chooser else self._next(letter.topic, route, None))
-                address = self._address(chosen)
-                self.client.caller.oneway(address, letter.command(self._template(letter, chosen.broker_name), chosen.queue_id))
-            except RoquetError as error:
-                done(error)
-                return
-            done(address)
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> list[SendReceipt]:
+        """Send many messages in as few requests as sizes and topics allow, all at once. One receipt per message.
 
-        self._with_route(message.topic, done, go)
-
-    def send_batch(
-        self, messages: Sequence[Message], done: BatchSent, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
-    ) -> None:
-        """Send many messages in as few requests as sizes and topics allow, all at once. `done` gets one receipt per message.
-
-        When a part fails, `done` gets BatchFailed, which says what was stored.
+        When a part fails, it raises BatchFailed, which says what was stored.
         """
         self._check_started()
         if not messages:
-            done([])
-            return
+            return []
         if self.namespace:
             messages = [self._inside(message, None)[0] for message in messages]
             queue = queue and self.namespace.wrap_queue(queue)
@@ -197,76 +173,68 @@ class ProducerCore:
                 check_batchable(message)
             if queue is not None and message.topic != queue.topic:
                 raise InvalidMessage(f"{message!r} cannot go to a queue of topic {queue.topic!r}; leave the queue out")
+        batches = split_places(messages, self.settings.batch_size_max)
+        outgoing = [self._outgoing_batch([messages[place] for place in places]) for places in batches]
+        results = await self.client.tasks.each(self._send_one(one, queue, timeout_ms) for one in outgoing)
         receipts: list[SendReceipt | None] = [None] * len(messages)
         failures: list[RoquetError] = []
-        batches = split_places(messages, self.settings.batch_size_max)
-        left = len(batches)
-
-        def part_done(places: list[int], letter: Letter, result: SendReceipt | RoquetError) -> None:
-            nonlocal left
+        for places, one, result in zip(batches, outgoing, results, strict=True):
             if isinstance(result, RoquetError):
                 failures.append(result)
             else:
-                for place, receipt in zip(places, per_message(result, letter.message_ids), strict=True):
+                for place, receipt in zip(places, per_message(result, one.message_ids), strict=True):
                     receipts[place] = receipt
-            left -= 1
-            if left == 0:
-                done(together(receipts, failures))
+        return together(receipts, failures)
 
-        for places in batches:
-            part = [messages[place] for place in places]
-            letter = self._seal(part[0]) if len(part) == 1 else self._seal_batch(part)
-            _Send(self, letter, partial(part_done, places, letter), queue, timeout_ms).start()
+    async def _send_one(self, outgoing: Outgoing, queue: MessageQueue | None, timeout_ms: int | None) -> SendReceipt:
+        receipt: Wait[SendReceipt] = Wait()
+        _Send(self, outgoing, receipt.end, queue, timeout_ms).start()
+        return await receipt
 
-    def request(
+    async def request(
         self,
         message: Message,
-        done: GotReply,
         *,
         timeout_ms: int | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         key: object = None,
-    ) -> None:
-        """Send a message and wait until whoever consumes it replies. `done` gets the reply, or the error."""
+    ) -> ReceivedMessage:
+        """Send a message and wait until whoever consumes it replies. Raises RequestTimedOut when nobody does in time."""
         self._check_started()
         timeout_ms = timeout_ms or self.settings.send_timeout_ms
-        topic = self.namespace.wrap(message.topic)
         correlation_id = self.client.ids.next(self.client.clock.now_ms())
         asked = with_properties(message, {
             Property.CORRELATION_ID: correlation_id, Property.REPLY_TO_CLIENT: self.client.client_id, Property.TTL: str(timeout_ms),
         })  # fmt: skip
         self._check(asked)
-        replies = self.client.replies
-        replies.expect(correlation_id, message.topic, timeout_ms, done)
+        late = RequestTimedOut(f"no reply to a request to {message.topic!r} within {timeout_ms} ms; is a consumer there that replies?")
+        reply = self.client.replies.expect(correlation_id)
+        send = partial(self.send, asked, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
+        self.client.tasks.start(self._ask(self.namespace.wrap(message.topic), send, reply))
+        try:
+            return await self.client.within(reply, timeout_ms, late)
+        finally:
+            self.client.replies.forget(correlation_id)
 
-        def fail(error: RoquetError) -> None:
-            replies.fail(correlation_id, error)
-
-        def sent(result: SendReceipt | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                fail(result)
-
-        def greeted() -> None:
-            self._requested.add(topic)
-            if not replies.expects(correlation_id):
-                return  # out of time already
-            try:
-                self.send(asked, sent, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
-            except RoquetError as error:
-                fail(error)
-
-        def go(_: TopicRoute) -> None:
+    async def _ask(self, topic: str, send: Callable[[Sent], None], reply: Wait[ReceivedMessage]) -> None:
+        """The time for the reply runs meanwhile. An error here is the answer; otherwise a broker pushes it."""
+        try:
+            if self._known_route(topic) is None:
+                await self.fetch_route(topic)
             # A reply is pushed over the connection that this producer's heartbeat came from, so that must be there first.
-            if topic in self._requested:
-                greeted()
-            else:
-                self.client.tasks.start(self.client.heartbeat_all(), lambda _: greeted())
+            if topic not in self._requested:
+                await self.client.heartbeat_all()
+                self._requested.add(topic)
+            if not reply.over:  # there is time left
+                receipt: Wait[SendReceipt] = Wait()
+                send(receipt.end)
+                await receipt
+        except RoquetError as error:
+            reply.end(error)
 
-        self._with_route(topic, fail, go)
-
-    def recall(self, receipt: SendReceipt, done: Callable[[str | RoquetError], None]) -> None:
-        """Cancel a timed message that was not delivered yet. `done` gets its message id."""
+    async def recall(self, receipt: SendReceipt) -> str:
+        """Cancel a timed message that was not delivered yet. Its message id."""
         self._check_started()
         handle = receipt.recall_handle
         if not handle:
@@ -276,20 +244,11 @@ class ProducerCore:
             )
         queue = self.namespace.wrap_queue(receipt.queue)
         fields = {"producerGroup": self.group, "topic": queue.topic, "recallHandle": handle, "bname": queue.broker_name}
-
-        def answered(result: Command | RoquetError) -> None:
-            done(result if isinstance(result, RoquetError) else result.fields.get("msgId") or receipt.message_id)
-
-        def go(_: TopicRoute) -> None:
-            try:
-                address = self._address(queue)
-            except RoquetError as error:
-                done(error)
-                return
-            call = self.client.call(address, RequestCode.RECALL_MESSAGE, fields, timeout_ms=self.settings.send_timeout_ms)
-            self.client.tasks.start(call, answered)
-
-        self._with_route(queue.topic, done, go)
+        if self._known_route(queue.topic) is None:
+            await self.fetch_route(queue.topic)
+        timeout_ms = self.settings.send_timeout_ms
+        answer = await self.client.call(self._address(queue), RequestCode.RECALL_MESSAGE, fields, timeout_ms=timeout_ms)
+        return answer.fields.get("msgId") or receipt.message_id
 
     def check_transaction(self, address: str, message: ReceivedMessage, command: Command) -> None:
         """A broker asks how a transaction ended; only a TransactionCore knows any."""
@@ -305,7 +264,7 @@ class ProducerCore:
         inside.topic = self.namespace.wrap(message.topic)
         return inside, None if queue is None else self.namespace.wrap_queue(queue)
 
-    def _select(self, selector: Selector, route: TopicRoute, message: Message, key: object) -> MessageQueue:
+    def _select(self, selector: Selector, message: Message, key: object, route: TopicRoute) -> MessageQueue:
         """Ask the user's function, in the user's names; whatever it does wrong becomes a ClientError."""
         namespace = self.namespace
         if not namespace:
@@ -343,7 +302,7 @@ class ProducerCore:
     def _unique_id(self, message: Message, now_ms: int) -> str:
         return message.properties.get(Property.UNIQUE_KEY) or self.client.ids.next(now_ms)
 
-    def _seal(self, message: Message) -> Letter:
+    def _outgoing(self, message: Message) -> Outgoing:
         self._check(message)
         now = self.client.clock.now_ms()
         unique_id = self._unique_id(message, now)
@@ -361,11 +320,13 @@ class ProducerCore:
             code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
         if is_retry_topic(message.topic):
             message, extra = counted(message)
-        return Letter(
+        return Outgoing(
             message.topic, body, self._properties(message, unique_id), sys_flag, message.flag, now, (unique_id,), False, code, extra
         )
 
-    def _seal_batch(self, messages: Sequence[Message]) -> Letter:
+    def _outgoing_batch(self, messages: Sequence[Message]) -> Outgoing:
+        if len(messages) == 1:
+            return self._outgoing(messages[0])
         now = self.client.clock.now_ms()
         unique_ids = tuple(self._unique_id(message, now) for message in messages)
         parts = [
@@ -375,7 +336,7 @@ class ProducerCore:
         waits = messages[0].wait_store_ok
         properties = "" if waits else "WAIT\x01false"
         code = int(RequestCode.SEND_BATCH_MESSAGE)
-        return Letter(messages[0].topic, join_batch(parts), properties, 0, 0, now, unique_ids, True, code, None)
+        return Outgoing(messages[0].topic, join_batch(parts), properties, 0, 0, now, unique_ids, True, code, None)
 
     # -- where it goes
 
@@ -385,26 +346,20 @@ class ProducerCore:
             known = self._topics[topic] = _Topic(QueueChoice(self.client.random.randrange(1 << 16), self.faults))
         return known
 
-    def _with_route(self, topic: str, failed: Callable[[RoquetError], None], go: Callable[[TopicRoute], None]) -> None:
+    def _known_route(self, topic: str) -> TopicRoute | None:
         route = self.client.routes.topics.get(topic)
-        if route is not None and route.write_queues:
+        if route is None or not route.write_queues:
+            return None
+        if topic not in self._topics:
             self._topic(topic)
-            go(route)
-        else:
-            self.fetch_route(topic, failed, go)
+        return route
 
-    def fetch_route(self, topic: str, failed: Callable[[RoquetError], None], go: Callable[[TopicRoute], None]) -> None:
-        def fetched(result: TopicRoute | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                failed(result)
-            elif not result.write_queues:
-                failed(NoRoute(f"topic {topic!r} has no queue that takes writes now: no permission, or no master; look at its brokers"))
-            else:
-                self._topic(topic)
-                go(result)
-
-        fetch = self.client.routes.fetch(topic, fallback=True, default_queues=self.settings.default_queues)
-        self.client.tasks.start(fetch, fetched)
+    async def fetch_route(self, topic: str) -> TopicRoute:
+        route = await self.client.routes.fetch(topic, fallback=True, default_queues=self.settings.default_queues)
+        if not route.write_queues:
+            raise NoRoute(f"topic {topic!r} has no queue that takes writes now: no permission, or no master; look at its brokers")
+        self._topic(topic)
+        return route
 
     def _next(self, topic: str, route: TopicRoute, avoid: str | None) -> MessageQueue:
         now = 0 if self.faults is None else self.client.clock.steady_ms()
@@ -416,18 +371,18 @@ class ProducerCore:
             raise NoRoute(f"broker {queue.broker_name!r} has no master that is known; queue {queue} cannot be written now")
         return address
 
-    def _template(self, letter: Letter, broker_name: str) -> SendTemplate:
-        templates = self._topic(letter.topic).templates
-        template = templates.get((broker_name, letter.code))
+    def _template(self, outgoing: Outgoing, broker_name: str) -> SendTemplate:
+        templates = self._topic(outgoing.topic).templates
+        template = templates.get((broker_name, outgoing.code))
         if template is None:
-            template = templates[broker_name, letter.code] = SendTemplate(
-                self.group, letter.topic, broker_name,
-                default_topic=DEFAULT_TOPIC, default_queues=self.settings.default_queues, batch=letter.batch, code=letter.code,
+            template = templates[broker_name, outgoing.code] = SendTemplate(
+                self.group, outgoing.topic, broker_name,
+                default_topic=DEFAULT_TOPIC, default_queues=self.settings.default_queues, batch=outgoing.batch, code=outgoing.code,
             )  # fmt: skip
         return template
 
 
-class Letter:
+class Outgoing:
     """A message, or a batch, as it goes out: everything but the queue is decided."""
 
     __slots__ = ("batch", "body", "born_ms", "code", "extra", "flag", "message_ids", "properties", "sys_flag", "topic")
@@ -467,13 +422,18 @@ class Letter:
 class _Send:
     """One send under way, through all its attempts."""
 
-    __slots__ = ("address", "attempts", "begun_ms", "deadline_ms", "done", "fixed", "letter", "producer", "queue", "sent_ms", "timed_out")
+    __slots__ = (
+        "address", "attempts", "begun_ms", "deadline_ms", "done", "fixed", "outgoing", "producer", "queue", "select", "sent_ms",
+        "timed_out",
+    )  # fmt: skip
 
-    def __init__(self, producer: ProducerCore, letter: Letter, done: Sent, queue: MessageQueue | None, timeout_ms: int | None) -> None:
+    def __init__(self, producer: ProducerCore, outgoing: Outgoing, done: Sent, queue: MessageQueue | None, timeout_ms: int | None) -> None:
         self.producer = producer
-        self.letter = letter
+        self.outgoing = outgoing
         self.done = done
         self.fixed = queue
+        self.select: Callable[[TopicRoute], MessageQueue] | None = None
+        """Chooses the queue when the route is known."""
         self.queue = queue
         self.begun_ms = producer.client.clock.steady_ms()
         self.deadline_ms = self.begun_ms + (timeout_ms or producer.settings.send_timeout_ms)
@@ -483,20 +443,29 @@ class _Send:
         self.timed_out = False
 
     def start(self) -> None:
-        self.producer._with_route(self.letter.topic, self.fail, self._go)
+        producer = self.producer
+        route = producer._known_route(self.outgoing.topic)
+        if route is not None:
+            self._go(route)
+        else:
+            producer.client.tasks.start(producer.fetch_route(self.outgoing.topic), self._found)
 
-    def start_at(self, queue: MessageQueue) -> None:
-        self.fixed = queue
-        self.start()
+    def _found(self, route: TopicRoute | RoquetError) -> None:
+        if isinstance(route, TopicRoute):
+            self._go(route)
+        else:
+            self.fail(route)
 
     def fail(self, error: RoquetError) -> None:
         self.done(error)
 
     def _go(self, route: TopicRoute) -> None:
         producer = self.producer
-        letter = self.letter
+        outgoing = self.outgoing
         try:
-            queue = self.queue = self.fixed or producer._next(letter.topic, route, self.attempts[-1][0] if self.attempts else None)
+            if self.select is not None:
+                self.fixed, self.select = self.select(route), None
+            queue = self.queue = self.fixed or producer._next(outgoing.topic, route, self.attempts[-1][0] if self.attempts else None)
             address = self.address = producer._address(queue)
         except RoquetError as error:
             self.fail(error)
@@ -507,7 +476,7 @@ class _Send:
             self.timed_out = True
             self._give_up()
             return
-        command = letter.command(producer._template(letter, queue.broker_name), queue.queue_id)
+        command = outgoing.command(producer._template(outgoing, queue.broker_name), queue.queue_id)
         producer.client.caller.call(address, command, left, self._answered)
 
     def _answered(self, result: Command | RoquetError) -> None:
@@ -533,7 +502,7 @@ class _Send:
         else:
             failure = result
             self.timed_out = self.timed_out or isinstance(result, CallTimeout)
-            producer.client.refresh(self.letter.topic)
+            producer.client.refresh(self.outgoing.topic)
         if producer.faults is not None:
             now = producer.client.clock.steady_ms()
             producer.faults.observe(queue.broker_name, now - self.sent_ms, now, failed=True)
@@ -560,7 +529,9 @@ class _Send:
         attempts = self.attempts or []
         tried = "; ".join(f"{broker}: {reason}" for broker, reason in attempts)
         took = self.producer.client.clock.steady_ms() - self.begun_ms
-        text = f"message to {self.letter.topic!r} not confirmed after {len(attempts)} attempts in {took} ms ({tried or 'no time was left'})"
+        text = (
+            f"message to {self.outgoing.topic!r} not confirmed after {len(attempts)} attempts in {took} ms ({tried or 'no time was left'})"
+        )
         if self.timed_out:
             self.fail(SendTimedOut(text + "; it may be stored nevertheless", attempts))
         else:
@@ -574,7 +545,7 @@ class _Send:
                 queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
             if self.producer.namespace:
                 queue = self.producer.namespace.unwrap_queue(queue)
-            ids = self.letter.message_ids
+            ids = self.outgoing.message_ids
             receipt = SendReceipt(
                 status, ids[0] if len(ids) == 1 else ",".join(ids), fields["msgId"], queue, int(fields["queueOffset"]),
                 fields.get("transactionId"), fields.get("MSG_REGION"), fields.get("recallHandle"),
@@ -652,12 +623,13 @@ def per_message(receipt: SendReceipt, message_ids: tuple[str, ...]) -> list[Send
     ]
 
 
-def together(receipts: list[SendReceipt | None], failures: list[RoquetError]) -> list[SendReceipt] | RoquetError:
+def together(receipts: list[SendReceipt | None], failures: list[RoquetError]) -> list[SendReceipt]:
+    """All of them, or the error that says which are missing."""
     stored = [receipt for receipt in receipts if receipt is not None]
     if len(stored) == len(receipts):
         return stored
     if not stored and len(failures) == 1:
-        return failures[0]
+        raise failures[0]
     attempts = [attempt for failure in failures if isinstance(failure, SendFailed) for attempt in failure.attempts]
     text = f"{len(stored)} of {len(receipts)} messages were stored; the first failure: {failures[0]}"
-    return BatchFailed(text, attempts, list(receipts))
+    raise BatchFailed(text, attempts, list(receipts))

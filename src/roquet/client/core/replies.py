@@ -8,10 +8,10 @@ requester ── message with CORRELATION_ID, REPLY_TO_CLIENT, TTL ──> topic
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from roquet.client.core.tasks import Wait
 from roquet.errors import CallTimeout, InvalidMessage, Refused, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
 from roquet.wire.calls.sends import PushReplyHeader
@@ -23,13 +23,10 @@ from roquet.wire.record import Record, decode_properties, encode_properties
 
 if TYPE_CHECKING:
     from roquet.client.core.instance import ClientCore
-    from roquet.client.core.timers import Timer
 
 log = logging.getLogger(__name__)
 
 REPLY = "reply"
-
-GotReply = Callable[[ReceivedMessage | RoquetError], None]
 
 
 class RequestTimedOut(CallTimeout):
@@ -41,22 +38,14 @@ class Replies:
 
     def __init__(self, client: ClientCore) -> None:
         self._client = client
-        self._waiting: dict[str, tuple[Timer, GotReply]] = {}
+        self._waiting: dict[str, Wait[ReceivedMessage]] = {}
 
-    def expect(self, correlation_id: str, topic: str, timeout_ms: int, done: GotReply) -> None:
-        def late() -> None:
-            self.fail(
-                correlation_id,
-                RequestTimedOut(f"no reply to a request to {topic!r} within {timeout_ms} ms; is a consumer there that replies?"),
-            )
+    def expect(self, correlation_id: str) -> Wait[ReceivedMessage]:
+        reply = self._waiting[correlation_id] = Wait()
+        return reply
 
-        self._waiting[correlation_id] = (self._client.after(timeout_ms, late), done)
-
-    def expects(self, correlation_id: str) -> bool:
-        return correlation_id in self._waiting
-
-    def fail(self, correlation_id: str, error: RoquetError) -> None:
-        self._end(correlation_id, error)
+    def forget(self, correlation_id: str) -> None:
+        self._waiting.pop(correlation_id, None)
 
     def received(self, command: Command) -> Command:
         """A broker's PUSH_REPLY_MESSAGE_TO_CLIENT. The answer is a success even when nobody waits any more, as upstream's."""
@@ -65,18 +54,12 @@ class Replies:
         except RoquetError as error:
             return self._client.answer(command, ResponseCode.SYSTEM_ERROR, f"process reply message fail: {error}")
         correlation_id = message.properties.get(Property.CORRELATION_ID, "")
-        if not self._end(correlation_id, message):
+        reply = self._waiting.pop(correlation_id, None)
+        if reply is not None:
+            reply.end(message)
+        else:
             log.info("! a reply to %s came, but nobody waits for it (any more)", correlation_id)
         return self._client.answer(command, ResponseCode.SUCCESS)
-
-    def _end(self, correlation_id: str, result: ReceivedMessage | RoquetError) -> bool:
-        waiting = self._waiting.pop(correlation_id, None)
-        if waiting is None:
-            return False
-        timer, done = waiting
-        timer.cancel()
-        done(result)
-        return True
 
 
 def reply_message(request: ReceivedMessage, body: bytes, *, properties: dict[str, str] | None = None) -> Message:

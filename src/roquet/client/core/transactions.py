@@ -17,6 +17,7 @@ from roquet.client.core.failures import BadAnswer
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, with_properties
 from roquet.client.core.receipt import SendReceipt
+from roquet.client.core.tasks import Wait
 from roquet.errors import InvalidMessage, Refused, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
 from roquet.wire.calls.transactions import CheckTransactionHeader, EndTransactionHeader
@@ -59,7 +60,6 @@ Decided = Callable[[TransactionState, str], None]
 """(state, what went wrong or "")."""
 Execute = Callable[[Message, SendReceipt, Decided], None]
 Check = Callable[[ReceivedMessage, Decided], None]
-Transacted = Callable[[TransactionReceipt | RoquetError], None]
 
 
 class TransactionCore(ProducerCore):
@@ -82,35 +82,29 @@ class TransactionCore(ProducerCore):
         self._held.clear()
         await super().close()
 
-    def send_in_transaction(self, message: Message, execute: Execute, done: Transacted, *, timeout_ms: int | None = None) -> None:
+    async def send_in_transaction(self, message: Message, execute: Execute, *, timeout_ms: int | None = None) -> TransactionReceipt:
         """Store the half message, then `execute(message, receipt, decided)`, then tell the broker what it decided.
 
-        `done` gets an error only when the half message was not stored; execute was not called then.
+        Raises only when the half message was not stored; execute was not called then.
         """
         for name in DELAYS:
             if message.properties.get(name, "0") != "0":
                 raise InvalidMessage(f"{message!r} is delayed ({name}), which a transactional message cannot be; take the delay out")
         half = with_properties(message, {Property.TRANSACTION_PREPARED: "true", Property.PRODUCER_GROUP: self.group})
-
-        def sent(result: SendReceipt | RoquetError) -> None:
-            if isinstance(result, RoquetError):
-                done(result)
-                return
-            if not result.ok:
-                # As safe as asked or not at all: nothing was executed, so nothing may appear.
-                finish(result, TransactionState.ROLLBACK, f"the half message is stored with {result.status}")
-                return
-            shown = with_properties(message, {Property.UNIQUE_KEY: result.message_id})  # its id is the transaction's
-            execute(shown, result, partial(finish, result))
-
-        def finish(receipt: SendReceipt, state: TransactionState, error: str) -> None:
-            try:
-                self._end(receipt, state, error)
-            except RoquetError as failure:  # it is decided all the same; the broker will ask
-                log.warning("! the broker is not told that the transaction of %s ended with %s: %s", receipt.message_id, state, failure)
-            done(TransactionReceipt(receipt, state, error))
-
-        self.send(half, sent, timeout_ms=timeout_ms)
+        receipt = await self.sent(half, timeout_ms=timeout_ms)
+        if receipt.ok:
+            shown = with_properties(message, {Property.UNIQUE_KEY: receipt.message_id})  # its id is the transaction's
+            decision: Wait[tuple[TransactionState, str]] = Wait()
+            execute(shown, receipt, lambda state, error: decision.end((state, error)))
+            state, error = await decision
+        else:
+            # As safe as asked or not at all: nothing was executed, so nothing may appear.
+            state, error = TransactionState.ROLLBACK, f"the half message is stored with {receipt.status}"
+        try:
+            self._end(receipt, state, error)
+        except RoquetError as failure:  # it is decided all the same; the broker will ask
+            log.warning("! the broker is not told that the transaction of %s ended with %s: %s", receipt.message_id, state, failure)
+        return TransactionReceipt(receipt, state, error)
 
     def _end(self, receipt: SendReceipt, state: TransactionState, error: str) -> None:
         try:
