@@ -10,7 +10,7 @@ from roquet.client.core import LitePullCore, LitePullSettings
 from roquet.client.core.beginning import FROM_FIRST
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.tasks import Cancelled, Task, Work
-from roquet.errors import ClientError, NotStarted
+from roquet.errors import ClientError, ConnectFailed, NotStarted
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.wire.calls.members import ConsumeType
 from roquet.wire.calls.resets import ResetOffsetBody
@@ -243,6 +243,36 @@ def test_an_operators_reset_moves_the_queue() -> None:
 
 
 # -- which queues
+
+
+def test_a_broker_that_is_down_is_asked_once_in_three_seconds_for_each_assigned_queue() -> None:
+    cluster, queues = cluster_with(3)
+    lite = Lite(cluster)
+    lite.core.assign(queues)
+    cluster.overrides[14] = lambda *_: ConnectFailed("down")
+    lite.start()
+    cluster.advance(13_000, 500)
+    assert len(cluster.requests(14)) == 3 * 5
+    del cluster.overrides[14]
+    cluster.advance(3_000, 500)
+    assert set(lite.core.readings) == set(queues)
+
+
+def test_a_closed_consumer_leaves_no_task_behind() -> None:
+    cluster, queues = cluster_with(3, 5)
+    for how in ("subscribed", "assigned"):
+        lite = Lite(cluster, how)
+        before = len(lite.core.client.tasks)
+        if how == "subscribed":
+            lite.subscribed()
+        else:
+            lite.core.assign(queues)
+            lite.start()
+        lite.poll()
+        lite.core.pause([queues[0]])
+        lite.close()
+        cluster.advance(60_000, 500)
+        assert len(lite.core.client.tasks) == before
 
 
 def test_members_share_the_queues_and_take_over_where_the_other_stopped() -> None:

@@ -370,6 +370,20 @@ def test_an_empty_answer_that_comes_at_once_is_not_asked_for_again_at_once() -> 
 # -- closing
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_closed_consumer_leaves_no_task_behind(orderly: bool) -> None:
+    cluster, [queue, *_] = cluster_with(4)
+    member = Member(cluster, orderly=orderly)
+    before = len(member.core.client.tasks)
+    member.start()
+    cluster.append(queue, b"x")
+    cluster.advance(2_000, 100)
+    member.close()
+    cluster.advance(60_000, 500)
+    assert member.bodies == [b"x"]
+    assert len(member.core.client.tasks) == before
+
+
 def test_closing_waits_for_what_runs_writes_progress_and_unregisters() -> None:
     cluster, [queue] = cluster_with(1)
     member = Member(cluster, decide=None).start()

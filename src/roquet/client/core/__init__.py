@@ -1,4 +1,4 @@
-"""The client's brain: pure, callback style, driven by tick() and by a Caller. The simulation runs it without asyncio."""
+"""The client's brain: pure coroutines (see tasks.py), driven by tick() and by a Caller. The simulation runs it without asyncio."""
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import LitePullCore, LitePullSettings

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.offsets import Offsets
@@ -20,7 +21,7 @@ from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.queue_locks import QueueLocks
 from roquet.client.core.send_back import SendingBack
 from roquet.client.core.tasks import Wait
-from roquet.client.core.verdicts import Listener, Outcome, Suspend, call_listener
+from roquet.client.core.verdicts import Listener, Outcome, Suspend, Verdict
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
 
@@ -37,13 +38,14 @@ NOT_YET = -1
 class _Lane:
     """One queue. It outlives the ProcessQueues of it, so that two never run at once."""
 
-    __slots__ = ("busy", "free", "pending", "process_queue", "ready", "resting", "since_ms", "uncommitted")
+    __slots__ = ("busy", "call", "free", "pending", "process_queue", "ready", "resting", "since_ms", "uncommitted")
 
     def __init__(self, process_queue: ProcessQueue) -> None:
         self.process_queue = process_queue
         self.pending: deque[ReceivedMessage] = deque()
         self.uncommitted: list[ReceivedMessage] = []  # consumed, but the user has not said COMMIT
         self.busy = False  # the listener runs
+        self.call: list[ReceivedMessage] | None = None  # what it has not judged yet
         self.ready = False  # stands in line
         self.resting: object | None = None  # suspended, or waits for its lock
         self.since_ms = NOT_YET  # consumed without a pause since then
@@ -161,9 +163,7 @@ class OrderedConsuming:
         batch = [lane.pending.popleft()]
         while lane.pending and len(batch) < self.batch_size and lane.pending[0].topic == batch[0].topic:
             batch.append(lane.pending.popleft())
-        self.running += 1
-        lane.busy = True
-        self.client.tasks.start(self._consume(lane, batch))
+        self._run(lane, batch)
 
     async def _confirm_lock(self, lane: _Lane, locks: QueueLocks) -> None:
         token = lane.resting = object()
@@ -181,10 +181,22 @@ class OrderedConsuming:
 
     # -- one call
 
-    async def _consume(self, lane: _Lane, messages: list[ReceivedMessage]) -> None:
+    def _run(self, lane: _Lane, messages: list[ReceivedMessage]) -> None:
+        """With a callback, as in Consuming: this is the path of every message. A coroutine begins where one fails."""
+        self.running += 1
+        lane.busy, lane.call = True, messages
         process_queue = lane.process_queue
         process_queue.last_consume_ms = self.client.clock.now_ms()
-        verdict = await call_listener(self.listener, messages, self.group)
+        try:
+            self.listener(messages, partial(self._judged, lane, process_queue, messages))
+        except Exception:
+            log.exception("! the listener of group %s failed", self.group)
+            self._judged(lane, process_queue, messages, Outcome.RETRY_LATER)
+
+    def _judged(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
+        if lane.call is not messages:
+            return  # the listener said so before
+        lane.call = None
         if process_queue.dropped:
             pass  # put elsewhere by an operator, or lost: what this call did counts for nothing
         elif verdict is Outcome.COMMIT or (verdict is Outcome.SUCCESS and self.auto_commit):
@@ -196,7 +208,9 @@ class OrderedConsuming:
             lane.uncommitted = []
             self._once_more(lane, process_queue, again, None)
         else:
-            await self._fail(lane, process_queue, messages, verdict.ms if isinstance(verdict, Suspend) else None)
+            wait_ms = verdict.ms if isinstance(verdict, Suspend) else None
+            self.client.tasks.start(self._fail(lane, process_queue, messages, wait_ms))
+            return
         self._over(lane)
 
     def _commit(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
@@ -211,23 +225,27 @@ class OrderedConsuming:
         self.failures[topic] = self.failures.get(topic, 0) + len(messages)
         times_max = self.sending_back.times_max
         too_often = [message for message in messages if message.reconsume_times >= times_max] if self.locks is not None else []
-        again = [message for message in messages if message not in too_often]
+        dead = await self._make_dead_letters(too_often)
+        again = [message for message in messages if message not in dead]
+        if process_queue.dropped:
+            pass
+        elif not again:
+            self._commit(lane, process_queue, dead)
+        else:
+            process_queue.remove(dead)
+            self._once_more(lane, process_queue, again, wait_ms)
+        self._over(lane)
+
+    async def _make_dead_letters(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Those of them that are dead letters now."""
+        results = await self.client.tasks.each(self.sending_back.send_anew(message, message.reconsume_times) for message in messages)
         dead: list[ReceivedMessage] = []
-        results = await self.client.tasks.each(self.sending_back.send_anew(message, message.reconsume_times) for message in too_often)
-        for message, error in zip(too_often, results, strict=True):
+        for message, error in zip(messages, results, strict=True):
             if error is None:
                 dead.append(message)
             else:
                 log.warning("! %s failed %d times but cannot become a dead letter: %s", message.message_id, message.reconsume_times, error)
-                again.append(message)
-        if process_queue.dropped:
-            return
-        if not again:
-            self._commit(lane, process_queue, dead)
-            return
-        process_queue.remove(dead)
-        again.sort(key=lambda one: one.queue_offset)
-        self._once_more(lane, process_queue, again, wait_ms)
+        return dead
 
     def _once_more(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None) -> None:
         for message in messages:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from roquet.client.core.tasks import Wait
 from roquet.errors import ClientError
 from roquet.message import ReceivedMessage
-
-log = logging.getLogger(__name__)
 
 
 class Outcome(Enum):
@@ -54,14 +50,3 @@ ROLLBACK = Outcome.ROLLBACK
 Judged = Callable[[Verdict], None]
 Listener = Callable[[list[ReceivedMessage], Judged], None]
 """(messages of one queue and one topic, say what became of them). Must call the second exactly once, at any time."""
-
-
-async def call_listener(listener: Listener, messages: list[ReceivedMessage], group: str) -> Verdict:
-    """What it says of the messages. One that raises has failed; whatever it says a second time does not count."""
-    verdict: Wait[Verdict] = Wait()
-    try:
-        listener(messages, verdict.end)
-    except Exception:
-        log.exception("! the listener of group %s failed", group)
-        verdict.end(Outcome.RETRY_LATER)
-    return await verdict
