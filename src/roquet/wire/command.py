@@ -1,7 +1,7 @@
 """Command: one request or response, in memory. Both header forms decode to the same value.
 
 `fields` are upstream's extFields: always str to str here, whatever JSON type a client sent (Node and C++ send numbers
-and booleans); `wire/headers.py` turns them into typed values.
+and booleans); a row of `wire/calls/` turns them into typed values.
 """
 
 from __future__ import annotations
