@@ -15,20 +15,12 @@ import orjson
 
 from roquet.errors import RoquetError
 from roquet.wire import fastjson
-from roquet.wire.codes import RequestCode
+from roquet.wire.calls.call import Records
+from roquet.wire.calls.table import CALLS
 from roquet.wire.command import Command
 from roquet.wire.record import BadRecord, Record, decode_properties, decode_records
 
 DAY_MS = 86_400_000
-RECORDS = {
-    RequestCode.PULL_MESSAGE,
-    RequestCode.LITE_PULL_MESSAGE,
-    RequestCode.QUERY_MESSAGE,
-    RequestCode.VIEW_MESSAGE_BY_ID,
-    RequestCode.CHECK_TRANSACTION_STATE,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY,
-}
-"""Whose bodies are records: answers to the first four, requests to a client the others."""
 PLACES = {"commitLogOffset", "indexLastUpdatePhyoffset", "physicOffset", "offset_of_log"}
 """Fields that hold a place in the log."""
 
@@ -116,17 +108,17 @@ def seen_answer(
     shape: Iterable[str] = (),
 ) -> dict[str, Any]:
     """An answer as a value. `only`: this part of it. `without`: these paths are left out. `shape`: of these the keys alone."""
-    return _seen(command, RECORDS & {request.code}, names, only, without, shape)
+    call = CALLS.get(request.code)
+    return _seen(command, call is not None and call.answer_body_type is Records, names, only, without, shape)
 
 
 def seen_push(push: Command, names: Names, *, only: str = "", without: Iterable[str] = (), shape: Iterable[str] = ()) -> dict[str, Any]:
     """A request of the server as a value."""
-    return _seen(push, RECORDS & {push.code}, names, only, without, shape)
+    call = CALLS.get(push.code)
+    return _seen(push, call is not None and call.body_type is Records, names, only, without, shape)
 
 
-def _seen(
-    command: Command, records: set[RequestCode], names: Names, only: str, without: Iterable[str], shape: Iterable[str]
-) -> dict[str, Any]:
+def _seen(command: Command, records: bool, names: Names, only: str, without: Iterable[str], shape: Iterable[str]) -> dict[str, Any]:
     value: dict[str, Any] = {
         "code": command.code,
         "flag": command.flag,
@@ -134,7 +126,7 @@ def _seen(
         "language": command.language,
         "remark": None if command.remark is None else names.text(FRAME.sub("", command.remark)),
         "fields": _fields(command, names),
-        "body": _body(command, bool(records), names),
+        "body": _body(command, records, names),
     }
     for path in shape:
         _change(value, path.split("."), _shape)

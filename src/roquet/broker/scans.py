@@ -28,6 +28,7 @@ from roquet.errors import Refused
 from roquet.store.disk import Cold
 from roquet.store.log import Log
 from roquet.store.mending import Odd
+from roquet.wire.calls.pulls import PullHeader
 from roquet.wire.codes import ResponseCode
 from roquet.wire.frame import FRAME_SIZE_MAX
 from roquet.wire.layout import BLANK_LENGTH, ENTRIES, MAGIC_AT, MAGIC_V1, MAGIC_V2, OFFSET_AT, QUEUE_OFFSET_AT, RECORD_MIN
@@ -71,17 +72,14 @@ class Scan:
     stop: int | None
 
     @classmethod
-    def read(cls, fields: dict[str, str], limit: int, queue_offset: int) -> Scan | None:
-        """None: an ordinary pull, or a broker that has large ones turned off with maxScanBytes=0. Raises Refused."""
-        text = fields.get("scanBytes")
-        if text is None:
-            return None
+    def read(cls, text: str, header: PullHeader, limit: int) -> Scan | None:
+        """`text`: its scanBytes. None: this broker has large pulls turned off with maxScanBytes=0. Raises Refused."""
         size = whole_number(text)
         if size is None or not 1 <= size <= FRAME_SIZE_MAX:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"scanBytes={text[:40]!r}: bytes of records to answer at most, 1 to {FRAME_SIZE_MAX} are allowed"
             )
-        stop_text = fields.get("scanStop")
+        stop_text, queue_offset = header.scan_stop, header.queue_offset
         stop = None
         if stop_text is not None:
             stop = whole_number(stop_text)

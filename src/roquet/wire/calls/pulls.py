@@ -26,6 +26,9 @@ class PullHeader:
     broker_name: str | None = optional("bname")
     max_msg_bytes: int | None = optional("maxMsgBytes")
     request_source: int | None = optional("ReqT")
+    # Roquet's own, see broker/scans.py; texts, since it says itself what does not fit.
+    scan_bytes: str | None = optional("scanBytes")
+    scan_stop: str | None = optional("scanStop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class PullResponseHeader:
     next_begin_offset: int = wire("nextBeginOffset", bits=64)
     min_offset: int = wire("minOffset", bits=64)
     max_offset: int = wire("maxOffset", bits=64)
+    scan_count: int | None = optional("scanCount")
+    """Roquet's own: records in the answer to a scan."""
 
 
 PULL_MESSAGE = Call(Code.PULL_MESSAGE, PullHeader, Nothing, PullResponseHeader, Records)
