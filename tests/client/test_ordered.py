@@ -361,6 +361,23 @@ def test_closing_waits_writes_progress_and_gives_the_locks_back() -> None:
     assert order == [15, 42, 35]
 
 
+def test_closing_does_not_wait_for_a_call_that_never_ends_in_a_queue_that_was_let_go() -> None:
+    cluster, queues = cluster_with(2)
+    member = ordered(cluster, decide=None).start()
+    fill(cluster, queues[1], 1)
+    cluster.run()
+    ordered(cluster, "c2").start()
+    member.core.rebalance()
+    cluster.run()
+    assert (member.share, len(member.held)) == ({queues[0]}, 1)
+    done: list[bool] = []
+    member.core.client.tasks.start(member.core.close(wait_ms=1_000), lambda _: done.append(True))
+    cluster.advance(900)
+    assert not done
+    cluster.advance(3_000)
+    assert done == [True]
+
+
 # -- what operators ask
 
 

@@ -234,7 +234,7 @@ class PushConsumerCore:
         for process_queue in self.queues.values():
             process_queue.dropped = True
         await self.offsets.persist_surely()
-        while self._leaving:  # a queue that was let go has its progress on the way to the broker
+        while any(one.dropped for one in self._leaving.values()):  # let go, and its progress is on the way to the broker
             self._left_one = Wait()
             await self._left_one
         if self.locks is not None:
