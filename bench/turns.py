@@ -361,7 +361,7 @@ def measure_broker(root: Path, size: Size, meter: Meter, say: Callable[[str], No
     world = World(root, size, meter)
     world.fill()
     say("waiting for its files")
-    while world.broker.store._tails:
+    while world.broker.store.tails.waiting:
         world.tick()
     for name in [name for name in meter.rows if name.startswith(("tick", "back on the loop"))]:
         meter.rows[f"{name} (100,000 new queues)"] = meter.rows.pop(name)

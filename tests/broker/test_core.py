@@ -105,9 +105,8 @@ class TestTopics:
             whole.ask(310, send_fields(), body)
         whole.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
         whole.ask(310, send_fields(), b"new")
-        assert whole.broker.store._release is not None
-        whole.broker.store._release()
-        whole.broker.store._release = None
+        assert whole.broker.store.is_open
+        whole.broker.store.locks.release()
         again = Whole(tmp_path / "store")
         queue = again.broker.store.queue("T", 0)
         assert (queue.first, queue.visible) == (0, 1)

@@ -207,8 +207,8 @@ class TestUndo:
         store = whole.broker.store
         queue = store.queue("T", 0)
         store.put(queue, b"staged", "KEYS\x01k", sys_flag=0, flag=0, born_ms=1, born_host=bytes(8))
-        store._write_tails()
-        store._settle()
+        store.tails.write()
+        store.derived.settle()
         assert queue.tail_start <= 1
         disk.full = True
         disk.fail("write", errno.ENOSPC, LOG)
@@ -217,7 +217,7 @@ class TestUndo:
         disk.full = False
         assert (queue.next, queue.tail_start + len(queue.tail) // 20) == (1, 1)
         assert store.index.waiting == 0
-        store.full = ""
+        store.trouble.full = ""
         for number in range(3):
             assert whole.ask(V2, send_fields(), b"%d" % number).code == 0
         whole.tick(2_000)
@@ -234,7 +234,7 @@ class TestUndo:
         assert {answer.code for answer in answers} == {14}
         assert bodies(whole) == [b"first"]
         if number == errno.ENOSPC:
-            whole.broker.store.full = ""
+            whole.broker.store.trouble.full = ""
             assert whole.ask(V2, send_fields(), b"refused 9").code == 0  # as long as each of those
             assert bodies(again(disk)) == [b"first", b"refused 9"]
         else:

@@ -225,7 +225,7 @@ def test_progress_is_saved_only_after_the_messages_it_speaks_of_are_flushed(tmp_
     assert whole.broker.store.log.flushed < whole.broker.store.log.written
     for _ in range(200):
         whole.tick(100)
-        for job in [job for job in whole.background.waiting if "_flush" not in job[1].__qualname__]:
+        for job in [job for job in whole.background.waiting if "LogFlush" not in job[1].__qualname__]:
             whole.background.waiting.remove(job)
             work, done = job
             done(work())

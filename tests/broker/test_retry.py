@@ -227,9 +227,9 @@ class TestIsRefused:
 
     def test_success_when_the_disk_is_full_and_the_message_is_not_lost(self, whole: Whole, disk: SimDisk) -> None:
         record = sent(whole)
-        whole.broker.store.full = "the disk is full"
+        whole.broker.store.trouble.full = "the disk is full"
         assert back(whole, record).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        whole.broker.store.full = ""
+        whole.broker.store.trouble.full = ""
         disk.full = True
         answers = [back(whole, record, level=1).code for _ in range(200)]
         assert ResponseCode.SERVICE_NOT_AVAILABLE in answers

@@ -63,9 +63,8 @@ class Timed(Whole):
     def kill(self) -> None:
         """As SIGKILL leaves it."""
         store = self.broker.store
-        assert store._release is not None
-        store._release()
-        store._release = None
+        assert store.is_open
+        store.locks.release()
 
 
 @pytest.fixture
@@ -245,7 +244,7 @@ def test_a_cancellation_that_could_not_be_written_does_not_count(whole: Timed, m
     monkeypatch.setattr(whole.broker.store.log, "commit", full)
     assert whole.cancel("yes").code == ResponseCode.SERVICE_NOT_AVAILABLE
     monkeypatch.undo()
-    whole.broker.store.full = ""
+    whole.broker.store.trouble.full = ""
     whole.pass_time(2_000)
     assert whole.bodies() == [b"yes"]
 
@@ -371,7 +370,7 @@ def test_a_log_file_stays_until_what_was_moved_out_of_it_is_on_disk(tmp_path: Pa
     for _ in range(40):
         whole.send(b"." * 500, key="filler", topic="Filler")
     whole.pass_time(2 * HOUR_MS, step=10_000)
-    monkeypatch.setattr(store, "_flush", lambda: None)
+    monkeypatch.setattr(store.flush, "begin", lambda: None)
     store.delete_expired_now()
     whole.pass_time(60_000, step=1_000)
     assert whole.broker.timers.moved == 1
@@ -392,7 +391,7 @@ def test_a_delivery_that_was_not_on_disk_happens_again_after_a_power_loss(seed: 
     whole = Timed(Path("/store"), disk, clock)
     whole.send(b"later", TIMER_DELAY_SEC=5)
     whole.pass_time(4_000)
-    monkeypatch.setattr(whole.broker.store, "_flush", lambda: None)
+    monkeypatch.setattr(whole.broker.store.flush, "begin", lambda: None)
     whole.pass_time(30_000)  # longer than to the next checkpoint
     assert whole.bodies() == [b"later"]
     disk.crash()
@@ -581,7 +580,7 @@ class Model:
         self.check()  # before old deliveries go
         self.whole.broker.store.delete_expired_now()
         self.whole.pass_time(3_000, step=500)
-        self.whole.broker.store._delete_now = 0
+        self.whole.broker.store.old_files.asked = 0
         seen = set(self.seen)
         self.expired |= seen - set(self.check())
 

@@ -101,9 +101,8 @@ class Cluster:
         """The process is gone: nothing is saved, closed or flushed any more. `cut` bytes of the log's end did not make it."""
         store = self.whole.broker.store
         end = store.log.written
-        assert store._release is not None
-        store._release()
-        store._release = None
+        assert store.is_open
+        store.locks.release()
         store.files.close()
         if cut:
             (file,) = sorted((self.root / "commitlog").iterdir())

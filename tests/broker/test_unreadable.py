@@ -179,7 +179,7 @@ def test_timed_messages_behind_a_damaged_entry_are_delivered_and_its_own_too() -
     whole = started(disk, mapped_file_size_consume_queue=20 * 50)
     for number in range(10):
         assert whole.ask(V2, send_fields("T", properties=f"TIMER_DELAY_SEC\x0130\x02UNIQ_KEY\x01u{number}"), b"%d x" % number).code == 0
-    whole.broker.store._write_tails()
+    whole.broker.store.tails.write()
     path = "/store/consumequeue/rmq_sys_wheel_timer/0/00000000000000000000"
     disk.open(path).write(3 * ENTRY_SIZE, bytes(2 * ENTRY_SIZE))
     for _ in range(400):

@@ -35,9 +35,9 @@ def shows_before_the_flush(*parts: Any) -> Broker:
 
     def commit_and_show() -> None:
         commit()
-        shown = list(store._unsafe)
-        store._unsafe.clear()
-        store._show(shown)
+        shown = list(store.showing.unsafe)
+        store.showing.unsafe.clear()
+        store.showing.show(shown)
 
     store.commit = commit_and_show  # type: ignore[method-assign] # that is the plant
     return broker

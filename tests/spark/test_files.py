@@ -101,14 +101,14 @@ def test_a_range_gives_the_same_while_the_broker_goes_on(kit: StoreKit) -> None:
     place = FilePlace(str(kit.root))
     before = column(place, "body", 10, 50)
     fill(store, 50)
-    store._write_tails()
+    store.tails.write()
     assert column(place, "body", 10, 50) == before == column(FilePlace(str(kit.root)), "body", 10, 50)
 
 
 def test_messages_that_retention_removed_are_told(kit: StoreKit) -> None:
     store = kit.open()
     fill(store, 1_000)
-    store._write_tails()
+    store.tails.write()
     place = FilePlace(str(kit.root))
     assert place.bounds([QUEUE]) == {QUEUE: (0, 1_000)}
     store.log.segments.drop_first()
@@ -125,7 +125,7 @@ def test_messages_that_retention_removed_are_told(kit: StoreKit) -> None:
 def test_a_log_file_that_goes_between_looks_is_data_gone(kit: StoreKit) -> None:
     store = kit.open()
     fill(store, 1_000)
-    store._write_tails()
+    store.tails.write()
     place = FilePlace(str(kit.root))
     chunks = place.chunks(QUEUE, 0, 1_000, Wanted())
     next(chunks)
@@ -140,7 +140,7 @@ def test_a_log_file_that_goes_between_looks_is_data_gone(kit: StoreKit) -> None:
 def test_a_topic_that_was_deleted_is_data_gone(kit: StoreKit) -> None:
     store = kit.open()
     fill(store, 10)
-    store._write_tails()
+    store.tails.write()
     place = FilePlace(str(kit.root))
     store.delete_topic("T")
     topics = kit.root / "config" / "topics.json"
@@ -159,7 +159,7 @@ def test_a_topic_that_was_deleted_is_data_gone(kit: StoreKit) -> None:
 def test_messages_that_the_log_lost_are_left_out(kit: StoreKit) -> None:
     store = kit.open()
     fill(store, 10)
-    store._write_tails()
+    store.tails.write()
     store.queue("T", 0).segments.file(0).write(4 * ENTRY_SIZE, BLANK_ENTRY)
     assert column(FilePlace(str(kit.root)), "queue_offset", 0, 10) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
@@ -167,7 +167,7 @@ def test_messages_that_the_log_lost_are_left_out(kit: StoreKit) -> None:
 def test_an_empty_entry_in_the_middle_is_damage(kit: StoreKit) -> None:
     store = kit.open()
     fill(store, 40)
-    store._write_tails()
+    store.tails.write()
     store.queue("T", 0).segments.file(0).write(4 * ENTRY_SIZE, bytes(ENTRY_SIZE))
     with pytest.raises(Damaged, match="T/0 offset 4 "):
         column(FilePlace(str(kit.root)), "queue_offset", 0, 30)

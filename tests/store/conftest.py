@@ -51,9 +51,8 @@ class StoreKit:
 
     def crash(self, store: Store) -> None:
         """As SIGKILL leaves it: what was written stays, what was only in memory is gone."""
-        assert store._release is not None
-        store._release()
-        store._release = None
+        assert store.is_open
+        store.locks.release()
 
 
 def put(store: Store, topic: str = "T", queue_id: int = 0, body: bytes = b"hello", properties: str = "TAGS\x01a") -> tuple[int, int]:

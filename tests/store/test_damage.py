@@ -409,7 +409,7 @@ def test_entries_that_a_power_loss_took_from_the_middle_of_a_queue_s_end_are_mad
     for n in range(28, 40):
         put(store, body=body(n))
     store.commit()
-    store._write_tails()
+    store.tails.write()
     kit.crash(store)
     path = kit.root / "consumequeue" / "T" / "0" / f"{0:020d}"
     path.write_bytes(path.read_bytes()[: 29 * 20] + bytes(20))  # 29 was never written, what is behind it in the next file was
@@ -493,7 +493,7 @@ def test_the_newest_log_file_that_is_gone_after_a_kill_is_told_by_the_entries_th
 ) -> None:
     filled(kit)
     store = kit.opened[-1]
-    store._write_tails()
+    store.tails.write()
     kit.crash(store)  # nothing vouches for the log yet
     max((kit.root / "commitlog").iterdir()).unlink()
     kit.open()
@@ -767,7 +767,7 @@ def test_a_manifest_that_cannot_be_written_leaves_a_checkpoint_that_fits_the_one
     def full(data: bytes) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setattr(store.manifest, "save", full)
+    monkeypatch.setattr(store.manifest.document, "save", full)
     kit.clock.ms += 20_000
     store.tick(kit.clock.ms)
     kit.crash(store)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from roquet.settings import BrokerSettings
+from roquet.store.derived import SYNC_DERIVED_MS
 from roquet.store.disk import DiskFile, RealDisk
-from roquet.store.store import SYNC_DERIVED_MS, Store
+from roquet.store.store import Store
 from roquet.testing import ManualBackground
 from roquet.testing.clock import ManualClock
 

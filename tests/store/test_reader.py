@@ -57,7 +57,7 @@ def test_messages_are_seen_before_the_broker_wrote_their_entries(kit: StoreKit) 
 def test_a_range_beyond_the_files_needs_the_log_from_the_last_entry_on_only(kit: StoreKit, monkeypatch: pytest.MonkeyPatch) -> None:
     store = kit.open()
     fill(store, 20)
-    store._write_tails()
+    store.tails.write()
     fill(store, 20)
     places: list[int] = []
 
@@ -131,7 +131,7 @@ def test_a_record_that_is_not_whole_ends_the_queue(kit: StoreKit) -> None:
     end = store.log.written
     store.log.segments.file(0).write(end - 3, b"\0\0\0")
     assert bodies(StoreReader(str(kit.root))) == sent[:-1]
-    store._write_tails()
+    store.tails.write()
     assert bodies(StoreReader(str(kit.root))) == sent[:-1], "an entry in a file is no proof"
 
 
@@ -140,7 +140,7 @@ def test_what_retention_removed_is_gone_and_the_rest_keeps_its_numbers(kit: Stor
     sent = fill(store, 1_000)
     reader = StoreReader(str(kit.root))
     assert bodies(reader) == sent
-    store._write_tails()
+    store.tails.write()
     while len(store.log.segments.bases) > 2:
         store.log.segments.drop_first()
     reader.refresh()
@@ -158,7 +158,7 @@ def test_derived_entries_go_with_their_log_file(kit: StoreKit) -> None:
     fill(store, 35, "T", 1)
     reader = StoreReader(str(kit.root))
     assert reader.bounds("T", 0) == (0, 130)
-    store._write_tails()
+    store.tails.write()
     store.log.segments.drop_first()
     fill(store, 1)
     reader.refresh()
@@ -168,7 +168,7 @@ def test_derived_entries_go_with_their_log_file(kit: StoreKit) -> None:
 def test_a_queue_file_that_goes_while_it_is_read_is_an_answer(kit: StoreKit) -> None:
     store = kit.open()
     fill(store, 1_000)
-    store._write_tails()
+    store.tails.write()
     reader = StoreReader(str(kit.root))
     assert reader.bounds("T", 0) == (0, 1_000)
     for base in store.queue("T", 0).segments.bases[:5]:
@@ -194,7 +194,7 @@ def test_a_topic_that_is_deleted_and_made_again_starts_anew(kit: StoreKit) -> No
     reader.refresh()
     assert bodies(reader) == again
     assert bodies(StoreReader(str(kit.root))) == again
-    store._write_tails()
+    store.tails.write()
     reader.refresh()
     assert bodies(reader) == again
     assert bodies(StoreReader(str(kit.root))) == again
@@ -203,12 +203,12 @@ def test_a_topic_that_is_deleted_and_made_again_starts_anew(kit: StoreKit) -> No
 def test_queue_files_that_were_made_anew_are_opened_anew(kit: StoreKit) -> None:
     store = kit.open()
     fill(store, 30)
-    store._write_tails()
+    store.tails.write()
     reader = StoreReader(str(kit.root))
     assert reader.bounds("T", 0) == (0, 30)
     store.delete_topic("T")
     again = fill(store, 30, start=100)
-    store._write_tails()
+    store.tails.write()
     reader.refresh()
     assert bodies(reader) == again
 
@@ -233,7 +233,7 @@ def test_a_log_without_queue_files_is_enough(kit: StoreKit, tmp_path: Path) -> N
 def test_entries_lost_in_the_middle_are_derived_from_the_log(kit: StoreKit) -> None:
     store = kit.open()
     sent = fill(store, 20)
-    store._write_tails()
+    store.tails.write()
     (file,) = (kit.root / "consumequeue" / "T" / "0").iterdir()
     data = bytearray(file.read_bytes())
     sent += fill(store, 10, start=20)
@@ -328,7 +328,7 @@ def test_a_reader_sees_what_consumers_see_whatever_the_broker_does(
                 kit.clock.ms += 10
                 store.begin(kit.clock.ms)
             case ("retain",):
-                store._write_tails()
+                store.tails.write()
                 if len(store.log.segments.bases) > 1:
                     store.log.segments.drop_first()
                     for queue in store.queues.values():

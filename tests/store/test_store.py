@@ -210,7 +210,7 @@ class TestRecovery:
         for n in range(10):
             put(store, body=b"%d" % n)
         store.commit()
-        store._write_tails()  # nothing is synced, and nobody vouches for it
+        store.tails.write()  # nothing is synced, and nobody vouches for it
         sixth = store.queue("T", 0).entry(6)
         kit.crash(store)
         assert sixth is not None

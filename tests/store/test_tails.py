@@ -6,7 +6,9 @@ import os
 
 import orjson
 
-from roquet.store.store import EXPIRE_MS, TAILS_MS, Store
+from roquet.store.derived import TAILS_MS
+from roquet.store.old_files import EXPIRE_MS
+from roquet.store.store import Store
 
 from .conftest import RoomyDisk, StoreKit, bodies, put
 
@@ -64,8 +66,8 @@ def test_the_checkpoint_rises_while_some_queue_always_waits_and_vouches_for_no_m
         fill(store, b"%d" % second)
         clock.forward(50)
         store.tick(clock.ms)
-        assert store._tails, "with this traffic there is always one that waits"
-        assert store.checkpointed <= store._covered()[0] < store.log.written
+        assert store.tails.waiting, "with this traffic there is always one that waits"
+        assert store.checkpointed <= store.tails.covered()[0] < store.log.written
         if store.checkpointed > 0 and store.checkpointed not in vouched:
             vouched.append(store.checkpointed)
             manifest = orjson.loads((kit.root / "config/roquet.json").read_bytes())
@@ -91,7 +93,7 @@ def test_the_checkpoint_waits_for_the_flush_behind_sends_that_wait_for_it(kit: S
     clock.look_ms = 1
     clock.forward(50)
     store.tick(clock.ms)
-    assert 0 < store._covered()[0] < store.log.written, "some queues are written, and some not"
+    assert 0 < store.tails.covered()[0] < store.log.written, "some queues are written, and some not"
     kit.background.hold = False
     kit.background.release()
     assert told == [True]
@@ -131,7 +133,7 @@ def test_expired_log_files_are_unlinked_in_the_background_one_at_a_time_oldest_f
         os.utime(name, (1, 1))
     removed.clear()
     kit.background.hold = True
-    store._retention_due_ms = 0
+    store.old_files.look_soon()
     store.tick(kit.clock.ms)
     assert store.log.start == store.log.segments.bases[0] > 0, "they are not part of the log any more"
     assert not removed, "and nothing was unlinked on the loop"
@@ -139,11 +141,11 @@ def test_expired_log_files_are_unlinked_in_the_background_one_at_a_time_oldest_f
     gone = store.log.segments.bases[0] // store.log.segments.size
     for n in range(gone):
         waiting = kit.background.waiting
-        (at,) = [at for at, (_, done) in enumerate(waiting) if "_unlink" in done.__qualname__]
+        (at,) = [at for at, (_, done) in enumerate(waiting) if "unlink" in done.__qualname__]
         work, done = waiting.pop(at)
         work()
         assert removed == names[: n + 1]
-        store._retention_due_ms = 0
+        store.old_files.look_soon()
         store.tick(kit.clock.ms)
         assert len(store.log.segments.bases) == 6 - gone, "no more is given up before those are gone"
         done(None)
@@ -159,17 +161,17 @@ def test_queues_let_go_of_expired_entries_some_a_tick(kit: StoreKit) -> None:
         for n in range(QUEUES):
             put(store, "T", n, bytes(300))
             store.commit()
-    while store._tails:
+    while store.tails.waiting:
         clock.forward(2_000)
         store.tick(clock.ms)
     for queue in store.queues.values():
-        store._expired.append((queue, 9))
+        store.old_files.expired.found.append((queue, 9))
     clock.look_ms = 1
-    ticks, left = 0, len(store._expired)
-    while store._expired:
+    ticks, left = 0, len(store.old_files.expired.found)
+    while store.old_files.expired.found:
         clock.forward(50)
         store.tick(clock.ms)
-        assert 0 < left - len(store._expired) <= EXPIRE_MS + 1
-        ticks, left = ticks + 1, len(store._expired)
+        assert 0 < left - len(store.old_files.expired.found) <= EXPIRE_MS + 1
+        ticks, left = ticks + 1, len(store.old_files.expired.found)
     assert ticks > 5
     assert {queue.first for queue in store.queues.values()} == {9}

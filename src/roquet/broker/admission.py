@@ -35,7 +35,7 @@ class Admission:
 
     def hot(self) -> frozenset[int]:
         """Codes whose plain requests everybody would let in just now."""
-        if self.guards or self.flow.pressed or self.store.failed or self.store.full:
+        if self.guards or self.flow.pressed or self.store.trouble.failed or self.store.trouble.full:
             return NOTHING
         return HOT
 

@@ -1,0 +1,187 @@
+"""The files that are derived from the log: entries of queues and keys of the index are written now and then, synced every ten seconds,
+and then manifest and checkpoint say how far they reach."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+
+from roquet.ports import Background, Clock
+from roquet.settings import BrokerSettings
+from roquet.store.checkpoint import Checkpoint
+from roquet.store.disk import is_shortage
+from roquet.store.index import KeyIndex
+from roquet.store.log import Log
+from roquet.store.log_flush import LogFlush
+from roquet.store.manifest_file import ManifestFile
+from roquet.store.queue_sync import QueueSync
+from roquet.store.queues import Queues
+from roquet.store.recovery import firsts_of, index_names, queue_key, times_of
+from roquet.store.tails import Tails
+from roquet.store.trouble import Trouble
+
+log = logging.getLogger("roquet.store")
+
+TAILS_MS = 5
+"""How long one tick writes queue entries into their files; the others wait for the next. A queue costs one write whatever it got,
+so entries wait in memory (20 bytes each) for one round over the queues that got some: 8,000 of them take a second."""
+
+SYNC_DERIVED_MS = 10_000
+"""Queues and index are synced this often; after a crash at most so much of the log is read again."""
+
+
+class Derived:
+    """State: `checkpointed` says up to where the derived files are on disk."""
+
+    def __init__(
+        self,
+        log: Log,
+        flush: LogFlush,
+        queues: Queues,
+        tails: Tails,
+        index: KeyIndex,
+        checkpoint: Checkpoint,
+        manifest: ManifestFile,
+        trouble: Trouble,
+        settings: BrokerSettings,
+        clock: Clock,
+        background: Background,
+    ) -> None:
+        self._log = log
+        self._flush = flush
+        self._queues = queues
+        self._tails = tails
+        self._index = index
+        self._checkpoint = checkpoint
+        self._manifest = manifest
+        self._trouble = trouble
+        self._settings = settings
+        self._clock = clock
+        self._background = background
+        self.checkpointed = -1
+        self.tails_due_ms = self.sync_due_ms = 0
+        self._syncing = False
+        self.busy = False
+        """The part of a sync is under way that runs in the background."""
+
+    def tick(self, now_ms: int) -> None:
+        if now_ms >= self.tails_due_ms:
+            self._tails.write(self._clock.steady_ms() + TAILS_MS)
+            self.settle()
+            if not self._tails.waiting or self._trouble.full:
+                self.tails_due_ms = now_ms + self._settings.flush_interval_consume_queue
+        if now_ms >= self.sync_due_ms:
+            self.sync_due_ms = now_ms + SYNC_DERIVED_MS
+            self._sync()
+
+    def settle(self) -> None:
+        """Pending keys go into the index."""
+        if not self._settings.message_index_enable:
+            self._index.forget_from(0)
+            return
+        staged = self._index.forget_from(self._log.written)  # what may be undone yet stays out of the files
+        try:
+            self._index.settle()
+        except OSError as error:
+            # The log has the keys; the index is a convenience that catches up when there is room again.
+            log.warning("the index could not be written: %s", error)
+        finally:
+            self._index.take_back(staged)
+
+    def _sync(self) -> None:
+        """Queues and index on disk, then the checkpoint that says so. The log comes first: entries must not outrun it."""
+        if self._syncing or self._trouble.failed or (self._log.written == self.checkpointed and not self._tails.dirty):
+            return
+        self._syncing = True
+        self._tails.write(self._clock.steady_ms() + TAILS_MS)
+        self.settle()
+        end, last_ms = self._tails.covered()
+        all_written = not self._index.waiting and end >= max(self.checkpointed, self._log.start)
+        dirty = self._tails.take_dirty()
+        queues = list(self._queues.table.values())
+        # What is in their files now is behind the flush that comes first. What is written meanwhile waits for the next sync.
+        stops = {queue: queue.tail_start for queue in dirty}
+        checkpoint = self._checkpoint
+        not_done: list[Callable[[], None]] = []
+
+        def log_flushed(flushed: bool) -> None:
+            if not flushed:
+                self._tails.dirty |= dirty
+                self._syncing = False
+                return
+            self.busy = True
+            QueueSync(stops, not_done, self._background, sync_index).begin()
+
+        def sync_index(error: Exception | None) -> None:
+            if error is not None:
+                synced(error)
+                return
+            try:
+                index_work = self._index.begin_sync()
+            except OSError as index_error:
+                synced(index_error)
+                return
+            self._background.run(index_work, synced)
+
+        def synced(result: int | Exception) -> None:
+            self.busy = False
+            if is_shortage(result):
+                self._trouble.short_of_files(result)
+                for undo in not_done:
+                    undo()
+                self._tails.dirty |= {queue for queue in dirty if self._queues.has(queue)}
+                self._syncing = False
+                return
+            if isinstance(result, Exception):
+                self._syncing = False
+                self._trouble.fail(f"fsync of queues or index failed: {result}")
+                return
+            if not all_written:  # neither is written then: they must agree, or the next start trusts none of the numbers of queues
+                self._syncing = False
+                return
+            checkpoint.note(queues_ms=last_ms, index_ms=result)
+            times, indexes = times_of(checkpoint), index_names(self._index)
+            save_checkpoint = checkpoint.begin_save()
+
+            def save() -> None:
+                # Here, since it goes over all queues. What is synced of a queue does not change while this is under way.
+                counts = {queue_key(queue): queue.synced for queue in queues}
+                # Before the checkpoint: on a full disk that, which is written in place, can be written and this cannot.
+                self._manifest.save(False, end, times, counts, indexes, firsts_of(queues))
+                save_checkpoint()
+                self._manifest.times = times
+
+            self.busy = True
+            self._background.run(save, saved)
+
+        def saved(result: Exception | None) -> None:
+            self._syncing = self.busy = False
+            if isinstance(result, Exception):
+                log.warning("the checkpoint could not be written: %s", result)
+            else:
+                self.checkpointed = end
+
+        # All that is written, though less is vouched for: who waits for the flush stands in the order of the log.
+        self._log.when_durable(self._log.written, self._clock.steady_ms() + self._settings.sync_flush_timeout, log_flushed)
+        self._flush.begin()
+
+    def save_manifest(self, *, clean: bool) -> None:
+        """Of all that is written."""
+        queues = self._queues.table.values()
+        counts = {queue_key(queue): queue.next for queue in queues}
+        self._manifest.save(clean, self._log.written, times_of(self._checkpoint), counts, index_names(self._index), firsts_of(queues))
+
+    def close(self, last_ms: int) -> None:
+        """At a clean stop, when the log is flushed: all of it on disk, the checkpoint last. `last_ms`: the log's last store time."""
+        self._tails.write()
+        if self._tails.waiting:
+            raise OSError(errno.ENOSPC, f"{len(self._tails.waiting)} queues have entries that are not in their files")
+        for queue in self._tails.dirty:
+            queue.syncer()[0]()
+        self.settle()
+        index_ms = self._index.sync()
+        self._checkpoint.note(log_ms=last_ms, queues_ms=last_ms, index_ms=index_ms)
+        self.save_manifest(clean=True)
+        self._checkpoint.save()
+        self._index.close()

@@ -1,0 +1,59 @@
+"""config/roquet.json: what is written into it, and what it says about the checkpoint's file."""
+
+from __future__ import annotations
+
+import logging
+
+from roquet.settings import BrokerSettings
+from roquet.store.disk import Disk
+from roquet.store.documents import Document
+from roquet.store.log import Log
+from roquet.store.recovery import Manifest
+from roquet.store.timeline import Timeline
+
+log = logging.getLogger("roquet.store")
+
+
+def sizes_of(settings: BrokerSettings) -> dict[str, int]:
+    """Setting -> the size of files that it gives a store."""
+    return {
+        "mappedFileSizeCommitLog": settings.mapped_file_size_commit_log,
+        "mappedFileSizeConsumeQueue": settings.mapped_file_size_consume_queue,
+    }
+
+
+class ManifestFile:
+    """State: `times`, as the checkpoint's file has them."""
+
+    def __init__(self, disk: Disk, settings: BrokerSettings, log: Log, timeline: Timeline) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._log = log
+        self._timeline = timeline
+        self._directory = f"{settings.store_path_root_dir}/config"
+        self.document = Document(disk, f"{self._directory}/roquet.json")
+        self.times = (0, 0, 0)
+
+    @property
+    def path(self) -> str:
+        return self.document.path
+
+    def load(self) -> Manifest | None:
+        manifest = self.document.load(Manifest.decode)
+        if self.document.warning:
+            log.error("%s. Without it more of the log is read again, and nothing else is lost.", self.document.warning)
+        return manifest
+
+    def save(
+        self, clean: bool, end: int, times: tuple[int, int, int], queues: dict[str, int], indexes: list[str], firsts: dict[str, int]
+    ) -> None:
+        """Blocking, in whatever thread."""
+        names = [name for name in self._disk.list(self._directory) if name.endswith(".json")]
+        log_start, timeline = self._log.start, self._timeline
+        manifest = Manifest(
+            clean, end, times, queues, indexes, self._settings.broker_name, sizes_of(self._settings), names,
+            [place for place in timeline.set_backs if place > log_start],
+            [(start, stop) for start, stop in timeline.overtaken if stop > log_start],
+            log_start, firsts, self.times,
+        )  # fmt: skip
+        self.document.save(manifest.encode())

@@ -1,0 +1,80 @@
+"""Opening a store: recovery, and what it read back made safe before anything builds on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roquet.store import lost
+from roquet.store.recovery import Manifest, Progress, Recovery
+from roquet.store.scan import CHUNK
+from roquet.store.segments import Segments
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
+
+
+def recover(store: Store, manifest: Manifest | None, progress: Progress) -> None:
+    """Leaves the store ready to append. The directory was looked at, and may be written."""
+    begin(store)
+    store.deletions.load()
+    store.removal.tidy()
+    store.all_queues.load()
+    recovery = Recovery(
+        store.log.segments,
+        store.queues,
+        store.queue,
+        store.index if store.settings.message_index_enable else None,
+        store.checkpoint,
+        manifest,
+        store.delays_ms,
+        crashed=store.crashed,
+        check_crc=store.settings.check_crc_on_recover,
+        progress=progress,
+        deletions=store.deletions,
+    )
+    end = recovery.run()
+    store.recovered_records, store.holes = recovery.records, recovery.holes
+    if end == 0 and recovery.manifest is None:
+        # A new store tells its broker's name from its first message on: who reads the files keeps positions under that name.
+        store.derived.save_manifest(clean=False)
+    store.timeline.recovered(recovery.last_store_ms or store.checkpoint.log_ms, recovery.set_backs, recovery.overtaken)
+    lost.cut(store.disk, store.log.segments, store.root, end, store.clock.now_ms())
+    if store.crashed:
+        write_again(store.log.segments, recovery.sure, end)
+    store.log.start_at(end)
+    store.tails.recovered()
+    # What recovery read back may exist in memory only: make it safe before anything builds on it.
+    _, work = store.log.syncer()
+    work()
+    store.staging.now_ms = store.clock.now_ms()
+    idle_ms = store.now_ms - store.timeline.last_ms
+    if idle_ms < 0:
+        store.timeline.note_set_back(store.log.written)
+    store.old_files.doubt_the_clock(idle_ms)
+
+
+def begin(store: Store) -> None:
+    disk, root = store.disk, store.root
+    for directory in (f"{root}/config", f"{root}/consumequeue", f"{root}/index"):
+        disk.make_dir(directory)
+    # The store's own name must be safe too: with it a power loss would take everything, synced or not.
+    disk.sync_dir(root.rstrip("/").rpartition("/")[0] or ("/" if root.startswith("/") else "."))
+    # From here on a crash must be seen as one, also while recovering.
+    disk.open(f"{root}/abort", size=0).close()
+    disk.sync_dir(root)
+
+
+def write_again(segments: Segments, start: int, end: int) -> None:
+    """After a crash: what recovery read back may exist in memory only, in any log file, and must be safe before anything
+    builds on it. It is written again, because after a failed fsync the system takes pages for clean that never reached
+    the disk, and a sync alone would do nothing."""
+    segments.drop_from(end)
+    segments.files.disk.sync_dir(segments.directory)
+    for base in segments.bases:
+        file = segments.file(base)
+        at, stop = max(start, base), min(end, base + segments.size)
+        while at < stop:
+            data = file.read(at - base, min(CHUNK, stop - at))
+            file.write(at - base, data)
+            at += len(data)
+        file.sync()

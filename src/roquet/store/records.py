@@ -1,0 +1,102 @@
+"""Records looked up by their place, by store time and by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from roquet.store.disk import Cold
+from roquet.store.index import KeyIndex
+from roquet.store.log import Log
+from roquet.store.queue import ConsumeQueue
+from roquet.store.scan import parse
+from roquet.store.timeline import Timeline
+from roquet.store.times import Times
+from roquet.wire.layout import BLANK_LENGTH, RECORD_MIN, TIMED, store_time_of
+
+TIMES_LOOKED_AT = 256
+"""Messages among which one is looked for whose time can be told."""
+
+QUERY_SIZE_MAX = 15 * 1024 * 1024
+"""Bytes of one query's records: they must fit a frame."""
+
+
+class Records:
+    def __init__(self, log: Log, timeline: Timeline, index: KeyIndex, settle: Callable[[], None]) -> None:
+        """`settle`: brings the index up to date."""
+        self._log = log
+        self._timeline = timeline
+        self._index = index
+        self._settle = settle
+
+    def record_at(self, offset: int) -> bytes:
+        """The whole record that begins here. Raises LookupError when none does, Cold when it is not in memory."""
+        head = self._log.read(offset, 4) if offset + 4 <= self._log.safe else b""
+        size = int.from_bytes(head, "big", signed=True) if head else 0
+        if size < RECORD_MIN or offset + size > self._log.safe:
+            raise LookupError(f"no message begins at log offset {offset}")
+        raw = self._log.read(offset, size)
+        if parse(raw, offset, check_crc=False) is None:
+            raise LookupError(f"no message begins at log offset {offset}")
+        return raw
+
+    def store_time_at(self, offset: int) -> int:
+        """Store time of the record that begins here (its place is trusted). -1 when it is gone."""
+        try:
+            return store_time_of(self._log.read(offset, TIMED))
+        except LookupError:
+            return -1
+
+    def offset_by_time(self, queue: ConsumeQueue, time_ms: int) -> int:
+        """Upstream's rule: the message stored at that time, else the nearer neighbour (the earlier on a tie)."""
+        at = self.times(queue).first_from(time_ms)
+        if at == queue.first:
+            return at
+        if at == queue.visible:
+            return at - 1  # all are older: the last
+        before_ms, after_ms = self._time_of(queue, at - 1), self._time_of(queue, at)
+        return at if after_ms == time_ms or before_ms < 0 or after_ms - time_ms < time_ms - before_ms else at - 1
+
+    def times(self, queue: ConsumeQueue) -> Times:
+        """For a search by store time, which may raise Cold."""
+
+        def place_of(offset: int) -> int:
+            entry = queue.entry(offset)
+            return -1 if entry is None else entry[0]
+
+        return Times(queue.first, queue.visible, self._timeline.set_backs, place_of, lambda offset: self._time_of(queue, offset))
+
+    def first_store_time(self, queue: ConsumeQueue) -> int:
+        return self._time_of(queue, queue.first)
+
+    def _time_of(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time of the message with this number; where it cannot be read, of the next that can. -1 when there is none near."""
+        for number in range(offset, min(offset + TIMES_LOOKED_AT, queue.visible)):
+            entry = queue.entry(number)
+            if entry is not None and RECORD_MIN <= entry[1] < BLANK_LENGTH:
+                stored = self.store_time_at(entry[0])
+                if stored >= 0:
+                    return stored
+        return -1
+
+    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
+        """Records under a key, oldest first as upstream sends them, at most QUERY_SIZE_MAX bytes, with the index's last update."""
+        self._settle()
+        offsets, last_ms, last_offset = self._index.query(topic, key, count_max, begin_ms, end_ms)
+        records: list[bytes] = []
+        fetches: list[Callable[[], object]] = []
+        size = 0
+        for offset in sorted(offsets):
+            try:
+                record = self.record_at(offset)
+            except LookupError:
+                continue  # expired since
+            except Cold as cold:
+                fetches.append(cold.fetch)
+                continue
+            size += len(record)
+            if records and size > QUERY_SIZE_MAX:
+                break
+            records.append(record)
+        if fetches:
+            raise Cold(lambda: [fetch() for fetch in fetches])
+        return records, last_ms, last_offset

@@ -1,0 +1,42 @@
+"""What consumers may see: a queue's `visible` follows the log's safe mark."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+
+from roquet.store.log import Log
+from roquet.store.queue import ConsumeQueue
+from roquet.store.staging import Staged
+
+log = logging.getLogger("roquet.store")
+
+
+class Showing:
+    """State: `unsafe` is written but not yet safe to show."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.unsafe: deque[Staged] = deque()
+        log.on_safe(self._safe_has_risen)
+
+    def show(self, staged: Iterable[Staged]) -> None:
+        woken: dict[ConsumeQueue, None] = {}
+        for queue, _, after, _ in staged:
+            queue.visible = after
+            if queue.on_visible is not None:
+                woken[queue] = None
+        for queue in woken:
+            if queue.on_visible is not None:
+                try:
+                    queue.on_visible(queue)
+                except Exception:  # one that waits must not keep the others from hearing
+                    log.exception("! looking at the new messages of %s/%d failed", queue.topic, queue.queue_id)
+
+    def _safe_has_risen(self) -> None:
+        safe, unsafe, shown = self._log.safe, self.unsafe, []
+        while unsafe and unsafe[0][3] <= safe:
+            shown.append(unsafe.popleft())
+        if shown:
+            self.show(shown)
