@@ -250,7 +250,7 @@ def test_a_timer_for_a_place_that_cannot_be_is_left_out_and_the_next_one_fires(t
     whole = started(disk)
     assert whole.ask(V2, send_fields(properties="TIMER_DELAY_MS\x011000\x02UNIQ_KEY\x01a"), b"bad").code == 0
     assert whole.ask(V2, send_fields(properties="TIMER_DELAY_MS\x011100\x02UNIQ_KEY\x01b"), b"good").code == 0
-    real = whole.broker.timers._read
+    real = whole.broker.timers.reader.read
 
     def forged(rows: Any, **more: Any) -> Any:
         found = real(rows, **more)
@@ -259,7 +259,7 @@ def test_a_timer_for_a_place_that_cannot_be_is_left_out_and_the_next_one_fires(t
                 record.properties = record.properties.replace(b"REAL_TOPIC\x01T", b"REAL_TOPIC\x01" + topic.encode())
         return found
 
-    whole.broker.timers._read = forged  # type: ignore[method-assign]
+    whole.broker.timers.reader.read = forged  # type: ignore[method-assign]
     for _ in range(60):
         whole.tick(100)
     assert bodies(whole, "T") == [b"good"]

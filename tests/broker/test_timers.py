@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from roquet.broker import timers as timers_module
+from roquet.broker.timed import firing, moving, near
 from roquet.broker.writer import Draft
 from roquet.store import timers as files_module
 from roquet.store.scan import Found
@@ -270,15 +270,15 @@ def test_under_sync_flush_a_cancelled_timer_does_not_fire_while_its_cancellation
 
 
 def test_memory_holds_a_part_of_an_hour_that_has_too_many(whole: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers_module, "WINDOW_ROWS", 20)
+    monkeypatch.setattr(near, "WINDOW_ROWS", 20)
     monkeypatch.setattr(files_module, "WINDOW_ROWS", 20)
     for number in range(200):
         whole.send(f"{number}".encode(), TIMER_DELAY_SEC=60 + number * 10)
     whole.pass_time(2_000)
     largest = 0
-    while whole.broker.timers.fired < 200 and whole.clock.ms < 1_800_000_000_000 + HOUR_MS:
+    while whole.broker.timers.firing.fired < 200 and whole.clock.ms < 1_800_000_000_000 + HOUR_MS:
         whole.tick(500)
-        largest = max(largest, len(whole.broker.timers.window))
+        largest = max(largest, len(whole.broker.timers.near.window))
     assert whole.bodies() == [f"{number}".encode() for number in range(200)]
     assert largest <= 40
 
@@ -337,7 +337,7 @@ def test_pending_timers_outlive_the_log_files_that_held_them(tmp_path: Path) -> 
     whole.pass_time(2 * HOUR_MS, step=10_000)
     drop_old_files(whole)
     assert whole.broker.store.log.start > first_file
-    assert whole.broker.timers.moved >= 39
+    assert whole.broker.timers.moving.moved >= 39
     assert whole.cancel("11").code == 0  # after it was moved
     whole.pass_time(24 * HOUR_MS, step=10_000)
     assert whole.bodies() == [b"soon"] + [f"{number:02}".encode() for number in range(40) if number not in (7, 11)]
@@ -345,7 +345,7 @@ def test_pending_timers_outlive_the_log_files_that_held_them(tmp_path: Path) -> 
 
 
 def test_one_that_is_cancelled_while_its_neighbours_are_moved_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers_module, "MOVE_MAX", 1)
+    monkeypatch.setattr(moving, "MOVE_MAX", 1)
     whole = small_log(tmp_path)
     for number in range(6):
         whole.send(f"{number}".encode(), TIMER_DELAY_SEC=5 * 3_600 + number)
@@ -353,7 +353,7 @@ def test_one_that_is_cancelled_while_its_neighbours_are_moved_does_not_come_back
         whole.send(b"." * 500, key="filler", topic="Filler")
     whole.pass_time(2 * HOUR_MS, step=10_000)
     whole.broker.store.delete_expired_now()
-    while not whole.broker.timers.moved:
+    while not whole.broker.timers.moving.moved:
         whole.tick(1_000)
     assert whole.cancel("4").code == 0  # not moved yet
     assert whole.cancel("0").code == 0  # moved just now
@@ -373,7 +373,7 @@ def test_a_log_file_stays_until_what_was_moved_out_of_it_is_on_disk(tmp_path: Pa
     monkeypatch.setattr(store.flush, "begin", lambda: None)
     store.delete_expired_now()
     whole.pass_time(60_000, step=1_000)
-    assert whole.broker.timers.moved == 1
+    assert whole.broker.timers.moving.moved == 1
     assert store.log.start == 0
     monkeypatch.undo()
     whole.pass_time(60_000, step=1_000)
@@ -415,7 +415,7 @@ def test_a_clean_restart_goes_on_without_reading_the_log(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(files_module, "Walk", nothing)
     again = Timed(tmp_path / "store", clock=whole.clock)
-    assert again.broker.timers.followed == 20
+    assert again.broker.timers.following.followed == 20
     assert starts == [again.broker.store.log.written]
     again.pass_time(10_000)
     assert again.bodies() == [f"{number}".encode() for number in range(20)]
@@ -670,8 +670,8 @@ class Model:
     steps=[("send", 30 * HOUR_MS), ("fill", 40), ("pass", 2 * HOUR_MS), ("retain", 0), ("kill", 0), ("retain", 0), ("kill", 0)],
 )
 def test_nothing_is_lost_early_or_twice_whatever_happens(monkeypatch: pytest.MonkeyPatch, flush: str, steps: list[tuple[str, Any]]) -> None:
-    monkeypatch.setattr(timers_module, "MOVE_MAX", 1)
-    monkeypatch.setattr(timers_module, "FIRE_AT_ONCE", 2)
+    monkeypatch.setattr(moving, "MOVE_MAX", 1)
+    monkeypatch.setattr(firing, "FIRE_AT_ONCE", 2)
     model = Model(Path("/store"), flush)  # on the simulated disk; a deeper path could be lost with its unsynced parents
     for name, value in steps:
         if name == "pass":

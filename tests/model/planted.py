@@ -10,7 +10,8 @@ import pytest
 from roquet.broker import retry
 from roquet.broker.delay import Delays
 from roquet.broker.offsets import Offsets
-from roquet.broker.timers import Timers
+from roquet.broker.timed.cancelling import Cancelling
+from roquet.broker.timed.firing import Firing
 from roquet.broker.transactions import Ending, Transactions
 from roquet.broker.writer import Draft, Writer
 from roquet.store.staging import Staging
@@ -94,16 +95,16 @@ def retries_begin_a_level_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_cancellation_is_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
-    def forgetful(self: Timers, found: Any, key: str) -> None:
+    def forgetful(self: Cancelling, found: Any, key: str) -> None:
         for due, offset, _ in found:
-            self._dead[offset] = due
+            self._taken_back.dead[offset] = due
 
-    patch.setattr(Timers, "_cancel", forgetful)
+    patch.setattr(Cancelling, "_cancel", forgetful)
 
 
 def timers_fire_up_to_a_second_early(patch: pytest.MonkeyPatch) -> None:
-    fire = Timers._fire
-    patch.setattr(Timers, "_fire", lambda self, now_ms: fire(self, now_ms + 999))
+    fire = Firing.fire
+    patch.setattr(Firing, "fire", lambda self, now_ms: fire(self, now_ms + 999))
 
 
 def a_delivery_of_a_timer_is_no_record_of_it(patch: pytest.MonkeyPatch) -> None:

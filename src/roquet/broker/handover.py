@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from roquet.broker.delay import AHEAD_MAX
 from roquet.broker.part import Part
-from roquet.broker.timers import CANCEL, DUE, MOVES
+from roquet.broker.timed.properties import CANCEL, DUE, MOVES
 from roquet.errors import Refused, StoreUnavailable
 from roquet.store.disk import Cold
 from roquet.store.log import MovedOut

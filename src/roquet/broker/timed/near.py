@@ -1,0 +1,126 @@
+"""The timers that are due soon, in memory: the window, which ends at the horizon, and what of it is fired."""
+
+from __future__ import annotations
+
+import logging
+
+from roquet.broker.timed.file_work import FileWork
+from roquet.broker.timed.reading import TimerReader
+from roquet.broker.timed.taken_back import TakenBack
+from roquet.store.disk import Cold
+from roquet.store.store import Store
+from roquet.store.timers import GONE, HOUR_MS, NOTHING, WINDOW_ROWS, Fired, Mark, Rows, TimerFiles, Window
+
+log = logging.getLogger("roquet.broker")
+
+AHEAD_MS = 10_000
+"""Windows are loaded this long before they are due."""
+WARM_MS = 2_000
+"""Records are read into memory (the system's, not ours) this long before they are due."""
+WARM_ROWS = 10_000
+PURGE_MS = 1_000
+RETRY_MS = 1_000
+
+
+class Near:
+    """State: `window` has the timers due before `horizon`, less those taken back; `done` says which are fired."""
+
+    def __init__(self, store: Store, files: TimerFiles, work: FileWork, reader: TimerReader, taken_back: TakenBack) -> None:
+        self._store = store
+        self._files = files
+        self._work = work
+        self._reader = reader
+        self._taken_back = taken_back
+        self.window = Window()
+        self.horizon = 0
+        self.done = Fired((0, -1))
+        self.warmed = 0
+        self.retry_ms = 0
+        """Before this (steady) time nothing is loaded and nothing fired."""
+        self._loading: list[Rows] | None = None  # rows that came while a window is loaded
+        self._purge_ms = 0
+
+    @property
+    def mark(self) -> Mark:
+        return self.done.mark
+
+    def pause(self) -> None:
+        self.retry_ms = self._store.steady_ms + RETRY_MS
+
+    def add(self, rows: Rows) -> None:
+        """These became known. The files get all of them."""
+        self._files.add(rows)
+        near = rows[:, 0] < self.horizon
+        self._hold(rows[near])
+        if self._loading is not None and not near.all():
+            self._loading.append(rows[~near])
+
+    def _hold(self, rows: Rows) -> None:
+        """These are due before the horizon: keep them in memory."""
+        gone = rows[:, 2] == GONE
+        for due, offset, _ in rows[gone].tolist():
+            self._taken_back.dead[offset] = due
+        self.window.add(rows[~gone])
+
+    def load(self, now_ms: int) -> None:
+        """Keep the horizon ahead of now."""
+        if self._loading is not None:
+            return
+        soon = now_ms + AHEAD_MS
+        if self.horizon >= soon or self._store.steady_ms < self.retry_ms:
+            return
+        hour = self._files.next_hour(self.horizon)
+        if hour is None or hour * HOUR_MS > soon:
+            self.horizon = soon
+            return
+        write, failed = self._files.writer()
+        load = self._files.loader(hour, self.horizon, self.done)
+        self._loading = []
+
+        def work() -> tuple[Rows, int]:
+            write()
+            return load()
+
+        def done(result: tuple[Rows, int] | Exception) -> None:
+            came, self._loading = self._loading or [], None
+            if isinstance(result, Exception):
+                failed()
+                self.pause()
+                log.error("timers due from %d on could not be read: %s; trying again", self.horizon, result)
+                return
+            rows, self.horizon = result
+            self.window.add(rows)
+            for more in came:
+                self._hold(more[more[:, 0] < self.horizon])
+
+        self._work.do(work, done)
+
+    def warm(self, now_ms: int) -> None:
+        """Ask the disk for records before their time, so that firing finds them in memory."""
+        start, stop = max(self.warmed, now_ms), min(now_ms + WARM_MS, self.horizon)
+        if self._reader.busy or stop - start < WARM_MS // 4:
+            return
+        self.warmed = stop
+        rows = self.window.look(start, stop)[:WARM_ROWS]
+        try:
+            self._reader.read(rows, decode=False)
+        except Cold as cold:
+            self._reader.fetch(cold)
+
+    def tidy(self, now_ms: int) -> None:
+        steady_ms = self._store.steady_ms
+        if steady_ms < self._purge_ms:
+            return
+        self._purge_ms = steady_ms + PURGE_MS
+        if self._taken_back.dead:
+            self._taken_back.keep_dead(self.mark[0], NOTHING)
+        if len(self.window) > 2 * WINDOW_ROWS and self._loading is None:
+            self._shorten(now_ms)
+
+    def _shorten(self, now_ms: int) -> None:
+        """More timers than expected were sent for the hour in memory: its later part stays in its file for now."""
+        stop = self.window.due_of(WINDOW_ROWS) // 1_000 * 1_000
+        if stop > now_ms + 2 * AHEAD_MS:
+            self.window.drop_from(stop)
+            self.horizon = stop
+            self._taken_back.keep_dead(0, stop)
