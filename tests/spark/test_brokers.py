@@ -445,3 +445,16 @@ def test_tags_are_found_as_the_careful_decoder_finds_them(
 
 def test_everything_needs_no_check() -> None:
     assert TagCheck.of(None) is TagCheck.of("*") is TagCheck.of("") is None
+
+
+def test_a_search_by_time_names_its_broker_and_no_other_field_by_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = place_of(Upstream(10))
+    asked: list[tuple[int, dict[str, str]]] = []
+
+    def numbers(queues: list[MessageQueue], code: RequestCode, fields: Callable[[MessageQueue], dict[str, str]]) -> dict[MessageQueue, int]:
+        asked.extend((int(code), fields(queue)) for queue in queues)
+        return {}
+
+    monkeypatch.setattr(place, "_numbers", numbers)
+    place.offsets_at([QUEUE], 1_700_000_000_000)
+    assert asked[0] == (29, {"topic": QUEUE.topic, "queueId": "0", "timestamp": "1700000000000", "bname": QUEUE.broker_name})

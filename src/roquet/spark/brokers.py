@@ -115,7 +115,7 @@ class BrokerPlace:
 
     def offsets_at(self, queues: Sequence[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
         def fields(queue: MessageQueue) -> dict[str, str]:
-            return headers.encode(SearchOffsetHeader(queue.topic, queue.queue_id, max(0, time_ms), queue.broker_name))
+            return headers.encode(SearchOffsetHeader(queue.topic, queue.queue_id, max(0, time_ms), broker_name=queue.broker_name))
 
         near = self._numbers(queues, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
         bounds = self.bounds(list(near))
