@@ -108,6 +108,7 @@ def test_cancelling_ends_a_task_where_it_waits_runs_its_finally_and_tells_who_wa
     task.cancel()
     assert left == ["finally"]
     assert isinstance(results.only, Cancelled)
+    assert "work did not end: it was cancelled" in str(results.only)
     wait.end(1)
     assert len(tasks) == 0
 
@@ -143,6 +144,7 @@ def test_closing_cancels_all_and_wakes_none_of_them(caplog: pytest.LogCaptureFix
     tasks.start(stubborn(), results.append)
     tasks.close()
     assert isinstance(results.only, Cancelled)
+    assert "this client was closed" in str(results.only)
     assert (seen, len(tasks), caplog.records) == ([], 0, [])
 
 

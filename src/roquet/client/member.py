@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -12,7 +13,7 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.name_servers import parse_name_servers
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
-from roquet.client.core.tasks import Wait, Work
+from roquet.client.core.tasks import Cancelled, Wait, Work
 from roquet.client.running import finished
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import NotStarted
@@ -103,8 +104,9 @@ class Member(Generic[C]):
 
     async def _settle(self, settled: Wait[bool]) -> None:
         """A consumer's first share of queues, five seconds at most."""
-        if not await self._wait(self._client().within(settled, SETTLE_MS, False)):
-            log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
+        with suppress(Cancelled):  # somebody closed it meanwhile
+            if not await self._wait(self._client().within(settled, SETTLE_MS, False)):
+                log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
 
     # -- what any client may ask
 

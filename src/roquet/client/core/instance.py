@@ -48,7 +48,6 @@ REFRESH_AGAIN_MS = 1_000
 T = TypeVar("T")
 
 Reply = Callable[[Command], None]
-Finished = Callable[[], None]
 
 
 class ProducerPart(Protocol):

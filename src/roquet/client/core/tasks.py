@@ -29,6 +29,9 @@ Done = Callable[[Any], None]
 """Gets what a coroutine returned, or the exception that it raised."""
 
 
+CLOSED = "this client was closed; close it later, or start another one"
+
+
 class Cancelled(NotStarted):
     """The client was closed, or nobody wants it any more, before this was through."""
 
@@ -98,7 +101,7 @@ class Task(Wait[T]):
             if self._cancelled:
                 self.cancel()
 
-    def cancel(self) -> None:
+    def cancel(self, why: str = "it was cancelled") -> None:
         """End it where it waits. Its `finally` blocks run, and must not wait. Who waits for it gets Cancelled; what it waits for
         goes on."""
         if self.over:
@@ -111,23 +114,27 @@ class Task(Wait[T]):
         try:
             self._work.close()
         except Exception:
-            log.exception("! %s failed while it was cancelled", self)
-        self._finish(Cancelled(f"{self} was cancelled"))
+            log.exception("! %s failed while it was cancelled", self.name)
+        self._finish(Cancelled(f"{self.name} did not end: {why}"))
 
     def _finish(self, result: T | Exception) -> None:
         self._tasks.forget(self)
         if isinstance(result, Exception) and not self._wakes and self._done is None and not isinstance(result, Cancelled):
-            log.error("! %s failed, and nobody waits for it", self, exc_info=result)
+            log.error("! %s failed, and nobody waits for it", self.name, exc_info=result)
         done, self._done = self._done, None
         if done is not None:
             try:
                 done(result)
             except Exception:
-                log.exception("! who waited for %s failed", self)
+                log.exception("! who waited for %s failed", self.name)
         self.end(result)
 
+    @property
+    def name(self) -> str:
+        return getattr(self._work, "__qualname__", repr(self._work))
+
     def __repr__(self) -> str:
-        return f"<Task {getattr(self._work, '__qualname__', self._work)}>"
+        return f"<Task {self.name}{' over' if self.over else ''}>"
 
 
 class Tasks:
@@ -141,11 +148,11 @@ class Tasks:
         return len(self._tasks)
 
     def start(self, work: Work[T], done: Done | None = None) -> Task[T]:
-        """Run this. `done` gets what came of it; without it, and when nobody awaits the task, an exception is logged."""
+        """Run this. `done` gets what came of it; without it, and when nobody awaits the task by then, an exception is logged."""
         task = Task(self, work, done)
         if self.closed:
             work.close()
-            task._finish(Cancelled(f"{task} does not begin: this client is closed"))
+            task._finish(Cancelled(f"{task.name} does not begin: {CLOSED}"))
         else:
             self._tasks[task] = None
             task.step()
@@ -181,7 +188,7 @@ class Tasks:
         """Cancel all, and begin no other."""
         self.closed = True
         for task in list(self._tasks):
-            task.cancel()
+            task.cancel(CLOSED)
 
 
 def call(caller: Caller, address: str, command: Command, timeout_ms: int) -> Wait[Command]:
