@@ -143,3 +143,21 @@ def test_a_damaged_log_is_told_to_who_asks_for_the_broker_s_notices(root: Path) 
     assert any("1 damaged places" in str(one) for one in whole.broker.notices.list())
     assert pulled(whole, 1).count(b"\x06orders") == 9, "all but the damaged one"
     whole.close()
+
+
+@pytest.mark.parametrize("where", ["checkpoint", "index", "timers"])
+def test_a_directory_in_place_of_a_file_is_named_and_nothing_is_written(root: Path, where: str) -> None:
+    path = root / where
+    if path.is_dir():
+        path = next(iter(sorted(path.iterdir())), path / "0000500000")
+    if path.exists():
+        path.unlink()
+    path.mkdir(parents=True)
+    before = sorted(root.rglob("*"))
+    with pytest.raises(Damaged, match=f"{path.name} is a directory"):
+        Whole(root)
+    assert sorted(root.rglob("*")) == before
+    path.rmdir()
+    whole = Whole(root)
+    assert whole.ask(RequestCode.PULL_MESSAGE, pull_fields("orders", 0)).code == 0
+    whole.close()

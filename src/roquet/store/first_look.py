@@ -37,6 +37,9 @@ class FirstLook:
         """Whether the run before this one ended without a clean stop."""
         self.missing: list[str] = []
         """Documents of config/ that were there when the store was last written, and are gone."""
+        index, timers = f"{self._root}/index", f"{self._root}/timers"
+        refuse_directories(disk, f"{self._root}/checkpoint", *(f"{index}/{name}" for name in disk.list(index)))
+        refuse_directories(disk, *(f"{timers}/{name}" for name in disk.list(timers)))
         checkpoint.load()
         manifest_file.times = times_of(checkpoint)
         self.manifest = manifest_file.load()
@@ -107,3 +110,10 @@ class FirstLook:
                 "between writing the two. More of the log is read again, and nothing is lost",
                 path, times, self._manifest_file.path, manifest.checkpoint,
             )  # fmt: skip
+
+
+def refuse_directories(disk: Disk, *paths: str) -> None:
+    """Raises Damaged."""
+    for path in paths:
+        if disk.is_dir(path):
+            raise Damaged(f"{path} is a directory, and a file of the store should stand there: move it away, it is made again from the log")
