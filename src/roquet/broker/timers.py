@@ -92,7 +92,7 @@ class Timers(Part):
         sender.recall_handle = self.recall_handle
         writer.diversions.append(self.divert)
         self.files = files = TimerFiles(disk, f"{settings.store_path_root_dir}/timers")
-        work = FileWork(background)
+        work = FileWork(files, background)
         taken_back = TakenBack(store.log)
         self.reader = reader = TimerReader(store.log, fetch)
         self.near = near = Near(store, files, work, reader, taken_back)

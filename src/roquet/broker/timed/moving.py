@@ -73,20 +73,13 @@ class Moving:
         if hour is None:
             self.below = 0
             return
-        write, failed = files.writer()
         end = self._store.log.written
-        find = files.mover(hour, below, self._near.done, MOVE_ROWS)
         self._finding = True
         self._gone_since.clear()
-
-        def work() -> tuple[Rows, int]:
-            write()
-            return find()
 
         def done(result: tuple[Rows, int] | Exception) -> None:
             self._finding = False
             if isinstance(result, Exception):
-                failed()
                 self._pause()
                 log.warning("timers to be moved could not be read: %s; trying again", result)
                 return
@@ -101,7 +94,7 @@ class Moving:
             if not len(self._movable):
                 finish()
 
-        self._work.do(work, done)
+        self._work.after_write(files.mover(hour, below, self._near.done, MOVE_ROWS), done)
 
     def _move_some(self, now_ms: int) -> None:
         rows = self._movable[:MOVE_MAX]

@@ -73,18 +73,11 @@ class Near:
         if hour is None or hour * HOUR_MS > soon:
             self.horizon = soon
             return
-        write, failed = self._files.writer()
-        load = self._files.loader(hour, self.horizon, self.done)
         self._loading = []
-
-        def work() -> tuple[Rows, int]:
-            write()
-            return load()
 
         def done(result: tuple[Rows, int] | Exception) -> None:
             came, self._loading = self._loading or [], None
             if isinstance(result, Exception):
-                failed()
                 self.pause()
                 log.error("timers due from %d on could not be read: %s; trying again", self.horizon, result)
                 return
@@ -93,7 +86,7 @@ class Near:
             for more in came:
                 self._hold(more[more[:, 0] < self.horizon])
 
-        self._work.do(work, done)
+        self._work.after_write(self._files.loader(hour, self.horizon, self.done), done)
 
     def warm(self, now_ms: int) -> None:
         """Ask the disk for records before their time, so that firing finds them in memory."""

@@ -62,14 +62,12 @@ class TimerSaving:
             self._save(steady_ms)
         if self._files.fresh_bytes and not self._work.busy and steady_ms >= self._write_due_ms:
             self._write_due_ms = steady_ms + WRITE_MS
-            work, failed = self._files.writer()
 
             def done(result: object) -> None:
                 if isinstance(result, Exception):
-                    failed()
                     log.warning("timers could not be written to their files: %s; trying again", result)
 
-            self._work.do(work, done)
+            self._work.after_write(lambda: None, done)
 
     def save_now(self) -> None:
         """At a clean stop, so that the next start has nothing to derive. May block; raises OSError."""
