@@ -110,7 +110,7 @@ UNMATCHED_SHOWN = r"RemotingCommand \[code=(\d+), .*?opaque=(\d+), .*?remark=(.*
 OF_A_PULL = {"FOUND", "OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE", "NO_MATCHED_MESSAGE", "NO_MATCHED_LOGIC_QUEUE"}
 GIVEN_UP_JAVA = r"remove timeout request, .*?opaque=(\d+)"
 CLOSED_JAVA = (
-    r"send request to </?\S+> failed|connect to \S* ?failed|send request exception, so close the channel|"
+    r"send request to </?\S+> failed|send request failed to|connect to \S* ?failed|send request exception, so close the channel|"
     r"unregister client \S+ from broker"
 )
 INTERRUPTED_JAVA = r"\[PullMsgThread-\S+_lite_assign\d+\].*Polling thread was interrupted"

@@ -67,7 +67,7 @@ def log_problem(log: Path, phases: dict[str, str], extra: tuple[client_logs.Pass
         return f"the log was not kept: the provoked warning is not among its {len(entries)} entries"
     left = client_logs.complaints(entries, client_logs.JAVA_WORKING + extra, client_logs.JAVA_LEAVING)
     # the second too: Netty's tells of what the first one is about
-    return f"{len(left)} entries, the first: {' || '.join(entry[:600] for entry in left[:2])}" if left else None
+    return f"{len(left)} entries, the first: {' || '.join(entry[:1_500] for entry in left[:2])}" if left else None
 
 
 def check(

@@ -30,6 +30,10 @@ def answer(second: str, opaque: int = 7, remark: str = "OFFSET_OVERFLOW_ONE") ->
 
 
 CLOSED = "2026-11-16 01:23:{} WARN  [Netty] o.a.r - send heart beat to broker failed | send request to </127.0.0.1:1> failed"
+PULL_FAILED = (
+    "2026-11-16 01:23:{} WARN  [NettyClientPublicExecutor_2] RocketmqClient - execute the pull request exception | "
+    "org.apache.rocketmq.client.exception.MQClientException: send request failed to 127.0.0.1:1, Request: RemotingCommand [code=11]"
+)
 INTERRUPTED = "2026-11-16 01:23:01.000 ERROR [PullMsgThread-j4_lite_assign1] o.a.r - Polling thread was interrupted"
 GIVEN_UP = "2026-11-16 01:23:01.000 WARN  [Timer] o.a.r - remove timeout request, ResponseFuture [opaque=7, timeoutMillis=3000]"
 
@@ -59,5 +63,6 @@ def test_the_answer_to_a_request_that_was_given_up_is_passed_over_and_no_other(c
 
 def test_an_answer_to_a_client_that_closes_its_connection_is_passed_over(client_logs: ModuleType) -> None:
     assert not client_logs.unmatched([("leaving", answer("10.082")), ("leaving", CLOSED.format("10.122"))])
+    assert not client_logs.unmatched([("leaving", PULL_FAILED.format("10.045")), ("leaving", answer("10.082", remark="FOUND"))])
     assert len(client_logs.unmatched([("leaving", answer("10.082")), ("leaving", CLOSED.format("12.122"))])) == 1
     assert len(client_logs.unmatched([("working", answer("10.082")), ("working", CLOSED.format("10.122"))])) == 1, "it does not close then"

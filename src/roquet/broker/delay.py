@@ -70,6 +70,10 @@ SLACK_MS = 1_000
 """A clock that is put right by less than this moves no delivery."""
 
 
+LATER_MAX = 100_000
+"""Messages of a level that are looked at for deliveries which outlived others."""
+
+
 class Delays(Part):
     """State: `offsets` is the cursor of each level, the next queue offset to deliver; `_due` when that one is due, 0 when not known."""
 
@@ -100,6 +104,8 @@ class Delays(Part):
         self.delivered = 0
         """Since the start."""
         self._due: dict[int, int] = {}
+        self._there: dict[int, set[int]] = {}  # level -> messages behind its cursor that were delivered before a crash
+        self._found_from = 0  # log offset from which on those deliveries are found
         self._fetching: set[int] = set()  # levels that wait for a read from disk
         self._turn = 0
         self.saving = SavedDocument(
@@ -148,10 +154,23 @@ class Delays(Part):
                 record = None if entry is None else self._record(entry[0], entry[1], wait=True)
                 draft = None if record is None else self._draft(record, level)
                 if draft is not None and not behind.take(draft):
+                    self._find_later_ones(queue, level, behind)
                     break
                 self.offsets[level] += 1
             if self.offsets[level] > start:
                 log.info("delay level %d: %d deliveries before the crash are in the log", level, self.offsets[level] - start)
+
+    def _find_later_ones(self, queue: ConsumeQueue, level: int, behind: Delivered) -> None:
+        """Where the log has a hole, a delivery may have outlived one that was made before it."""
+        if not any(end > behind.log_offset for _, end in self.store.overtaken):
+            return
+        for at in range(self.offsets[level] + 1, min(queue.visible, self.offsets[level] + LATER_MAX)):
+            entry = blocking(queue.entry, at)
+            record = None if entry is None else self._record(entry[0], entry[1], wait=True)
+            draft = None if record is None else self._draft(record, level)
+            if draft is not None and behind.take(draft):
+                self._there.setdefault(level, set()).add(at)
+                self._found_from = behind.log_offset
 
     # On the way in
 
@@ -231,6 +250,9 @@ class Delays(Part):
                 if not raw:
                     break
                 for position, size, due_ms in ENTRY.iter_unpack(raw):
+                    if self._there and self._stands_already(level, at):
+                        at += 1
+                        continue
                     if size < RECORD_MIN:  # damaged: the log may have the message all the same
                         position, size, due_ms = self.store.mender.entry(queue, at) or (0, BLANK_LENGTH, 1)
                     if due_ms <= 0:  # no time but the address of one (upstream's enableConsumeQueueExt): made again from the record
@@ -256,6 +278,16 @@ class Delays(Part):
             self._fetch(cold, level)
         self._due[level] = 0
         return at
+
+    def _stands_already(self, level: int, at: int) -> bool:
+        """A power loss left this delivery and took one before it."""
+        there = self._there.get(level, set())
+        if at not in there:
+            return False
+        there.discard(at)
+        if not there:
+            del self._there[level]
+        return True
 
     def _waits(self, level: int, due_ms: int, now_ms: int, position: int = -1) -> bool:
         """Is it to be delivered later? Not when that is further away than the level's delay: then the clock was set back since."""
@@ -310,7 +342,9 @@ class Delays(Part):
 
     def _record(self, position: int, size: int, *, wait: bool = False) -> Record | None:
         """None when it is gone. Raises Cold unless it may wait."""
-        if size == BLANK_LENGTH or position < self.store.log.start:
+        if size == BLANK_LENGTH:
+            return None  # the log lost it; recovery said so
+        if position < self.store.log.start:
             log.error("a delayed message left with an old log file before it was delivered: log offset %d", position)
             return None
         read = partial(self.store.log.read, position, size)
@@ -376,7 +410,8 @@ class Delays(Part):
 
     def encode(self) -> bytes:
         """The file: the cursors, and the log's end that they belong to."""
-        return fastjson.dumps_pretty({"offsetTable": self._begun(), "logOffset": self.store.log.written})
+        since = self._found_from if self._there else self.store.log.written
+        return fastjson.dumps_pretty({"offsetTable": self._begun(), "logOffset": since})
 
     def _begun(self) -> dict[int, int]:
         """Levels that delivered something: upstream lists no others."""
