@@ -622,7 +622,7 @@ def test_a_checkpoint_that_cannot_be_read_refuses_the_start_before_anything_is_w
     (kit.root / "checkpoint").unlink()
     (kit.root / "checkpoint").mkdir()
     before = everything(kit.root)
-    with pytest.raises(OSError):
+    with pytest.raises(Damaged, match="checkpoint is a directory"):
         kit.open()
     assert everything(kit.root) == before
 
