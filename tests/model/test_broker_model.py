@@ -168,12 +168,15 @@ DELAYED_ONES_LOST: list[Step] = [
     ("power", 0), ("ripen",), ("power", 0),
 ]  # fmt: skip
 """One takes delayed messages: they are not said to have left with old files."""
+AN_OP_RECORD_OUTLIVED_ITS_HALF: list[Step] = [("prepare", 0), ("send", 0, 0), ("end", 0, 8), ("power", 1), ("wait", 1), ("prepare", 0)]
+"""Its number is given again: the op record of before ends nothing of what comes."""
 
 
 @searching(EXAMPLES)
 @example(steps=EVERYTHING, flush="SYNC_FLUSH", seed=1, cold_ratio=0.0)
 @example(steps=LATER_ONES_OUTLIVED, flush="ASYNC_FLUSH", seed=3456, cold_ratio=0.0)
 @example(steps=DELAYED_ONES_LOST, flush="ASYNC_FLUSH", seed=3456, cold_ratio=0.0)
+@example(steps=AN_OP_RECORD_OUTLIVED_ITS_HALF, flush="ASYNC_FLUSH", seed=0, cold_ratio=0.0)
 @example(steps=EVERYTHING, flush="ASYNC_FLUSH", seed=1, cold_ratio=0.2)
 def test_nothing_is_lost_early_out_of_order_or_there_twice_whatever_happens(
     steps: list[Step], flush: str, seed: int, cold_ratio: float

@@ -409,7 +409,7 @@ class Transactions(Part):
             left -= DEAR if ending is None or ending.check is not None else 1
             if ending is None:
                 try:
-                    named = op_body(self._read(ops, at))
+                    named = self._named(self._read(ops, at))
                 except Cold as cold:
                     if not self._fetching:
                         self._wait_for(cold)
