@@ -185,8 +185,10 @@ def test_the_command_on_a_disk_that_fills_up_ends_with_a_sentence_and_goes_on_wh
     assert done.returncode == 0, done.stderr
     full, roomy = json.loads(done.stdout.splitlines()[-1])
     assert full["code"] == 1
-    assert f"roquet: {tmp_path}/a cannot be written to: No space left on device." in full["said"]
-    assert "Traceback" not in full["said"]
+    before, sentence, after = full["said"].partition(f"roquet: {tmp_path}/a cannot be written to: No space left on device.")
+    assert sentence
+    assert "Traceback" not in before
+    assert "/roquet/" not in after.replace(str(tmp_path), "")  # PySpark's own workers may say that they lost the process that ends here
     assert 0 < full["commits"] < COUNT // 50 + 1
     assert (full["rows"], full["problems"], full["left"]) == (full["commits"] * 50, [], [])
     assert (roomy["code"], roomy["rows"], roomy["problems"], roomy["left"]) == (0, COUNT, [], [])
