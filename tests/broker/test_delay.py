@@ -21,6 +21,7 @@ from roquet.wire import fastjson
 from roquet.wire.calls.kv import KvTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.names import TIMER_TOPIC
 from roquet.wire.record import Record, decode_properties
 
 from .whole import Whole, pull_fields, send_fields
@@ -402,6 +403,44 @@ class TestAfterAKill:
         whole.tick(5_000)
         assert bodies(whole) == [b"hello", b"hello"]
         whole.close()
+
+
+class TestADeliveryThatOutlivedOneBeforeIt:
+    """A power loss took the first delivery of a level and left the second."""
+
+    @pytest.fixture
+    def outlived(self, disk: SimDisk) -> Iterator[Whole]:
+        whole = started(disk)
+        for body in (b"first", b"second"):
+            delayed(whole, 1, body)
+        whole.tick(1_000)
+        (first, second) = stored(whole)
+        disk.kill()
+        log_file = f"{ROOT}/commitlog/{0:020}"
+        disk.open(log_file).write(first.physical_offset, bytes(second.physical_offset - first.physical_offset))
+        whole = started(disk, whole.clock.ms)
+        yield whole
+        whole.close()
+
+    def test_is_not_made_again(self, outlived: Whole) -> None:
+        outlived.tick(1_000)
+        assert Counter(bodies(outlived)) == {b"first": 1, b"second": 1}
+
+    def test_is_not_made_again_when_the_disk_is_full_at_first(self, disk: SimDisk, outlived: Whole) -> None:
+        disk.full = True
+        for _ in range(4):
+            outlived.tick(1_000)
+        disk.full = False
+        for _ in range(30):
+            outlived.tick(1_000)
+        assert Counter(bodies(outlived))[b"second"] == 1
+
+    def test_is_not_handed_over_to_the_timers(self, outlived: Whole) -> None:
+        handover = outlived.broker.handover
+        assert not handover.may_drop(outlived.broker.store.log.written)
+        outlived.broker.store.begin(outlived.clock.ms)
+        handover.tick(outlived.clock.ms)
+        assert [record.body for record in stored(outlived, TIMER_TOPIC)] == [b"first"]
 
 
 steps = st.lists(

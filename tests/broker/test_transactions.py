@@ -658,6 +658,30 @@ class TestABrokerThatIsKilled:
         self.settle(cluster)
         assert cluster.bodies() == [b"m"]
 
+    @pytest.mark.parametrize("taken", ["a message before the commit", "the op record"])
+    def test_by_a_power_loss_that_left_the_committed_message_and_a_hole_commits_it_no_second_time(
+        self, cluster: Cluster, taken: str
+    ) -> None:
+        half = cluster.prepare()
+        before = cluster.whole.broker.store.log.written
+        cluster.whole.ask(310, send_fields("T"), b"other")
+        cluster.end(half, COMMIT)
+        place = before if taken.startswith("a message") else cluster.messages(OP_HALF_TOPIC)[0].physical_offset
+        cluster.whole.ask(310, send_fields("T"), b"last")
+        cluster.kill(0)
+        with open(next((cluster.root / "commitlog").iterdir()), "r+b") as file:
+            file.seek(place + 88)
+            file.write(b"\xff")
+        cluster.start()
+        cluster.whole.tick(100)
+        assert cluster.pending == 0
+        self.settle(cluster)
+        assert cluster.bodies().count(b"m") == 1
+        cluster.crash()
+        assert cluster.pending == 0, "what was read back, and its holes, are known to the next start"
+        self.settle(cluster)
+        assert cluster.bodies().count(b"m") == 1
+
     def test_with_a_commit_not_written_asks(self, cluster: Cluster) -> None:
         half = cluster.prepare()
         before = cluster.whole.broker.store.log.written

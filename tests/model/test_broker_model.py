@@ -171,12 +171,19 @@ DELAYED_ONES_LOST: list[Step] = [
 AN_OP_RECORD_OUTLIVED_ITS_HALF: list[Step] = [("prepare", 0), ("send", 0, 0), ("end", 0, 8), ("power", 1), ("wait", 1), ("prepare", 0)]
 """Its number is given again: the op record of before ends nothing of what comes."""
 
+TWO_HOLES: list[Step] = [
+    ("prepare", 0), ("send", 0, 0), ("end", 0, 8), ("power", 1), ("wait", 1), ("prepare", 0), ("power", 3), ("end", 0, 8), ("ripen",),
+    ("end", 0, 8),
+]  # fmt: skip
+"""A second power loss, before the next checkpoint: what was flushed since the first one counts."""
+
 
 @searching(EXAMPLES)
 @example(steps=EVERYTHING, flush="SYNC_FLUSH", seed=1, cold_ratio=0.0)
 @example(steps=LATER_ONES_OUTLIVED, flush="ASYNC_FLUSH", seed=3456, cold_ratio=0.0)
 @example(steps=DELAYED_ONES_LOST, flush="ASYNC_FLUSH", seed=3456, cold_ratio=0.0)
 @example(steps=AN_OP_RECORD_OUTLIVED_ITS_HALF, flush="ASYNC_FLUSH", seed=0, cold_ratio=0.0)
+@example(steps=TWO_HOLES, flush="ASYNC_FLUSH", seed=0, cold_ratio=0.0)
 @example(steps=EVERYTHING, flush="ASYNC_FLUSH", seed=1, cold_ratio=0.2)
 def test_nothing_is_lost_early_out_of_order_or_there_twice_whatever_happens(
     steps: list[Step], flush: str, seed: int, cold_ratio: float

@@ -231,7 +231,12 @@ class Delays(Part):
         for level, offset in reached.items():
             if offset != self.offsets.get(level, 0):
                 self.saving.unsaved = True
-            self.offsets[level] = offset
+            self._advance(level, offset)
+
+    def _advance(self, level: int, offset: int) -> None:
+        self.offsets[level] = offset
+        if self._there and max(self._there.get(level, ()), default=offset) < offset:
+            del self._there[level]
 
     def _queue_count(self) -> int:
         """Also those of levels that messageDelayLevel once had and has no longer: their messages are delivered too."""
@@ -250,7 +255,7 @@ class Delays(Part):
                 if not raw:
                     break
                 for position, size, due_ms in ENTRY.iter_unpack(raw):
-                    if self._there and self._stands_already(level, at):
+                    if self._there and self.is_delivered(level, at):
                         at += 1
                         continue
                     if size < RECORD_MIN:  # damaged: the log may have the message all the same
@@ -279,16 +284,6 @@ class Delays(Part):
         self._due[level] = 0
         return at
 
-    def _stands_already(self, level: int, at: int) -> bool:
-        """A power loss left this delivery and took one before it."""
-        there = self._there.get(level, set())
-        if at not in there:
-            return False
-        there.discard(at)
-        if not there:
-            del self._there[level]
-        return True
-
     def _waits(self, level: int, due_ms: int, now_ms: int, position: int = -1) -> bool:
         """Is it to be delivered later? Not when that is further away than the level's delay: then the clock was set back since."""
         if due_ms <= now_ms:
@@ -303,6 +298,10 @@ class Delays(Part):
     def queues(self) -> list[ConsumeQueue]:
         found = [self.store.find_queue(SCHEDULE_TOPIC, queue_id) for queue_id in range(self._queue_count())]
         return [queue for queue in found if queue is not None]
+
+    def is_delivered(self, level: int, at: int) -> bool:
+        """A power loss left this delivery and took one before it."""
+        return at in self._there.get(level, ())
 
     def is_reading(self, level: int) -> bool:
         """It waits for the disk."""
@@ -329,7 +328,7 @@ class Delays(Part):
 
     def reach(self, level: int, offset: int) -> None:
         """Everything of this level before this offset is done with."""
-        self.offsets[level] = offset
+        self._advance(level, offset)
         self._due[level] = 0
         self.saving.unsaved = True
 

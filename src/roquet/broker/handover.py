@@ -101,7 +101,7 @@ class Handover(Part):
             raw = queue.read(at, min(count_max, queue.visible - at))
             entries = [entry for entry in ENTRY.iter_unpack(raw) if entry[0] < self._below]
             for entry in entries:
-                record = delays.record_of(entry)
+                record = None if delays.is_delivered(level, at) else delays.record_of(entry)
                 draft = None if record is None else delays.draft_of(record, level)
                 if draft is not None:
                     self._put(draft, delays.due_of(level, entry))

@@ -17,8 +17,8 @@ What a broker killed at any moment leaves, and why it is enough (under SYNC_FLUS
     half message not written          the send was not acknowledged; the producer did not begin its transaction
     written, no end came              pending; found again at the start, and its producer is asked
     end came, nothing written         as before: the end is oneway, asking the producer replaces it
-    committed message written,        these two are staged together, the message first, so it is the last record of the log:
-    its op record not                 the start sees a committed message there and writes the missing op record
+    committed message written,        these two are staged together, the message first, so it is the last record of the log, or a
+    its op record not                 power loss left a hole behind it: the start looks at both places and writes what is missing
     both written                      done; op records count only when they are safe, and the message before them is then too
     offsets not yet saved             the op records since the saved offset are read again
     asked: new copy written,          both are pending and name the same original (TRAN_PREPARED_QUEUE_OFFSET): the newest counts
@@ -56,6 +56,7 @@ from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold, blocking
 from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
+from roquet.store.scan import records_between
 from roquet.store.store import Store
 from roquet.wire.calls.transactions import (
     CHECK_TRANSACTION_STATE,
@@ -192,44 +193,58 @@ class Transactions(Part):
                         self._mark(at)
             at = self._next_pending(at + 1)
         if self.store.crashed:
-            self._finish_commit()
+            self._finish_commits(halves)
         self._advance(halves)
         if self.pending:
             log.info("%d prepared messages wait for the end of their transaction", self.pending)
 
     def _named(self, record: Record | None) -> list[int]:
         """The half messages that this op record says are done with. None where a power loss may have taken what it follows from, the copy
-        or the committed message before it: then the producer is asked again, and a message may come twice rather than never."""
+        or the committed message before it. Where those are found they count by themselves; else the producer is asked again."""
         if record is not None and any(start < record.physical_offset < end for start, end in self.store.overtaken):
             return []
         return op_body(record)
 
-    def _finish_commit(self) -> None:
-        """The last record of the log may be a committed message whose op record was lost with the crash: write it."""
+    def _finish_commits(self, halves: ConsumeQueue) -> None:
+        """A crash may leave a committed message without its op record, or with one that is doubted (`_named`): write it, so that
+        the message is not committed again. It is the log's last record, or stands where the log has holes."""
+        oldest = self._next_pending(self._base)
+        entry = blocking(halves.entry, oldest) if oldest < halves.visible else None
+        if entry is None:
+            return
+        places = [self._last_record()]
+        for start, stop in self.store.overtaken:
+            if stop > entry[0]:
+                found = records_between(self.store.log.segments, max(start, entry[0]), stop)
+                places += [one.offset for one in found if one.sys_flag & KINDS == COMMIT]
+        ended = {half for half in map(self._half_of, places) if half is not None and not self._is_done(half)}
+        if ended:
+            log.info("the commits of %d half messages were cut off by the crash after their messages were written: completed", len(ended))
+            self.store.begin(self.clock.now_ms())
+            for half in sorted(ended):
+                self._write_op(Ending(half))
+            self.store.commit()
+
+    def _last_record(self) -> int:
         last = -1
         for queue in self.store.queues.values():
             if queue.next > queue.first:
                 entry = blocking(queue.entry, queue.next - 1)
                 last = max(last, -1 if entry is None else entry[0])
-        if last < 0:
-            return
-        message = Record.decode(blocking(self.store.record_at, last), check_crc=False)
-        if message.sys_flag & KINDS != COMMIT:
-            return
+        return last
+
+    def _half_of(self, offset: int) -> int | None:
+        """The half message that stands for the one which was committed with the message at this log offset."""
         try:
+            message = Record.decode(blocking(self.store.record_at, offset), check_crc=False)
             half = Record.decode(blocking(self.store.record_at, message.prepared_transaction_offset), check_crc=False)
         except LookupError:
-            return
+            return None
         # Copies of committed messages (retries) carry the flag too, and no offset of a half message but 0.
         topic = decode_properties(half.properties).get(Property.REAL_TOPIC)
-        if half.topic != HALF_TOPIC or message.topic != topic or half.body != message.body:
-            return
-        at = self._newest(half)
-        if not self._is_done(at):
-            log.info("the commit of half message %d was cut off by the crash after its message was written: it is completed", at)
-            self.store.begin(self.clock.now_ms())
-            self._write_op(Ending(at))
-            self.store.commit()
+        if message.sys_flag & KINDS != COMMIT or half.topic != HALF_TOPIC or message.topic != topic or half.body != message.body:
+            return None
+        return self._newest(half)
 
     @property
     def pending(self) -> int:

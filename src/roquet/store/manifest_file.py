@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Disk
@@ -57,3 +58,10 @@ class ManifestFile:
             log_start, firsts, self.times,
         )  # fmt: skip
         self.document.save(manifest.encode())
+
+    def note_overtaken(self, manifest: Manifest, overtaken: list[tuple[int, int]]) -> None:
+        """What a recovery found, added to what was known before it."""
+        try:
+            self.document.save(replace(manifest, overtaken=overtaken).encode())
+        except OSError as error:
+            log.warning("%s could not be written: %s", self.path, error)

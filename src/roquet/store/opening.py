@@ -46,6 +46,9 @@ def recover(store: Store, manifest: Manifest | None, progress: Progress) -> None
     # What recovery read back may exist in memory only: make it safe before anything builds on it.
     _, work = store.log.syncer()
     work()
+    if recovery.manifest is not None and recovery.overtaken != recovery.manifest.overtaken:
+        # The next crash must know the holes of this one, though it comes before the next checkpoint.
+        store.manifest.note_overtaken(recovery.manifest, recovery.overtaken)
     store.staging.now_ms = store.clock.now_ms()
     idle_ms = store.now_ms - store.timeline.last_ms
     if idle_ms < 0:

@@ -65,7 +65,7 @@ class Manifest:
     """Log offsets where the wall clock had been set back, so that store times do not rise there."""
     overtaken: list[tuple[int, int]] = field(default_factory=list)
     """(start, end) of stretches of the log that a crash left with holes before anything of them was synced: a record there may have
-    outlived one that was written before it."""
+    outlived one that was written before it, all but the one that begins at `start`, which stands before the first hole."""
     start: int = 0
     """Where the log began."""
     firsts: dict[str, int] = field(default_factory=dict)
@@ -179,6 +179,10 @@ class Recovery:
         """Where entries ended in files of queues whose last ones the log did not confirm."""
         self._doubted: dict[ConsumeQueue, Found] = {}
         """Records whose number does not fit their queue, until the next one confirms it or not."""
+        self._last = 0
+        """Where the last record begins that was read."""
+        self._before_hole: int | None = None
+        """Where the one begins that stands before the first hole of this crash."""
 
     def run(self) -> int:
         if self.index is not None:
@@ -208,9 +212,8 @@ class Recovery:
                 "ASYNC_FLUSH does that; else log files are missing: bring them back from a backup while the broker is stopped",
                 sum(gone.values()), len(gone), queue_key(queue), queue.next,
             )  # fmt: skip
-        holes = [hole.offset for hole in self.holes if hole.offset >= self._vouched]
-        if self.crashed and holes:
-            self.overtaken.append((holes[0], end))
+        if self._before_hole is not None:
+            self.overtaken.append((self._before_hole, end))
         for queue in self.queues.values():
             self._write_tail(queue)
             queue.first = self._first(queue)
@@ -434,6 +437,7 @@ class Recovery:
         shown, total = start, self.segments.stop - start
         self.records = 0
         self.last_store_ms = 0
+        self._last, self._before_hole = start, None
         self.set_backs = [] if self.manifest is None else [place for place in self.manifest.set_backs if place <= start]
         self.holes.clear()
         self._doubted.clear()
@@ -444,6 +448,7 @@ class Recovery:
             else:
                 self._derive(found, whole_log)
                 self.records += 1
+                self._last = found.offset
             if reading.end - shown >= STEP:
                 shown = reading.end
                 self.progress("reading the log", shown - start, total)
@@ -458,8 +463,14 @@ class Recovery:
         self._write_tails()
         return end
 
-    def _step_over(self, hole: Hole) -> None:
+    def _note(self, hole: Hole) -> None:
         self.holes.append(hole)
+        is_new = hole.offset >= self._vouched and not any(start <= hole.offset < end for start, end in self.overtaken)
+        if self.crashed and is_new and self._before_hole is None:
+            self._before_hole = self._last
+
+    def _step_over(self, hole: Hole) -> None:
+        self._note(hole)
         record = hole.record
         queue = self.queues.get((record.topic, record.queue_id)) if record is not None and is_queued(record.sys_flag) else None
         if (
@@ -494,7 +505,7 @@ class Recovery:
         itself is damaged: no checksum covers it. A second record that goes on from it confirms it."""
         number = found.queue_offset
         if number > found.offset // RECORD_MIN:  # more messages than the log before it could ever hold
-            self.holes.append(Hole(found.offset, found.size, "its number in its queue cannot be", found))
+            self._note(Hole(found.offset, found.size, "its number in its queue cannot be", found))
             return
         if number > queue.next and not whole_log:
             raise _Hole(f"{queue.topic}/{queue.queue_id} at {number}, entries end at {queue.next}")

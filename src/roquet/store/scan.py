@@ -65,6 +65,15 @@ def read_records(segments: Segments, start: int, stop: int | None = None, *, che
         yield found
 
 
+def records_between(segments: Segments, start: int, stop: int) -> Iterator[Found]:
+    """Every whole record that begins there, whatever stands between them. Blocking reads."""
+    for found in Walk(segments, start):
+        if found.offset >= stop:
+            return
+        if isinstance(found, Found):
+            yield found
+
+
 class Walk:
     """Every record from `start` to the log's end, and the holes between them. Blocking reads; for a log that nobody writes.
 
