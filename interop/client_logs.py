@@ -108,6 +108,8 @@ UNMATCHED_JAVA = r"receive response, .*not matched any request"
 UNMATCHED_SHOWN = r"RemotingCommand \[code=(\d+), .*?opaque=(\d+), .*?remark=(.*?), extFields="
 """The answer itself: in the same entry, or (4.x) in the next one."""
 OF_A_PULL = {"FOUND", "OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE", "NO_MATCHED_MESSAGE", "NO_MATCHED_LOGIC_QUEUE"}
+HELD_S = 30
+"""So long a broker holds a pull at most, with what a busy machine adds."""
 GIVEN_UP_JAVA = r"remove timeout request, .*?opaque=(\d+)"
 CLOSED_JAVA = (
     r"send request to </?\S+> failed|send request failed to|connect to \S* ?failed|send request exception, so close the channel|"
@@ -243,7 +245,9 @@ def unmatched(entries: list[tuple[str, str]]) -> list[str]:
 
     - the check program's seek() interrupts the client's own pull: for every pull that was interrupted one answer of a pull is let pass;
     - on a busy machine the client gave the request up: its number is in the line about that;
-    - the client closed its connection, which ends every wait, within a second of the answer (not while it is working)."""
+    - the client closed its connection, which ends every wait, within a second of the answer (not while it is working);
+    - it closed one of its consumers, which ends that one's wait for a pull that the broker holds until there is a message or its time is
+      over: the answer without a message may come as late as that (not while it is working)."""
     interrupted = sum(bool(re.search(INTERRUPTED_JAVA, text)) for _, text in entries)
     given_up = {match[1] for _, text in entries if (match := re.search(GIVEN_UP_JAVA, text))}
     closed = [second_of(text) for phase, text in entries if phase != WORKING and re.search(CLOSED_JAVA, text)]
@@ -257,10 +261,15 @@ def unmatched(entries: list[tuple[str, str]]) -> list[str]:
             interrupted -= 1
         elif shown is not None and shown[2] in given_up:
             given_up.remove(shown[2])
-        elif phase == WORKING or not any(abs(second_of(text) - when) <= 1 for when in closed):
+        elif phase == WORKING or not any(-1 <= second_of(text) - when <= (HELD_S if is_held(shown) else 1) for when in closed):
             before = [each[:200] for _, each in entries[max(0, at - 2) : at]]
             left.append(f"an answer that nobody waits for: {text} | {following} | before it: {before}")
     return left
+
+
+def is_held(shown: re.Match[str] | None) -> bool:
+    """Is this what the broker answers when it has held a pull for as long as that allows?"""
+    return shown is not None and shown[1] == "19" and shown[3] in OF_A_PULL
 
 
 def second_of(text: str) -> float:

@@ -66,3 +66,11 @@ def test_an_answer_to_a_client_that_closes_its_connection_is_passed_over(client_
     assert not client_logs.unmatched([("leaving", PULL_FAILED.format("10.045")), ("leaving", answer("10.082", remark="FOUND"))])
     assert len(client_logs.unmatched([("leaving", answer("10.082")), ("leaving", CLOSED.format("12.122"))])) == 1
     assert len(client_logs.unmatched([("working", answer("10.082")), ("working", CLOSED.format("10.122"))])) == 1, "it does not close then"
+
+
+def test_a_pull_that_the_broker_held_may_be_answered_as_late_as_it_holds_one(client_logs: ModuleType) -> None:
+    assert not client_logs.unmatched([("leaving", CLOSED.format("10.122")), ("leaving", answer("16.642"))])
+    assert len(client_logs.unmatched([("leaving", CLOSED.format("10.122")), ("leaving", answer("41.642"))])) == 1
+    found = answer("16.642", remark="FOUND").replace("code=19", "code=0")
+    assert len(client_logs.unmatched([("leaving", CLOSED.format("10.122")), ("leaving", found)])) == 1, "a message is for somebody"
+    assert len(client_logs.unmatched([("working", CLOSED.format("10.122")), ("working", answer("16.642"))])) == 1
