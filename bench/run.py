@@ -1,6 +1,6 @@
 """Apache RocketMQ 4.9.7 and Roquet on this machine, in turns, under the same load: one table.
 
-    python bench/run.py [--quick] [--rows send64,send1,...] [--json FILE] [--only roquet|apache] [--pin]
+    python bench/run.py [--quick] [--rows send64,send1,...] [--json FILE] [--only roquet|apache] [--pin] [--before CHECKOUT]
 
 Both brokers run side by side and take rounds in turns, the other one idle, and in every other round the other one goes first, so that
 a machine that grows slower or faster during the run does so for both. Figures are medians over rounds. "CPU" is user and system
@@ -32,7 +32,7 @@ import java_clients
 import servers
 import timers
 from frames import RETRY_TOPIC
-from servers import APACHE, HERE, ROQUET, Launcher, Running, apache
+from servers import APACHE, BEFORE, HERE, ROQUET, Launcher, Running, apache
 from table import BY_KEY, JUDGED, ROWS, Report, Sample
 
 QUEUES = 8
@@ -489,6 +489,7 @@ def main() -> int:
     parser.add_argument("--rows", help=f"some of {','.join(row.key for row in ROWS)}")
     parser.add_argument("--json", metavar="FILE", help="write all figures, every round's, there")
     parser.add_argument("--only", choices=(APACHE, ROQUET))
+    parser.add_argument("--before", metavar="CHECKOUT", type=Path, help="compare with this other checkout of Roquet instead of with Apache")
     parser.add_argument("--pin", action="store_true", help="brokers on core 0, generators on core 1")
     parser.add_argument("--serial-gc", action="store_true", help="run Apache's broker with the serial collector instead of its script's G1")
     parser.add_argument("--turns-scale", type=float, default=1.0, help="of the large broker in row turns: 10,000 topics, 100,000 queues")
@@ -501,10 +502,15 @@ def main() -> int:
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
     if rows <= OWN_ROWS:
         options.only = ROQUET
-    if options.only != ROQUET and (missing := apache.missing_tools()):
+    if options.before and not (options.before / "src" / "roquet").is_dir():
+        parser.error(f"--before {options.before}: a checkout of Roquet is expected, with src/roquet in it")
+    if options.only != ROQUET and not options.before and (missing := apache.missing_tools()):
         parser.error(f"Apache's side needs {', '.join(missing)}; --only roquet does without")
-    kinds = (options.only,) if options.only else (APACHE, ROQUET)
-    launcher = Launcher(broker_command=options.broker_command, core=0 if options.pin else None, serial_gc=options.serial_gc)
+    kinds = (options.only,) if options.only else (BEFORE if options.before else APACHE, ROQUET)
+    launcher = Launcher(
+        broker_command=options.broker_command, core=0 if options.pin else None, serial_gc=options.serial_gc,
+        before=options.before.resolve() if options.before else None,
+    )  # fmt: skip
     if APACHE in kinds:  # a first run fetches jars: not on the run's clock
         apache.classpath(f"rocketmq-broker:{apache.SERVER}")
         apache.classpath(f"rocketmq-namesrv:{apache.SERVER}")
@@ -516,6 +522,7 @@ def main() -> int:
             print(f"less than 12 GiB free in {directory}: a broker may refuse messages (TMPDIR chooses another place)", file=sys.stderr)
         bench = Bench(QUICK if options.quick else FULL, rows, kinds, launcher, Path(directory), options.pin)
         bench.turns_options = ["--scale", str(options.turns_scale)]
+        bench.report.beside = kinds[0] if len(kinds) > 1 else APACHE
         report = bench.run()
     took = time.monotonic() - bench.began
     report.facts = {"cores": os.cpu_count(), "python": platform.python_version(), "quick": options.quick, "seconds": round(took, 1),
@@ -527,7 +534,9 @@ def main() -> int:
     if options.quick and APACHE in kinds:
         report.note(f"quick: Apache was warmed up with {QUICK.warm_apache:,} messages only and is not yet at its best")
     print(report.table())
-    print(f"{os.cpu_count()} cores, {took:.0f} s. Medians of rounds. CPU: of the server, a message. generator: its own CPU, Apache/Roquet.")
+    print(
+        f"{os.cpu_count()} cores, {took:.0f} s. Medians of rounds. CPU: the server's, a message. generator: its own, {report.beside}/roquet."
+    )
     if options.json:
         Path(options.json).write_text(json.dumps(report.json(), indent=1) + "\n")
     failed = any(figures.problem for figures in report.figures.values()) or any(report.judge(row)[1] is False for row in ROWS)

@@ -17,10 +17,10 @@ sys.path.append(str(HERE.parent / "interop"))  # last: it has a run.py of its ow
 import apache  # noqa: E402  (interop/apache.py)
 from frames import Admin, Refused  # noqa: E402
 
-__all__ = ["APACHE", "HERE", "ROQUET", "Admin", "Launcher", "Running", "anonymous_mib", "apache", "cpu_seconds"]
+__all__ = ["APACHE", "BEFORE", "HERE", "ROQUET", "Admin", "Launcher", "Running", "anonymous_mib", "apache", "cpu_seconds"]
 
 TICKS = os.sysconf("SC_CLK_TCK")
-APACHE, ROQUET = "apache", "roquet"
+APACHE, ROQUET, BEFORE = "apache", "roquet", "before"
 
 # distribution/bin/runbroker.sh of 4.9.7, less AlwaysPreTouch (it would slow its start and fill its memory) and with half its heap
 BROKER_JAVA = ("-server", "-Xms4g", "-Xmx4g", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m", "-XX:G1ReservePercent=25",
@@ -119,6 +119,7 @@ class Launcher:
     wrapper: tuple[str, ...] = ()  # put before Roquet's broker command, as a profiler wants it
     core: int | None = None  # run brokers on this core only
     serial_gc: bool = False  # Apache's broker with the serial collector
+    before: Path | None = None  # another checkout of Roquet, to compare with: kind BEFORE
 
     @contextlib.contextmanager
     def namesrv(self, kind: str, directory: Path) -> Iterator[str]:
@@ -132,7 +133,7 @@ class Launcher:
         else:
             conf = apache.write_settings(directory / "namesrv.conf", apache.namesrv_settings(port, directory, {}))
             command = [self.python, "-m", "roquet", "namesrv", "-c", str(conf)]
-            with apache.Server(command, name="namesrv", port=port, directory=directory, env=self._environment()) as server:
+            with apache.Server(command, name="namesrv", port=port, directory=directory, env=self._environment(kind)) as server:
                 server.wait_booted()
                 yield server.address
 
@@ -147,7 +148,7 @@ class Launcher:
         command = self._apache_command(directory, conf) if kind == APACHE else self._roquet_command(port, conf)
         if self.core is not None:
             command = ["taskset", "-c", str(self.core), *command]  # replaces itself: the process id stays
-        server = apache.Server(command, name="broker", port=port, directory=directory, env=self._environment())
+        server = apache.Server(command, name="broker", port=port, directory=directory, env=self._environment(kind))
         try:
             seconds = _first_acknowledged_send(server)
             name = str(all_settings["brokerName"])
@@ -183,8 +184,9 @@ class Launcher:
             return [*self.wrapper, "-m", "roquet", "broker", "-c", str(conf)]
         return [self.python, "-m", "roquet", "broker", "-c", str(conf)]
 
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
+    def _environment(self, kind: str) -> dict[str, str]:
+        checkout = self.before if kind == BEFORE and self.before is not None else HERE.parent
+        return {**os.environ, "PYTHONPATH": str(checkout / "src")}
 
 
 def _first_acknowledged_send(server: apache.Server, timeout_s: float = 60.0) -> float:

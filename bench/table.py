@@ -113,6 +113,8 @@ class Report:
     figures: dict[tuple[str, str], Figures] = field(default_factory=dict)  # (row, server)
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    beside: str = "apache"
+    """What Roquet is compared with."""
 
     def at(self, row: str, kind: str) -> Figures:
         return self.figures.setdefault((row, kind), Figures())
@@ -122,19 +124,20 @@ class Report:
             self.notes.append(text)
 
     def judge(self, row: Row) -> tuple[float | None, bool | None]:
-        """The ratio Roquet/Apache, and whether the target is met (None: there is none, or a figure is missing)."""
-        roquet, apache = (self.figures.get((row.key, kind), Figures()) for kind in ("roquet", "apache"))
+        """The ratio of Roquet to what runs beside it, and whether the target is met (None: there is none, or a figure is missing)."""
+        roquet, apache = (self.figures.get((row.key, kind), Figures()) for kind in ("roquet", self.beside))
         compared = CPU if row.measure == JUDGED else row.measure
         ours, theirs = roquet.of(compared), apache.of(compared)
         ratio = ours / theirs if ours is not None and theirs else None
-        return ratio, row.met(ratio if row.measure in (CPU, RATE) else roquet.of(row.measure)) if roquet.judged else None
+        judged = roquet.judged and self.beside == "apache"
+        return ratio, row.met(ratio if row.measure in (CPU, RATE) else roquet.of(row.measure)) if judged else None
 
     def json(self) -> dict[str, Any]:
         rows = []
         for row in self._present():
             ratio, met = self.judge(row)
             entry: dict[str, Any] = {"row": row.key, "title": row.title, "target": row.target, "ratio": ratio, "met": met}
-            for kind in ("apache", "roquet"):
+            for kind in (self.beside, "roquet"):
                 figures = self.figures.get((row.key, kind))
                 if figures is None:
                     continue
@@ -150,11 +153,12 @@ class Report:
         return {"facts": self.facts, "rows": rows, "notes": self.notes}
 
     def table(self) -> str:
-        head = ("", "Apache", "Roquet", "Apache CPU", "Roquet CPU", "generator", "ratio", "target", "")
+        beside = self.beside.capitalize()
+        head = ("", beside, "Roquet", f"{beside} CPU", "Roquet CPU", "generator", "ratio", "target", "")
         lines = [head]
         for row in self._present():
             ratio, met = self.judge(row)
-            apache, roquet = (self.figures.get((row.key, kind), Figures()) for kind in ("apache", "roquet"))
+            apache, roquet = (self.figures.get((row.key, kind), Figures()) for kind in (self.beside, "roquet"))
             verdict = "met" if met else "MISSED" if met is False else ""
             if apache.problem or roquet.problem:
                 verdict = "FAILED" if not verdict else f"{verdict} (with errors)"
