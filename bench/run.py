@@ -534,9 +534,7 @@ def main() -> int:
     if options.quick and APACHE in kinds:
         report.note(f"quick: Apache was warmed up with {QUICK.warm_apache:,} messages only and is not yet at its best")
     print(report.table())
-    print(
-        f"{os.cpu_count()} cores, {took:.0f} s. Medians of rounds. CPU: the server's, a message. generator: its own, {report.beside}/roquet."
-    )
+    print(f"{os.cpu_count()} cores, {took:.0f} s. Medians. CPU: of the server, a message. generator: its own, {report.beside}/roquet.")
     if options.json:
         Path(options.json).write_text(json.dumps(report.json(), indent=1) + "\n")
     failed = any(figures.problem for figures in report.figures.values()) or any(report.judge(row)[1] is False for row in ROWS)
