@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from roquet.broker import send as send_module
+from roquet.message import Property
 from roquet.store.disk import RealFile
 from roquet.wire.batch import join_batch
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -296,11 +297,14 @@ class TestUnderSyncFlush:
 
 # One message, spelled plainly, goes through `take`; the same with long names goes through `accept`.
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01\x02"), min_size=1, max_size=8)
-properties = st.dictionaries(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "中", "WAIT"]) | texts, texts, max_size=6)
+KNOWN = [value for name, value in vars(Property).items() if name.isupper()]
+names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "中", "WAIT"]) | texts | st.sampled_from(sorted(KNOWN))
+properties = st.dictionaries(names, texts, max_size=6)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(properties, st.binary(max_size=40), st.integers(-(1 << 31), (1 << 31) - 1), st.sampled_from([0, 1, 0x301]))
+@example({"CLUSTER": "mine"}, b"", 0, 0)
 def test_the_hot_path_stores_and_answers_what_the_careful_path_does(
     tmp_path_factory: pytest.TempPathFactory, values: dict[str, str], body: bytes, flag: int, sys_flag: int
 ) -> None:

@@ -60,7 +60,7 @@ SEPARATOR = 2
 MANY = 48
 """Messages in a batch from which on columns cost less than one message after another."""
 
-UNUSUAL = SPECIAL | {"WAIT"}
+UNUSUAL = SPECIAL | {"WAIT", "CLUSTER"}
 """What the hot path leaves to `accept`."""
 
 Plain = tuple[int, int, int, bytes]
