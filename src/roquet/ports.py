@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 TURN_MS = 10
 """How long a server's core works on requests in one turn of the loop; what is left waits for the next."""
+Rest = Callable[[], "Rest | None"]
+"""What a tick had no time for. It is called in the next turn of the loop; so is what it returns."""
 FOREVER = (1 << 63) - 1
 """ "Until" for whoever has no loop to give back."""
 

@@ -491,6 +491,41 @@ def test_a_tick_ends_with_the_part_that_uses_the_turn_up_and_the_others_begin_th
     assert ticked == ["a", "b", "c", "d", "e", "a", "b"]
 
 
+def test_what_a_tick_had_no_time_for_goes_on_turn_by_turn_and_nothing_has_its_tick_twice(whole: Whole) -> None:
+    ticked: list[str] = []
+    parts = [Slowly(whole, name, ms, ticked) for name, ms in (("a", 0), ("b", 12), ("c", 6), ("d", 6), ("e", 0))]
+    whole.broker._ticking = deque(parts)
+    rest = whole.broker.tick(whole.clock.steady_ms())
+    assert rest is not None
+    assert ticked == ["a", "b"]
+    rest = rest()
+    assert rest is not None
+    assert ticked == ["a", "b", "c", "d"]
+    assert rest() is None
+    assert ticked == ["a", "b", "c", "d", "e"]
+    whole.broker._ticking = deque(parts[:1])
+    assert whole.broker.tick(whole.clock.steady_ms()) is None
+
+
+def test_portions_that_the_disk_has_answered_do_not_wait_for_the_next_tick_when_the_turn_is_over(whole: Whole) -> None:
+    def work(peer: Peer, command: Command) -> Portions:
+        yield Cold(lambda: None)
+        for _ in range(3):
+            whole.clock.forward(12)
+            yield None
+        return command.reply()
+
+    whole.broker.table[SLOW] = work
+    peer = FakePeer()
+    whole.broker.receive(peer, frames_of(Command(SLOW, opaque=1)), whole.clock.steady_ms() + 10)
+    whole.background.release()
+    turns, rest = 1, whole.broker.tick(whole.clock.steady_ms())
+    while rest is not None:
+        turns, rest = turns + 1, rest()
+    assert turns >= 3
+    assert [answer.opaque for answer in peer.take()] == [1]
+
+
 def test_a_reset_of_thousands_of_queues_is_one_short_line_in_the_log(whole: Whole, caplog: pytest.LogCaptureFixture) -> None:
     whole.broker.topics.put(Topic("T", 2_000, 2_000))
     for queue_id in range(2_000):

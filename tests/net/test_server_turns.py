@@ -7,11 +7,12 @@ import itertools
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from roquet.clock import SystemClock
 from roquet.net.server import Server
-from roquet.ports import TURN_MS, Peer
+from roquet.ports import TURN_MS, Peer, Rest
 from roquet.wire import command as commands
 from roquet.wire.command import Command
 from roquet.wire.frame import Frame, Framer
@@ -46,7 +47,7 @@ class SlowCore:
     def disconnected(self, peer: Peer) -> None:
         self.gone.append(peer)
 
-    def tick(self, now_ms: int) -> None: ...
+    def tick(self, now_ms: int) -> Rest | None: ...
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -180,5 +181,52 @@ def test_reading_goes_on_after_the_backlog_and_a_full_write_buffer_does_not_undo
         connection._transport = transport
         writer.close()
         await server.close()
+
+    run(work())
+
+
+class CoreWithLongTicks(SlowCore):
+    """A tick needs ten turns. Notes what happened in which order."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.heard: list[str] = []
+
+    def tick(self, now_ms: int) -> Rest | None:
+        self.heard.append("tick")
+        return partial(self.go_on, 9)
+
+    def go_on(self, left: int) -> Rest | None:
+        self.heard.append("rest")
+        return partial(self.go_on, left - 1) if left else None
+
+    def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
+        self.heard.append("read")
+        return super().receive(peer, frames, until_ms)
+
+
+def test_what_a_tick_had_no_time_for_goes_on_in_the_next_turns_and_reads_have_theirs_between() -> None:
+    async def work() -> None:
+        core = CoreWithLongTicks()
+        server = Server(core, core.clock, idle_s=60, connections_max=10)
+        port = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        server.start_ticking()
+        core.heard.clear()
+        between = 0
+        while not between:
+            writer.write(burst(1))
+            await answers(reader, 1)
+            heard = [one for one in core.heard if one != "tick"]
+            between = sum(1 for before, after in itertools.pairwise(heard) if (before, after) == ("read", "rest"))
+        while core.heard.count("tick") < 2:
+            await asyncio.sleep(0)
+        first, second = [n for n, one in enumerate(core.heard) if one == "tick"][:2]
+        assert core.heard[first:second].count("rest") == 10, "all of it before the next tick"
+        writer.close()
+        await server.close()
+        after = len(core.heard)
+        await asyncio.sleep(0)
+        assert len(core.heard) == after, "a server that is closed ticks no more"
 
     run(work())

@@ -48,7 +48,7 @@ from roquet.broker.topics import Topics
 from roquet.broker.transactions import Transactions
 from roquet.broker.writer import Writer
 from roquet.errors import Broken, Refused, StoreUnavailable
-from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Keep, Peer
+from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Keep, Peer, Rest
 from roquet.settings import BrokerSettings, Value
 from roquet.store.disk import Cold, Disk, is_shortage
 from roquet.store.recovery import Progress
@@ -454,10 +454,8 @@ class Broker:
         for part in self.parts:
             part.disconnected(peer)
 
-    def tick(self, now_ms: int) -> None:
-        """What a part stages in its tick is committed at its end, or undone with it: it is nobody else's. When the turn's time is over,
-        the parts that are left begin the next tick."""
-        until_ms = self.clock.steady_ms() + TURN_MS
+    def tick(self, now_ms: int) -> Rest | None:
+        """Returns what was left when the turn's time was over. Where nobody goes on with it, it begins the next tick."""
         stepped_ms = self.store.wall.look()
         if stepped_ms:
             log.warning(
@@ -465,11 +463,16 @@ class Broker:
                 "is due by it is delivered, what is not due any more waits. New messages are stored with its time.",
                 step_text(stepped_ms, self.clock.now_ms()),
             )
+        return self._tick_parts(now_ms, len(self._ticking))
+
+    def _tick_parts(self, now_ms: int, count: int) -> Rest | None:
+        """What a part stages in its tick is committed at its end, or undone with it: it is nobody else's."""
+        until_ms = self.clock.steady_ms() + TURN_MS
         self.store.begin(self.clock.now_ms())
         self.newcomers.peer = None
         if self._warm:
             self._go_on_warm()
-        for _ in range(len(self._ticking)):
+        for left in reversed(range(count)):
             part = self._ticking[0]
             self._ticking.rotate(-1)
             try:
@@ -484,8 +487,11 @@ class Broker:
                     self.store.short_of_files(error)  # it is tried again with the next tick
                 else:
                     log.exception("! tick of %s failed", type(part).__name__)  # the others go on
-            if self.clock.steady_ms() >= until_ms:
+            if left and self.clock.steady_ms() >= until_ms:
                 break
+        else:
+            left = 0
+        return (lambda: self._tick_parts(self.clock.steady_ms(), left)) if left or self._warm else None
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.registration.address or 'not listening'} {self.store!r}>"

@@ -19,7 +19,7 @@ from roquet.errors import Broken
 from roquet.net.buffers import LargeMemory
 from roquet.net.processor import ProcessorTime
 from roquet.net.unfinished import Unfinished
-from roquet.ports import TURN_MS, Clock, Peer
+from roquet.ports import TURN_MS, Clock, Peer, Rest
 from roquet.wire.frame import Frame, Framer
 
 log = logging.getLogger("roquet.net")
@@ -40,7 +40,7 @@ class Core(Protocol):
 
     def disconnected(self, peer: Peer) -> None: ...
 
-    def tick(self, now_ms: int) -> None: ...
+    def tick(self, now_ms: int) -> Rest | None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -225,6 +225,7 @@ class Server:
         self._memory = LargeMemory()
         self._listening: list[asyncio.Server] = []
         self._ticking: asyncio.TimerHandle | None = None
+        self._tick_rest: asyncio.Handle | None = None
         self._idle_due = self.loop.time() + idle_s
         self._refused = 0
         self._waiting = 0  # bytes that slow readers have not read yet, over all connections
@@ -290,14 +291,25 @@ class Server:
         try:
             self.on_lateness(max(0, int(late_s * 1_000)))
             self.on_processor_awaited(self._processor.awaited())
-            self.core.tick(self.clock.steady_ms())
         except Exception:
             log.exception("! tick failed")
+        self._tick_core(lambda: self.core.tick(self.clock.steady_ms()))
         self.unfinished.tick(self.loop.time())
         self._memory.look(self.unfinished.held + self._waiting, self.loop.time())
         if self.loop.time() >= self._idle_due:
             self._idle_due = self.loop.time() + self.idle_s
             self._close_idle()
+
+    def _tick_core(self, work: Rest) -> None:
+        """What the core has no time for it does in the next turn, when what was read has had its own. A new tick begins with that, too."""
+        if self._tick_rest is not None:
+            self._tick_rest.cancel()
+        rest = None
+        try:
+            rest = work()
+        except Exception:
+            log.exception("! tick failed")
+        self._tick_rest = None if rest is None else self.loop.call_soon(self._tick_core, rest)
 
     def _close_idle(self) -> None:
         """Twice in a row without traffic is between one and two periods of silence."""
@@ -347,6 +359,8 @@ class Server:
         await self.stop_listening()
         if self._ticking is not None:
             self._ticking.cancel()
+        if self._tick_rest is not None:
+            self._tick_rest.cancel()
         before_end()
         for connection in list(self.connections):
             connection.finish()
