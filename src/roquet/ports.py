@@ -53,6 +53,10 @@ class Peer(Protocol):
     def close(self, reason: str) -> None: ...
 
 
+Guard = Callable[[Peer, Command], None]
+"""Looks at a request before anything happens. Raises Refused when this peer may not ask for that."""
+
+
 class Background(Protocol):
     """Work that may block (fsync, cold reads), done elsewhere. `done` is called on the core's own thread."""
 

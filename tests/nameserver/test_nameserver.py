@@ -573,3 +573,43 @@ def test_topics_that_look_odd_are_read_as_the_machinery_reads_them() -> None:
     for value in bad:
         with pytest.raises(Refused, match="topicConfigTable"):
             TopicTable.from_json({"topicConfigTable": {"T": value}})
+
+
+# ---- the gate ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_request_slips_past_a_guard_and_a_peer_that_it_knows_gets_its_answer(world: World) -> None:
+    def members_only(peer: Peer, command: Command) -> None:
+        if not peer.principal and command.code != RequestCode.GET_BROKER_CLUSTER_INFO:
+            raise Refused(ResponseCode.NO_PERMISSION, f"request {command.code}: who are you?")
+
+    world.server.guards.append(members_only)
+    for code in (*HANDLERS, 9_999):
+        expected = 0 if code == RequestCode.GET_BROKER_CLUSTER_INFO else ResponseCode.NO_PERMISSION
+        assert world.ask(code, fields_of()).code == expected, code
+    assert not world.server.registry.live, "nothing has happened"
+    member = FakePeer()
+    member.principal = "alice"
+    assert world.ask(RequestCode.REGISTER_BROKER, fields_of(), link=member).code == 0
+    assert world.ask(9_999, link=member).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def test_a_guard_is_asked_once_about_a_request_that_needs_several_turns(world: World) -> None:
+    asked: list[int] = []
+    world.server.guards.append(lambda peer, command: asked.append(command.code))
+
+    class Passing(ManualClock):
+        def steady_ms(self) -> int:
+            self.ms += 5
+            return self.ms
+
+    world.server.clock = clock = Passing(1_000_000)
+    body = RegisterBrokerBody(TopicTable({"T": TopicConfig("T", 4, 4)}, DataVersion(1, 1)), []).encode()
+    command = Command(RequestCode.REGISTER_BROKER, fields_of(), body, opaque=7, version=401)
+    rest: list[Frame] | None = Framer().feed(command.encode())
+    turns = 0
+    while rest is not None:
+        rest = world.server.receive(world.link, rest, clock.ms + 7)
+        turns += 1
+    assert turns > 1
+    assert asked == [RequestCode.REGISTER_BROKER]

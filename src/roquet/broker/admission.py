@@ -9,17 +9,12 @@ something presses, none does, and each is looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from roquet.broker.flow import Flow
 from roquet.broker.send import SENDS
-from roquet.ports import Peer
+from roquet.ports import Guard, Peer
 from roquet.store.store import Store
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-
-Guard = Callable[[Peer, Command], None]
-"""Raises Refused."""
 
 HOT = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)))
 NOTHING: frozenset[int] = frozenset()

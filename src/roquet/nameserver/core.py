@@ -15,7 +15,7 @@ from typing import TypeVar
 from roquet.errors import Broken, Refused
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
 from roquet.nameserver.rivals import Rivals
-from roquet.ports import FOREVER, Clock, Keep, Peer
+from roquet.ports import FOREVER, Clock, Guard, Keep, Peer
 from roquet.properties import property_line
 from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings
@@ -82,6 +82,8 @@ class NameServer:
         self.settings = settings
         self.keep = keep
         self.clock = clock
+        self.guards: list[Guard] = []
+        """Each sees every request before its handler does, in this order, and may refuse it."""
         self.registry: Registry[Peer] = Registry()
         self._jobs: dict[Peer, Job] = {}
         self.rivals = Rivals()
@@ -125,7 +127,7 @@ class NameServer:
     def _go_on(self, job: Job, answers: list[bytes], until_ms: int) -> bool:
         """Do portions of it while the turn lasts. False: it needs another turn."""
         while True:
-            answer = self._guarded(job.peer, job.request, lambda: next_portion(job.portions))
+            answer = self._answered(job.peer, job.request, lambda: next_portion(job.portions))
             if answer is not None:
                 put(answers, job.request, answer)
                 return True
@@ -157,16 +159,21 @@ class NameServer:
             return begun
         answer: Command | None = None
         while answer is None:
-            answer = self._guarded(peer, request, lambda: next_portion(begun))
+            answer = self._answered(peer, request, lambda: next_portion(begun))
         return answer
 
     def _begin(self, peer: Peer, request: Command) -> Command | Portions:
-        handler = HANDLERS.get(request.code)
-        if handler is None:
-            return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
-        return self._guarded(peer, request, lambda: handler(self, peer, request))
+        def begin() -> Command | Portions:
+            for guard in self.guards:
+                guard(peer, request)
+            handler = HANDLERS.get(request.code)
+            if handler is None:
+                return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
+            return handler(self, peer, request)
 
-    def _guarded(self, peer: Peer, request: Command, work: Callable[[], T]) -> T | Command:
+        return self._answered(peer, request, begin)
+
+    def _answered(self, peer: Peer, request: Command, work: Callable[[], T]) -> T | Command:
         try:
             return work()
         except Refused as refusal:
