@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler, Portions
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
+from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
+from roquet.broker.part import Shared
 from roquet.broker.queries import Queries
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic, Topics
@@ -53,18 +56,20 @@ class BrokerKit:
         self.notices = Notices()
         self.store = Store(self.disk, made, self.clock, self.background)
         self.store.open()
-        self.topics = Topics(self.store, made, self.clock, self.disk, self.background, self.notices)
-        self.offsets = Offsets(self.store, made, self.clock, self.disk, self.background, self.notices, MEMORY)
-        self.groups = Groups(self.offsets, made, self.clock, self.disk, self.background, self.notices)
+        newcomers = Newcomers(made, self.clock)
+        shared = Shared(made, self.store, self.clock, self.disk, self.background, self.notices, newcomers, Random(1), self.fetch, MEMORY)
+        self.topics = Topics(shared)
+        self.offsets = Offsets(shared)
+        self.groups = Groups(shared, self.offsets)
         self.stats = Stats(self.clock, made.broker_cluster_name)
         self.locks = QueueLocks(made, self.clock)
-        self.members = Members(self.groups, self.topics, self.store, made, self.clock, self.notices)
-        self.queries = Queries(self.store, made)
+        self.members = Members(shared, self.groups, self.topics)
+        self.queries = Queries(shared)
         self.changes: list[dict[str, Value]] = []
         self.admin = Admin(
-            self.store, self.topics, self.groups, self.offsets, self.members, self.stats, self.notices, made, self.clock,
-            "127.0.0.1:10911", lambda values: self.changes.append(dict(values)),
-        )  # fmt: skip
+            shared, self.topics, self.groups, self.offsets, self.members, self.stats, lambda values: self.changes.append(dict(values))
+        )
+        self.admin.listening("127.0.0.1:10911", "")
         for document in (self.topics, self.offsets, self.groups):
             document.load()
             document.open()
@@ -74,6 +79,10 @@ class BrokerKit:
             assert not fresh.keys() & self.handlers.keys()
             self.handlers |= fresh
         self.peer = FakePeer()
+
+    def fetch(self, cold: Cold, then: Callable[[], None]) -> None:
+        cold.fetch()
+        then()
 
     def ask(self, command: Command, peer: FakePeer | None = None) -> Command:
         """The answer, over the wire and back. One that comes later must have come by now."""

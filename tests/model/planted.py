@@ -97,7 +97,7 @@ def retries_begin_a_level_too_early(patch: pytest.MonkeyPatch) -> None:
 def a_cancellation_is_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     def forgetful(self: Cancelling, found: Any, key: str) -> None:
         for due, offset, _ in found:
-            self._taken_back.dead[offset] = due
+            self._near.taken_back.dead[offset] = due
 
     patch.setattr(Cancelling, "_cancel", forgetful)
 

@@ -168,7 +168,7 @@ FAULTS = [
     ),
     Fault(
         "broker/offsets.py",
-        "prepare=self._prepare, speaks_of=store,",
+        "prepare=self._prepare, speaks_of_messages=True,",
         "prepare=self._prepare,",
         "tests/broker/test_offsets.py::test_progress_is_saved_only_after_the_messages_it_speaks_of_are_flushed",
         "offsets are saved before the flush",
@@ -189,8 +189,8 @@ FAULTS = [
     ),
     Fault(
         "broker/saving.py",
-        "            self.unsaved = True\n            self.notices.warn(",
-        "            self.notices.warn(",
+        "            self.unsaved = True\n            notices.warn(",
+        "            notices.warn(",
         "tests/broker/test_offsets.py::test_a_file_that_cannot_be_written_is_tried_again_and_said",
         "a save that failed is not tried again",
     ),
@@ -315,7 +315,7 @@ FAULTS = [
     ),
     Fault(
         "broker/retry.py",
-        "        draft.queue_id = self.random.randrange(DEAD_LETTER_QUEUES)",
+        "        draft.queue_id = self.shared.random.randrange(DEAD_LETTER_QUEUES)",
         "        draft.queue_id = DEAD_LETTER_QUEUES",
         "tests/broker/test_retry.py::TestASentBackMessage::test_waits_a_level_longer_each_time_and_is_a_dead_letter_after_sixteen",
         "dead letters land in a queue that nobody reads",
@@ -924,8 +924,8 @@ FAULTS = [
     ),
     Fault(
         "broker/saving.py",
-        "            self.unsaved = True\n            self.notices",
-        "            self.notices",
+        "            self.unsaved = True\n            notices",
+        "            notices",
         "tests/broker/test_topics.py::TestAFullDisk::test_does_not_lose_a_topic_once_there_is_room_again",
         "a table whose save failed is not saved again",
     ),
@@ -1071,8 +1071,8 @@ FAULTS = [
     ),
     Fault(
         "broker/handover.py",
-        "                record = None if delays.is_delivered(level, at) else delays.record_of(entry)",
-        "                record = delays.record_of(entry)",
+        "                record = None if delays.is_delivered(level, at) else delays.record(entry[0], entry[1])",
+        "                record = delays.record(entry[0], entry[1])",
         "tests/broker/test_delay.py::TestADeliveryThatOutlivedOneBeforeIt::test_is_not_handed_over_to_the_timers",
         "a delivery that outlived one before it is handed over to the timers",
     ),

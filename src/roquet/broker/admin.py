@@ -11,21 +11,20 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from roquet.broker.config_keeper import ConfigKeeper
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler, Portions, portions, reply_with
 from roquet.broker.members import Members
-from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
-from roquet.broker.part import Part
+from roquet.broker.one_by_one import OneByOne
+from roquet.broker.part import Part, Shared
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic, Topics
 from roquet.errors import Refused
 from roquet.message import MessageQueue
-from roquet.ports import Clock, Peer
+from roquet.ports import Keep, Peer
 from roquet.properties import property_line
 from roquet.routing.subscription import TagFilter
-from roquet.settings import BadSetting, BrokerSettings, Value, table
+from roquet.settings import BadSetting, Value, table
 from roquet.store.disk import Cold
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
@@ -66,6 +65,8 @@ T = TypeVar("T")
 
 VERSION_NAME = "V4_9_8"
 """What VERSION is called in upstream's list."""
+CHANGES_MAX = 1_000
+"""Changes of settings that wait to be written."""
 CONFIG_MAX = 64 * 1024
 """Bytes of one configuration update."""
 ENTRIES_MAX = 10_000
@@ -155,38 +156,31 @@ class Admin(Part):
 
     def __init__(
         self,
-        store: Store,
+        shared: Shared,
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
         members: Members,
         stats: Stats,
-        notices: Notices,
-        settings: BrokerSettings,
-        clock: Clock,
-        address: str,
-        changed: Callable[[Mapping[str, Value]], None] = lambda values: None,
-        keeper: ConfigKeeper | None = None,
+        changed: Callable[[Mapping[str, Value]], None],
+        keep: Keep | None = None,
         parts: Sequence[Part] = (),
     ) -> None:
-        """`address`: this broker's, as clients know it. `changed` hears of settings that changed, by our names, after they did.
-
-        `keeper`: writes them down; None: they hold until the restart."""
-        self.store = store
+        """`changed` hears of settings that changed, by our names, after they did. `keep`: where they are written down; None: they hold
+        until the restart. `parts`: those that add to the answer of 28."""
+        super().__init__(shared)
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
         self.members = members
         self.stats = stats
-        self.notices = notices
-        self.settings = settings
-        self.clock = clock
-        self.address = address
+        self.address = ""
+        """This broker's, as clients know it."""
         self.changed = changed
-        self.keeper = keeper
+        self.keep = keep
+        self.keeping = OneByOne(shared.background)
         self.parts = parts
-        """What other parts add to the answer of 28."""
-        self.config_version = DataVersion(clock.now_ms(), 0)
+        self.config_version = DataVersion(self.clock.now_ms(), 0)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -222,7 +216,7 @@ class Admin(Part):
     @property
     def busy(self) -> bool:
         """A change of settings is on its way to its file."""
-        return self.keeper is not None and self.keeper.busy
+        return bool(self.keeping)
 
     def update_config(self, peer: Peer, command: Command) -> Command | None:
         """25: all or nothing, and only what the table allows. Answered when it is in the file, so that a restart finds it.
@@ -243,28 +237,29 @@ class Admin(Part):
             fixed = any(key in harmless or (key in specs and not specs[key].mutable) for key in pairs)
             log.warning("%s asked to change settings and was refused: %s", peer.address, error)
             raise Refused(ResponseCode.NO_PERMISSION if fixed else ResponseCode.SYSTEM_ERROR, f"nothing was changed: {error}") from None
-        keeper = self.keeper
-        if keeper is not None:
-            keeper.check()
+        if len(self.keeping) >= CHANGES_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"{CHANGES_MAX} changes of settings wait to be written, try again")
         self.settings.change(values)
         self.config_version = self.config_version.next(self.clock.now_ms())
         spelled = self.settings.spelled(values)
         said = ", ".join(f"{key}={value}" for key, value in spelled.items())
         log.warning("%s changed %s", peer.address, said)
         self.changed(values)
-        if keeper is None or not spelled:
+        keep = self.keep
+        if keep is None or not spelled:
             return command.reply()
 
-        def kept(trouble: str) -> None:
+        def kept(error: Exception | None) -> None:
             reply = command.reply()
-            if trouble:
+            if error is not None:
+                trouble = f"{type(error).__name__}: {error}"
                 remark = f"{said} holds until the restart alone: it cannot be written to {self.settings.config_store_path}: {trouble}"
                 log.error("%s", remark)
                 reply = command.reply(ResponseCode.SYSTEM_ERROR, remark)
             if not command.is_oneway and not peer.closed:
                 peer.send(reply.encode())
 
-        keeper.put(spelled, kept)
+        self.keeping.do(lambda: keep(spelled), kept)
         return None
 
     # Counters

@@ -21,7 +21,6 @@ import orjson
 
 from roquet.broker.admin import NOT_YET, Admin
 from roquet.broker.admission import Admission
-from roquet.broker.config_keeper import ConfigKeeper
 from roquet.broker.delay import Delays
 from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
@@ -34,7 +33,7 @@ from roquet.broker.missing import told_of
 from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.broker.pull import Puller
 from roquet.broker.queries import Queries
 from roquet.broker.register import Registration
@@ -121,43 +120,28 @@ class Broker:
         # The parts, each behind those that it uses: so they are opened, ticked, asked and saved. Timers stand before delays, since a
         # message that asks for both is a timed one.
         add = self._add
+        shared = Shared(settings, self.store, clock, disk, background, self.notices, self.newcomers, random, self._fetch, memory_bytes)
         self.stats = add(Stats(clock, settings.broker_cluster_name, self.store))
-        self.topics = add(Topics(self.store, settings, clock, disk, background, self.notices, self.newcomers))
+        self.topics = add(Topics(shared))
         self.writer = Writer(self.store, self.topics)
-        self.offsets = add(Offsets(self.store, settings, clock, disk, background, self.notices, memory_bytes))
-        self.groups = add(Groups(self.offsets, settings, clock, disk, background, self.notices, self.newcomers))
-        self.members = add(Members(self.groups, self.topics, self.store, settings, clock, self.notices))
-        self.filters = add(Filters(self.members, settings, clock, disk, background, self.notices))
+        self.offsets = add(Offsets(shared))
+        self.groups = add(Groups(shared, self.offsets))
+        self.members = add(Members(shared, self.groups, self.topics))
+        self.filters = add(Filters(shared, self.members))
         self.locks = add(QueueLocks(settings, clock))
-        self.queries = add(Queries(self.store, settings))
-        self.flow = add(Flow(self.store, settings, clock, self.notices))
-        self.sender = add(Sender(self.store, self.topics, self.writer, self.flow, settings, random))
-        self.timers = add(Timers(self.store, self.topics, self.writer, settings, disk, background, self._fetch, self.sender))
-        self.delays = add(Delays(self.store, self.writer, settings, clock, disk, background, self.notices, self._fetch))
-        self.handover = add(Handover(self.store, self.delays))
-        self.retries = add(
-            Retries(self.store, self.topics, self.groups, self.writer, self.sender, self.delays, self.stats, settings, random)
-        )
-        self.transactions = add(
-            Transactions(
-                self.store, self.topics, self.writer, self.sender, self.members, self.offsets, settings, clock, self.notices, self._fetch
-            )
-        )
-        self.replies = add(Replies(self.store, self.sender, self.members, settings, clock))
-        self.resets = add(Resets(self.store, self.topics, self.offsets, self.members, settings))
-        self.puller = add(
-            Puller(
-                self.store, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats, settings, self._fetch,
-                memory_bytes,
-            )
-        )  # fmt: skip
-        self.registration = add(Registration(self.topics, settings, clock, caller, background, self.notices))
-        self.admin = add(
-            Admin(
-                self.store, self.topics, self.groups, self.offsets, self.members, self.stats, self.notices, settings, clock, "",
-                self._changed, None if keep is None else ConfigKeeper(keep, background), self.parts,
-            )
-        )  # fmt: skip
+        self.queries = add(Queries(shared))
+        self.flow = add(Flow(shared))
+        self.sender = add(Sender(shared, self.topics, self.writer, self.flow))
+        self.timers = add(Timers(shared, self.topics, self.writer, self.sender))
+        self.delays = add(Delays(shared, self.writer))
+        self.handover = add(Handover(shared, self.delays))
+        self.retries = add(Retries(shared, self.topics, self.groups, self.writer, self.sender, self.delays, self.stats))
+        self.transactions = add(Transactions(shared, self.topics, self.writer, self.sender, self.members, self.offsets))
+        self.replies = add(Replies(shared, self.sender, self.members))
+        self.resets = add(Resets(shared, self.topics, self.offsets, self.members))
+        self.puller = add(Puller(shared, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats))
+        self.registration = add(Registration(shared, self.topics, caller))
+        self.admin = add(Admin(shared, self.topics, self.groups, self.offsets, self.members, self.stats, self._changed, keep, self.parts))
         for part in more:
             add(part(self))
         self.admission = Admission(self.store, self.flow)

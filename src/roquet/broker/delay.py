@@ -31,15 +31,12 @@ from typing import TypeVar
 from zlib import crc32
 
 from roquet.broker.handler import Handler
-from roquet.broker.notices import Notices
-from roquet.broker.part import Part
-from roquet.broker.saving import SavedDocument
+from roquet.broker.part import ColdReads, Shared
+from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.broker.writer import Draft, Writer
-from roquet.errors import Damaged, Refused, StoreUnavailable
-from roquet.ports import Background, Clock, Peer
-from roquet.settings import BrokerSettings
-from roquet.store.disk import Cold, Disk, blocking
-from roquet.store.documents import Document
+from roquet.errors import Refused, StoreUnavailable
+from roquet.ports import Peer
+from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, delay_level, queue_tag
 from roquet.store.queue import ConsumeQueue
 from roquet.store.recovery import first_at_or_after
@@ -74,31 +71,15 @@ LATER_MAX = 100_000
 """Messages of a level that are looked at for deliveries which outlived others."""
 
 
-class Delays(Part):
+class Delays(SavedPart):
     """State: `offsets` is the cursor of each level, the next queue offset to deliver; `_due` when that one is due, 0 when not known."""
 
     master_only = True
 
-    def __init__(
-        self,
-        store: Store,
-        writer: Writer,
-        settings: BrokerSettings,
-        clock: Clock,
-        disk: Disk,
-        background: Background,
-        notices: Notices,
-        fetch: Callable[[Cold, Callable[[], None]], None],
-    ) -> None:
-        self.store = store
+    def __init__(self, shared: Shared, writer: Writer) -> None:
+        super().__init__(shared)
         self.writer = writer
-        self.settings = settings
-        self.clock = clock
-        self.background = background
-        self.notices = notices
-        self.fetch = fetch
-        self.document = Document(disk, f"{settings.store_path_root_dir}/config/delayOffset.json")
-        self.delays_ms = store.delays_ms
+        self.delays_ms = self.store.delays_ms
         self.offsets: dict[int, int] = {}
         self._loaded: tuple[dict[int, int], int | None] | None = None
         self.delivered = 0
@@ -106,23 +87,19 @@ class Delays(Part):
         self._due: dict[int, int] = {}
         self._there: dict[int, set[int]] = {}  # level -> messages behind its cursor that were delivered before a crash
         self._found_from = 0  # log offset from which on those deliveries are found
-        self._fetching: set[int] = set()  # levels that wait for a read from disk
+        self.reads = ColdReads(shared.fetch)
+        """By level."""
         self._turn = 0
         self.saving = SavedDocument(
-            self.document, self._snapshot, background, clock, notices, speaks_of=store,
-            pause=lambda awaited: settings.flush_delay_offset_interval,
+            shared, "delayOffset.json", self._snapshot, speaks_of_messages=True,
+            pause=lambda awaited: self.settings.flush_delay_offset_interval,
         )  # fmt: skip
         writer.diversions.append(self.divert)
 
     # Opening
 
     def load(self) -> None:
-        """Read the file. Raises Damaged when there is one that nobody can read: from 0 on, everything would come again."""
-        self._loaded = self.document.load(parse_offsets)
-        if self.document.warning:
-            if self._loaded is None:
-                raise Damaged(self.document.warning)
-            self.notices.warn("delayOffset.json", self.document.warning, self.clock.now_ms())
+        self._loaded = self.saving.load(parse_offsets)  # one that nobody can read is not passed over: everything would come again
 
     def open(self) -> None:
         """Take up the cursors."""
@@ -151,8 +128,8 @@ class Delays(Part):
             start = self.offsets[level]
             while self.offsets[level] < queue.visible:
                 entry = blocking(queue.entry, self.offsets[level])
-                record = None if entry is None else self._record(entry[0], entry[1], wait=True)
-                draft = None if record is None else self._draft(record, level)
+                record = None if entry is None else self.record(entry[0], entry[1], wait=True)
+                draft = None if record is None else self.draft(record, level)
                 if draft is not None and not behind.take(draft):
                     self._find_later_ones(queue, level, behind)
                     break
@@ -166,8 +143,8 @@ class Delays(Part):
             return
         for at in range(self.offsets[level] + 1, min(queue.visible, self.offsets[level] + LATER_MAX)):
             entry = blocking(queue.entry, at)
-            record = None if entry is None else self._record(entry[0], entry[1], wait=True)
-            draft = None if record is None else self._draft(record, level)
+            record = None if entry is None else self.record(entry[0], entry[1], wait=True)
+            draft = None if record is None else self.draft(record, level)
             if draft is not None and behind.take(draft):
                 self._there.setdefault(level, set()).add(at)
                 self._found_from = behind.log_offset
@@ -199,7 +176,7 @@ class Delays(Part):
         """Deliver what is due, and save the cursors now and then."""
         if not self.store.refuse_own():
             self._deliver()
-        self.saving.look()
+        super().tick(now_ms)
 
     def _deliver(self) -> None:
         now_ms = self.store.now_ms  # the times of delivery were made from it
@@ -208,7 +185,7 @@ class Delays(Part):
             level, queue = queue_id + 1, self.store.find_queue(SCHEDULE_TOPIC, queue_id)
             if queue is None or self.offsets.get(level, 0) >= queue.visible or self._waits(level, self._due.get(level, 0), now_ms):
                 continue
-            if level not in self._fetching:
+            if not self.reads.busy(level):
                 waiting.append((level, queue))
         if not waiting:
             return
@@ -266,21 +243,21 @@ class Delays(Part):
                         self._due[level] = due_ms
                         return at
                     try:
-                        record = self._record(position, size)
+                        record = self.record(position, size)
                     except Cold as cold:
                         behind = islice(ENTRY.iter_unpack(raw), at - start + 1, at - start + 1 + AHEAD_MAX)
                         due = [(place, length) for place, length, when in behind if when <= now_ms and length != BLANK_LENGTH]
                         raise self.store.log.together(cold, due) from None
                     if record is None and size != BLANK_LENGTH:
                         mended = self.store.mender.entry(queue, at)
-                        record = None if mended is None or mended[0] == position else self._record(mended[0], mended[1])
-                    draft = None if record is None else self._draft(record, level)
+                        record = None if mended is None or mended[0] == position else self.record(mended[0], mended[1])
+                    draft = None if record is None else self.draft(record, level)
                     budget.take(size if draft is not None and self._put(draft, level, at) else 0)
                     at += 1
                     if budget.spent:
                         break
         except Cold as cold:
-            self._fetch(cold, level)
+            self.reads.start(cold, level)
         self._due[level] = 0
         return at
 
@@ -303,14 +280,6 @@ class Delays(Part):
         """A power loss left this delivery and took one before it."""
         return at in self._there.get(level, ())
 
-    def is_reading(self, level: int) -> bool:
-        """It waits for the disk."""
-        return level in self._fetching
-
-    def wait_for(self, cold: Cold, level: int) -> None:
-        if level not in self._fetching:
-            self._fetch(cold, level)
-
     def due_of(self, level: int, entry: tuple[int, int, int]) -> int:
         """When to deliver it; at the latest its level's delay from now (see `_waits`)."""
         position, size, due_ms = entry
@@ -320,26 +289,13 @@ class Delays(Part):
             due_ms = min(due_ms, self.store.now_ms + self.delays_ms[level - 1])
         return due_ms
 
-    def record_of(self, entry: tuple[int, int, int]) -> Record | None:
-        return self._record(entry[0], entry[1])
-
-    def draft_of(self, record: Record, level: int) -> Draft | None:
-        return self._draft(record, level)
-
     def reach(self, level: int, offset: int) -> None:
         """Everything of this level before this offset is done with."""
         self._advance(level, offset)
         self._due[level] = 0
         self.saving.unsaved = True
 
-    def _fetch(self, cold: Cold, level: int) -> None:
-        self._fetching.add(level)
-        try:
-            self.fetch(cold, lambda: self._fetching.discard(level))
-        except Refused:  # too many reads under way: the next tick tries again
-            self._fetching.discard(level)
-
-    def _record(self, position: int, size: int, *, wait: bool = False) -> Record | None:
+    def record(self, position: int, size: int, *, wait: bool = False) -> Record | None:
         """None when it is gone. Raises Cold unless it may wait."""
         if size == BLANK_LENGTH:
             return None  # the log lost it; recovery said so
@@ -356,7 +312,7 @@ class Delays(Part):
             return None
         return record
 
-    def _draft(self, record: Record, level: int) -> Draft | None:
+    def draft(self, record: Record, level: int) -> Draft | None:
         """The delivery of a record. None for one that cannot be delivered: it must not hold up the others.
 
         Properties stay as they are, DELAY too, as Apache RocketMQ 4.9.7 stores them.
@@ -395,13 +351,6 @@ class Delays(Part):
         return queue_tag(SCHEDULE_TOPIC, f"DELAY\x01{level}", max(stored_ms, 0), self.delays_ms)
 
     # The file
-
-    @property
-    def busy(self) -> bool:
-        return self.document.busy
-
-    def save_now(self) -> None:
-        self.saving.save_now()
 
     def _snapshot(self) -> Callable[[], bytes]:
         data = self.encode()

@@ -14,16 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roquet.broker.bloom import positions, size_of
-from roquet.broker.notices import Notices
-from roquet.broker.part import Part
-from roquet.broker.saving import SavedDocument
+from roquet.broker.part import Shared
+from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.errors import Refused
-from roquet.ports import Background, Clock
 from roquet.routing.sql92 import COST_MAX, BadSql, Filter, compiled
 from roquet.routing.subscription import SQL92, is_tag_type
 from roquet.settings import BrokerSettings
-from roquet.store.disk import Disk
-from roquet.store.documents import Document
 from roquet.wire import fastjson
 from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.codes import ResponseCode
@@ -81,36 +77,25 @@ class GroupFilter:
         return self.dead_ms >= self.born_ms
 
 
-class Filters(Part):
+class Filters(SavedPart):
     """State: the same filters by topic and group, and by group and topic; `_size` is the length of their expressions."""
 
-    def __init__(
-        self, members: Members, settings: BrokerSettings, clock: Clock, disk: Disk, background: Background, notices: Notices
-    ) -> None:
-        self.settings = settings
-        self.clock = clock
-        self.background = background
-        self.notices = notices
-        self.document = Document(disk, f"{settings.store_path_root_dir}/config/consumerFilter.json")
+    def __init__(self, shared: Shared, members: Members) -> None:
+        super().__init__(shared)
         self._by_topic: dict[str, dict[str, GroupFilter]] = {}
         self._by_group: dict[str, dict[str, GroupFilter]] = {}
         self._count = 0
         self._size = 0
-        self.saving = SavedDocument(
-            self.document, self._snapshot, background, clock, notices, pause=lambda awaited: SAVE_MS, prepare=self._prepare
-        )
+        self.saving = SavedDocument(shared, "consumerFilter.json", self._snapshot, pause=lambda awaited: SAVE_MS, prepare=self._prepare)
         self._stale: dict[GroupFilter, None] = {}
-        self._due_ms = clock.steady_ms() + SAVE_MS
+        self._due_ms = self.clock.steady_ms() + SAVE_MS
         members.on_heard.append(self.heard)
         members.on_left.append(self.left)
 
     def open(self) -> None:
         """Load the file. One that nobody can read is begun anew: the next heartbeats bring everything again."""
-        loaded = self.document.load(self._parse)
         now_ms = self.clock.now_ms()
-        if self.document.warning:
-            self.notices.warn("consumerFilter.json", self.document.warning, now_ms)
-        for one in loaded or ():
+        for one in self.saving.load(self._parse, needed=False) or ():
             if one.dead_ms == 0:
                 one.dead_ms = max(now_ms - STALE_MS, one.born_ms)
             if not one.filter:
@@ -245,7 +230,7 @@ class Filters(Part):
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + SAVE_MS
             self._clean(self.clock.now_ms())
-        self.saving.look()
+        super().tick(now_ms)
 
     def _prepare(self) -> Iterator[None]:
         stale = list(self._stale)
@@ -261,13 +246,6 @@ class Filters(Part):
             self._remove(filter)
         if self._count < FILTERS_MAX and self._size < EXPRESSIONS_MAX // 2:
             self.notices.clear("filters full")
-
-    @property
-    def busy(self) -> bool:
-        return self.document.busy
-
-    def save_now(self) -> None:
-        self.saving.save_now()
 
     def encode(self) -> bytes:
         """The file as Java lays it out. What cannot be used is left out: Java would take it for a filter that takes all."""

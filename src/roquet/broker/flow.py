@@ -23,12 +23,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Set as AbstractSet
 
-from roquet.broker.notices import Notices
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.errors import Refused
-from roquet.ports import Clock
-from roquet.settings import BrokerSettings
-from roquet.store.store import Store
 from roquet.wire.codes import ResponseCode
 
 log = logging.getLogger("roquet.broker")
@@ -43,11 +39,8 @@ SHARE_MAX = 0.9
 class Flow(Part):
     """State: what presses now. `pressed` is all that the hot path looks at."""
 
-    def __init__(self, store: Store, settings: BrokerSettings, clock: Clock, notices: Notices) -> None:
-        self.store = store
-        self.settings = settings
-        self.clock = clock
-        self.notices = notices
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self.pressed = False
         self.waiting = 0
         """Sends that are stored and wait for their fsync."""
@@ -59,7 +52,7 @@ class Flow(Part):
         self._late_rounds = 0
         self._stalled_ms = 0
         self._stall_over_ms = 0
-        store.on_slow_write = self.log_was_written
+        self.store.on_slow_write = self.log_was_written
 
     # What the shell and the store tell
 

@@ -14,16 +14,11 @@ import orjson
 
 from roquet.broker.fragments import Fragments
 from roquet.broker.handler import Handler
-from roquet.broker.newcomers import Newcomers
-from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
-from roquet.broker.part import Part
-from roquet.broker.saving import Done, SavedDocument, answer_when_saved, by_size
-from roquet.errors import Damaged, Refused
-from roquet.ports import Background, Clock, Peer
-from roquet.settings import BrokerSettings
-from roquet.store.disk import Disk
-from roquet.store.documents import Document
+from roquet.broker.part import Shared
+from roquet.broker.saving import Done, SavedDocument, SavedPart, answer_when_saved, by_size
+from roquet.errors import Refused
+from roquet.ports import Peer
 from roquet.wire import fastjson
 from roquet.wire.bodies import columns
 from roquet.wire.calls.groups import DELETE_SUBSCRIPTIONGROUP, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GET_SUBSCRIPTIONGROUP_CONFIG, GroupConfig
@@ -55,40 +50,23 @@ EXTRAS_MAX = 16 * 1024
 Extras = dict[str, Any]
 
 
-class Groups(Part):
+class Groups(SavedPart):
     """State: `_table`, and `_extras` with what 5.x keeps in a group besides; the document follows in the background."""
 
-    def __init__(
-        self,
-        offsets: Offsets,
-        settings: BrokerSettings,
-        clock: Clock,
-        disk: Disk,
-        background: Background,
-        notices: Notices,
-        newcomers: Newcomers | None = None,
-    ) -> None:
+    def __init__(self, shared: Shared, offsets: Offsets) -> None:
+        super().__init__(shared)
         self.offsets = offsets
-        self.settings = settings
-        self.clock = clock
-        self.notices = notices
-        self.newcomers = newcomers or Newcomers(settings, clock)
-        self.document = Document(disk, f"{settings.store_path_root_dir}/config/subscriptionGroup.json")
-        self.data_version = DataVersion(clock.now_ms(), 0)
+        self.newcomers = shared.newcomers
+        self.data_version = DataVersion(self.clock.now_ms(), 0)
         self._table: dict[str, GroupConfig] = {}
         self._extras: dict[str, Extras] = {}
         self._top_extras: Extras = {}
         self.texts = Fragments(lambda name: fastjson.dumps(self.group_json(self._table[name])))
         self.pretty = Fragments(lambda name: indented(self.group_json(self._table[name])))
-        self.saving = SavedDocument(self.document, self._snapshot, background, clock, notices, pause=by_size(lambda: len(self._table)))
+        self.saving = SavedDocument(shared, "subscriptionGroup.json", self._snapshot, pause=by_size(lambda: len(self._table)))
 
     def load(self) -> None:
-        """Read the file. Raises Damaged when there is one that nobody can read."""
-        loaded = self.document.load(parse_groups)
-        if self.document.warning:
-            if loaded is None:
-                raise Damaged(self.document.warning)
-            self.notices.warn("subscriptionGroup.json", self.document.warning, self.clock.now_ms())
+        loaded = self.saving.load(parse_groups)
         if loaded is not None:
             self.data_version, self._table, self._extras, self._top_extras = loaded
 
@@ -183,17 +161,6 @@ class Groups(Part):
         self.texts.changed(names)
         self.pretty.changed(names)
         self.saving.changed(done)
-
-    def tick(self, now_ms: int) -> None:
-        self.saving.look()
-
-    @property
-    def busy(self) -> bool:
-        return self.document.busy
-
-    def save_now(self) -> None:
-        """At a stop, when no save is under way any more. Blocks."""
-        self.saving.save_now()
 
     def encode(self) -> bytes:
         """The answer of 201."""

@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from roquet.broker.delay import AHEAD_MAX
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.broker.timed.properties import CANCEL, DUE, MOVES
 from roquet.errors import Refused, StoreUnavailable
 from roquet.store.disk import Cold
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from roquet.broker.delay import Delays
     from roquet.broker.writer import Draft
     from roquet.store.queue import ConsumeQueue
-    from roquet.store.store import Store
 
 log = logging.getLogger("roquet.broker")
 
@@ -38,13 +37,13 @@ class Handover(Part):
 
     master_only = True
 
-    def __init__(self, store: Store, delays: Delays) -> None:
-        self.store = store
+    def __init__(self, shared: Shared, delays: Delays) -> None:
+        super().__init__(shared)
         self.delays = delays
         self.moved = 0
         """Since the start."""
         self._below = 0
-        self._moved = MovedOut(store.log)
+        self._moved = MovedOut(self.store.log)
         self._stuck: set[int] = set()  # levels with a message that cannot be handed over: it waits for its time, and the file with it
 
     def may_drop(self, end: int) -> bool:
@@ -61,7 +60,7 @@ class Handover(Part):
         try:
             entry = queue.entry(at)
         except Cold as cold:
-            self.delays.wait_for(cold, queue.queue_id + 1)
+            self.delays.reads.start(cold, queue.queue_id + 1)
             return True
         return entry is not None and entry[0] < end
 
@@ -72,7 +71,7 @@ class Handover(Part):
         count = 0
         for queue in self.delays.queues():
             level = queue.queue_id + 1
-            if not self.delays.is_reading(level) and level not in self._stuck:
+            if not self.delays.reads.busy(level) and level not in self._stuck:
                 at = self._hand_over(queue, level, MOVED_MAX - count)
                 start = max(self.delays.offsets.get(level, 0), queue.first)
                 if at > start:
@@ -101,14 +100,14 @@ class Handover(Part):
             raw = queue.read(at, min(count_max, queue.visible - at))
             entries = [entry for entry in ENTRY.iter_unpack(raw) if entry[0] < self._below]
             for entry in entries:
-                record = None if delays.is_delivered(level, at) else delays.record_of(entry)
-                draft = None if record is None else delays.draft_of(record, level)
+                record = None if delays.is_delivered(level, at) else delays.record(entry[0], entry[1])
+                draft = None if record is None else delays.draft(record, level)
                 if draft is not None:
                     self._put(draft, delays.due_of(level, entry))
                 at += 1
         except Cold as cold:
             behind = entries[at - start + 1 : at - start + 1 + AHEAD_MAX]
-            delays.wait_for(self.store.log.together(cold, [(offset, size) for offset, size, _ in behind if size != BLANK_LENGTH]), level)
+            delays.reads.start(self.store.log.together(cold, [(offset, size) for offset, size, _ in behind if size != BLANK_LENGTH]), level)
         except Refused as refused:
             log.error("message %d of delay level %d cannot be moved out of its log file, which stays: %s", at, level, refused.remark)
             self._stuck.add(level)

@@ -18,14 +18,11 @@ from roquet.broker.filters import check_filter
 from roquet.broker.groups import Groups
 from roquet.broker.handler import LARGE, Handler, Portions, elsewhere
 from roquet.broker.newcomers import host_of
-from roquet.broker.notices import Notices
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.broker.topics import Topics
 from roquet.errors import CallTimeout, ConnectFailed, Refused, RoquetError
-from roquet.ports import Clock, Peer
+from roquet.ports import Peer
 from roquet.routing.subscription import EXPRESSION_LENGTH_MAX, is_tag_type
-from roquet.settings import BrokerSettings
-from roquet.store.store import Store
 from roquet.wire.calls.consumers import CONSUME_MESSAGE_DIRECTLY, GET_CONSUMER_RUNNING_INFO
 from roquet.wire.calls.members import (
     CHECK_CLIENT_CONFIG,
@@ -128,13 +125,10 @@ class ConsumerGroup:
 class Members(Part):
     """State: consumer groups and producer groups by name, and by connection the names it is in; calls to clients by connection."""
 
-    def __init__(self, groups: Groups, topics: Topics, store: Store, settings: BrokerSettings, clock: Clock, notices: Notices) -> None:
+    def __init__(self, shared: Shared, groups: Groups, topics: Topics) -> None:
+        super().__init__(shared)
         self.groups = groups
         self.topics = topics
-        self.store = store
-        self.settings = settings
-        self.clock = clock
-        self.notices = notices
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, Member]] = {}
         self._consuming: dict[Peer, Names] = {}
@@ -144,7 +138,7 @@ class Members(Part):
         self._waiting: dict[str, dict[str, bool]] = {}  # address -> groups that wait to be made -> unit mode
         self._shared_ids: dict[str, set[str]] = {}  # group -> client ids that a notice is up for
         self._silent: OrderedDict[Peer, Member] = OrderedDict()  # to be removed
-        self._scan_due_ms = clock.steady_ms() + SCAN_MS
+        self._scan_due_ms = self.clock.steady_ms() + SCAN_MS
         self.on_heard: list[Callable[[str, list[SubscriptionData]], None]] = []
         """Told of every heartbeat of a consumer: its group, and what it subscribes to."""
         self.on_left: list[Callable[[str], None]] = []
@@ -278,7 +272,7 @@ class Members(Part):
 
     def _make_waiting(self, host: str, most: int) -> int:
         """Make groups that this address brought, as many as it may bring now; how many."""
-        newcomers, waiting = self.topics.newcomers, self._waiting.pop(host)
+        newcomers, waiting = self.shared.newcomers, self._waiting.pop(host)
         made = 0
         with newcomers.own_work():
             while waiting and made < most and newcomers.may_enter(host):

@@ -17,15 +17,10 @@ from collections.abc import Callable, Iterator
 import orjson
 
 from roquet.broker.handler import Handler
-from roquet.broker.notices import Notices
-from roquet.broker.part import Part
-from roquet.broker.saving import Done, SavedDocument
-from roquet.errors import Damaged, Refused
-from roquet.ports import Background, Clock, Peer
-from roquet.settings import BrokerSettings
-from roquet.store.disk import Disk
-from roquet.store.documents import Document
-from roquet.store.store import Store
+from roquet.broker.part import Shared
+from roquet.broker.saving import Done, SavedDocument, SavedPart
+from roquet.errors import Refused
+from roquet.ports import Peer
 from roquet.wire.calls.offsets import GET_ALL_CONSUMER_OFFSET, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, OffsetTable
 from roquet.wire.calls.queues import OffsetResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -42,27 +37,13 @@ RETRY_TOPIC_LENGTH_MAX = GROUP_LENGTH_MAX + len("%RETRY%")
 log = logging.getLogger("roquet.broker")
 
 
-class Offsets(Part):
+class Offsets(SavedPart):
     """State: `_table` by "topic@group" and queue; `_texts` is the same as JSON, except for what is in `_dirty`."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: BrokerSettings,
-        clock: Clock,
-        disk: Disk,
-        background: Background,
-        notices: Notices,
-        memory_bytes: int,
-    ) -> None:
-        """`memory_bytes`: of this machine. Messages nearer to the end of the log than a share of it count as in memory."""
-        self.store = store
-        self.settings = settings
-        self.clock = clock
-        self.background = background
-        self.notices = notices
-        self.memory_bytes = memory_bytes
-        self.document = Document(disk, f"{settings.store_path_root_dir}/config/consumerOffset.json")
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self.memory_bytes = shared.memory_bytes
+        """Messages nearer to the end of the log than a share of this count as in memory."""
         self._table: dict[str, dict[int, int]] = {}
         self._entries = 0
         self._texts: dict[str, str] = {}
@@ -70,17 +51,12 @@ class Offsets(Part):
         self._lacking: set[str] = set()  # deleted topics whose progress the last snapshot does not have
         # Progress must not be safer than messages.
         self.saving = SavedDocument(
-            self.document, self._snapshot, background, clock, notices, pause=self._pause, prepare=self._prepare, speaks_of=store,
-            if_failed=True, on_saved=lambda: store.deletions.progress_saved(self._lacking),
+            shared, "consumerOffset.json", self._snapshot, pause=self._pause, prepare=self._prepare, speaks_of_messages=True,
+            if_failed=True, on_saved=lambda: self.store.deletions.progress_saved(self._lacking),
         )  # fmt: skip
 
     def load(self) -> None:
-        """Read the file. Raises Damaged when there is one that nobody can read: to start anew would consume everything again."""
-        loaded = self.document.load(OffsetTable.decode)
-        if self.document.warning:
-            if loaded is None:
-                raise Damaged(self.document.warning)
-            self.notices.warn("consumerOffset.json", self.document.warning, self.clock.now_ms())
+        loaded = self.saving.load(OffsetTable.decode)  # one that nobody can read is not passed over: everything would be consumed again
         if loaded is not None:
             self._table = loaded.offset_table
             self._entries = sum(map(len, self._table.values()))
@@ -190,9 +166,6 @@ class Offsets(Part):
         """Call `done` when everything up to now is on disk, or with what went wrong."""
         self.saving.when_saved(done)
 
-    def tick(self, now_ms: int) -> None:
-        self.saving.look()
-
     def _pause(self, awaited: bool) -> int:
         return 0 if awaited else self.settings.flush_consumer_offset_interval
 
@@ -207,13 +180,6 @@ class Offsets(Part):
     def _snapshot(self) -> Callable[[], bytes]:
         texts, self._lacking = list(self._texts.values()), set(self.store.deletions.table)
         return lambda: encode_pretty(texts)
-
-    @property
-    def busy(self) -> bool:
-        return self.document.busy
-
-    def save_now(self) -> None:
-        self.saving.save_now()
 
     def encode(self) -> bytes:
         """The answer of 43."""

@@ -6,16 +6,74 @@ calls all parts in one order (`core.Broker`): to add one is to write its file, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from roquet.broker.handler import Handler
-from roquet.ports import Peer
+from roquet.broker.newcomers import Newcomers
+from roquet.broker.notices import Notices
+from roquet.errors import Refused
+from roquet.ports import Background, Clock, Peer
+from roquet.settings import BrokerSettings
+from roquet.store.disk import Cold, Disk
+from roquet.store.store import Store
+
+if TYPE_CHECKING:
+    from random import Random
+
+Fetch = Callable[[Cold, Callable[[], None]], None]
+"""Read from disk elsewhere, then go on. Raises Refused when too many reads are under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all parts of a broker share. Other parts are no part of it: each is given those that it uses."""
+
+    settings: BrokerSettings
+    store: Store
+    clock: Clock
+    disk: Disk
+    background: Background
+    notices: Notices
+    newcomers: Newcomers
+    random: Random
+    fetch: Fetch
+    memory_bytes: int
+    """Of this machine."""
+
+
+class ColdReads:
+    """Reads from disk that a part waits for, one at a time for each key. State: the keys for which one is under way."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self._under_way: set[int] = set()
+
+    def busy(self, key: int = 0) -> bool:
+        return key in self._under_way
+
+    def start(self, cold: Cold, key: int = 0) -> None:
+        """Nothing happens while one is under way, or when the disk has too much to do: whoever waits looks again with its next tick."""
+        if key not in self._under_way:
+            self._under_way.add(key)
+            try:
+                self._fetch(cold, lambda: self._under_way.discard(key))
+            except Refused:
+                self._under_way.discard(key)
 
 
 class Part:
     master_only = False
     """It works on a master only."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.settings = shared.settings
+        self.store = shared.store
+        self.clock = shared.clock
+        self.notices = shared.notices
 
     # Life
 

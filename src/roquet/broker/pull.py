@@ -22,18 +22,16 @@ from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.broker.scans import BUSY_BYTES, PROBED, Records, Scan, collect, likely_count
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
 from roquet.errors import Refused, StoreUnavailable
 from roquet.ports import Peer
 from roquet.routing.subscription import BadExpression, TagFilter, is_tag_type, subscribe
-from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
-from roquet.store.store import Store
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader, PullResponseHeader
 from roquet.wire.codes import Perm, PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
@@ -131,31 +129,20 @@ class Puller(Part):
     """State: the parked pulls, and the scans that must wait for the next tick; everything else is looked up."""
 
     def __init__(
-        self,
-        store: Store,
-        topics: Topics,
-        groups: Groups,
-        members: Members,
-        filters: Filters,
-        offsets: Offsets,
-        stats: Stats,
-        settings: BrokerSettings,
-        fetch: Callable[[Cold, Callable[[], None]], None],
-        memory_bytes: int,
+        self, shared: Shared, topics: Topics, groups: Groups, members: Members, filters: Filters, offsets: Offsets, stats: Stats
     ) -> None:
-        self.store = store
+        super().__init__(shared)
         self.topics = topics
         self.groups = groups
         self.members = members
         self.filters = filters
         self.offsets = offsets
         self.stats = stats
-        self.settings = settings
-        self.fetch = fetch
-        self.memory_bytes = memory_bytes
+        self.fetch = shared.fetch
+        self.memory_bytes = shared.memory_bytes
         self.parking = Parking()
         self.pace = Pace()
-        self.record_max = settings.max_message_size + RECORD_EXTRA
+        self.record_max = self.settings.max_message_size + RECORD_EXTRA
         self.scanned_at = -1  # end of the log at the last scan, -1 before the first
         self._woken_later: deque[Pull] = deque()  # there are messages for them, and too many of them for one turn
         self._held: deque[tuple[Pull, Callable[[], None] | None]] = deque()

@@ -11,9 +11,8 @@ from roquet.broker.handler import Handler
 from roquet.broker.part import Part
 from roquet.errors import Refused
 from roquet.ports import Peer
-from roquet.settings import MIB, BrokerSettings
+from roquet.settings import MIB
 from roquet.store.queue import ConsumeQueue
-from roquet.store.store import Store
 from roquet.wire.calls.call import Call
 from roquet.wire.calls.queries import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageResponseHeader
 from roquet.wire.calls.queues import (
@@ -34,10 +33,6 @@ ANSWER_MAX = 15 * MIB
 
 class Queries(Part):
     """No state of its own."""
-
-    def __init__(self, store: Store, settings: BrokerSettings) -> None:
-        self.store = store
-        self.settings = settings
 
     def handlers(self) -> dict[int, Handler]:
         return {

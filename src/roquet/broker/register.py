@@ -23,12 +23,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from roquet.broker.notices import Notices
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.broker.topics import Topic, Topics, encode_table
 from roquet.errors import Refused, RoquetError
-from roquet.ports import Background, Caller, Clock
-from roquet.settings import BrokerSettings
+from roquet.ports import Caller
 from roquet.wire.calls.registration import (
     REGISTER_BROKER,
     UNREGISTER_BROKER,
@@ -77,21 +75,16 @@ class Server:
 class Registration(Part):
     """State: one `Server` for each name server, and when the next round and the next look are due."""
 
-    def __init__(
-        self, topics: Topics, settings: BrokerSettings, clock: Clock, caller: Caller, background: Background, notices: Notices
-    ) -> None:
+    def __init__(self, shared: Shared, topics: Topics, caller: Caller) -> None:
+        super().__init__(shared)
         self.topics = topics
-        self.settings = settings
-        self.clock = clock
         self.caller = caller
-        self.background = background
-        self.notices = notices
         self.address = ""
         """ "ip:port" that clients use; set when the port is known."""
         self.ha_address = ""
         self.stopped = False
         self._due_ms: int | None = None
-        self._look_ms = clock.steady_ms() + LOOK_MS
+        self._look_ms = self.clock.steady_ms() + LOOK_MS
         self._servers: dict[str, Server] = {}
         topics.changed = self.tell
 
@@ -221,7 +214,7 @@ class Registration(Part):
             then(wrapped(self.topics.encode()))
             return
         encode = self._encoder(list(self.topics.all()))
-        self.background.run(encode, then)
+        self.shared.background.run(encode, then)
 
     def _body_of(self, names: Iterable[str]) -> bytes:
         if self._is_plain:

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from roquet.broker.handler import Handler
 from roquet.broker.members import Members
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.broker.send import KEPT_FLAGS, Sender, too_large
 from roquet.errors import Refused, RoquetError
 from roquet.message import Property, host_text
-from roquet.ports import Clock, Peer
-from roquet.settings import BrokerSettings
+from roquet.ports import Peer
 from roquet.store.storable import check_properties
-from roquet.store.store import Store
 from roquet.wire.calls.sends import PUSH_REPLY_MESSAGE_TO_CLIENT, SEND_REPLY_MESSAGE_V2, PushReplyHeader, SendHeader, SendResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
@@ -31,12 +29,10 @@ NOT_STORED = "0"
 class Replies(Part):
     """Holds no state: who waits for whom is in the clients and in `Members`."""
 
-    def __init__(self, store: Store, sender: Sender, members: Members, settings: BrokerSettings, clock: Clock) -> None:
-        self.store = store
+    def __init__(self, shared: Shared, sender: Sender, members: Members) -> None:
+        super().__init__(shared)
         self.sender = sender
         self.members = members
-        self.settings = settings
-        self.clock = clock
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.SEND_REPLY_MESSAGE: self.reply, RequestCode.SEND_REPLY_MESSAGE_V2: self.reply}

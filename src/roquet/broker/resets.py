@@ -14,15 +14,13 @@ from itertools import islice
 from roquet.broker.handler import LARGE_ROWS, Handler, Portions, elsewhere, portions
 from roquet.broker.members import ConsumerGroup, Member, Members
 from roquet.broker.offsets import Offsets
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.broker.saving import answer_when_saved
 from roquet.broker.topics import Topic, Topics
 from roquet.errors import Refused, RoquetError
 from roquet.message import MessageQueue
 from roquet.ports import Peer
-from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
-from roquet.store.store import Store
 from roquet.wire.calls.offsets import CLONE_GROUP_OFFSET, QUERY_CORRECTION_OFFSET, CorrectionOffsets
 from roquet.wire.calls.resets import (
     GET_CONSUMER_STATUS_FROM_CLIENT,
@@ -59,12 +57,11 @@ NO_CORRECTION = (1 << 63) - 1
 class Resets(Part):
     """Holds no state."""
 
-    def __init__(self, store: Store, topics: Topics, offsets: Offsets, members: Members, settings: BrokerSettings) -> None:
-        self.store = store
+    def __init__(self, shared: Shared, topics: Topics, offsets: Offsets, members: Members) -> None:
+        super().__init__(shared)
         self.topics = topics
         self.offsets = offsets
         self.members = members
-        self.settings = settings
 
     def handlers(self) -> dict[int, Handler]:
         return {

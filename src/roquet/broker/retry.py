@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING
 from roquet.broker.delay import HOSTS, Delays
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic, Topics
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused
 from roquet.ports import Peer
-from roquet.settings import BrokerSettings
-from roquet.store.store import Store
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendHeader
 from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
@@ -34,7 +32,7 @@ from roquet.wire.names import RETRY_PREFIX, check_topic, dead_letter_topic, retr
 from roquet.wire.record import BadRecord, Record
 
 if TYPE_CHECKING:
-    from random import Random
+    pass
 
 FIRST_LEVEL = 3
 """Delay level after the first failure; each further one is a level up."""
@@ -48,26 +46,15 @@ class Retries(Part):
     """No state of its own: everything is in the log."""
 
     def __init__(
-        self,
-        store: Store,
-        topics: Topics,
-        groups: Groups,
-        writer: Writer,
-        sender: Sender,
-        delays: Delays,
-        stats: Stats,
-        settings: BrokerSettings,
-        random: Random,
+        self, shared: Shared, topics: Topics, groups: Groups, writer: Writer, sender: Sender, delays: Delays, stats: Stats
     ) -> None:
-        self.store = store
+        super().__init__(shared)
         self.topics = topics
         self.groups = groups
         self.writer = writer
         self.sender = sender
         self.delays = delays
         self.stats = stats
-        self.settings = settings
-        self.random = random
         sender.on_retry_topic = self.on_send
 
     def handlers(self) -> dict[int, Handler]:
@@ -105,7 +92,7 @@ class Retries(Part):
             properties["DELAY"] = str(header.delay_level or FIRST_LEVEL + record.reconsume_times)
             # The group may have been given more queues than its retry topic has: nobody would read those.
             draft.topic = topic.name
-            draft.queue_id = self.random.randrange(max(1, min(group.retry_queue_nums, topic.read_queues)))
+            draft.queue_id = self.shared.random.randrange(max(1, min(group.retry_queue_nums, topic.read_queues)))
             # By hand and not through all diversions: what was a transaction or a timed message once is an ordinary one by now.
             self.delays.divert(draft)
         draft.reconsumed = min(record.reconsume_times + 1, 0x7FFFFFFF)
@@ -126,7 +113,7 @@ class Retries(Part):
 
     def _bury(self, draft: Draft, group: str) -> None:
         draft.topic = self._topic(dead_letter_topic(group), DEAD_LETTER_QUEUES).name
-        draft.queue_id = self.random.randrange(DEAD_LETTER_QUEUES)
+        draft.queue_id = self.shared.random.randrange(DEAD_LETTER_QUEUES)
 
     def _group(self, name: str) -> GroupConfig:
         found = self.groups.find(name)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from roquet.broker.notices import Notices
-from roquet.ports import Background, Clock, Peer
+from roquet.broker.part import Part, Shared
+from roquet.errors import Damaged
+from roquet.ports import Peer
 from roquet.store.documents import Document, Snapshot
-from roquet.store.store import Store
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 
@@ -23,6 +24,8 @@ SAVE_EVERY_MS = 1_000
 MEMBERS_A_MS = 200
 """Members of the table that may be written per millisecond, on the average: a large table that somebody keeps changing must not
 keep the disk busy. 10,000 topics are written every 50 ms at most, 100 whenever one changes."""
+
+T = TypeVar("T")
 
 Done = Callable[[Exception | None], None]
 
@@ -41,34 +44,31 @@ class SavedDocument:
 
     def __init__(
         self,
-        document: Document,
+        shared: Shared,
+        name: str,
         snapshot: Snapshot,
-        background: Background,
-        clock: Clock,
-        notices: Notices,
         *,
         pause: Callable[[bool], int],
         prepare: Callable[[], Iterator[None]] = nothing_to_prepare,
-        speaks_of: Store | None = None,
+        speaks_of_messages: bool = False,
         if_failed: bool = False,
         on_saved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`snapshot` is called when a save begins; what it returns makes the bytes, in another thread.
+        """`name`: of the file in config/. `snapshot` is called when a save begins; what it returns makes the bytes, in another thread.
 
         `pause`: ms from the beginning of one save to that of the next, given whether somebody waits for it.
         `prepare`: work before the snapshot; it yields after each portion, and the next follows with the next tick.
-        `speaks_of`: the table tells of messages of this store. They must be durable before it is: what they are told to be, they are
-        after a crash too. `if_failed`: it is written all the same once the store has failed, and nothing becomes durable any more.
+        `speaks_of_messages`: they must be durable before it is: what they are told to be, they are after a crash too.
+        `if_failed`: it is written all the same once the store has failed, and nothing becomes durable any more.
         `on_saved`: the last snapshot is on disk.
         """
-        self.document = document
+        self.shared = shared
+        self.document = Document(shared.disk, f"{shared.settings.store_path_root_dir}/config/{name}")
+        self.name = name
         self.snapshot = snapshot
-        self.background = background
-        self.clock = clock
-        self.notices = notices
         self.pause = pause
         self.prepare = prepare
-        self.store = speaks_of
+        self.store = shared.store if speaks_of_messages else None
         self.if_failed = if_failed
         self.on_saved = on_saved
         self.unsaved = False
@@ -77,6 +77,15 @@ class SavedDocument:
         self._ready: tuple[Callable[[], bytes], int] | None = None
         self._waiting: list[Done] = []  # for the next save
         self._told: list[Done] = []  # of the save under way
+
+    def load(self, parse: Callable[[bytes], T], *, needed: bool = True) -> T | None:
+        """Read the file; None when there is none. Raises Damaged when there is one that nobody can read, and it is needed."""
+        loaded = self.document.load(parse)
+        if self.document.warning:
+            if loaded is None and needed:
+                raise Damaged(self.document.warning)
+            self.shared.notices.warn(self.name, self.document.warning, self.shared.clock.now_ms())
+        return loaded
 
     @property
     def busy(self) -> bool:
@@ -114,7 +123,7 @@ class SavedDocument:
             self._write_when_durable(*self._ready)
 
     def _begin_when_due(self) -> None:
-        now_ms = self.clock.steady_ms()
+        now_ms = self.shared.clock.steady_ms()
         if self._began_ms is not None and now_ms < self._began_ms + self.pause(bool(self._waiting)):
             return
         if self.store is not None and self.store.failed and not self.if_failed:
@@ -134,7 +143,7 @@ class SavedDocument:
         if self.store is not None and self.store.log.durable < mark and not (self.if_failed and self.store.failed):
             return
         self._ready = None
-        self.document.save_later(lambda: encode, self.background, self._saved)
+        self.document.save_later(lambda: encode, self.shared.background, self._saved)
 
     def _saved(self, error: Exception | None) -> None:
         self._note(error)
@@ -144,13 +153,13 @@ class SavedDocument:
         self.look()
 
     def _note(self, error: Exception | None) -> None:
-        key = f"save {self.document.path}"
+        key, notices = f"save {self.document.path}", self.shared.notices
         if error is None:
-            self.notices.clear(key)
+            notices.clear(key)
             self.on_saved()
         else:
             self.unsaved = True
-            self.notices.warn(key, f"{self.document.path} could not be written: {error}. It is tried again.", self.clock.now_ms())
+            notices.warn(key, f"{self.document.path} could not be written: {error}. It is tried again.", self.shared.clock.now_ms())
 
     def try_now(self) -> None:
         """At a start, when all that it speaks of is durable. Blocks; what goes wrong is said, and tried again."""
@@ -176,6 +185,26 @@ class SavedDocument:
         self.document.save(self.snapshot()())
         self.on_saved()
         self.unsaved, self._preparing, self._ready = False, None, None
+
+
+class SavedPart(Part):
+    """A part whose table is one document."""
+
+    saving: SavedDocument
+
+    @property
+    def document(self) -> Document:
+        return self.saving.document
+
+    def tick(self, now_ms: int) -> None:
+        self.saving.look()
+
+    @property
+    def busy(self) -> bool:
+        return self.saving.busy
+
+    def save_now(self) -> None:
+        self.saving.save_now()
 
 
 def answer_when_saved(peer: Peer, command: Command, reply: Command | None = None) -> Done:

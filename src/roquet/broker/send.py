@@ -16,17 +16,15 @@ import numpy as np
 
 from roquet.broker.flow import Flow
 from roquet.broker.handler import Handler
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.broker.topics import Topic, Topics
 from roquet.broker.writer import Diversion, Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.ports import Peer
-from roquet.settings import BrokerSettings
 from roquet.store.batch import Batch, Longs
 from roquet.store.fanout import KEYS_MAX, index_keys, property_of, tag_hash
 from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Message as BatchedMessage
-from roquet.store.store import Store
 from roquet.store.texts import Texts
 from roquet.wire.batch import InnerMessage, batch_columns, split_batch
 from roquet.wire.calls.sends import SEND_MESSAGE_V2, SendHeader, SendResponseHeader
@@ -37,7 +35,7 @@ from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
 
 if TYPE_CHECKING:
-    from random import Random
+    pass
 
 SPECIAL = frozenset(
     (
@@ -106,22 +104,20 @@ NOBODY = Answers(None)
 class Sender(Part):
     """State: `_answers` belong to the batch of frames under way."""
 
-    def __init__(self, store: Store, topics: Topics, writer: Writer, flow: Flow, settings: BrokerSettings, random: Random) -> None:
-        self.store = store
-        self.flow = flow
+    def __init__(self, shared: Shared, topics: Topics, writer: Writer, flow: Flow) -> None:
+        super().__init__(shared)
+        self.topics = topics
         self.writer = writer
+        self.flow = flow
         self.diversions: list[Diversion] = []
         """For what clients send, before the writer's own: a transactional message is one only while it is sent."""
         self.recall_handle: Callable[[Draft], str | None] = lambda draft: None
         """What a client may cancel this message with."""
         self.on_retry_topic: Callable[[Draft, SendHeader, int], None] = lambda draft, header, version: None
         """Looks at what is sent to a retry topic, with the version of the client."""
-        self.topics = topics
-        self.settings = settings
-        self.random = random
         self.failed = 0
         """Sends that were refused because they could not be stored."""
-        self.cluster_property = f"CLUSTER\x01{settings.broker_cluster_name}"
+        self.cluster_property = f"CLUSTER\x01{self.settings.broker_cluster_name}"
         self._usual_suffix = f"\x02WAIT\x01true\x02{self.cluster_property}"
         self._answers = NOBODY
         self._known: dict[str, int] = {}
@@ -382,7 +378,7 @@ class Sender(Part):
         queue_id = header.queue_id
         if queue_id >= max(topic.read_queues, topic.write_queues):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"request queueId[{queue_id}] is illegal, {topic} Producer: {peer.address}")
-        return queue_id if queue_id >= 0 else self.random.randrange(max(1, topic.write_queues))
+        return queue_id if queue_id >= 0 else self.shared.random.randrange(max(1, topic.write_queues))
 
     def _properties(self, text: str) -> dict[str, str]:
         """A message's properties as they are stored. Refuses those that ask for what this version does not do."""

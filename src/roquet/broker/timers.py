@@ -34,7 +34,7 @@ import base64
 import logging
 
 from roquet.broker.handler import Handler
-from roquet.broker.part import Part
+from roquet.broker.part import Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.timed.cancelling import Cancelling
 from roquet.broker.timed.file_work import FileWork
@@ -43,19 +43,17 @@ from roquet.broker.timed.following import FOLLOW_MAX, Following
 from roquet.broker.timed.moving import Moving
 from roquet.broker.timed.near import Near
 from roquet.broker.timed.properties import ASKING, CANCEL, DUE, MARKS_MAX, MOVES, REAL_QUEUE, REAL_TOPIC, due_of, read_handle
-from roquet.broker.timed.reading import Fetch, TimerReader
+from roquet.broker.timed.reading import TimerReader
 from roquet.broker.timed.saving import TimerSaving
 from roquet.broker.timed.taken_back import TakenBack
 from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused, Unstorable
-from roquet.ports import Background, Peer
-from roquet.settings import BrokerSettings
-from roquet.store.disk import Cold, Disk, blocking
+from roquet.ports import Peer
+from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK
 from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
-from roquet.store.store import Store
 from roquet.store.timers import GONE, Checkpoint, Deliveries, Fired, TimerFiles, rows_of
 from roquet.wire.calls.sends import RECALL_MESSAGE
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -74,34 +72,21 @@ class Timers(Part):
 
     master_only = True
 
-    def __init__(
-        self,
-        store: Store,
-        topics: Topics,
-        writer: Writer,
-        settings: BrokerSettings,
-        disk: Disk,
-        background: Background,
-        fetch: Fetch,
-        sender: Sender,
-    ) -> None:
-        self.store = store
+    def __init__(self, shared: Shared, topics: Topics, writer: Writer, sender: Sender) -> None:
+        super().__init__(shared)
         self.topics = topics
-        self.settings = settings
         self.answer_when_stored = sender.answer_when_stored
         sender.recall_handle = self.recall_handle
         writer.diversions.append(self.divert)
-        self.files = files = TimerFiles(disk, f"{settings.store_path_root_dir}/timers")
-        work = FileWork(files, background)
-        taken_back = TakenBack(store.log)
-        self.reader = reader = TimerReader(store.log, fetch)
-        self.near = near = Near(store, files, work, reader, taken_back)
-        self.firing = Firing(store, topics, near, reader, taken_back)
-        self.cancelling = Cancelling(store, writer, near, taken_back, settings)
-        self.moving = Moving(store, files, work, reader, writer, near, taken_back)
-        self.following = Following(store, reader, near, taken_back, self.moving)
-        self.saving = TimerSaving(store, files, work, near, self.following, settings)
-        self._moved_out = MovedOut(store.log)
+        self.files = TimerFiles(shared.disk, f"{self.settings.store_path_root_dir}/timers")
+        self.reader = TimerReader(self.store.log, shared.fetch)
+        self.near = near = Near(self.store, self.files, FileWork(shared.background, self.files), self.reader, TakenBack(self.store.log))
+        self.firing = Firing(near, topics)
+        self.cancelling = Cancelling(near, writer, self.settings)
+        self.moving = Moving(near, writer)
+        self.following = Following(near, self.moving)
+        self.saving = TimerSaving(near, self.following, self.settings)
+        self._moved_out = MovedOut(self.store.log)
 
     # Life
 
@@ -236,8 +221,7 @@ class Timers(Part):
         try:
             end = self.following.log_end()
         except Cold as cold:
-            if not self.reader.busy:
-                self.reader.fetch(cold)
+            self.reader.start(cold)
             return False
         self.saving.finish_hours()
         self.firing.put_back(wall_ms, end)

@@ -13,15 +13,10 @@ from dataclasses import dataclass, replace
 
 from roquet.broker.fragments import Fragments
 from roquet.broker.handler import Handler
-from roquet.broker.newcomers import Newcomers
-from roquet.broker.notices import Notices
-from roquet.broker.part import Part
-from roquet.broker.saving import Done, SavedDocument, answer_when_saved, by_size
-from roquet.errors import Damaged, Refused
-from roquet.ports import Background, Clock, Peer
-from roquet.settings import BrokerSettings
-from roquet.store.disk import Disk
-from roquet.store.documents import Document
+from roquet.broker.part import Shared
+from roquet.broker.saving import Done, SavedDocument, SavedPart, answer_when_saved, by_size
+from roquet.errors import Refused
+from roquet.ports import Peer
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import fastjson
@@ -95,44 +90,27 @@ class Topic:
         )
 
 
-class Topics(Part):
+class Topics(SavedPart):
     """State: `_table` is the truth, `doors` and `texts` are derived from it, the document follows in the background."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: BrokerSettings,
-        clock: Clock,
-        disk: Disk,
-        background: Background,
-        notices: Notices,
-        newcomers: Newcomers | None = None,
-    ) -> None:
-        self.store = store
-        self.settings = settings
-        self.clock = clock
-        self.notices = notices
-        self.newcomers = newcomers or Newcomers(settings, clock)
-        self.document = Document(disk, f"{settings.store_path_root_dir}/config/topics.json")
-        self.data_version = DataVersion(clock.now_ms(), 0)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self.newcomers = shared.newcomers
+        self.data_version = DataVersion(self.clock.now_ms(), 0)
         self.doors: dict[str, dict[str, ConsumeQueue]] = {}
         self.changed: Changed = lambda names, done: done()
         """Set by the core to the registration's `tell`."""
         self.on_delete: Callable[[str], None] = lambda topic: None
         self.texts = Fragments(lambda name: self._table[name].config().encode())
-        self.saving = SavedDocument(self.document, self._snapshot, background, clock, notices, pause=by_size(lambda: len(self._table)))
+        self.saving = SavedDocument(shared, "topics.json", self._snapshot, pause=by_size(lambda: len(self._table)))
         self._table: dict[str, Topic] = {}
+        settings = self.settings
         own = (settings.broker_cluster_name, settings.broker_name, settings.broker_cluster_name + REPLY_SUFFIX)
         self._system = SYSTEM_TOPICS | frozenset(own)
         self._lost: set[str] = set()  # topics that were found again from their messages
 
     def load(self) -> None:
-        """Read the file. Raises Damaged when there is one that nobody can read."""
-        table = self.document.load(TopicTable.decode)
-        if self.document.warning:
-            if table is None:
-                raise Damaged(self.document.warning)
-            self.notices.warn("topics.json", self.document.warning, self.clock.now_ms())
+        table = self.saving.load(TopicTable.decode)
         if table is not None:
             self.data_version = table.data_version
             for config in table.topic_config_table.values():
@@ -311,17 +289,6 @@ class Topics(Part):
         """A new version of the same table, for a name server that holds this version and not all of its topics."""
         self.data_version = self.data_version.next(self.clock.now_ms())
         self.saving.changed()
-
-    def tick(self, now_ms: int) -> None:
-        self.saving.look()
-
-    @property
-    def busy(self) -> bool:
-        return self.document.busy
-
-    def save_now(self) -> None:
-        """May block: for a clean stop."""
-        self.saving.save_now()
 
     def settings_changed(self, names: AbstractSet[str]) -> None:
         if "broker_permission" in names:

@@ -37,27 +37,23 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from roquet.broker.handler import Handler
 from roquet.broker.members import Members
-from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
-from roquet.broker.part import Part
+from roquet.broker.part import ColdReads, Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, Place, Writer
 from roquet.errors import Refused
 from roquet.message import Property
-from roquet.ports import Clock, Peer
-from roquet.settings import BrokerSettings
+from roquet.ports import Peer
 from roquet.store.disk import Cold, blocking
 from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
 from roquet.store.scan import records_between
-from roquet.store.store import Store
 from roquet.wire.calls.transactions import (
     CHECK_TRANSACTION_STATE,
     END_TRANSACTION,
@@ -93,8 +89,6 @@ DELAYS = (Property.DELAY, Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_SEC, P
 A = TypeVar("A")
 T = TypeVar("T")
 
-Fetch = Callable[[Cold, Callable[[], None]], None]
-
 
 @dataclass(slots=True)
 class Ending:
@@ -124,29 +118,13 @@ class Transactions(Part):
 
     master_only = True
 
-    def __init__(
-        self,
-        store: Store,
-        topics: Topics,
-        writer: Writer,
-        sender: Sender,
-        members: Members,
-        offsets: Offsets,
-        settings: BrokerSettings,
-        clock: Clock,
-        notices: Notices,
-        fetch: Fetch,
-    ) -> None:
-        self.store = store
+    def __init__(self, shared: Shared, topics: Topics, writer: Writer, sender: Sender, members: Members, offsets: Offsets) -> None:
+        super().__init__(shared)
         self.topics = topics
         self.writer = writer
         self.sender = sender
         self.members = members
         self.offsets = offsets
-        self.settings = settings
-        self.clock = clock
-        self.notices = notices
-        self.fetch = fetch
         self.given_up = 0
         self._base = self._op_base = 0
         self._done = bytearray()
@@ -156,10 +134,10 @@ class Transactions(Part):
         self._written: dict[int, Ending] = {}
         self._ending: dict[int, int] = {}
         self._round: Round | None = None
-        self._rested_ms = clock.steady_ms()
+        self._rested_ms = self.clock.steady_ms()
         self._turn = 0
-        self._fetching = False
-        self._moved = MovedOut(store.log)
+        self._reads = ColdReads(shared.fetch)
+        self._moved = MovedOut(self.store.log)
         sender.diversions.append(self.divert)
 
     # Opening
@@ -261,7 +239,7 @@ class Transactions(Part):
         try:
             entry = halves.entry(at) if at < halves.visible else None
         except Cold as cold:
-            self._wait_for(cold)
+            self._reads.start(cold)
             return False
         if entry is not None and entry[0] < end:
             return False
@@ -388,30 +366,20 @@ class Transactions(Part):
         self._advance(halves)
         if self._round is None and now_ms - self._rested_ms >= self.settings.transaction_check_interval:
             self._round = Round(halves.visible, self._base)
-        if self._round is not None and not self._fetching:
+        if self._round is not None and not self._reads.busy():
             finished = False
             try:
                 finished = self._look(halves, self._round)
             except Cold as cold:
-                self._wait_for(cold)
+                self._reads.start(cold)
             except Refused as refused:
                 log.warning("prepared messages could not be looked through: %s", refused.remark)
                 finished = True
             else:
                 finished = finished or bool(self.store.refuse_own())
-            if not self._fetching and finished:
+            if not self._reads.busy() and finished:
                 self._round = None
                 self._rested_ms = now_ms
-
-    def _wait_for(self, cold: Cold) -> None:
-        def then() -> None:
-            self._fetching = False
-
-        self._fetching = True
-        try:
-            self.fetch(cold, then)
-        except Refused:  # the disk is busy: the next tick tries again
-            self._fetching = False
 
     def _settle(self, ops: ConsumeQueue) -> None:
         """Take in the op records that became safe; what follows from ours happens now."""
@@ -426,8 +394,7 @@ class Transactions(Part):
                 try:
                     named = self._named(self._read(ops, at))
                 except Cold as cold:
-                    if not self._fetching:
-                        self._wait_for(cold)
+                    self._reads.start(cold)
                     break
                 self._take(named)
                 continue

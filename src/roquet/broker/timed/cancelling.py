@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from roquet.broker.timed.near import Near
 from roquet.broker.timed.properties import CANCEL, DUE, REAL_QUEUE, REAL_TOPIC
-from roquet.broker.timed.taken_back import TakenBack
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused
 from roquet.settings import BrokerSettings
-from roquet.store.store import Store
 from roquet.store.timers import NOTHING
 from roquet.wire.codes import ResponseCode
 from roquet.wire.ids import parse_offset_message_id
@@ -25,11 +23,9 @@ Found = tuple[int, int, Record]
 class Cancelling:
     """State: `cancelled` counts."""
 
-    def __init__(self, store: Store, writer: Writer, near: Near, taken_back: TakenBack, settings: BrokerSettings) -> None:
-        self._store = store
-        self._writer = writer
+    def __init__(self, near: Near, writer: Writer, settings: BrokerSettings) -> None:
         self._near = near
-        self._taken_back = taken_back
+        self._writer = writer
         self._settings = settings
         self.cancelled = 0
 
@@ -52,7 +48,7 @@ class Cancelling:
 
     def _pending(self, key: str, topic: str) -> list[Found]:
         """The pending timers with this id. Raises Refused when there is none, Cold while it must be looked up on disk."""
-        records, _, _ = self._store.query(TIMER_TOPIC, key, SAME_KEY_MAX, 0, NOTHING)
+        records, _, _ = self._near.store.query(TIMER_TOPIC, key, SAME_KEY_MAX, 0, NOTHING)
         decoded = [(record, decode_properties(record.properties)) for record in map(Record.decode, records)]
         decoded = [(record, names) for record, names in decoded if names.get("UNIQ_KEY") == key]  # the index knows hashes only
         if not decoded:
@@ -69,9 +65,9 @@ class Cancelling:
             offset, due = record.physical_offset, int(names.get(DUE, "0"))
             if CANCEL in names or (topic and names.get(REAL_TOPIC) != topic):
                 continue
-            if gone.get(offset) or self._taken_back.is_asked(offset):
+            if gone.get(offset) or self._near.taken_back.is_asked(offset):
                 state = "cancelled already"
-            elif due <= self._store.now_ms or self._near.done.has(due, offset):
+            elif due <= self._near.store.now_ms or self._near.done.has(due, offset):
                 # The first, too: the mark may be behind, after a crash it does not know all that was delivered.
                 state = "delivered already"
             elif offset not in gone:
@@ -88,14 +84,14 @@ class Cancelling:
         """The timer that stands where an offset id of this broker says."""
         try:
             host, offset = parse_offset_message_id(text)
-            record = Record.decode(self._store.record_at(offset), check_crc=False) if host == self._store.store_host else None
+            record = Record.decode(self._near.store.record_at(offset), check_crc=False) if host == self._near.store.store_host else None
         except (Refused, LookupError):
             return None
         return record if record is not None and record.topic == TIMER_TOPIC else None
 
     def _cancel(self, found: list[Found], key: str) -> None:
         """Put a cancellation for each. They count from now on, if they are stored."""
-        asked, moving = self._taken_back.asked, self._taken_back.moving
+        asked, moving = self._near.taken_back.asked, self._near.taken_back.moving
         for one in found:
             asked[one[1]] = self._writer.put_as_is(self._cancellation(one, key)).log_offset
             self.cancelled += 1
@@ -108,4 +104,4 @@ class Cancelling:
         names = decode_properties(record.properties)
         properties = {name: names[name] for name in ("UNIQ_KEY", REAL_TOPIC, REAL_QUEUE) if name in names}
         properties |= {CANCEL: names.get("UNIQ_KEY", key), DUE: str(due)}
-        return Draft(TIMER_TOPIC, 0, b"", properties, born_ms=self._store.now_ms, born_host=record.born_host, prepared=~offset)
+        return Draft(TIMER_TOPIC, 0, b"", properties, born_ms=self._near.store.now_ms, born_host=record.born_host, prepared=~offset)

@@ -6,12 +6,9 @@ import logging
 
 from roquet.broker.timed.near import Near
 from roquet.broker.timed.properties import unwrap
-from roquet.broker.timed.reading import TimerReader
-from roquet.broker.timed.taken_back import TakenBack
 from roquet.broker.topics import Topics
 from roquet.errors import Refused, StoreUnavailable
 from roquet.store.disk import Cold
-from roquet.store.store import Store
 from roquet.store.timers import NO_ROWS, WINDOW_ROWS
 from roquet.wire.record import Record
 
@@ -25,18 +22,15 @@ FIRE_AT_ONCE = 250
 class Firing:
     """State: `_batch` was taken from the window and is being fired; `fired` counts."""
 
-    def __init__(self, store: Store, topics: Topics, near: Near, reader: TimerReader, taken_back: TakenBack) -> None:
-        self._store = store
-        self._topics = topics
+    def __init__(self, near: Near, topics: Topics) -> None:
         self._near = near
-        self._reader = reader
-        self._taken_back = taken_back
+        self._topics = topics
         self._batch = NO_ROWS
         self.fired = 0
 
     def fire(self, now_ms: int) -> None:
         near = self._near
-        if self._reader.busy or self._store.steady_ms < near.retry_ms or self._store.refuse_own():
+        if self._near.reader.busy() or self._near.store.steady_ms < near.retry_ms or self._near.store.refuse_own():
             return
         fired = 0
         while fired < FIRE_MAX:
@@ -47,16 +41,16 @@ class Firing:
                     near.done = near.done.risen(max(near.mark, (limit, -1)))
                     return
             batch = self._batch
-            due = [not self._taken_back.has(offset) for offset in batch[:, 1].tolist()]
+            due = [not self._near.taken_back.has(offset) for offset in batch[:, 1].tolist()]
             try:
-                found = self._reader.read(batch[due])
+                found = self._near.reader.read(batch[due])
             except Cold as cold:
-                self._reader.fetch(cold)
+                self._near.reader.start(cold)
                 return
             for (_, offset, _), record in found:
                 self._deliver(offset, record)
             try:
-                self._store.commit()
+                self._near.store.commit()
             except StoreUnavailable as error:
                 near.pause()
                 log.warning("%d timed messages are due and could not be delivered: %s; trying again", len(batch), error)
@@ -80,8 +74,8 @@ class Firing:
             # Deleted meanwhile, or made by the very send and lost with a crash: who promised delivery cannot tell, and keeps it.
             log.warning("topic %s does not exist, but a timed message for it is due: it is made again", real)
             self._topics.ensure(real, read_queues=queue_id + 1, write_queues=queue_id + 1)
-        self._store.put(
-            self._store.queue(real, queue_id),
+        self._near.store.put(
+            self._near.store.queue(real, queue_id),
             record.body,
             kept,
             sys_flag=record.sys_flag & ~0x30,

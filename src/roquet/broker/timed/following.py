@@ -10,11 +10,8 @@ import numpy as np
 from roquet.broker.timed.moving import Moving
 from roquet.broker.timed.near import Near
 from roquet.broker.timed.properties import CANCEL, DUE
-from roquet.broker.timed.reading import TimerReader
-from roquet.broker.timed.taken_back import TakenBack
 from roquet.store.disk import Cold
 from roquet.store.queue import ConsumeQueue
-from roquet.store.store import Store
 from roquet.store.timers import GONE, Rows, rows_of
 from roquet.wire.layout import ENTRIES, RECORD_MIN
 from roquet.wire.names import TIMER_TOPIC
@@ -32,20 +29,17 @@ moved timers are negative, and Apache RocketMQ 4.9, deriving the queue anew, wou
 class Following:
     """State: `followed` entries of the queue are in the files; `behind` were there at the start."""
 
-    def __init__(self, store: Store, reader: TimerReader, near: Near, taken_back: TakenBack, moving: Moving) -> None:
-        self._store = store
-        self._reader = reader
+    def __init__(self, near: Near, moving: Moving) -> None:
         self._near = near
-        self._taken_back = taken_back
         self._moving = moving
         self.followed = 0
         self.behind = 0
 
     def follow(self) -> None:
         """Take what is new in the timer topic's queue."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        queue = self._near.store.find_queue(TIMER_TOPIC, 0)
         stop = 0 if queue is None else min(queue.visible, self.followed + FOLLOW_MAX)
-        while queue is not None and self.followed < stop and not self._reader.busy:
+        while queue is not None and self.followed < stop and not self._near.reader.busy():
             if self.followed < queue.first:
                 self.followed = queue.first
                 continue
@@ -53,7 +47,7 @@ class Following:
                 entries = self._mended(queue, np.frombuffer(queue.read(self.followed, stop - self.followed), ENTRIES))
                 rows, cleared = self._rows(entries)
             except Cold as cold:
-                self._reader.fetch(cold)
+                self._near.reader.start(cold)
                 return
             if not len(entries):
                 return
@@ -61,7 +55,7 @@ class Following:
             np.maximum(rows[:, 0], self._near.mark[0], out=rows[:, 0])
             self._near.add(rows)
             for offset in cleared:
-                self._taken_back.followed(offset)
+                self._near.taken_back.followed(offset)
             self._moving.followed(cleared)
 
     def _mended(self, queue: ConsumeQueue, entries: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -70,7 +64,7 @@ class Following:
         if damaged:
             entries = entries.copy()
             for number in damaged:
-                found = self._store.mender.entry(queue, self.followed + number)
+                found = self._near.store.mender.entry(queue, self.followed + number)
                 entries[number] = (0, 0x7FFFFFFF, 0) if found is None else found
         return entries
 
@@ -82,7 +76,7 @@ class Following:
             return rows, []
         more: list[tuple[int, int, int]] = []
         cleared: list[int] = []
-        for (_, offset, size), record in self._reader.read(rows[unsure & (rows[:, 2] != 0x7FFFFFFF)]):
+        for (_, offset, size), record in self._near.reader.read(rows[unsure & (rows[:, 2] != 0x7FFFFFFF)]):
             names = decode_properties(record.properties) if record is not None else {}
             text = names.get(DUE, "")
             if record is None or not text.isdigit() or len(text) > 15:
@@ -97,7 +91,7 @@ class Following:
 
     def needs(self, end: int) -> bool:
         """May an entry that was not followed yet stand for a record below this log offset?"""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        queue = self._near.store.find_queue(TIMER_TOPIC, 0)
         if queue is None or self.followed >= queue.next:
             return False
         try:
@@ -108,7 +102,7 @@ class Following:
 
     def log_end(self) -> int:
         """The records of all timers that were followed stand below this log offset. Raises Cold."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        queue = self._near.store.find_queue(TIMER_TOPIC, 0)
         if queue is None or self.followed <= queue.first:
             return 0
         entry = queue.entry(self.followed - 1)

@@ -7,16 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from roquet.broker.timed.file_work import FileWork
 from roquet.broker.timed.near import Near
 from roquet.broker.timed.properties import MOVES
-from roquet.broker.timed.reading import TimerReader
-from roquet.broker.timed.taken_back import TakenBack
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import StoreUnavailable
 from roquet.store.disk import Cold
-from roquet.store.store import Store
-from roquet.store.timers import NO_ROWS, Rows, TimerFiles
+from roquet.store.timers import NO_ROWS, Rows
 
 log = logging.getLogger("roquet.broker")
 
@@ -33,16 +29,9 @@ class Moving:
     """State: `below` is the log offset below which no timer shall stay, 0 when all may. `_movable` are some that must move, found in
     the files; `_gone_since` were taken back since that search began. `moved` counts."""
 
-    def __init__(
-        self, store: Store, files: TimerFiles, work: FileWork, reader: TimerReader, writer: Writer, near: Near, taken_back: TakenBack
-    ) -> None:
-        self._store = store
-        self._files = files
-        self._work = work
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, near: Near, writer: Writer) -> None:
         self._near = near
-        self._taken_back = taken_back
+        self._writer = writer
         self.below = 0
         self.moved = 0
         self._finding = False
@@ -57,23 +46,23 @@ class Moving:
             self._gone_since.update(offsets)
 
     def move(self, now_ms: int) -> None:
-        if not self.below or self._reader.busy or self._store.steady_ms < self._retry_ms or self._store.refuse_own():
+        if not self.below or self._near.reader.busy() or self._near.store.steady_ms < self._retry_ms or self._near.store.refuse_own():
             return
         if len(self._movable):
             self._move_some(now_ms)
-        elif not self._taken_back.moving and not self._finding:
+        elif not self._near.taken_back.moving and not self._finding:
             self._find()
 
     def _pause(self) -> None:
-        self._retry_ms = self._store.steady_ms + RETRY_MS
+        self._retry_ms = self._near.store.steady_ms + RETRY_MS
 
     def _find(self) -> None:
-        files, below = self._files, self.below
+        files, below = self._near.files, self.below
         hour = next((number for number, hour in files.hours.items() if hour.first < below), None)
         if hour is None:
             self.below = 0
             return
-        end = self._store.log.written
+        end = self._near.store.log.written
         self._finding = True
         self._gone_since.clear()
 
@@ -94,7 +83,7 @@ class Moving:
             if not len(self._movable):
                 finish()
 
-        self._work.after_write(files.mover(hour, below, self._near.done, MOVE_ROWS), done)
+        self._near.work.after_write(files.mover(hour, below, self._near.done, MOVE_ROWS), done)
 
     def _move_some(self, now_ms: int) -> None:
         rows = self._movable[:MOVE_MAX]
@@ -105,9 +94,9 @@ class Moving:
             self._movable = NO_ROWS
             return
         try:
-            found = self._reader.read(rows[pending])
+            found = self._near.reader.read(rows[pending])
         except Cold as cold:
-            self._reader.fetch(cold)
+            self._near.reader.start(cold)
             return
         moved: dict[int, tuple[int, int]] = {}
         for (due, offset, _), record in found:
@@ -120,16 +109,16 @@ class Moving:
             draft.prepared = ~offset
             moved[offset] = (due, self._writer.put_as_is(draft).log_offset)
         try:
-            self._store.commit()
+            self._near.store.commit()
         except StoreUnavailable as error:
             self._pause()
             log.warning("timers could not be moved out of an old log file: %s; trying again", error)
             return
-        self._taken_back.moving |= moved
+        self._near.taken_back.moving |= moved
         self.moved += len(moved)
         self._movable = self._movable[MOVE_MAX:]
         if not len(self._movable):
             self._finish()
 
     def _is_pending(self, due: int, offset: int) -> bool:
-        return not self._near.done.has(due, offset) and offset not in self._gone_since and not self._taken_back.has(offset)
+        return not self._near.done.has(due, offset) and offset not in self._gone_since and not self._near.taken_back.has(offset)

@@ -26,11 +26,12 @@ class Near:
     """State: `window` has the timers due before `horizon`, less those taken back; `done` says which are fired."""
 
     def __init__(self, store: Store, files: TimerFiles, work: FileWork, reader: TimerReader, taken_back: TakenBack) -> None:
-        self._store = store
-        self._files = files
-        self._work = work
-        self._reader = reader
-        self._taken_back = taken_back
+        """All of these serve those too that are given the window: firing, following, cancelling, moving, saving."""
+        self.store = store
+        self.files = files
+        self.work = work
+        self.reader = reader
+        self.taken_back = taken_back
         self.window = Window()
         self.horizon = 0
         self.done = Fired((0, -1))
@@ -45,11 +46,11 @@ class Near:
         return self.done.mark
 
     def pause(self) -> None:
-        self.retry_ms = self._store.steady_ms + RETRY_MS
+        self.retry_ms = self.store.steady_ms + RETRY_MS
 
     def add(self, rows: Rows) -> None:
         """These became known. The files get all of them."""
-        self._files.add(rows)
+        self.files.add(rows)
         near = rows[:, 0] < self.horizon
         self._hold(rows[near])
         if self._loading is not None and not near.all():
@@ -59,7 +60,7 @@ class Near:
         """These are due before the horizon: keep them in memory."""
         gone = rows[:, 2] == GONE
         for due, offset, _ in rows[gone].tolist():
-            self._taken_back.dead[offset] = due
+            self.taken_back.dead[offset] = due
         self.window.add(rows[~gone])
 
     def load(self, now_ms: int) -> None:
@@ -67,9 +68,9 @@ class Near:
         if self._loading is not None:
             return
         soon = now_ms + AHEAD_MS
-        if self.horizon >= soon or self._store.steady_ms < self.retry_ms:
+        if self.horizon >= soon or self.store.steady_ms < self.retry_ms:
             return
-        hour = self._files.next_hour(self.horizon)
+        hour = self.files.next_hour(self.horizon)
         if hour is None or hour * HOUR_MS > soon:
             self.horizon = soon
             return
@@ -86,27 +87,27 @@ class Near:
             for more in came:
                 self._hold(more[more[:, 0] < self.horizon])
 
-        self._work.after_write(self._files.loader(hour, self.horizon, self.done), done)
+        self.work.after_write(self.files.loader(hour, self.horizon, self.done), done)
 
     def warm(self, now_ms: int) -> None:
         """Ask the disk for records before their time, so that firing finds them in memory."""
         start, stop = max(self.warmed, now_ms), min(now_ms + WARM_MS, self.horizon)
-        if self._reader.busy or stop - start < WARM_MS // 4:
+        if self.reader.busy() or stop - start < WARM_MS // 4:
             return
         self.warmed = stop
         rows = self.window.look(start, stop)[:WARM_ROWS]
         try:
-            self._reader.read(rows, decode=False)
+            self.reader.read(rows, decode=False)
         except Cold as cold:
-            self._reader.fetch(cold)
+            self.reader.start(cold)
 
     def tidy(self, now_ms: int) -> None:
-        steady_ms = self._store.steady_ms
+        steady_ms = self.store.steady_ms
         if steady_ms < self._purge_ms:
             return
         self._purge_ms = steady_ms + PURGE_MS
-        if self._taken_back.dead:
-            self._taken_back.keep_dead(self.mark[0], NOTHING)
+        if self.taken_back.dead:
+            self.taken_back.keep_dead(self.mark[0], NOTHING)
         if len(self.window) > 2 * WINDOW_ROWS and self._loading is None:
             self._shorten(now_ms)
 
@@ -116,4 +117,4 @@ class Near:
         if stop > now_ms + 2 * AHEAD_MS:
             self.window.drop_from(stop)
             self.horizon = stop
-            self._taken_back.keep_dead(0, stop)
+            self.taken_back.keep_dead(0, stop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from roquet.errors import Refused
+from roquet.broker.part import ColdReads, Fetch
 from roquet.store.disk import Cold
 from roquet.store.log import Log
 from roquet.store.timers import Rows
@@ -14,16 +14,13 @@ from roquet.wire.record import BadRecord, Record
 READ_GAP = 4_096
 READ_MAX = 1 << 19
 
-Fetch = Callable[[Cold, Callable[[], None]], None]
 
-
-class TimerReader:
-    """State: `busy`, while the disk is asked for what was not in memory. The timers stand still then."""
+class TimerReader(ColdReads):
+    """While the disk is asked for what was not in memory the timers stand still."""
 
     def __init__(self, log: Log, fetch: Fetch) -> None:
+        super().__init__(fetch)
         self._log = log
-        self._fetch = fetch
-        self.busy = False
 
     def read(self, rows: Rows, *, decode: bool = True) -> list[tuple[tuple[int, int, int], Record | None]]:
         """The timers' records in the order of the rows, None where there is none. Neighbours in the log are read together.
@@ -62,14 +59,3 @@ class TimerReader:
         if fetches:
             raise Cold(lambda: [fetch() for fetch in fetches])
         return [((due, offset, size), record) for (due, offset, size), record in zip(rows.tolist(), found, strict=True)]
-
-    def fetch(self, cold: Cold) -> None:
-        self.busy = True
-
-        def done() -> None:
-            self.busy = False
-
-        try:
-            self._fetch(cold, done)
-        except Refused:  # too many reads are under way: the next tick tries again
-            self.busy = False

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from roquet.broker.timed.file_work import FileWork
 from roquet.broker.timed.following import Following
 from roquet.broker.timed.near import Near
 from roquet.errors import StoreUnavailable
 from roquet.settings import BrokerSettings
 from roquet.store.documents import Document
-from roquet.store.store import Store
-from roquet.store.timers import Checkpoint, TimerFiles
+from roquet.store.timers import Checkpoint
 
 log = logging.getLogger("roquet.broker")
 
@@ -25,14 +23,11 @@ class TimerSaving:
     """State: `saved` is the checkpoint that is on disk; `_finished` are hours that are done with and whose files are still there.
     After a failed sync it is `_broken`: there will be no newer checkpoint."""
 
-    def __init__(self, store: Store, files: TimerFiles, work: FileWork, near: Near, following: Following, settings: BrokerSettings) -> None:
-        self._store = store
-        self._files = files
-        self._work = work
+    def __init__(self, near: Near, following: Following, settings: BrokerSettings) -> None:
         self._near = near
         self._following = following
         self._settings = settings
-        self.document = Document(files.disk, f"{files.directory}/checkpoint.json")
+        self.document = Document(near.files.disk, f"{near.files.directory}/checkpoint.json")
         self.saved: Checkpoint | None = None
         self._finished: list[int] = []
         self._saving = self._broken = False
@@ -40,7 +35,7 @@ class TimerSaving:
 
     @property
     def busy(self) -> bool:
-        return self._work.busy or self._saving
+        return bool(self._near.work) or self._saving
 
     def load(self) -> Checkpoint | None:
         saved = self.document.load(Checkpoint.decode)
@@ -50,42 +45,42 @@ class TimerSaving:
 
     def finish_hours(self) -> None:
         """All timers of the hours before the mark are fired."""
-        self._finished = [*{*self._finished, *self._files.forget_before(self._near.mark[0])}]
+        self._finished = [*{*self._finished, *self._near.files.forget_before(self._near.mark[0])}]
 
     def save_soon(self) -> None:
         self._save_due_ms = 0
 
     def tick(self) -> None:
-        steady_ms = self._store.steady_ms
+        steady_ms = self._near.store.steady_ms
         if steady_ms >= self._save_due_ms and not self._saving:
             self._save_due_ms = steady_ms + SAVE_MS
             self._save(steady_ms)
-        if self._files.fresh_bytes and not self._work.busy and steady_ms >= self._write_due_ms:
+        if self._near.files.fresh_bytes and not self._near.work and steady_ms >= self._write_due_ms:
             self._write_due_ms = steady_ms + WRITE_MS
 
             def done(result: object) -> None:
                 if isinstance(result, Exception):
                     log.warning("timers could not be written to their files: %s; trying again", result)
 
-            self._work.after_write(lambda: None, done)
+            self._near.work.after_write(lambda: None, done)
 
     def save_now(self) -> None:
         """At a clean stop, so that the next start has nothing to derive. May block; raises OSError."""
-        if self.busy or self._broken or (self.saved is None and not self._files.hours and not self._following.followed):
+        if self.busy or self._broken or (self.saved is None and not self._near.files.hours and not self._following.followed):
             return
         try:
-            self._store.commit()
+            self._near.store.commit()
         except StoreUnavailable:
             return
-        self._store.flush_now()
+        self._near.store.flush_now()
         state = self._state()
-        self._files.writer()[0]()
-        self._files.syncer()()
+        self._near.files.writer()[0]()
+        self._near.files.syncer()()
         self.document.save(state.encode())
 
     def _state(self) -> Checkpoint:
         done = self._near.done
-        return Checkpoint(self._store.log.written, self._following.followed, done.mark, self._files.describe(), done.past)
+        return Checkpoint(self._near.store.log.written, self._following.followed, done.mark, self._near.files.describe(), done.past)
 
     def _is_due(self, state: Checkpoint) -> bool:
         saved = self.saved
@@ -98,7 +93,7 @@ class TimerSaving:
 
     def _save(self, now_ms: int) -> None:
         """Files on disk, then the checkpoint that says so. The log comes first: they must not outrun it."""
-        if self._broken or self._store.failed or (self.saved is None and not self._files.hours):
+        if self._broken or self._near.store.failed or (self.saved is None and not self._near.files.hours):
             return
         self.finish_hours()
         state = self._state()
@@ -111,9 +106,9 @@ class TimerSaving:
             if not flushed:
                 self._saving = False
                 return
-            write, failed = self._files.writer()
-            sync = self._files.syncer()
-            remove = self._files.remover(finished)
+            write, failed = self._near.files.writer()
+            sync = self._near.files.syncer()
+            remove = self._near.files.remover(finished)
             wrote = False
 
             def work() -> None:
@@ -137,6 +132,6 @@ class TimerSaving:
                     failed()
                     log.warning("timers could not be written to their files: %s; trying again", result)
 
-            self._work.do(work, done)
+            self._near.work.do(work, done)
 
-        self._store.log.when_durable(state.log_end, now_ms + self._settings.sync_flush_timeout, log_flushed)
+        self._near.store.log.when_durable(state.log_end, now_ms + self._settings.sync_flush_timeout, log_flushed)
