@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler, Portions, portions, reply_with
+from roquet.broker.handler import Portions, answers, portions, reply_with
 from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.one_by_one import OneByOne
@@ -28,7 +28,7 @@ from roquet.settings import BadSetting, Value, table
 from roquet.store.disk import Cold
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
-from roquet.wire.calls.brokers import GET_BROKER_RUNTIME_INFO
+from roquet.wire.calls.brokers import CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC, DELETE_EXPIRED_COMMITLOG, GET_BROKER_RUNTIME_INFO
 from roquet.wire.calls.groups import QUERY_TOPICS_BY_CONSUMER
 from roquet.wire.calls.kv import KvTable
 from roquet.wire.calls.members import QUERY_SUBSCRIPTION_BY_CONSUMER, SubscriptionOfGroup
@@ -182,30 +182,10 @@ class Admin(Part):
         self.parts = parts
         self.config_version = DataVersion(self.clock.now_ms(), 0)
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
-            RequestCode.GET_BROKER_CONFIG: self.get_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
-            RequestCode.GET_CONSUME_STATS: self.consume_stats,
-            RequestCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
-            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
-            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
-            RequestCode.QUERY_CONSUME_QUEUE: self.queue_entries,
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
-            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription_of_group,
-            RequestCode.GET_TOPIC_CONFIG: self.topic_config,
-        }
-
     # Configuration
 
+    @answers(GET_BROKER_CONFIG)
     def get_config(self, peer: Peer, command: Command) -> Command:
-        """26."""
         text = "".join(property_line(key, value) for key, value in self.settings.every_item().items())
         header = BrokerConfigResponseHeader(self.config_version.encode().decode())
         return GET_BROKER_CONFIG.reply(command, header, text.encode())
@@ -218,6 +198,7 @@ class Admin(Part):
         """A change of settings is on its way to its file."""
         return bool(self.keeping)
 
+    @answers(UPDATE_BROKER_CONFIG)
     def update_config(self, peer: Peer, command: Command) -> Command | None:
         """25: all or nothing, and only what the table allows. Answered when it is in the file, so that a restart finds it.
 
@@ -264,6 +245,7 @@ class Admin(Part):
 
     # Counters
 
+    @answers(GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, peer: Peer, command: Command) -> Command:
         """28. Upstream's keys; what has no counterpart here (thread pools, put times) stands at 0, since its tools parse it."""
         return GET_BROKER_RUNTIME_INFO.reply(command, body=KvTable(self.runtime_table()))
@@ -334,8 +316,8 @@ class Admin(Part):
 
     # Topics
 
+    @answers(GET_TOPIC_STATS_INFO)
     def topic_stats(self, peer: Peer, command: Command) -> Portions:
-        """202."""
         topic = self._topic(GET_TOPIC_STATS_INFO.read_header(command).topic)
         reads = Reads(self.store)
         ranges: dict[MessageQueue, QueueRange] = {}
@@ -348,24 +330,26 @@ class Admin(Part):
         yield from reads.look_at(range(max(topic.read_queues, topic.write_queues)), look)
         return (yield from reply_with(GET_TOPIC_STATS_INFO, command, TopicStats(ranges), len(ranges), ranges.clear))
 
+    @answers(GET_TOPIC_CONFIG)
     def topic_config(self, peer: Peer, command: Command) -> Command:
-        """351."""
         name = GET_TOPIC_CONFIG.read_header(command).topic
         topic = self.topics.get(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name[:255]}")
         return GET_TOPIC_CONFIG.reply(command, body=topic.config())
 
+    @answers(GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, peer: Peer, command: Command) -> Command:
-        """305."""
         return GET_SYSTEM_TOPIC_LIST_FROM_BROKER.reply(command, body=TopicList(self.topics.system_topics()))
 
+    @answers(QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, peer: Peer, command: Command) -> Command:
         """300: those that subscribe to it now, and those that have progress in it."""
         name = QUERY_TOPIC_CONSUME_BY_WHO.read_header(command).topic
         found = sorted({*self.members.groups_subscribing(name), *self.offsets.groups_of(name)})
         return QUERY_TOPIC_CONSUME_BY_WHO.reply(command, body=GroupList(found))
 
+    @answers(QUERY_CONSUME_QUEUE)
     def queue_entries(self, peer: Peer, command: Command) -> Command:
         """321: the raw entries of a queue, and whether a group's tags would take them."""
         header = QUERY_CONSUME_QUEUE.read_header(command)
@@ -392,10 +376,12 @@ class Admin(Part):
             at += len(raw) // ENTRY_SIZE
         return QUERY_CONSUME_QUEUE.reply(command, body=body)
 
+    @answers(CLEAN_EXPIRED_CONSUMEQUEUE)
     def clean_queues(self, peer: Peer, command: Command) -> Command:
         """306: retention removes entries together with their log files, so there is never anything left to clean."""
         return command.reply()
 
+    @answers(CLEAN_UNUSED_TOPIC)
     def clean_topics(self, peer: Peer, command: Command) -> Portions:
         """316: remove queues of topics that do not exist any more."""
 
@@ -407,13 +393,14 @@ class Admin(Part):
         yield from portions(self.store.topics(), look)
         return command.reply()
 
+    @answers(DELETE_EXPIRED_COMMITLOG)
     def delete_expired(self, peer: Peer, command: Command) -> Command:
-        """329."""
         self.store.delete_expired_now()
         return command.reply()
 
     # Groups
 
+    @answers(GET_CONSUME_STATS)
     def consume_stats(self, peer: Peer, command: Command) -> Portions:
         """208: of one topic, or of all in which the group has progress."""
         header = GET_CONSUME_STATS.read_header(command)
@@ -429,6 +416,7 @@ class Admin(Part):
         yield from reads.look_at(self._rows(group, names, lambda name: stats), look)
         return (yield from reply_with(GET_CONSUME_STATS, command, stats, len(stats.offset_table), stats.offset_table.clear))
 
+    @answers(GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, peer: Peer, command: Command) -> Portions:
         """317: every group, a topic at a time, and the backlog of all."""
         only_ordered = GET_BROKER_CONSUME_STATS.read_header(command).is_order
@@ -486,8 +474,8 @@ class Admin(Part):
         row.stats.offset_table[self._queue(row.topic, row.queue_id)] = found
         return found
 
+    @answers(QUERY_CONSUME_TIME_SPAN)
     def time_spans(self, peer: Peer, command: Command) -> Portions:
-        """303."""
         header = QUERY_CONSUME_TIME_SPAN.read_header(command)
         topic = self._topic(header.topic)
         reads = Reads(self.store)
@@ -510,13 +498,13 @@ class Admin(Part):
         spans.clear()
         return (yield from reply_with(QUERY_CONSUME_TIME_SPAN, command, body, topic.write_queues, body.consume_time_span_set.clear))
 
+    @answers(QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, peer: Peer, command: Command) -> Command:
-        """343."""
         group = QUERY_TOPICS_BY_CONSUMER.read_header(command).group
         return QUERY_TOPICS_BY_CONSUMER.reply(command, body=TopicList(sorted(self.offsets.topics_of(group)), self.address))
 
+    @answers(QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription_of_group(self, peer: Peer, command: Command) -> Command:
-        """345."""
         header = QUERY_SUBSCRIPTION_BY_CONSUMER.read_header(command)
         found = self.members.subscription(header.group, header.topic)
         return QUERY_SUBSCRIPTION_BY_CONSUMER.reply(command, body=SubscriptionOfGroup(header.group, header.topic, found))

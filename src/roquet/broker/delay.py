@@ -30,7 +30,7 @@ from itertools import islice
 from typing import TypeVar
 from zlib import crc32
 
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.part import ColdReads, Shared
 from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.broker.writer import Draft, Writer
@@ -43,7 +43,7 @@ from roquet.store.recovery import first_at_or_after
 from roquet.store.store import Store
 from roquet.wire import fastjson
 from roquet.wire.calls.offsets import GET_ALL_DELAY_OFFSET, DelayOffsetTable
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, HOST, QUEUE_ID_MAX, RECORD_MIN
 from roquet.wire.names import HALF_TOPIC, NOT_ALLOWED_SEND_TOPICS, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX, check_topic
@@ -367,11 +367,8 @@ class Delays(SavedPart):
 
     # Requests
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.GET_ALL_DELAY_OFFSET: self.get_all}
-
+    @answers(GET_ALL_DELAY_OFFSET)
     def get_all(self, peer: Peer, command: Command) -> Command:
-        """45."""
         return GET_ALL_DELAY_OFFSET.reply(command, body=DelayOffsetTable(self._begun()))
 
     def metrics(self) -> Mapping[str, object]:

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from roquet.broker.fragments import Fragments
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.offsets import Offsets
 from roquet.broker.part import Shared
 from roquet.broker.saving import Done, SavedDocument, SavedPart, answer_when_saved, by_size
@@ -21,9 +21,16 @@ from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.wire import fastjson
 from roquet.wire.bodies import columns
-from roquet.wire.calls.groups import DELETE_SUBSCRIPTIONGROUP, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GET_SUBSCRIPTIONGROUP_CONFIG, GroupConfig
+from roquet.wire.calls.groups import (
+    DELETE_SUBSCRIPTIONGROUP,
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    GET_SUBSCRIPTIONGROUP_CONFIG,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    GroupConfig,
+)
 from roquet.wire.calls.versions import DataVersion
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import TOOLS_GROUP, check_group, is_system_group
 
@@ -178,21 +185,13 @@ class Groups(SavedPart):
 
     # Requests
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.get_all,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.get_one,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_one,
-        }
-
+    @answers(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def update(self, peer: Peer, command: Command) -> None:
-        """200."""
         config, extras = read_group(fastjson.loads(command.body))
         self.put(config, extras, answer_when_saved(peer, command))
         log.info("group %s created or changed by %s", config.group_name, peer.address)
 
+    @answers(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def update_list(self, peer: Peer, command: Command) -> None:
         """225: all or none."""
         value = fastjson.loads(command.body)
@@ -218,10 +217,11 @@ class Groups(SavedPart):
         else:
             done(None)
 
+    @answers(GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def get_all(self, peer: Peer, command: Command) -> Command:
-        """201."""
         return GET_ALL_SUBSCRIPTIONGROUP_CONFIG.reply(command, body=self.encode())
 
+    @answers(GET_SUBSCRIPTIONGROUP_CONFIG)
     def get_one(self, peer: Peer, command: Command) -> Command:
         """352. Asking does not create."""
         name = GET_SUBSCRIPTIONGROUP_CONFIG.read_header(command).group
@@ -230,6 +230,7 @@ class Groups(SavedPart):
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:255]}")
         return GET_SUBSCRIPTIONGROUP_CONFIG.reply(command, body=fastjson.dumps(self.group_json(found)))
 
+    @answers(DELETE_SUBSCRIPTIONGROUP)
     def delete_one(self, peer: Peer, command: Command) -> None:
         """207. 4.9 calls it removeOffset, 5.x cleanOffset."""
         header = DELETE_SUBSCRIPTIONGROUP.read_header(command)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from roquet.ports import Peer
 from roquet.store.disk import Cold
-from roquet.wire.calls.call import Answered, Call
+from roquet.wire.calls.call import Answered, AnyCall, Call
 from roquet.wire.command import Command
 
 Portions = Generator[Cold | None, None, Command | None]
@@ -21,6 +21,19 @@ Handler = Callable[[Peer, Command], Command | Portions | None]
 Raises Refused for an error answer. Lets Cold through when a read is not in memory: the core fetches it in the background
 and calls the handler again, so a handler reads first and changes afterwards.
 """
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def answers(*calls: AnyCall) -> Callable[[Method], Method]:
+    """Marks the method of a part that is the handler of these calls."""
+
+    def mark(method: Method) -> Method:
+        method.answers = calls  # type: ignore[attr-defined]
+        return method
+
+    return mark
 
 
 class Ticking(Protocol):

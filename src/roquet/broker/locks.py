@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 
-from roquet.broker.handler import LARGE, Handler, Portions, elsewhere, portions, reply_with
+from roquet.broker.handler import LARGE, Portions, answers, elsewhere, portions, reply_with
 from roquet.broker.part import Part
 from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
-from roquet.wire.calls.locks import LOCK_BATCH_MQ, LockBody, LockResult
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.calls.locks import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody, LockResult
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import GROUP_LENGTH_MAX, check, check_group
 
@@ -113,9 +113,7 @@ class QueueLocks(Part):
 
     # Requests
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.LOCK_BATCH_MQ: self.lock_batch, RequestCode.UNLOCK_BATCH_MQ: self.unlock_batch}
-
+    @answers(LOCK_BATCH_MQ)
     def lock_batch(self, peer: Peer, command: Command) -> Portions:
         """41. `onlyThisBroker` of 5.x asks for what we always do."""
         body = yield from read_in_portions(command)
@@ -127,8 +125,8 @@ class QueueLocks(Part):
         yield from portions(pieces(body.mq_set), lock, 1)
         return (yield from reply_with(LOCK_BATCH_MQ, command, LockResult(held), len(held), held.clear))
 
+    @answers(UNLOCK_BATCH_MQ)
     def unlock_batch(self, peer: Peer, command: Command) -> Portions:
-        """42."""
         body = yield from read_in_portions(command)
         yield from portions(pieces(body.mq_set), lambda queues: self.unlock(body.consumer_group, body.client_id, queues), 1)
         return command.reply()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from roquet.broker.filters import check_filter
 from roquet.broker.groups import Groups
-from roquet.broker.handler import LARGE, Handler, Portions, elsewhere
+from roquet.broker.handler import LARGE, Portions, answers, elsewhere
 from roquet.broker.newcomers import host_of
 from roquet.broker.part import Part, Shared
 from roquet.broker.topics import Topics
@@ -30,6 +30,7 @@ from roquet.wire.calls.members import (
     GET_CONSUMER_CONNECTION_LIST,
     GET_CONSUMER_LIST_BY_GROUP,
     GET_PRODUCER_CONNECTION_LIST,
+    HEART_BEAT,
     NOTIFY_CONSUMER_IDS_CHANGED,
     UNREGISTER_CLIENT,
     Connection,
@@ -46,7 +47,7 @@ from roquet.wire.calls.members import (
     ProducerTable,
     SubscriptionData,
 )
-from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
+from roquet.wire.codes import Perm, ResponseCode, TopicFlag
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, check, check_group, retry_topic
@@ -172,19 +173,7 @@ class Members(Part):
 
     # Heartbeats
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.HEART_BEAT: self.heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self.unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
-            RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
-            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
-        }
-
+    @answers(HEART_BEAT)
     def heartbeat(self, peer: Peer, command: Command) -> Command | Portions:
         """34. Everything is checked before anything is taken in."""
         if len(command.body) > HEARTBEAT_MAX:
@@ -311,8 +300,8 @@ class Members(Part):
         else:
             self.notices.clear(f"retry {group}")
 
+    @answers(UNREGISTER_CLIENT)
     def unregister(self, peer: Peer, command: Command) -> Command:
-        """35."""
         header = UNREGISTER_CLIENT.read_header(command)
         if header.producer_group:
             self._drop_producer(peer, header.producer_group)
@@ -469,16 +458,16 @@ class Members(Part):
 
     # Who is there?
 
+    @answers(GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, peer: Peer, command: Command) -> Command:
-        """38."""
         name = GET_CONSUMER_LIST_BY_GROUP.read_header(command).consumer_group
         group = self._consumers.get(name)
         if group is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name[:GROUP_LENGTH_MAX]}")
         return GET_CONSUMER_LIST_BY_GROUP.reply(command, body=ConsumerList(group.client_ids()))
 
+    @answers(GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, peer: Peer, command: Command) -> Command:
-        """203."""
         name = GET_CONSUMER_CONNECTION_LIST.read_header(command).consumer_group
         group = self._consumers.get(name)
         if group is None:
@@ -488,16 +477,16 @@ class Members(Part):
         )
         return GET_CONSUMER_CONNECTION_LIST.reply(command, body=body)
 
+    @answers(GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, peer: Peer, command: Command) -> Command:
-        """204."""
         name = GET_PRODUCER_CONNECTION_LIST.read_header(command).producer_group
         members = self._producers.get(name)
         if members is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:GROUP_LENGTH_MAX]}] not exist")
         return GET_PRODUCER_CONNECTION_LIST.reply(command, body=ProducerConnection(connections(members.values())))
 
+    @answers(GET_ALL_PRODUCER_INFO)
     def all_producers(self, peer: Peer, command: Command) -> Command:
-        """328."""
         started_ms = self.clock.now_ms() - self.clock.steady_ms()  # the wall clock's reading where the steady one began
         table = {
             name: [
@@ -508,6 +497,7 @@ class Members(Part):
         }
         return GET_ALL_PRODUCER_INFO.reply(command, body=ProducerTable(table))
 
+    @answers(CHECK_CLIENT_CONFIG)
     def check_client(self, peer: Peer, command: Command) -> Command:
         """46: would this filter work here? Asked at a consumer's start."""
         subscription = CHECK_CLIENT_CONFIG.read_body(command).subscription_data
@@ -517,11 +507,13 @@ class Members(Part):
 
     # Calls to a client
 
+    @answers(GET_CONSUMER_RUNNING_INFO)
     def running_info(self, peer: Peer, command: Command) -> None:
         """307: the client itself knows; its answer is passed on."""
         header = GET_CONSUMER_RUNNING_INFO.read_header(command)
         self._pass_on(peer, command, header.consumer_group, header.client_id, dict(command.fields), command.body)
 
+    @answers(CONSUME_MESSAGE_DIRECTLY)
     def consume_directly(self, peer: Peer, command: Command) -> None:
         """309: the record goes along."""
         header = CONSUME_MESSAGE_DIRECTLY.read_header(command)

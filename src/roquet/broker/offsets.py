@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator
 
 import orjson
 
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.part import Shared
 from roquet.broker.saving import Done, SavedDocument, SavedPart
 from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.wire.calls.offsets import GET_ALL_CONSUMER_OFFSET, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, OffsetTable
 from roquet.wire.calls.queues import OffsetResponseHeader
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.layout import QUEUE_ID_MAX
 from roquet.wire.names import GROUP_LENGTH_MAX, check, check_group
@@ -196,13 +196,7 @@ class Offsets(SavedPart):
 
     # Requests
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self.get_all,
-        }
-
+    @answers(QUERY_CONSUMER_OFFSET)
     def query(self, peer: Peer, command: Command) -> Command:
         """14. A group without progress starts at 0 while the queue still has its first message near at hand."""
         header = QUERY_CONSUMER_OFFSET.read_header(command)
@@ -226,14 +220,15 @@ class Offsets(SavedPart):
             return True
         return self.store.log.written - entry[0] <= self.memory_bytes * self.settings.access_message_in_memory_max_ratio // 100
 
+    @answers(UPDATE_CONSUMER_OFFSET)
     def update(self, peer: Peer, command: Command) -> Command:
         """15. The topic need not be one that the group subscribes to, as in 4.9."""
         header = UPDATE_CONSUMER_OFFSET.read_header(command)
         self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return command.reply()
 
+    @answers(GET_ALL_CONSUMER_OFFSET)
     def get_all(self, peer: Peer, command: Command) -> Command:
-        """43."""
         return GET_ALL_CONSUMER_OFFSET.reply(command, body=self.encode())
 
 

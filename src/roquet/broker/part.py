@@ -100,8 +100,9 @@ class Part:
     # What is asked
 
     def handlers(self) -> Mapping[int, Handler]:
-        """The requests that it answers, by code."""
-        return {}
+        """The requests that it answers, by code: those whose methods are marked with `answers`."""
+        marked = [(name, call) for name, method in vars(type(self)).items() for call in getattr(method, "answers", ())]
+        return {call.code: getattr(self, name) for name, call in marked}
 
     def metrics(self) -> Mapping[str, object]:
         """Its rows in the answer of 28."""

@@ -17,7 +17,7 @@ from functools import partial
 
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.pacing import Pace
@@ -32,8 +32,8 @@ from roquet.routing.subscription import BadExpression, TagFilter, is_tag_type, s
 from roquet.store.disk import Cold
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
-from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader, PullResponseHeader
-from roquet.wire.codes import Perm, PullFlag, RequestCode, ResponseCode
+from roquet.wire.calls.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullHeader, PullResponseHeader
+from roquet.wire.codes import Perm, PullFlag, ResponseCode
 from roquet.wire.command import VERSION, Command
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, MAGIC_V1, MAGIC_V2, RECORD_FRONT, RECORD_MIN
 from roquet.wire.names import OFFSET_MOVED_TOPIC
@@ -151,6 +151,7 @@ class Puller(Part):
     def parked(self) -> int:
         return len(self.parking)
 
+    @answers(PULL_MESSAGE, LITE_PULL_MESSAGE)
     def handle(self, peer: Peer, command: Command) -> None:
         pull, commit_offset = self._decode(peer, command)
         then = None
@@ -586,9 +587,6 @@ class Puller(Part):
         for pull in pulls[:WAKES_MAX]:
             self._again(pull, None, 0)
         self._woken_later.extend(pulls[WAKES_MAX:])
-
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.PULL_MESSAGE: self.handle, RequestCode.LITE_PULL_MESSAGE: self.handle}
 
     def disconnected(self, peer: Peer) -> None:
         for pull in self.parking.drop_peer(peer):

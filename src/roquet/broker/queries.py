@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.part import Part
 from roquet.errors import Refused
 from roquet.ports import Peer
@@ -24,7 +24,7 @@ from roquet.wire.calls.queues import (
     QueueHeader,
     TimestampResponseHeader,
 )
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 
 ANSWER_MAX = 15 * MIB
@@ -34,26 +34,18 @@ ANSWER_MAX = 15 * MIB
 class Queries(Part):
     """No state of its own."""
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.QUERY_MESSAGE: self.by_key,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.by_time,
-            RequestCode.GET_MAX_OFFSET: self.max_offset,
-            RequestCode.GET_MIN_OFFSET: self.min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
-            RequestCode.VIEW_MESSAGE_BY_ID: self.by_id,
-        }
-
+    @answers(GET_MAX_OFFSET)
     def max_offset(self, peer: Peer, command: Command) -> Command:
         """30: one past the last message that consumers may see."""
         queue = self._queue(GET_MAX_OFFSET, command)
         return GET_MAX_OFFSET.reply(command, OffsetResponseHeader(0 if queue is None else queue.visible))
 
+    @answers(GET_MIN_OFFSET)
     def min_offset(self, peer: Peer, command: Command) -> Command:
-        """31."""
         queue = self._queue(GET_MIN_OFFSET, command)
         return GET_MIN_OFFSET.reply(command, OffsetResponseHeader(0 if queue is None else queue.first))
 
+    @answers(GET_EARLIEST_MSG_STORETIME)
     def earliest_time(self, peer: Peer, command: Command) -> Command:
         """32; -1 when the queue is empty."""
         queue = self._queue(GET_EARLIEST_MSG_STORETIME, command)
@@ -64,6 +56,7 @@ class Queries(Part):
         header = call.read_header(command)
         return self.store.find_queue(header.topic, header.queue_id)
 
+    @answers(SEARCH_OFFSET_BY_TIMESTAMP)
     def by_time(self, peer: Peer, command: Command) -> Command:
         """29. 5.x says which side it wants: LOWER is the first stored at or after the time, UPPER the last at or before it."""
         header = SEARCH_OFFSET_BY_TIMESTAMP.read_header(command)
@@ -78,6 +71,7 @@ class Queries(Part):
             offset = self.store.times(queue).first_from(header.timestamp)
         return SEARCH_OFFSET_BY_TIMESTAMP.reply(command, OffsetResponseHeader(offset))
 
+    @answers(QUERY_MESSAGE)
     def by_key(self, peer: Peer, command: Command) -> Command:
         """12. Records of other keys with the same hash may be among them; clients look again, as with upstream."""
         header = QUERY_MESSAGE.read_header(command)
@@ -96,8 +90,8 @@ class Queries(Part):
             count += 1
         return QUERY_MESSAGE.reply(command, newest, b"".join(records[:count]))
 
+    @answers(VIEW_MESSAGE_BY_ID)
     def by_id(self, peer: Peer, command: Command) -> Command:
-        """33."""
         header = VIEW_MESSAGE_BY_ID.read_header(command)
         try:
             record = self.store.record_at(header.offset)

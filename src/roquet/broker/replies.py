@@ -8,7 +8,7 @@ its work.
 
 from __future__ import annotations
 
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.members import Members
 from roquet.broker.part import Part, Shared
 from roquet.broker.send import KEPT_FLAGS, Sender, too_large
@@ -16,8 +16,15 @@ from roquet.errors import Refused, RoquetError
 from roquet.message import Property, host_text
 from roquet.ports import Peer
 from roquet.store.storable import check_properties
-from roquet.wire.calls.sends import PUSH_REPLY_MESSAGE_TO_CLIENT, SEND_REPLY_MESSAGE_V2, PushReplyHeader, SendHeader, SendResponseHeader
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.calls.sends import (
+    PUSH_REPLY_MESSAGE_TO_CLIENT,
+    SEND_REPLY_MESSAGE,
+    SEND_REPLY_MESSAGE_V2,
+    PushReplyHeader,
+    SendHeader,
+    SendResponseHeader,
+)
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.ids import offset_message_id
 from roquet.wire.record import decode_properties, join_properties
@@ -34,9 +41,7 @@ class Replies(Part):
         self.sender = sender
         self.members = members
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.SEND_REPLY_MESSAGE: self.reply, RequestCode.SEND_REPLY_MESSAGE_V2: self.reply}
-
+    @answers(SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2)
     def reply(self, peer: Peer, command: Command) -> None:
         """324, 325. Answered when the requester has taken the reply, or has not for ten seconds."""
         header = SEND_REPLY_MESSAGE_V2.read_header(command)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Generator
 from itertools import islice
 
-from roquet.broker.handler import LARGE_ROWS, Handler, Portions, elsewhere, portions
+from roquet.broker.handler import LARGE_ROWS, Portions, answers, elsewhere, portions
 from roquet.broker.members import ConsumerGroup, Member, Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.part import Part, Shared
@@ -32,7 +32,7 @@ from roquet.wire.calls.resets import (
     ResetOffsetBody,
     ResetOffsetHeader,
 )
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.names import check_group
 
@@ -63,16 +63,9 @@ class Resets(Part):
         self.offsets = offsets
         self.members = members
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
-            RequestCode.CLONE_GROUP_OFFSET: self.clone,
-            RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
-        }
-
     # Reset
 
+    @answers(INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, peer: Peer, command: Command) -> Portions:
         """222. Every queue that is written to goes to the time, or only back to it unless forced; the members are told.
 
@@ -149,6 +142,7 @@ class Resets(Part):
 
     # Looking
 
+    @answers(INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def status(self, peer: Peer, command: Command) -> Portions:
         """223: every member, or one, tells how far it is in the topic (221). Who does not answer is left out."""
         header = INVOKE_BROKER_TO_GET_CONSUMER_STATUS.read_header(command)
@@ -191,6 +185,7 @@ class Resets(Part):
         one_more()
         return None
 
+    @answers(QUERY_CORRECTION_OFFSET)
     def correction(self, peer: Peer, command: Command) -> Portions:
         """308: per queue the smallest progress of all groups but the named ones; where the compared group is behind even that,
         the largest number. Upstream forgets the progress of the groups that are left out; nothing is changed here."""
@@ -220,6 +215,7 @@ class Resets(Part):
 
     # Clone
 
+    @answers(CLONE_GROUP_OFFSET)
     def clone(self, peer: Peer, command: Command) -> Portions:
         """314: another group goes on from where this one is, in one topic or in all."""
         header = CLONE_GROUP_OFFSET.read_header(command)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from roquet.broker.delay import HOSTS, Delays
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.stats import Stats
@@ -25,7 +25,7 @@ from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendHeader
-from roquet.wire.codes import Perm, RequestCode, ResponseCode, TopicFlag
+from roquet.wire.codes import Perm, ResponseCode, TopicFlag
 from roquet.wire.command import Command
 from roquet.wire.ids import offset_message_id
 from roquet.wire.names import RETRY_PREFIX, check_topic, dead_letter_topic, retry_topic
@@ -57,9 +57,7 @@ class Retries(Part):
         self.stats = stats
         sender.on_retry_topic = self.on_send
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
-
+    @answers(CONSUMER_SEND_MSG_BACK)
     def send_back(self, peer: Peer, command: Command) -> Command | None:
         """36: upstream's checks in upstream's order."""
         header = CONSUMER_SEND_MSG_BACK.read_header(command)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roquet.broker.flow import Flow
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
 from roquet.broker.topics import Topic, Topics
 from roquet.broker.writer import Diversion, Draft, Writer
@@ -27,7 +27,7 @@ from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Message as BatchedMessage
 from roquet.store.texts import Texts
 from roquet.wire.batch import InnerMessage, batch_columns, split_batch
-from roquet.wire.calls.sends import SEND_MESSAGE_V2, SendHeader, SendResponseHeader
+from roquet.wire.calls.sends import SEND_BATCH_MESSAGE, SEND_MESSAGE, SEND_MESSAGE_V2, SendHeader, SendResponseHeader
 from roquet.wire.calls.table import CALLS
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
@@ -284,6 +284,7 @@ class Sender(Part):
 
     # Everything else
 
+    @answers(SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE)
     def accept(self, peer: Peer, command: Command) -> None:
         """Check in upstream's order, stage, remember the answer. Raises Refused."""
         header = SEND_MESSAGE_V2.read_header(command)
@@ -397,9 +398,6 @@ class Sender(Part):
         """The answer to sends that the store cannot take, counted."""
         self.failed += count
         return unavailable(why)
-
-    def handlers(self) -> dict[int, Handler]:
-        return dict.fromkeys(SENDS, self.accept)
 
     def metrics(self) -> dict[str, object]:
         return {

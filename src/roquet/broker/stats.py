@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import islice
 
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.part import Part
 from roquet.errors import Refused
 from roquet.ports import Clock, Peer
 from roquet.store.store import Store
 from roquet.wire.calls.brokers import VIEW_BROKER_STATS_DATA, BrokerStats, StatsItem
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 
 ROWS_MAX = 20_000
@@ -269,11 +269,8 @@ class Stats(Part):
             row = None
         return None if row is None else (row, name.endswith("_SIZE"))
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.VIEW_BROKER_STATS_DATA: self.view}
-
+    @answers(VIEW_BROKER_STATS_DATA)
     def view(self, peer: Peer, command: Command) -> Command:
-        """315."""
         header = VIEW_BROKER_STATS_DATA.read_header(command)
         found = self.find(header.stats_name, header.stats_key)
         if found is None:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import base64
 import logging
 
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.timed.cancelling import Cancelling
@@ -56,7 +56,7 @@ from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
 from roquet.store.timers import GONE, Checkpoint, Deliveries, Fired, TimerFiles, rows_of
 from roquet.wire.calls.sends import RECALL_MESSAGE
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, TIMER_TOPIC
@@ -186,9 +186,7 @@ class Timers(Part):
         text = f"v1 {properties[REAL_TOPIC]} {self.settings.broker_name} {properties[DUE]} {key}"
         return base64.urlsafe_b64encode(text.encode()).decode()
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.RECALL_MESSAGE: self.recall}
-
+    @answers(RECALL_MESSAGE)
     def recall(self, peer: Peer, command: Command) -> None:
         """370. The handle is 5.x's, or just the id of the message: the producer's unique one, or the broker's."""
         handle = RECALL_MESSAGE.read_header(command).recall_handle.strip()

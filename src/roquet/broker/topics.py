@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from roquet.broker.fragments import Fragments
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.part import Shared
 from roquet.broker.saving import Done, SavedDocument, SavedPart, answer_when_saved, by_size
 from roquet.errors import Refused
@@ -20,9 +20,16 @@ from roquet.ports import Peer
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import fastjson
-from roquet.wire.calls.topics import DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, UPDATE_AND_CREATE_TOPIC, TopicConfig, TopicTable
+from roquet.wire.calls.topics import (
+    DELETE_TOPIC_IN_BROKER,
+    GET_ALL_TOPIC_CONFIG,
+    UPDATE_AND_CREATE_TOPIC,
+    UPDATE_AND_CREATE_TOPIC_LIST,
+    TopicConfig,
+    TopicTable,
+)
 from roquet.wire.calls.versions import DataVersion
-from roquet.wire.codes import Perm, RequestCode, ResponseCode
+from roquet.wire.codes import Perm, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import (
     BENCHMARK_TOPIC,
@@ -331,14 +338,7 @@ class Topics(SavedPart):
 
     # Requests
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_many,
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.get_all,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self.remove,
-        }
-
+    @answers(UPDATE_AND_CREATE_TOPIC)
     def update(self, peer: Peer, command: Command) -> None:
         header = UPDATE_AND_CREATE_TOPIC.read_header(command)
         topic = Topic(
@@ -355,6 +355,7 @@ class Topics(SavedPart):
         # Upstream leaves this remark on its success; clients ignore it, the golden frame has it.
         self.put(topic, answer_when_saved(peer, command, command.reply(0, "not set any response code")))
 
+    @answers(UPDATE_AND_CREATE_TOPIC_LIST)
     def update_many(self, peer: Peer, command: Command) -> None:
         """18, of 5.x: a list of configurations, all or none."""
         value = fastjson.loads(command.body)
@@ -380,9 +381,11 @@ class Topics(SavedPart):
         if topic.filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType={topic.filter_type!r}: expected SINGLE_TAG or MULTI_TAG")
 
+    @answers(GET_ALL_TOPIC_CONFIG)
     def get_all(self, peer: Peer, command: Command) -> Command:
         return GET_ALL_TOPIC_CONFIG.reply(command, body=self.encode())
 
+    @answers(DELETE_TOPIC_IN_BROKER)
     def remove(self, peer: Peer, command: Command) -> None:
         name = DELETE_TOPIC_IN_BROKER.read_header(command).topic
         check_topic(name)

@@ -40,7 +40,7 @@ from array import array
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from roquet.broker.handler import Handler
+from roquet.broker.handler import answers
 from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.part import ColdReads, Part, Shared
@@ -61,7 +61,7 @@ from roquet.wire.calls.transactions import (
     CheckTransactionHeader,
     EndTransactionHeader,
 )
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.ids import offset_message_id, parse_offset_message_id
 from roquet.wire.layout import PROPERTIES_MAX, QUEUE_ID_MAX
@@ -277,9 +277,7 @@ class Transactions(Part):
 
     # Ending
 
-    def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.END_TRANSACTION: self.end, RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume}
-
+    @answers(END_TRANSACTION)
     def end(self, peer: Peer, command: Command) -> Command | None:
         """37. Oneway from every known client; whoever wants an answer gets it when the decision is safe."""
         header = END_TRANSACTION.read_header(command)
@@ -321,6 +319,7 @@ class Transactions(Part):
             raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
         return record
 
+    @answers(RESUME_CHECK_HALF_MESSAGE)
     def resume(self, peer: Peer, command: Command) -> None:
         """323: a message that was given up is asked about again, from the first time on."""
         failed = f"Put message back to {HALF_TOPIC} failed."
