@@ -308,8 +308,8 @@ class TestTheFile:
             filters.heard(f"g{n}", [one])
         filters.heard("bad", [SubscriptionData("T0", "a >", expression_type="SQL92", sub_version=1)])
         counts: list[int] = []
-        while filters._stale and len(counts) < 10:
-            counts.append(len(filters._stale))
+        while filters.texts.stale and len(counts) < 10:
+            counts.append(len(filters.texts.stale))
             whole.tick(50)
         assert counts == [451, 251, 51]
         found = self.saved(whole)

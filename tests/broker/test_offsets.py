@@ -242,7 +242,7 @@ def test_the_file_of_many_groups_is_prepared_in_portions_and_misses_nothing(kit:
     for n in range(keys):
         kit.offsets.commit("g", f"T{n}", 0, 1)
     kit.offsets.tick(kit.clock.ms)
-    assert len(kit.offsets._texts) == TEXTS_A_TURN
+    assert len(kit.offsets.texts.texts) == TEXTS_A_TURN
     kit.offsets.commit("g", "T0", 0, 2)  # while the save is prepared: in this one or in the next
     kit.offsets.commit("g", f"T{keys - 1}", 0, 3)
     kit.offsets.topic_deleted("T4001")

@@ -9,11 +9,12 @@ properties and compare them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roquet.broker.bloom import positions, size_of
+from roquet.broker.fragments import Fragments, member
 from roquet.broker.part import Shared
 from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.errors import Refused
@@ -69,8 +70,6 @@ class GroupFilter:
     dead_ms: int = 0
     filter: Filter | None = None
     trouble: str = ""
-    text: bytes = b""
-    """Its place in the file, as long as it is not in `Filters._stale`."""
 
     @property
     def is_dead(self) -> bool:
@@ -86,8 +85,14 @@ class Filters(SavedPart):
         self._by_group: dict[str, dict[str, GroupFilter]] = {}
         self._count = 0
         self._size = 0
-        self.saving = SavedDocument(shared, "consumerFilter.json", self._snapshot, pause=lambda awaited: SAVE_MS, prepare=self._prepare)
-        self._stale: dict[GroupFilter, None] = {}
+        self.texts = Fragments[GroupFilter](self._text, TEXTS_A_TURN)
+        self.saving = SavedDocument(
+            shared,
+            "consumerFilter.json",
+            self._snapshot,
+            pause=lambda awaited: SAVE_MS,
+            prepare=self.texts.settle_in_portions,
+        )
         self._due_ms = self.clock.steady_ms() + SAVE_MS
         members.on_heard.append(self.heard)
         members.on_left.append(self.left)
@@ -179,7 +184,7 @@ class Filters(SavedPart):
         self._changed(filter)
 
     def _changed(self, filter: GroupFilter) -> None:
-        self._stale[filter] = None
+        self.texts.stale[filter] = None
         self.saving.unsaved = True
 
     def _remove(self, filter: GroupFilter) -> None:
@@ -189,7 +194,7 @@ class Filters(SavedPart):
                 del table[one]
         self._count -= 1
         self._size -= len(filter.expression)
-        self._stale.pop(filter, None)
+        self.texts.removed(filter)
         self.saving.unsaved = True
 
     def _bury(self, filter: GroupFilter, now_ms: int) -> None:
@@ -232,13 +237,6 @@ class Filters(SavedPart):
             self._clean(self.clock.now_ms())
         super().tick(now_ms)
 
-    def _prepare(self) -> Iterator[None]:
-        stale = list(self._stale)
-        for at in range(0, len(stale), TEXTS_A_TURN):
-            if at:
-                yield
-            self._settle(stale[at : at + TEXTS_A_TURN])
-
     def _clean(self, now_ms: int) -> None:
         oldest_ms = now_ms - self.settings.filter_data_clean_time_span
         gone = [one for table in self._by_topic.values() for one in table.values() if one.is_dead and one.dead_ms <= oldest_ms]
@@ -249,23 +247,20 @@ class Filters(SavedPart):
 
     def encode(self) -> bytes:
         """The file as Java lays it out. What cannot be used is left out: Java would take it for a filter that takes all."""
-        self._settle(list(self._stale))
+        self.texts.members()
         return self._snapshot()()
 
     def _snapshot(self) -> Callable[[], bytes]:
-        topics: list[tuple[str, list[bytes]]] = []
-        for topic, table in self._by_topic.items():
-            groups = [one.text for one in table.values() if one.text]
-            if groups:
-                topics.append((topic, groups))
-        return lambda: encode_file(topics)
+        texts = self.texts.texts
+        topics = [(topic, [text for one in table.values() if (text := texts.get(one))]) for topic, table in self._by_topic.items()]
+        return lambda: encode_file([(topic, groups) for topic, groups in topics if groups])
 
-    def _settle(self, filters: list[GroupFilter]) -> None:
+    def _text(self, filter: GroupFilter) -> bytes:
+        """Its place in the file."""
+        if filter.filter is None:
+            return b""
         k, m = size_of(self.settings.max_error_rate_of_bloom_filter, self.settings.expect_consumer_num_use_filter)
-        for filter in filters:
-            if self._stale.pop(filter, self) is None and filter.filter is not None:  # not made meanwhile, nor removed
-                value = fastjson.dumps_pretty(to_json(filter, k, m)).replace(b"\n", b"\n\t\t\t\t")
-                filter.text = fastjson.dumps(filter.group) + b":" + value
+        return member(filter.group, fastjson.dumps_pretty(to_json(filter, k, m)).replace(b"\n", b"\n\t\t\t\t"))
 
     def _parse(self, data: bytes) -> list[GroupFilter]:
         value = fastjson.loads(data)

@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Generic, TypeVar
 
 from roquet.wire.fastjson import dumps
 
+K = TypeVar("K", bound=Hashable)
 
-class Fragments:
-    """State: `_texts`, complete except for the names in `_stale`. Members stand in the order in which they came."""
 
-    def __init__(self, encode: Callable[[str], bytes]) -> None:
-        """`encode` makes the text of the value of this name, as it is now."""
+class Fragments(Generic[K]):
+    """State: `texts`, complete except for what is in `stale`. Members stand in the order in which they came, and so do the stale ones: a
+    set's order differs from run to run."""
+
+    def __init__(self, encode: Callable[[K], bytes], portion: int = 1_000) -> None:
+        """`encode` makes the text of a member as it is now, its name included. `portion`: how many of them before others get their turn."""
         self.encode = encode
+        self.portion = portion
         self.encoded = 0
         """Members encoded since the start: what tests count."""
-        self._texts: dict[str, bytes] = {}
-        self._stale: dict[str, None] = {}
+        self.texts: dict[K, bytes] = {}
+        self.stale: dict[K, None] = {}
 
-    def changed(self, names: Iterable[str]) -> None:
-        self._stale.update(dict.fromkeys(names))
+    def changed(self, keys: Iterable[K]) -> None:
+        self.stale.update(dict.fromkeys(keys))
 
-    def removed(self, name: str) -> None:
-        self._texts.pop(name, None)
-        self._stale.pop(name, None)
+    def removed(self, key: K) -> None:
+        self.texts.pop(key, None)
+        self.stale.pop(key, None)
 
     def members(self) -> list[bytes]:
         """The texts as they are now. The list is the caller's: another thread may join it."""
-        self._settle()
-        return list(self._texts.values())
+        self.settle(list(self.stale))
+        return list(self.texts.values())
 
-    def some(self, names: Iterable[str]) -> list[bytes]:
-        """Those of these names that are there."""
-        self._settle()
-        return [self._texts[name] for name in names if name in self._texts]
+    def some(self, keys: Iterable[K]) -> list[bytes]:
+        """Those of these that are there."""
+        self.settle(list(self.stale))
+        return [self.texts[key] for key in keys if key in self.texts]
 
-    def _settle(self) -> None:
-        for name in self._stale:
-            self._texts[name] = dumps(name) + b":" + self.encode(name)
-        self.encoded += len(self._stale)
-        self._stale = {}
+    def settle(self, keys: Iterable[K]) -> None:
+        for key in keys:
+            if self.stale.pop(key, self) is None:  # not made meanwhile, nor removed
+                self.texts[key] = self.encode(key)
+                self.encoded += 1
+
+    def settle_in_portions(self) -> Iterator[None]:
+        """What changes between two of them is in the later one, or stays stale."""
+        keys = list(self.stale)
+        for at in range(0, len(keys), self.portion):
+            if at:
+                yield
+            self.settle(keys[at : at + self.portion])
+
+
+def member(name: str, value: bytes) -> bytes:
+    return dumps(name) + b":" + value

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from roquet.broker.fragments import Fragments
+from roquet.broker.fragments import Fragments, member
 from roquet.broker.handler import answers
 from roquet.broker.offsets import Offsets
 from roquet.broker.part import Shared
@@ -68,8 +68,8 @@ class Groups(SavedPart):
         self._table: dict[str, GroupConfig] = {}
         self._extras: dict[str, Extras] = {}
         self._top_extras: Extras = {}
-        self.texts = Fragments(lambda name: fastjson.dumps(self.group_json(self._table[name])))
-        self.pretty = Fragments(lambda name: indented(self.group_json(self._table[name])))
+        self.texts = Fragments[str](lambda name: member(name, fastjson.dumps(self.group_json(self._table[name]))))
+        self.pretty = Fragments[str](lambda name: member(name, indented(self.group_json(self._table[name]))))
         self.saving = SavedDocument(shared, "subscriptionGroup.json", self._snapshot, pause=by_size(lambda: len(self._table)))
 
     def load(self) -> None:

@@ -12,10 +12,9 @@ messages again. What an operator asks for (a clone, a deletion) is answered when
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import orjson
-
+from roquet.broker.fragments import Fragments, member
 from roquet.broker.handler import answers
 from roquet.broker.part import Shared
 from roquet.broker.saving import Done, SavedDocument, SavedPart
@@ -38,7 +37,7 @@ log = logging.getLogger("roquet.broker")
 
 
 class Offsets(SavedPart):
-    """State: `_table` by "topic@group" and queue; `_texts` is the same as JSON, except for what is in `_dirty`."""
+    """State: `_table` by "topic@group" and queue; `texts` is the same as JSON."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
@@ -46,13 +45,12 @@ class Offsets(SavedPart):
         """Messages nearer to the end of the log than a share of this count as in memory."""
         self._table: dict[str, dict[int, int]] = {}
         self._entries = 0
-        self._texts: dict[str, str] = {}
-        self._dirty: dict[str, None] = {}  # in the order of the commits: a set's order differs from run to run
+        self.texts = Fragments[str](self._text, TEXTS_A_TURN)
         self._lacking: set[str] = set()  # deleted topics whose progress the last snapshot does not have
         # Progress must not be safer than messages.
         self.saving = SavedDocument(
-            shared, "consumerOffset.json", self._snapshot, pause=self._pause, prepare=self._prepare, speaks_of_messages=True,
-            if_failed=True, on_saved=lambda: self.store.deletions.progress_saved(self._lacking),
+            shared, "consumerOffset.json", self._snapshot, pause=self._pause, prepare=self.texts.settle_in_portions,
+            speaks_of_messages=True, if_failed=True, on_saved=lambda: self.store.deletions.progress_saved(self._lacking),
         )  # fmt: skip
 
     def load(self) -> None:
@@ -65,8 +63,8 @@ class Offsets(SavedPart):
         self._forget_deleted()
         if self.store.crashed:
             self._hold_back()
-        self._dirty = dict.fromkeys(self._table)
-        self._make(list(self._dirty))  # now, and not in the first tick that finds a change
+        self.texts.changed(self._table)
+        self.texts.settle(self._table)  # now, and not in the first tick that finds a change
 
     def _hold_back(self) -> None:
         """Progress beyond a queue's end: under ASYNC_FLUSH a power loss took messages that a group had consumed. The next ones
@@ -99,7 +97,7 @@ class Offsets(SavedPart):
         if queues is None or queue_id not in queues or offset < 0:
             queues = self._new(key, group, topic, queue_id, offset)
         queues[queue_id] = offset
-        self._dirty[key] = None
+        self.texts.stale[key] = None
         self.saving.unsaved = True
 
     def _new(self, key: str, group: str, topic: str, queue_id: int, offset: int) -> dict[int, int]:
@@ -156,8 +154,7 @@ class Offsets(SavedPart):
     def _remove(self, keys: list[str]) -> None:
         for key in keys:
             self._entries -= len(self._table.pop(key))
-            self._texts.pop(key, None)
-            self._dirty.pop(key, None)
+            self.texts.removed(key)
             self.saving.unsaved = True
 
     # The file
@@ -169,30 +166,17 @@ class Offsets(SavedPart):
     def _pause(self, awaited: bool) -> int:
         return 0 if awaited else self.settings.flush_consumer_offset_interval
 
-    def _prepare(self) -> Iterator[None]:
-        """What is committed while the portions are made counts too, or goes into the next save: each offset stands for itself."""
-        keys = list(self._dirty)
-        for at in range(0, len(keys), TEXTS_A_TURN):
-            if at:
-                yield
-            self._make(keys[at : at + TEXTS_A_TURN])
-
     def _snapshot(self) -> Callable[[], bytes]:
-        texts, self._lacking = list(self._texts.values()), set(self.store.deletions.table)
+        texts, self._lacking = list(self.texts.texts.values()), set(self.store.deletions.table)
         return lambda: encode_pretty(texts)
 
     def encode(self) -> bytes:
         """The answer of 43."""
-        self._make(list(self._dirty))
-        return ('{"offsetTable":{' + ",".join([text + "}" for text in self._texts.values()]) + "}}").encode()
+        return b'{"offsetTable":{' + b",".join([text + b"}" for text in self.texts.members()]) + b"}}"
 
-    def _make(self, keys: list[str]) -> None:
-        """Make these texts anew. A text lacks its closing brace, which the two layouts place differently."""
-        table, texts, dirty = self._table, self._texts, self._dirty
-        for key in keys:
-            if dirty.pop(key, self) is None:  # not made meanwhile, nor removed
-                queues = ",".join([f"{queue}:{offset}" for queue, offset in table[key].items()])
-                texts[key] = f"{orjson.dumps(key).decode()}:{{{queues}"
+    def _text(self, key: str) -> bytes:
+        """It lacks its closing brace, which the two layouts place differently."""
+        return member(key, ("{" + ",".join([f"{queue}:{offset}" for queue, offset in self._table[key].items()])).encode())
 
     # Requests
 
@@ -232,7 +216,7 @@ class Offsets(SavedPart):
         return GET_ALL_CONSUMER_OFFSET.reply(command, body=self.encode())
 
 
-def encode_pretty(texts: list[str]) -> bytes:
+def encode_pretty(texts: list[bytes]) -> bytes:
     """The file as Java lays it out."""
-    body = ",".join([f"\n\t\t{text}\n\t\t}}" for text in texts])
-    return f'{{\n\t"offsetTable":{{{body}\n\t}}\n}}'.encode()
+    body = b",".join([b"\n\t\t%b\n\t\t}" % text for text in texts])
+    return b'{\n\t"offsetTable":{%b\n\t}\n}' % body

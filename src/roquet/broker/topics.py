@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from roquet.broker.fragments import Fragments
+from roquet.broker.fragments import Fragments, member
 from roquet.broker.handler import answers
 from roquet.broker.part import Shared
 from roquet.broker.saving import Done, SavedDocument, SavedPart, answer_when_saved, by_size
@@ -108,7 +108,7 @@ class Topics(SavedPart):
         self.changed: Changed = lambda names, done: done()
         """Set by the core to the registration's `tell`."""
         self.on_delete: Callable[[str], None] = lambda topic: None
-        self.texts = Fragments(lambda name: self._table[name].config().encode())
+        self.texts = Fragments[str](lambda name: member(name, self._table[name].config().encode()))
         self.saving = SavedDocument(shared, "topics.json", self._snapshot, pause=by_size(lambda: len(self._table)))
         self._table: dict[str, Topic] = {}
         settings = self.settings
