@@ -217,7 +217,7 @@ class TestIsRefused:
 
     def test_a_retry_topic_that_may_not_be_written(self, whole: Whole) -> None:
         record = sent(whole)
-        whole.broker.topics.ensure(RETRY, read_queues=1, write_queues=1, perm=4)
+        whole.broker.topics.ensure(RETRY, perm=4)
         answer = back(whole, record)
         assert (answer.code, answer.remark) == (16, f"the topic[{RETRY}] sending message is forbidden")
 

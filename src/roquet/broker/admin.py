@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Portions, answers, portions, reply_with
+from roquet.broker.handler import Portions, answer, answers, portions, reply_with
 from roquet.broker.members import Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.one_by_one import OneByOne
@@ -237,8 +237,7 @@ class Admin(Part):
                 remark = f"{said} holds until the restart alone: it cannot be written to {self.settings.config_store_path}: {trouble}"
                 log.error("%s", remark)
                 reply = command.reply(ResponseCode.SYSTEM_ERROR, remark)
-            if not command.is_oneway and not peer.closed:
-                peer.send(reply.encode())
+            answer(peer, command, reply)
 
         self.keeping.do(lambda: keep(spelled), kept)
         return None

@@ -25,7 +25,7 @@ from roquet.broker.delay import Delays
 from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler, Portions, Ticking
+from roquet.broker.handler import Handler, Portions, Ticking, answer
 from roquet.broker.handover import Handover
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
@@ -288,7 +288,7 @@ class Broker:
             sender.abandon(answers, f"{type(error).__name__}: {error}")
             if frame is not None:
                 command = decode(frame)
-                self._reply(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
+                answer(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
             return self.receive(peer, list(left), until_ms)
         sender.finish(answers)
         return rest
@@ -323,7 +323,7 @@ class Broker:
         except Exception as error:
             self.store.undo(mark)
             reply = self._failed(peer, command, error)
-        self._reply(peer, command, reply)
+        answer(peer, command, reply)
 
     def _failed(self, peer: Peer, command: Command, error: Exception) -> Command:
         if isinstance(error, StoreUnavailable):
@@ -332,10 +332,6 @@ class Broker:
             return command.reply(error.code, error.remark, self.sender.region_fields() if command.code in WITH_REGION else None)
         log.error("! request %d from %s failed", command.code, peer.address, exc_info=error)
         return command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-
-    def _reply(self, peer: Peer, command: Command, reply: Command | None) -> None:
-        if reply is not None and not command.is_oneway and not peer.closed:
-            peer.send(reply.encode())
 
     def _go_on(self, job: Job) -> bool:
         """Do portions of it while the turn lasts. False: it needs another turn."""
@@ -351,11 +347,11 @@ class Broker:
                     self._jobs[peer] = job
                     return False
         except StopIteration as stop:
-            self._reply(peer, command, stop.value)
+            answer(peer, command, stop.value)
         except Cold as cold:
             return self._begin_anew(job, cold)
         except Exception as error:
-            self._reply(peer, command, self._failed(peer, command, error))
+            answer(peer, command, self._failed(peer, command, error))
         return True
 
     def _send_away(self, job: Job, cold: Cold) -> None:
@@ -385,7 +381,7 @@ class Broker:
             job.portions = again
             self._send_away(job, cold)
         except Refused as refused:
-            self._reply(job.peer, job.command, job.command.reply(refused.code, refused.remark))
+            answer(job.peer, job.command, job.command.reply(refused.code, refused.remark))
         return True
 
     def _go_on_warm(self) -> None:

@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
-from typing import TypeVar
 from zlib import crc32
 
 from roquet.broker.handler import answers
@@ -51,8 +50,6 @@ from roquet.wire.record import BadRecord, Record
 
 log = logging.getLogger("roquet.broker")
 
-T = TypeVar("T")
-
 DELIVERED_MAX = 1_000
 """Messages delivered in one tick, over all levels; the rest waits for the next."""
 BYTES_MAX = 8 * 1024 * 1024
@@ -61,8 +58,6 @@ AHEAD_MAX = 64
 """Records that one trip to the disk fetches at most, when the next is not in memory."""
 READ_MAX = 256
 """Queue entries read at a time."""
-HOSTS = 0x30
-"""Bits of the system flag that say how wide the hosts are; the store sets them itself."""
 SLACK_MS = 1_000
 """A clock that is put right by less than this moves no delivery."""
 
@@ -276,6 +271,10 @@ class Delays(SavedPart):
         found = [self.store.find_queue(SCHEDULE_TOPIC, queue_id) for queue_id in range(self._queue_count())]
         return [queue for queue in found if queue is not None]
 
+    def next_of(self, queue: ConsumeQueue) -> int:
+        """The first message of the level that may still have to be delivered."""
+        return max(self.offsets.get(queue.queue_id + 1, 0), queue.first)
+
     def is_delivered(self, level: int, at: int) -> bool:
         """A power loss left this delivery and took one before it."""
         return at in self._there.get(level, ())
@@ -317,10 +316,7 @@ class Delays(SavedPart):
 
         Properties stay as they are, DELAY too, as Apache RocketMQ 4.9.7 stores them.
         """
-        draft = Draft.of(record)
-        draft.sys_flag = record.sys_flag & ~HOSTS
-        draft.prepared = 0
-        draft.wait_kept = True
+        draft = Draft.again(record)
         draft.topic = draft.properties.get("REAL_TOPIC", "")
         queue_id = draft.properties.get("REAL_QID", "")
         try:
@@ -339,7 +335,7 @@ class Delays(SavedPart):
         topics = self.writer.topics
         try:
             if topics.get(draft.topic) is None:  # made by the very send and lost with a crash, or deleted meanwhile: as with timers
-                topics.ensure(draft.topic, read_queues=draft.queue_id + 1, write_queues=draft.queue_id + 1)
+                topics.ensure(draft.topic, draft.queue_id + 1)
             self.writer.put_as_is(draft)
         except (Refused, ValueError) as error:  # a name or a size that the log has no room for
             log.error("message %d of delay level %d is left out: %s", at, level, error)

@@ -17,6 +17,7 @@ from roquet.broker.handler import answers
 from roquet.broker.offsets import Offsets
 from roquet.broker.part import Shared
 from roquet.broker.saving import Done, SavedDocument, SavedPart, answer_when_saved, by_size
+from roquet.broker.topics import QUEUES_MAX
 from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.wire import fastjson
@@ -259,8 +260,8 @@ def read_group(value: Any) -> tuple[GroupConfig, Extras]:
 
 def check_config(config: GroupConfig, extras: Extras | None) -> None:
     check_group(config.group_name)
-    if config.retry_queue_nums > 65_535:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to 65535")
+    if config.retry_queue_nums > QUEUES_MAX:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}")
     if extras:
         size = len(fastjson.dumps(extras))
         if size > EXTRAS_MAX:

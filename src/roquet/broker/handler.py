@@ -23,6 +23,25 @@ and calls the handler again, so a handler reads first and changes afterwards.
 """
 
 
+def when_all(count: int, done: Callable[[], None]) -> Callable[[], None]:
+    """What it returns is called by each of so many; the last call is passed on."""
+    left = count
+
+    def one_more() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            done()
+
+    return one_more
+
+
+def answer(peer: Peer, command: Command, reply: Command | None) -> None:
+    """Send it, if there is one and somebody who waits for it."""
+    if reply is not None and not command.is_oneway and not peer.closed:
+        peer.send(reply.encode())
+
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 

@@ -54,7 +54,7 @@ class Handover(Part):
         return self._moved.is_durable(end)
 
     def _needs(self, queue: ConsumeQueue, end: int) -> bool:
-        at = max(self.delays.offsets.get(queue.queue_id + 1, 0), queue.first)
+        at = self.delays.next_of(queue)
         if at >= queue.visible:
             return False
         try:
@@ -73,7 +73,7 @@ class Handover(Part):
             level = queue.queue_id + 1
             if not self.delays.reads.busy(level) and level not in self._stuck:
                 at = self._hand_over(queue, level, MOVED_MAX - count)
-                start = max(self.delays.offsets.get(level, 0), queue.first)
+                start = self.delays.next_of(queue)
                 if at > start:
                     reached[level] = at
                     count += at - start
@@ -94,7 +94,7 @@ class Handover(Part):
     def _hand_over(self, queue: ConsumeQueue, level: int, count_max: int) -> int:
         """Stage timers for the level's messages in files that are to go; returns the offset reached."""
         delays = self.delays
-        start = at = max(delays.offsets.get(level, 0), queue.first)
+        start = at = delays.next_of(queue)
         entries: list[tuple[int, int, int]] = []
         try:
             raw = queue.read(at, min(count_max, queue.visible - at))
@@ -118,5 +118,5 @@ class Handover(Part):
         draft.properties.pop(CANCEL, None)
         draft.properties[DUE] = str(due_ms)
         draft.topic, draft.queue_id = TIMER_TOPIC, 0
-        self.delays.writer.topics.ensure(TIMER_TOPIC, read_queues=1, write_queues=1)
+        self.delays.writer.topics.ensure(TIMER_TOPIC)
         self.delays.writer.put_as_is(draft)

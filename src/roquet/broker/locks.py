@@ -7,7 +7,7 @@ restart, since clients lock again within their interval.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from roquet.broker.handler import LARGE, Portions, answers, elsewhere, portions, reply_with
 from roquet.broker.part import Part
@@ -64,12 +64,15 @@ class QueueLocks(Part):
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Let go of those that are this client's; the others stay as they are."""
+        self._release(group, queues, lambda holder, asked_ms: holder == client_id)
+
+    def _release(self, group: str, queues: Iterable[MessageQueue], may_go: Callable[[str, int], bool]) -> None:
         locks = self._groups.get(group)
         if locks is None:
             return
         for queue in queues:
-            holder = locks.get(queue)
-            if holder is not None and holder[0] == client_id:
+            held = locks.get(queue)
+            if held is not None and may_go(*held):
                 del locks[queue]
                 self._count -= 1
         if not locks:
@@ -89,27 +92,14 @@ class QueueLocks(Part):
                 return
             self._sweep_due_ms = now_ms + SWEEP_MS
             self._to_sweep.extend((group, list(locks)) for group, locks in self._groups.items())
-        looked = 0
+        looked, expired_ms = 0, now_ms - self.settings.rebalance_lock_max_live_time
         while self._to_sweep and looked < PIECE:
             group, left = self._to_sweep[0]
             piece = take(left, PIECE - looked)
             looked += len(piece) + 1  # a group without locks costs something, too
-            self._sweep(group, piece, now_ms)
+            self._release(group, piece, lambda holder, asked_ms: asked_ms < expired_ms)
             if not left:
                 self._to_sweep.popleft()
-
-    def _sweep(self, group: str, queues: list[MessageQueue], now_ms: int) -> None:
-        locks = self._groups.get(group)
-        if locks is None:
-            return
-        expired_ms = now_ms - self.settings.rebalance_lock_max_live_time
-        for queue in queues:
-            holder = locks.get(queue)
-            if holder is not None and holder[1] < expired_ms:
-                del locks[queue]
-                self._count -= 1
-        if not locks:
-            del self._groups[group]
 
     # Requests
 

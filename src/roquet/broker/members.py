@@ -19,7 +19,7 @@ from roquet.broker.groups import Groups
 from roquet.broker.handler import LARGE, Portions, answers, elsewhere
 from roquet.broker.newcomers import host_of
 from roquet.broker.part import Part, Shared
-from roquet.broker.topics import Topics
+from roquet.broker.topics import QUEUES_MAX, Topics
 from roquet.errors import CallTimeout, ConnectFailed, Refused, RoquetError
 from roquet.ports import Peer
 from roquet.routing.subscription import EXPRESSION_LENGTH_MAX, is_tag_type
@@ -47,7 +47,7 @@ from roquet.wire.calls.members import (
     ProducerTable,
     SubscriptionData,
 )
-from roquet.wire.codes import Perm, ResponseCode, TopicFlag
+from roquet.wire.codes import ResponseCode, TopicFlag
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, check, check_group, retry_topic
@@ -285,16 +285,9 @@ class Members(Part):
         topic = retry_topic(group)
         if self.topics.get(topic) is not None or len(topic) > TOPIC_LENGTH_MAX:
             return
-        # A group that wants no retry queues gets one all the same: its members ask for the topic's route anyway.
-        queues = min(max(queues, 1), 65_535)
         try:
-            self.topics.ensure(
-                topic,
-                read_queues=queues,
-                write_queues=queues,
-                perm=int(Perm.READ | Perm.WRITE),
-                sys_flag=int(TopicFlag.UNIT_SUB) if unit_mode else 0,
-            )
+            # A group that wants no retry queues gets one all the same: its members ask for the topic's route anyway.
+            self.topics.ensure(topic, min(max(queues, 1), QUEUES_MAX), sys_flag=int(TopicFlag.UNIT_SUB) if unit_mode else 0)
         except Refused as refused:
             self.notices.warn(f"retry {group}", f"group {group} has no retry topic: {refused.remark}", now_ms)
         else:

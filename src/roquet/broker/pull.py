@@ -53,8 +53,6 @@ WORK_MAX = 40_000
 """Terms of an SQL filter times entries that one pull judges at most: an expensive filter sees fewer of them."""
 AHEAD_MAX = 64
 """Reads that one trip to the disk makes at most, for an answer whose first message is not in memory."""
-"""Of an entry that stands for a message that is gone."""
-# size, magic, queue offset of a record
 RECORD_EXTRA = 1 << 26
 """A record may be so much longer than the largest message of today: the limit may have been higher once."""
 Wanted = tuple[int, int, int]
@@ -76,8 +74,16 @@ class Status(StrEnum):
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+CODES = {
+    Status.FOUND: ResponseCode.SUCCESS,
+    Status.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    Status.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    Status.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    Status.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+}
 
 
 @dataclass(slots=True)
@@ -634,14 +640,6 @@ def quick_header(fields: dict[str, str]) -> PullHeader | None:
 
 
 def _code(status: Status, offset: int) -> ResponseCode:
-    match status:
-        case Status.FOUND:
-            return ResponseCode.SUCCESS
-        case Status.MESSAGE_WAS_REMOVING | Status.NO_MATCHED_MESSAGE:
-            return ResponseCode.PULL_RETRY_IMMEDIATELY
-        case Status.OFFSET_FOUND_NULL | Status.OFFSET_OVERFLOW_ONE:
-            return ResponseCode.PULL_NOT_FOUND
-        case Status.NO_MATCHED_LOGIC_QUEUE | Status.NO_MESSAGE_IN_QUEUE:
-            return ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
-        case _:
-            return ResponseCode.PULL_OFFSET_MOVED
+    if status is Status.NO_MESSAGE_IN_QUEUE and offset == 0:
+        return ResponseCode.PULL_NOT_FOUND
+    return CODES.get(status, ResponseCode.PULL_OFFSET_MOVED)

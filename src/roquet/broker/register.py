@@ -23,6 +23,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from roquet.broker.handler import when_all
 from roquet.broker.part import Part, Shared
 from roquet.broker.topics import Topic, Topics, encode_table
 from roquet.errors import Refused, RoquetError
@@ -140,13 +141,7 @@ class Registration(Part):
 
     def _go(self, awaited: Callable[[Server], bool], done: Done | None) -> None:
         servers = self._all()
-        left = [1 + sum(map(awaited, servers))]
-
-        def one() -> None:
-            left[0] -= 1
-            if left[0] == 0 and done is not None:
-                done()
-
+        one = when_all(1 + sum(map(awaited, servers)), done or nothing)
         for server in servers:
             # Also when nothing is told: a deletion is answered after the registrations that still held the topic.
             server.waiting.append(one if awaited(server) else nothing)
@@ -319,24 +314,16 @@ class Registration(Part):
         """A clean stop: routes vanish at once."""
         servers = [server.address for server in self._all()]
         self.stopped = True
-        left = [len(servers)]
-        if not servers:
-            done()
-            return
-
-        def answered(result: Command | RoquetError) -> None:
-            left[0] -= 1
-            if left[0] == 0:
-                done()
-
+        one = when_all(len(servers) + 1, done)
         settings = self.settings
         for server in servers:
             header = UnregisterBrokerHeader(settings.broker_name, self.address, settings.broker_cluster_name, settings.broker_id)
-            self.caller.call(server, UNREGISTER_BROKER.request(header), 1_000, answered)
+            self.caller.call(server, UNREGISTER_BROKER.request(header), 1_000, lambda result: one())
+        one()
 
 
 def nothing() -> None:
-    """Nobody waits for a name server that failed a moment ago."""
+    """Nobody waits, for a name server that failed a moment ago as little as for what nobody asked for."""
 
 
 def wrapped(table: bytes) -> bytes:

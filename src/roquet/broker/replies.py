@@ -8,7 +8,7 @@ its work.
 
 from __future__ import annotations
 
-from roquet.broker.handler import answers
+from roquet.broker.handler import answer, answers
 from roquet.broker.members import Members
 from roquet.broker.part import Part, Shared
 from roquet.broker.send import KEPT_FLAGS, Sender, too_large
@@ -22,7 +22,6 @@ from roquet.wire.calls.sends import (
     SEND_REPLY_MESSAGE_V2,
     PushReplyHeader,
     SendHeader,
-    SendResponseHeader,
 )
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
@@ -63,33 +62,30 @@ class Replies(Part):
                 reconsumed=header.reconsume_times or 0,
             )
             message_id = offset_message_id(self.store.store_host, log_offset)
-        stored = SendResponseHeader(
-            message_id, queue.queue_id, queue_offset, None, self.settings.region_id, "true" if self.settings.trace_on else "false"
-        )
+        stored = self.sender.response_header(message_id, queue.queue_id, queue_offset)
 
-        def answer(remark: str | None) -> None:
-            if not command.is_oneway and not peer.closed:
-                code = ResponseCode.SUCCESS if remark is None else ResponseCode.SYSTEM_ERROR
-                peer.send(SEND_REPLY_MESSAGE_V2.reply(command, stored, code=code, remark=remark).encode())
+        def tell(remark: str | None) -> None:
+            code = ResponseCode.SUCCESS if remark is None else ResponseCode.SYSTEM_ERROR
+            answer(peer, command, SEND_REPLY_MESSAGE_V2.reply(command, stored, code=code, remark=remark))
 
         properties = decode_properties(text)
         requester = properties.get(Property.REPLY_TO_CLIENT)
         if requester is None:
-            answer(f"reply message properties[{Property.REPLY_TO_CLIENT}] is null")
+            tell(f"reply message properties[{Property.REPLY_TO_CLIENT}] is null")
             return
         to = self.members.producer_with_id(requester)
         if to is None or to.closed:
-            answer(f"push reply message fail, channel of <{requester[:255]}> not found.")
+            tell(f"push reply message fail, channel of <{requester[:255]}> not found.")
             return
 
         def taken(result: Command | RoquetError) -> None:
             ok = isinstance(result, Command) and result.code == ResponseCode.SUCCESS
-            answer(None if ok else f"push reply message to {requester[:255]}fail.")
+            tell(None if ok else f"push reply message to {requester[:255]}fail.")
 
         try:
             self.members.call(to, self._push(header, properties, queue.queue_id, peer, command.body), taken)
         except Refused as refused:
-            answer(f"push reply message to {requester[:255]}fail. {refused.remark}")
+            tell(f"push reply message to {requester[:255]}fail. {refused.remark}")
 
     def _push(self, header: SendHeader, properties: dict[str, str], queue_id: int, peer: Peer, body: bytes) -> Command:
         """326; JSON always: whoever it goes to may not read the other form."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Generator
 from itertools import islice
 
-from roquet.broker.handler import LARGE_ROWS, Portions, answers, elsewhere, portions
+from roquet.broker.handler import LARGE_ROWS, Portions, answer, answers, elsewhere, portions, when_all
 from roquet.broker.members import ConsumerGroup, Member, Members
 from roquet.broker.offsets import Offsets
 from roquet.broker.part import Part, Shared
@@ -156,14 +156,11 @@ class Resets(Part):
             members = [member for member in members if member.client_id == header.client_addr][:1]
         members = [member for member in members if not member.peer.closed][:MEMBERS_ASKED_MAX]
         table: dict[str, dict[MessageQueue, int]] = {}
-        waiting = len(members) + 1
 
-        def one_more() -> None:
-            nonlocal waiting
-            waiting -= 1
-            if not waiting and not command.is_oneway and not peer.closed:
-                reply = INVOKE_BROKER_TO_GET_CONSUMER_STATUS.reply(command, body=ConsumerStatusBody(consumer_table=table))
-                peer.send(reply.encode())
+        def all_answered() -> None:
+            answer(peer, command, INVOKE_BROKER_TO_GET_CONSUMER_STATUS.reply(command, body=ConsumerStatusBody(consumer_table=table)))
+
+        one_more = when_all(len(members) + 1, all_answered)
 
         def ask(member: Member) -> None:
             def answered(result: Command | RoquetError) -> None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roquet.broker.delay import HOSTS, Delays
+from roquet.broker.delay import Delays
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.stats import Stats
-from roquet.broker.topics import Topic, Topics
+from roquet.broker.topics import QUEUES_MAX, Topic, Topics
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused
 from roquet.ports import Peer
@@ -74,10 +74,7 @@ class Retries(Part):
         if why:
             raise self.sender.not_stored(why)
 
-        draft = Draft.of(record)
-        draft.sys_flag = record.sys_flag & ~HOSTS
-        draft.prepared = 0
-        draft.wait_kept = True
+        draft = Draft.again(record)
         properties = draft.properties
         properties.setdefault("RETRY_TOPIC", record.topic)
         properties.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(record.store_host, record.physical_offset))
@@ -121,8 +118,7 @@ class Retries(Part):
 
     def _topic(self, name: str, queues: int, *, unit_mode: bool = False) -> Topic:
         check_topic(name)
-        queues = min(queues, 65_535)
-        return self.topics.ensure(name, read_queues=queues, write_queues=queues, sys_flag=int(TopicFlag.UNIT_SUB) if unit_mode else 0)
+        return self.topics.ensure(name, min(queues, QUEUES_MAX), sys_flag=int(TopicFlag.UNIT_SUB) if unit_mode else 0)
 
     def _record(self, offset: int) -> Record:
         """Raises Cold when it is not in memory: nothing was changed so far that would hurt twice."""

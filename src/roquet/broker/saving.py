@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from roquet.broker.handler import answer
 from roquet.broker.part import Part, Shared
 from roquet.errors import Damaged
 from roquet.ports import Peer
@@ -211,12 +212,10 @@ def answer_when_saved(peer: Peer, command: Command, reply: Command | None = None
     """The operator's answer waits for the disk: what it says is done stays done. `reply`: the answer of success, if not a plain one."""
 
     def done(error: Exception | None) -> None:
-        if command.is_oneway or peer.closed:
-            return
-        answer = reply or command.reply()
         if error is not None:
             text = f"the change holds until the restart only: it could not be written ({error}). The broker tries again every second"
-            answer = command.reply(ResponseCode.SYSTEM_ERROR, text)
-        peer.send(answer.encode())
+            answer(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, text))
+        else:
+            answer(peer, command, reply or command.reply())
 
     return done

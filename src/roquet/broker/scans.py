@@ -61,7 +61,6 @@ FRONT = np.dtype(
 )
 FRONT_BYTES = f"V{FRONT.itemsize}"
 """What tells of a record that it is the one its entry means; gathered as bytes, which costs a tenth."""
-"""Of an entry that stands for a message that is gone."""
 
 
 @dataclass(frozen=True, slots=True)

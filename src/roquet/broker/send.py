@@ -298,6 +298,10 @@ class Sender(Part):
         """What every answer to a send carries, one that refuses it too."""
         return {"MSG_REGION": self.settings.region_id, "TRACE_ON": "true" if self.settings.trace_on else "false"}
 
+    def response_header(self, ids: str, queue_id: int, queue_offset: int, recall_handle: str | None = None) -> SendResponseHeader:
+        region, trace_on = self.region_fields().values()
+        return SendResponseHeader(ids, queue_id, queue_offset, None, region, trace_on, recall_handle=recall_handle)
+
     def destination(self, header: SendHeader, peer: Peer) -> ConsumeQueue:
         """The queue that this send names, made if its topic may be made. Raises Refused."""
         topic = self._topic_for(header, peer)
@@ -492,10 +496,7 @@ class Sender(Part):
         # Requests of other kinds store a message, too, and what is answered says nothing of it.
         if code not in (0, ResponseCode.FLUSH_DISK_TIMEOUT) or CALLS[command.code].answer_header_type is not SendResponseHeader:
             return command.reply(code, remark)
-        header = SendResponseHeader(
-            ids, queue_id, queue_offset, None, self.settings.region_id, "true" if self.settings.trace_on else "false",
-            recall_handle=recall_handle,
-        )  # fmt: skip
+        header = self.response_header(ids, queue_id, queue_offset, recall_handle)
         return SEND_MESSAGE_V2.reply(command, header, code=code, remark=remark)
 
 

@@ -98,7 +98,7 @@ class Timers(Part):
         if queue is None:
             self.files.clear()
             return
-        self.topics.ensure(TIMER_TOPIC, read_queues=1, write_queues=1)
+        self.topics.ensure(TIMER_TOPIC)
         self.following.behind = queue.next
         start = self._take_up(queue, saved)
         self.near.horizon = self.near.mark[0]
@@ -171,7 +171,7 @@ class Timers(Part):
                 f"maybe msg properties exceed the limit of {PROPERTIES_MAX} bytes, of which {MARKS_MAX} and the topic's name are kept for "
                 "the timer"
             )
-        self.topics.ensure(TIMER_TOPIC, read_queues=1, write_queues=1)
+        self.topics.ensure(TIMER_TOPIC)
         properties.pop(MOVES, None)
         properties[DUE] = str(due)
         properties[REAL_TOPIC], properties[REAL_QUEUE] = draft.topic, str(draft.queue_id)

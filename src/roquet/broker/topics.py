@@ -213,15 +213,15 @@ class Topics(SavedPart):
 
     # Changing
 
-    def ensure(self, name: str, *, read_queues: int, write_queues: int, perm: int = 6, sys_flag: int = 0) -> Topic:
+    def ensure(self, name: str, queues: int = 1, *, perm: int = 6, sys_flag: int = 0) -> Topic:
         """This topic, made and registered when it is missing."""
         found = self._table.get(name)
-        return found if found is not None else self.put(Topic(name, read_queues, write_queues, perm, sys_flag))
+        return found if found is not None else self.put(Topic(name, queues, queues, perm, sys_flag))
 
     def create_on_send(self, name: str, default_topic: str, producer: str, queues_wanted: int) -> Topic | None:
         """Automatic creation: as many queues as the producer wants and the default topic allows. None: not allowed."""
         if name.startswith(RETRY_PREFIX):
-            return self.ensure(name, read_queues=1, write_queues=1)
+            return self.ensure(name)
         default = self._table.get(default_topic)
         if default is None or not default.perm & Perm.INHERIT:
             return None

@@ -38,7 +38,6 @@ from __future__ import annotations
 import logging
 from array import array
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
@@ -85,9 +84,6 @@ MARKS_MAX = 128
 NO_DELAY = ("", "0")
 
 DELAYS = (Property.DELAY, Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, "__STARTDELIVERTIME")
-
-A = TypeVar("A")
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -268,7 +264,7 @@ class Transactions(Part):
                 f"the message is illegal, maybe msg properties exceed the limit of {PROPERTIES_MAX} bytes, of which {MARKS_MAX} and the "
                 "topic's name are kept for the transaction",
             )
-        self.topics.ensure(HALF_TOPIC, read_queues=1, write_queues=1)
+        self.topics.ensure(HALF_TOPIC)
         properties[Property.REAL_TOPIC] = draft.topic
         properties[Property.REAL_QUEUE_ID] = str(draft.queue_id)
         properties.pop(Property.TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # ours; a client's would end another message
@@ -334,7 +330,7 @@ class Transactions(Part):
         why = self.store.refuse_writes()
         if why:
             raise self.sender.not_stored(why)
-        self.topics.ensure(HALF_TOPIC, read_queues=1, write_queues=1)
+        self.topics.ensure(HALF_TOPIC)
         draft = Draft.of(record)
         draft.topic, draft.queue_id, draft.wait_kept = HALF_TOPIC, 0, True
         draft.properties[Property.TRANSACTION_CHECK_TIMES] = "0"
@@ -536,7 +532,7 @@ class Transactions(Part):
             self._give_up(record, decode_properties(record.properties), 0)
 
     def _give_up(self, record: Record, properties: dict[str, str], times: int) -> None:
-        self.topics.ensure(CHECK_MAX_TIME_TOPIC, read_queues=1, write_queues=1)
+        self.topics.ensure(CHECK_MAX_TIME_TOPIC)
         draft = Draft.of(record)
         draft.topic, draft.queue_id, draft.properties, draft.wait_kept = CHECK_MAX_TIME_TOPIC, 0, without_marks(properties), True
         with self.store.together():

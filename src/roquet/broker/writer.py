@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from roquet.broker.topics import Topics
 from roquet.store.storable import check_place
 from roquet.store.store import Store
+from roquet.wire.layout import HOSTS_V6
 from roquet.wire.record import Record, decode_properties
 
 
@@ -51,6 +52,13 @@ class Draft:
             record.prepared_transaction_offset,
             record.store_host,
         )
+
+    @classmethod
+    def again(cls, record: Record) -> Draft:
+        """The same for a record that is delivered, or tried, once more. What it was to a transaction is over; all its properties stay."""
+        draft = cls.of(record)
+        draft.sys_flag, draft.prepared, draft.wait_kept = record.sys_flag & ~HOSTS_V6, 0, True
+        return draft
 
     def text(self) -> str:
         return "\x02".join(f"{name}\x01{value}" for name, value in self.properties.items() if value and (name != "WAIT" or self.wait_kept))

@@ -73,7 +73,7 @@ class Firing:
         if self._topics.get(real) is None:
             # Deleted meanwhile, or made by the very send and lost with a crash: who promised delivery cannot tell, and keeps it.
             log.warning("topic %s does not exist, but a timed message for it is due: it is made again", real)
-            self._topics.ensure(real, read_queues=queue_id + 1, write_queues=queue_id + 1)
+            self._topics.ensure(real, queue_id + 1)
         self._near.store.put(
             self._near.store.queue(real, queue_id),
             record.body,
