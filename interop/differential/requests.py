@@ -17,9 +17,15 @@ from roquet.wire.calls.members import (
     MessageModel,
     ProducerData,
     SubscriptionData,
+    UnregisterClientHeader,
 )
+from roquet.wire.calls.offsets import QueryOffsetHeader, UpdateOffsetHeader
 from roquet.wire.calls.pulls import PullHeader
-from roquet.wire.calls.sends import SendHeader
+from roquet.wire.calls.queues import QueueHeader
+from roquet.wire.calls.sends import SendBackHeader, SendHeader
+from roquet.wire.calls.table import CALLS
+from roquet.wire.calls.topics import CreateTopicHeader
+from roquet.wire.calls.transactions import EndTransactionHeader
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.record import encode_properties
@@ -39,8 +45,13 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def of(code: int, header: object, body: bytes | Body = b"") -> Command:
-    return request(code, dict(headers.encode(header)), body)
+def of(code: int, header: object = None, body: bytes | Body = b"", *, short: bool = False) -> Command:
+    """The request of this code. The table says what header and body it has; another is a mistake of the script."""
+    call = CALLS[code]
+    assert header is None or isinstance(header, call.header_type), f"{call.code.name} has a {call.header_type.__name__}, not {header!r}"
+    assert isinstance(body, bytes | call.body_type), f"{call.code.name} has a {call.body_type.__name__}, not {body!r}"
+    fields = {} if header is None else headers.encode(header, short=short)
+    return Command(code, fields, body if isinstance(body, bytes) else body.encode(), version=CLIENT_VERSION)
 
 
 def oneway(command: Command) -> Command:
@@ -110,8 +121,7 @@ def send(
         max_reconsume_times=max_reconsumed,
         batch=batch,
     )
-    long = code in (Code.SEND_MESSAGE, Code.SEND_REPLY_MESSAGE)
-    return Command(code, headers.encode(header, short=not long), body, version=CLIENT_VERSION)
+    return of(code, header, body, short=code not in (Code.SEND_MESSAGE, Code.SEND_REPLY_MESSAGE))
 
 
 def send_batch(topic: str, bodies: list[bytes], queue: int = 0, *, code: int = Code.SEND_BATCH_MESSAGE, **properties: object) -> Command:
@@ -177,19 +187,19 @@ def heartbeat(
         [ProducerData(group) for group in produces],
         [ConsumerData(group, how, model, subscription_data_set=subscriptions) for group, subscriptions in (consumes or {}).items()],
     )
-    return request(Code.HEART_BEAT, None, body)
+    return of(Code.HEART_BEAT, None, body)
 
 
 def leave(client: str, *, producer: str | None = None, consumer: str | None = None) -> Command:
-    return request(Code.UNREGISTER_CLIENT, {"clientID": client, "producerGroup": producer, "consumerGroup": consumer})
+    return of(Code.UNREGISTER_CLIENT, UnregisterClientHeader(client, producer, consumer))
 
 
 def lock(code: int, client: str, group: str, *queues: tuple[str, int]) -> Command:
-    return request(code, None, LockBody(group, client, {MessageQueue(topic, "broker-a", queue) for topic, queue in queues}))
+    return of(code, None, LockBody(group, client, {MessageQueue(topic, "broker-a", queue) for topic, queue in queues}))
 
 
 def check_client(client: str, group: str, subscription: SubscriptionData) -> Command:
-    return request(Code.CHECK_CLIENT_CONFIG, None, CheckClientBody(client, group, subscription))
+    return of(Code.CHECK_CLIENT_CONFIG, None, CheckClientBody(client, group, subscription))
 
 
 # ---- topics, groups, offsets
@@ -198,35 +208,25 @@ def check_client(client: str, group: str, subscription: SubscriptionData) -> Com
 def create_topic(
     topic: str, queues: int = 4, *, write: int | None = None, perm: int = 6, order: bool = False, sys_flag: int = 0
 ) -> Command:
-    fields: dict[str, object] = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": queues,
-        "writeQueueNums": queues if write is None else write,
-        "perm": perm,
-        "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": sys_flag,
-        "order": order,
-    }
-    return request(Code.UPDATE_AND_CREATE_TOPIC, fields)
+    header = CreateTopicHeader(topic, "TBW102", queues, queues if write is None else write, perm, "SINGLE_TAG", order, sys_flag)
+    return of(Code.UPDATE_AND_CREATE_TOPIC, header)
 
 
 def create_group(config: GroupConfig) -> Command:
-    return request(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    return of(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
 
 
 def commit(group: str, topic: str, offset: int, queue: int = 0) -> Command:
-    fields: dict[str, object] = {"consumerGroup": group, "topic": topic, "queueId": queue, "commitOffset": offset}
-    return request(Code.UPDATE_CONSUMER_OFFSET, fields)
+    return of(Code.UPDATE_CONSUMER_OFFSET, UpdateOffsetHeader(group, topic, queue, offset))
 
 
 def committed(group: str, topic: str, queue: int = 0) -> Command:
-    return request(Code.QUERY_CONSUMER_OFFSET, {"consumerGroup": group, "topic": topic, "queueId": queue})
+    return of(Code.QUERY_CONSUMER_OFFSET, QueryOffsetHeader(group, topic, queue))
 
 
 def of_queue(code: int, topic: str, queue: int = 0) -> Command:
     """30, 31, 32."""
-    return request(code, {"topic": topic, "queueId": queue})
+    return of(code, QueueHeader(topic, queue))
 
 
 def of_group(code: int, group: str, **more: object) -> Command:
@@ -238,17 +238,9 @@ def of_topic(code: int, topic: str, **more: object) -> Command:
 
 
 def send_back(group: str, offset: int, level: int = 0, **more: object) -> Command:
-    return request(Code.CONSUMER_SEND_MSG_BACK, {"offset": offset, "group": group, "delayLevel": level, "unitMode": False, **more})
+    return with_fields(of(Code.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, group, level, unit_mode=False)), **more)
 
 
 def end_transaction(group: str, half_offset: int, place: int, state: int, **more: object) -> Command:
-    fields: dict[str, object] = {
-        "producerGroup": group,
-        "tranStateTableOffset": half_offset,
-        "commitLogOffset": place,
-        "commitOrRollback": state,
-        "fromTransactionCheck": False,
-        "msgId": "made-up",
-        **more,
-    }
-    return request(Code.END_TRANSACTION, fields)
+    header = EndTransactionHeader(group, half_offset, place, state, "made-up", from_transaction_check=False)
+    return with_fields(of(Code.END_TRANSACTION, header), **more)

@@ -146,6 +146,8 @@ def of_hint(hint: Any, bits: int) -> st.SearchStrategy[Any]:
         return st.integers(-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     if hint is float:
         return st.floats(allow_nan=False, allow_infinity=False)
+    if hint is Any:
+        return TEXTS
     if hint in (bool, str):
         return st.booleans() if hint is bool else TEXTS
     if issubclass(hint, Body):

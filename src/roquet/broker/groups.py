@@ -21,7 +21,6 @@ from roquet.broker.topics import QUEUES_MAX
 from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.wire import fastjson
-from roquet.wire.bodies import columns
 from roquet.wire.calls.groups import (
     DELETE_SUBSCRIPTIONGROUP,
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
@@ -29,6 +28,7 @@ from roquet.wire.calls.groups import (
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     GroupConfig,
+    GroupTable,
 )
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import ResponseCode
@@ -48,18 +48,12 @@ STARTING_GROUPS = (
 )
 """Every broker has these from the start; they do not count as a change of the table."""
 
-KNOWN = frozenset(column.name for column in columns(GroupConfig))
-
-LIST_MAX = 2_000
-"""Groups one request may create or change."""
-EXTRAS_MAX = 16 * 1024
+UNKNOWN_MAX = 16 * 1024
 """Bytes of settings we do not know that a group may carry."""
-
-Extras = dict[str, Any]
 
 
 class Groups(SavedPart):
-    """State: `_table`, and `_extras` with what 5.x keeps in a group besides; the document follows in the background."""
+    """State: `_table`, and `_unknown` with what 5.x keeps in the file besides; the document follows in the background."""
 
     def __init__(self, shared: Shared, offsets: Offsets) -> None:
         super().__init__(shared)
@@ -67,16 +61,15 @@ class Groups(SavedPart):
         self.newcomers = shared.newcomers
         self.data_version = DataVersion(self.clock.now_ms(), 0)
         self._table: dict[str, GroupConfig] = {}
-        self._extras: dict[str, Extras] = {}
-        self._top_extras: Extras = {}
-        self.texts = Fragments[str](lambda name: member(name, fastjson.dumps(self.group_json(self._table[name]))))
-        self.pretty = Fragments[str](lambda name: member(name, indented(self.group_json(self._table[name]))))
+        self._unknown: dict[str, Any] = {}
+        self.texts = Fragments[str](lambda name: member(name, self._table[name].encode()))
+        self.pretty = Fragments[str](lambda name: member(name, indented(self._table[name].to_json())))
         self.saving = SavedDocument(shared, "subscriptionGroup.json", self._snapshot, pause=by_size(lambda: len(self._table)))
 
     def load(self) -> None:
-        loaded = self.saving.load(parse_groups)
+        loaded = self.saving.load(GroupTable.decode)
         if loaded is not None:
-            self.data_version, self._table, self._extras, self._top_extras = loaded
+            self.data_version, self._table, self._unknown = loaded.data_version, loaded.subscription_group_table, loaded.unknown
 
     def open(self) -> None:
         """Add the groups every broker has."""
@@ -132,30 +125,22 @@ class Groups(SavedPart):
 
     # Changing
 
-    def put(self, config: GroupConfig, extras: Extras | None = None, done: Done | None = None) -> None:
+    def put(self, config: GroupConfig, done: Done | None = None) -> None:
         """Create or replace; `done` is called when it is on disk, or with what went wrong.
 
         Raises Refused for a name, a number or a count that is not allowed, and then changes nothing.
         """
-        check_config(config, extras)
+        check_config(config)
         if config.group_name not in self._table:
             self._check_room()
             self.newcomers.let_in()
-        self._put(config, extras)
-        self._changed([config.group_name], done)
-
-    def _put(self, config: GroupConfig, extras: Extras | None) -> None:
         self._table[config.group_name] = config
-        if extras:
-            self._extras[config.group_name] = extras
-        else:
-            self._extras.pop(config.group_name, None)
+        self._changed([config.group_name], done)
 
     def delete(self, name: str, *, with_offsets: bool, done: Done | None = None) -> None:
         """Deleting what is not there is fine, as upstream has it."""
         if with_offsets:
             self.offsets.remove_group(name)
-        self._extras.pop(name, None)
         if self._table.pop(name, None) is not None:
             self.texts.removed(name)
             self.pretty.removed(name)
@@ -172,37 +157,30 @@ class Groups(SavedPart):
 
     def encode(self) -> bytes:
         """The answer of 201."""
-        rest = fastjson.dumps({"dataVersion": self.data_version.to_json()} | self._top_extras)
+        rest = fastjson.dumps({"dataVersion": self.data_version.to_json()} | self._unknown)
         return b'{"subscriptionGroupTable":{' + b",".join(self.texts.members()) + b"}," + rest[1:]
 
     def _snapshot(self) -> Callable[[], bytes]:
         """The file as Java lays it out."""
-        members, rest = self.pretty.members(), indented({"dataVersion": self.data_version.to_json()} | self._top_extras)
+        members, rest = self.pretty.members(), indented({"dataVersion": self.data_version.to_json()} | self._unknown)
         head = b'{\n  "subscriptionGroupTable": {\n    '
         return lambda: head + b",\n    ".join([member.replace(b"\n", b"\n    ") for member in members]) + b"\n  }," + rest[1:]
-
-    def group_json(self, config: GroupConfig) -> dict[str, Any]:
-        return config.to_json() | self._extras.get(config.group_name, {})
 
     # Requests
 
     @answers(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def update(self, peer: Peer, command: Command) -> None:
-        config, extras = read_group(fastjson.loads(command.body))
-        self.put(config, extras, answer_when_saved(peer, command))
+        config = UPDATE_AND_CREATE_SUBSCRIPTIONGROUP.read_body(command)
+        self.put(config, answer_when_saved(peer, command))
         log.info("group %s created or changed by %s", config.group_name, peer.address)
 
     @answers(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def update_list(self, peer: Peer, command: Command) -> None:
         """225: all or none."""
-        value = fastjson.loads(command.body)
-        configs = value.get("groupConfigList") if isinstance(value, dict) else value
-        if not isinstance(configs, list) or len(configs) > LIST_MAX:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"expected an array of at most {LIST_MAX} group settings")
-        groups = [read_group(one) for one in configs]
-        for config, extras in groups:
-            check_config(config, extras)
-        fresh = {config.group_name for config, _ in groups} - self._table.keys()
+        groups = {config.group_name: config for config in UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST.read_body(command).group_config_list}
+        for config in groups.values():
+            check_config(config)
+        fresh = groups.keys() - self._table.keys()
         if fresh and len(self._table) + len(fresh) > self.settings.accept_groups_max:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -210,11 +188,10 @@ class Groups(SavedPart):
             )
         if fresh:
             self.newcomers.let_in(len(fresh))
-        for config, extras in groups:
-            self._put(config, extras)
+        self._table |= groups
         done = answer_when_saved(peer, command)
         if groups:
-            self._changed([config.group_name for config, _ in groups], done)
+            self._changed(groups, done)
         else:
             done(None)
 
@@ -229,7 +206,7 @@ class Groups(SavedPart):
         found = self._table.get(name)
         if found is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:255]}")
-        return GET_SUBSCRIPTIONGROUP_CONFIG.reply(command, body=fastjson.dumps(self.group_json(found)))
+        return GET_SUBSCRIPTIONGROUP_CONFIG.reply(command, body=found)
 
     @answers(DELETE_SUBSCRIPTIONGROUP)
     def delete_one(self, peer: Peer, command: Command) -> None:
@@ -252,36 +229,11 @@ def indented(value: Any) -> bytes:
         return fastjson.dumps_pretty(value)
 
 
-def read_group(value: Any) -> tuple[GroupConfig, Extras]:
-    """Raises Refused."""
-    config = GroupConfig.from_json(value)
-    return config, {name: inner for name, inner in value.items() if name not in KNOWN and inner is not None}
-
-
-def check_config(config: GroupConfig, extras: Extras | None) -> None:
+def check_config(config: GroupConfig) -> None:
     check_group(config.group_name)
     if config.retry_queue_nums > QUEUES_MAX:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}")
-    if extras:
-        size = len(fastjson.dumps(extras))
-        if size > EXTRAS_MAX:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"group {config.group_name} carries {size} bytes of other settings, limit is {EXTRAS_MAX}"
-            )
-
-
-def parse_groups(data: bytes) -> tuple[DataVersion, dict[str, GroupConfig], dict[str, Extras], Extras]:
-    """The file. Raises Refused when it is not what it should be."""
-    value = fastjson.loads(data)
-    if not isinstance(value, dict):
-        raise Refused(ResponseCode.SYSTEM_ERROR, "the group table is no JSON object")
-    version = DataVersion.from_json(value.get("dataVersion") or {})
-    groups: dict[str, GroupConfig] = {}
-    extras: dict[str, Extras] = {}
-    for name, inner in (value.get("subscriptionGroupTable") or {}).items():
-        config, more = read_group(inner)
-        groups[name] = config
-        if more:
-            extras[name] = more
-    top = {name: inner for name, inner in value.items() if name not in ("dataVersion", "subscriptionGroupTable")}
-    return version, groups, extras, top
+    size = len(fastjson.dumps(config.unknown)) if config.unknown else 0
+    if size > UNKNOWN_MAX:
+        text = f"group {config.group_name} carries {size} bytes of other settings, limit is {UNKNOWN_MAX}"
+        raise Refused(ResponseCode.SYSTEM_ERROR, text)

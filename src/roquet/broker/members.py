@@ -180,11 +180,11 @@ class Members(Part):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"heartbeat of {len(command.body)} bytes, limit is {HEARTBEAT_MAX}")
         if len(command.body) >= LARGE:
             return self._large_heartbeat(peer, command)
-        return self._take_in(peer, command, read_heartbeat(command.body))
+        return self._take_in(peer, command, read_heartbeat(command))
 
     def _large_heartbeat(self, peer: Peer, command: Command) -> Portions:
         """With thousands of subscriptions: read and checked elsewhere, all that depends on nothing here."""
-        heard = yield from elsewhere(lambda: read_heartbeat(command.body))
+        heard = yield from elsewhere(lambda: read_heartbeat(command))
         return self._take_in(peer, command, heard)
 
     def _take_in(self, peer: Peer, command: Command, heard: tuple[HeartbeatBody, list[Signature]]) -> Command:
@@ -570,9 +570,9 @@ def connections(members: Iterable[Member]) -> list[Connection]:
     return [Connection(member.client_id, member.peer.address, member.language, member.version) for member in members]
 
 
-def read_heartbeat(raw: bytes) -> tuple[HeartbeatBody, list[Signature]]:
+def read_heartbeat(command: Command) -> tuple[HeartbeatBody, list[Signature]]:
     """What it says, and what each of its consumers subscribes to. Raises Refused. Looks at nothing else, so it may be done elsewhere."""
-    body = HeartbeatBody.decode(raw)
+    body = HEART_BEAT.read_body(command)
     for data in body.consumer_data_set:
         if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
             raise Refused(

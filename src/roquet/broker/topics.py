@@ -19,7 +19,6 @@ from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
-from roquet.wire import fastjson
 from roquet.wire.calls.topics import (
     DELETE_TOPIC_IN_BROKER,
     GET_ALL_TOPIC_CONFIG,
@@ -50,8 +49,6 @@ log = logging.getLogger("roquet.broker")
 
 QUEUES_MAX = 65_535
 DELAY_LEVELS = 18
-LIST_MAX = 2_000
-"""Topics one request may create or change."""
 
 Changed = Callable[[Iterable[str], Callable[[], None]], None]
 """Tell the name servers of these topics; the second argument is called when all of them know (or did not answer in time)."""
@@ -358,13 +355,9 @@ class Topics(SavedPart):
     @answers(UPDATE_AND_CREATE_TOPIC_LIST)
     def update_many(self, peer: Peer, command: Command) -> None:
         """18, of 5.x: a list of configurations, all or none."""
-        value = fastjson.loads(command.body)
-        configs = value.get("topicConfigList") if isinstance(value, dict) else None
-        if not isinstance(configs, list) or not configs:
+        topics = [Topic.of(config) for config in UPDATE_AND_CREATE_TOPIC_LIST.read_body(command).topic_config_list]
+        if not topics:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the body holds no topicConfigList")
-        if len(configs) > LIST_MAX:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"{len(configs)} topics in one request, limit is {LIST_MAX}: send several")
-        topics = [Topic.of(TopicConfig.from_json(config)) for config in configs]
         for topic in topics:
             self._check(topic)
         self.put_all(topics, answer_when_saved(peer, command))

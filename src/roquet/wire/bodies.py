@@ -58,7 +58,9 @@ class Body:
         made: dict[str, Any] = {}
         for column in columns(type(self)):
             value = getattr(self, column.attribute)
-            if value is not None:
+            if column.is_rest:
+                made |= value
+            elif value is not None:
                 made[column.name] = column.write(value)
         return made
 
@@ -78,7 +80,11 @@ class Column:
     required: bool
     read: Read
     write: Write
+    is_rest: bool
 
+
+REST = {"rest": True}
+"""Metadata of a field that holds all those that have no column, by their names: carried along, for whoever knows them."""
 
 _tables: dict[type, tuple[Column, ...]] = {}
 
@@ -107,9 +113,11 @@ def columns(kind: type) -> tuple[Column, ...]:
         hints = typing.get_type_hints(kind)
         made: list[Column] = []
         for one in dataclasses.fields(kind):
-            read, write = codec(hints[one.name], one.metadata.get("bits", 64))
+            is_rest = "rest" in one.metadata
+            read, write = (dict, dict) if is_rest else codec(hints[one.name], one.metadata.get("bits", 64))
             required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
-            made.append(Column(one.name, one.metadata.get("name") or camel(one.name), one.metadata.get("also", ()), required, read, write))
+            name, also = one.metadata.get("name") or camel(one.name), one.metadata.get("also", ())
+            made.append(Column(one.name, name, also, required, read, write, is_rest))
         found = _tables[kind] = tuple(made)
     return found
 
@@ -119,6 +127,10 @@ def read_body(kind: type[B], value: Any) -> B:
         raise Misfit(f"is {shown(value)}, expected an object")
     values: dict[str, Any] = {}
     for column in columns(kind):
+        if column.is_rest:
+            known = {one.name for one in columns(kind) if not one.is_rest}
+            values[column.attribute] = {name: inner for name, inner in value.items() if name not in known and inner is not None}
+            continue
         given = value.get(column.name)
         if given is None:
             for name in column.also:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from roquet.wire.bodies import Body, small
+from roquet.errors import Refused
+from roquet.wire.bodies import REST, Body, small
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.topics import TopicList
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode as Code
+from roquet.wire.codes import ResponseCode
 from roquet.wire.headers import optional, wire
+
+LIST_MAX = 2_000
+"""Groups that one request may create or change."""
 
 
 @dataclass(slots=True)
@@ -25,6 +31,8 @@ class GroupConfig(Body):
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
+    unknown: dict[str, Any] = field(default_factory=dict, metadata=REST)
+    """What 5.x keeps in a group besides."""
 
 
 @dataclass(slots=True)
@@ -33,11 +41,20 @@ class GroupTable(Body):
 
     subscription_group_table: dict[str, GroupConfig] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
+    unknown: dict[str, Any] = field(default_factory=dict, metadata=REST)
 
 
 @dataclass(slots=True)
 class GroupConfigList(Body):
     group_config_list: list[GroupConfig] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, value: Any) -> GroupConfigList:
+        """An object, or just the array. Its length is looked at before its members are."""
+        configs = value.get("groupConfigList") if isinstance(value, dict) else value
+        if not isinstance(configs, list) or len(configs) > LIST_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"expected an array of at most {LIST_MAX} group settings")
+        return cls([GroupConfig.from_json(one) for one in configs])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.wire.bodies import Body, small
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode as Code
+from roquet.wire.codes import ResponseCode
 from roquet.wire.headers import optional, wire
 
 
@@ -68,11 +70,23 @@ def usual_topic(one: Any) -> TopicConfig | None:
 
 
 SMALL = 1 << 31
+LIST_MAX = 2_000
+"""Topics that one request may create or change."""
 
 
 @dataclass(slots=True)
 class TopicConfigList(Body):
     topic_config_list: list[TopicConfig] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, value: Any) -> TopicConfigList:
+        """Its length is looked at before its members are."""
+        configs = value.get("topicConfigList") if isinstance(value, dict) else None
+        if not isinstance(configs, list):
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the body holds no topicConfigList")
+        if len(configs) > LIST_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{len(configs)} topics in one request, limit is {LIST_MAX}: send several")
+        return cls([TopicConfig.from_json(config) for config in configs])
 
 
 @dataclass(frozen=True, slots=True)
