@@ -144,7 +144,7 @@ class Sender(Part):
     def take(self, fields: dict[str, Any], opaque: int, flag: int, body: bytes, born_host: bytes) -> bool:
         """Stage a plain send. False: not plain, or not sure; then nothing has happened and `accept` decides."""
         try:
-            queue = self.topics.doors[fields["b"]][fields["e"]]
+            queue = self.topics.plain_queues[fields["b"]][fields["e"]]
             sys_flag, born_ms = int(fields["f"]), int(fields["g"])
             if (
                 flag or fields["j"] != "0" or sys_flag & ~KEPT_FLAGS or not 0 <= born_ms < 1 << 63

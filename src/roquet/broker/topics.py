@@ -1,6 +1,6 @@
 """Topics of this broker: their configuration, kept in config/topics.json as upstream writes it, and automatic creation.
 
-`doors` is what makes a send cheap: topic -> text of a queue id as it stands in a send header -> that queue. It holds only
+`plain_queues` is what makes a send cheap: topic -> text of a queue id as it stands in a send header -> that queue. It holds only
 topics that a plain send may enter (writable, not a system or retry topic), and is made when a topic changes, not per message.
 """
 
@@ -95,13 +95,13 @@ class Topic:
 
 
 class Topics(SavedPart):
-    """State: `_table` is the truth, `doors` and `texts` are derived from it, the document follows in the background."""
+    """State: `_table` is the truth, `plain_queues` and `texts` are derived from it, the document follows in the background."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self.newcomers = shared.newcomers
         self.data_version = DataVersion(self.clock.now_ms(), 0)
-        self.doors: dict[str, dict[str, ConsumeQueue]] = {}
+        self.plain_queues: dict[str, dict[str, ConsumeQueue]] = {}
         self.changed: Changed = lambda names, done: done()
         """Set by the core to the registration's `tell`."""
         self.on_delete: Callable[[str], None] = lambda topic: None
@@ -143,7 +143,7 @@ class Topics(SavedPart):
         self._find_lost()
         self.texts.changed(self._table)
         for topic in self._table.values():
-            self._make_doors(topic)
+            self._set_plain_queues(topic)
 
     def _count_on(self) -> None:
         """Where topics.json was lost its version begins anew; what is made from now on must not look older than a deletion."""
@@ -250,12 +250,12 @@ class Topics(SavedPart):
             if known is not None:
                 self._warn_of_hidden_messages(known, topic)
             self._table[topic.name] = topic
-            self._make_doors(topic)
+            self._set_plain_queues(topic)
         self._next_version([topic.name for topic in topics], done)
 
     def delete(self, name: str, done: Done | None = None) -> None:
         """`done` is called when no crash can bring it back and the name servers know, or with what could not be written."""
-        self.doors.pop(name, None)
+        self.plain_queues.pop(name, None)
         known = self._table.pop(name, None) is not None
         if known:
             self.texts.removed(name)
@@ -297,7 +297,7 @@ class Topics(SavedPart):
     def settings_changed(self, names: AbstractSet[str]) -> None:
         if "broker_permission" in names:
             for topic in self._table.values():
-                self._make_doors(topic)
+                self._set_plain_queues(topic)
         if names & {"default_topic_queue_nums", "auto_create_topic_enable"}:
             self._defaults_changed()
 
@@ -306,16 +306,16 @@ class Topics(SavedPart):
         wanted = self._default_topic()
         if wanted is not None and self._table.get(DEFAULT_TOPIC) != wanted:
             self._table[DEFAULT_TOPIC] = wanted  # not through `put`: the settings have changed already, and no limit may refuse it now
-            self._make_doors(wanted)
+            self._set_plain_queues(wanted)
             self._next_version([DEFAULT_TOPIC], None)
 
-    def _make_doors(self, topic: Topic) -> None:
+    def _set_plain_queues(self, topic: Topic) -> None:
         name = topic.name
         plain = not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and name not in NOT_ALLOWED_SEND_TOPICS
         if plain and topic.perm & Perm.WRITE and not (topic.order and not self.settings.broker_permission & Perm.WRITE):
-            self.doors[name] = Doors(self.store, topic)
+            self.plain_queues[name] = PlainQueues(self.store, topic)
         else:
-            self.doors.pop(name, None)
+            self.plain_queues.pop(name, None)
 
     def _warn_of_hidden_messages(self, old: Topic, new: Topic) -> None:
         """Fewer read queues than before hide what is in the others: nothing is lost, but somebody should know."""
@@ -388,7 +388,7 @@ class Topics(SavedPart):
         self.delete(name, answer_when_saved(peer, command))
 
 
-class Doors(dict[str, ConsumeQueue]):
+class PlainQueues(dict[str, ConsumeQueue]):
     """Text of a queue id -> queue, filled at first use; what it does not hold is not a queue that takes plain sends."""
 
     def __init__(self, store: Store, topic: Topic) -> None:
