@@ -124,13 +124,13 @@ class Filters(SavedPart):
         topics = {one.topic for one in subscriptions}
         for topic, filter in (known or {}).items():
             if topic not in topics and not filter.is_dead:
-                self._bury(filter, now_ms)
+                self._mark_dead(filter, now_ms)
 
     def left(self, group: str) -> None:
         """The group's last member is gone."""
         for filter in self._by_group.get(group, {}).values():
             if not filter.is_dead:
-                self._bury(filter, self.clock.now_ms())
+                self._mark_dead(filter, self.clock.now_ms())
 
     def topic_deleted(self, topic: str) -> None:
         """The topic is deleted. One of that name that comes later is another."""
@@ -144,13 +144,13 @@ class Filters(SavedPart):
         known = self._by_topic.get(topic, {}).get(group)
         if known is not None and version <= known.client_version and not (known.is_dead and version < known.client_version):
             if known.is_dead:
-                self._revive(known)
+                self._mark_alive(known)
             return 0
         if known is not None and known.expression == expression and known.expression_type == kind:
             known.client_version = version
             self._changed(known)
             if known.is_dead:
-                self._revive(known)
+                self._mark_alive(known)
             return 0
         fresh = GroupFilter(topic, group, expression, kind, version, now_ms)
         make(fresh)
@@ -197,13 +197,13 @@ class Filters(SavedPart):
         self.texts.removed(filter)
         self.saving.unsaved = True
 
-    def _bury(self, filter: GroupFilter, now_ms: int) -> None:
+    def _mark_dead(self, filter: GroupFilter, now_ms: int) -> None:
         filter.dead_ms = max(now_ms, filter.born_ms)
         self._changed(filter)
         if filter.filter is None:
             self.notices.clear(notice_key(filter))
 
-    def _revive(self, filter: GroupFilter) -> None:
+    def _mark_alive(self, filter: GroupFilter) -> None:
         filter.dead_ms = 0
         self._changed(filter)
 

@@ -81,7 +81,7 @@ class Retries(Part):
         properties["WAIT"] = "false"
         said = header.max_reconsume_times if command.version >= SAYS_MAX_SINCE else None
         if header.delay_level < 0 or record.reconsume_times >= (group.retry_max_times if said is None else said):
-            self._bury(draft, group.group_name)
+            self._make_dead_letter(draft, group.group_name)
             properties["DELAY"] = "0"
         else:
             properties["DELAY"] = str(header.delay_level or FIRST_LEVEL + record.reconsume_times)
@@ -104,9 +104,9 @@ class Retries(Part):
         group = self._group(draft.topic.removeprefix(RETRY_PREFIX))
         said = header.max_reconsume_times if version >= SAYS_MAX_SINCE else None
         if draft.reconsumed >= (group.retry_max_times if said is None else said):
-            self._bury(draft, group.group_name)
+            self._make_dead_letter(draft, group.group_name)
 
-    def _bury(self, draft: Draft, group: str) -> None:
+    def _make_dead_letter(self, draft: Draft, group: str) -> None:
         draft.topic = self._topic(dead_letter_topic(group), DEAD_LETTER_QUEUES).name
         draft.queue_id = self.shared.random.randrange(DEAD_LETTER_QUEUES)
 
