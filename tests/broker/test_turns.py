@@ -289,7 +289,7 @@ def test_a_group_hears_once_a_tick_of_its_silent_members_and_large_groups_bound_
     whole.tick(60_000)
     assert sum(peer.closed for peer in peers) == REMOVED_MAX
     assert [len(peer.take()) for peer in peers[:10]] == [1] * 10, "each of them costs a look at all members: not once for each that goes"
-    monkeypatch.setattr(members_module, "TOLD_MAX", 50)
+    monkeypatch.setattr(members_module, "NOTIFIED_MAX", 50)
     whole.tick(50)
     assert sum(peer.closed for peer in peers) == REMOVED_MAX + 1
     group = whole.broker.members.group("g")

@@ -223,8 +223,8 @@ class Admin(Part):
         self.settings.change(values)
         self.config_version = self.config_version.next(self.clock.now_ms())
         spelled = self.settings.spelled(values)
-        said = ", ".join(f"{key}={value}" for key, value in spelled.items())
-        log.warning("%s changed %s", peer.address, said)
+        changes = ", ".join(f"{key}={value}" for key, value in spelled.items())
+        log.warning("%s changed %s", peer.address, changes)
         self.changed(values)
         keep = self.keep
         if keep is None or not spelled:
@@ -234,7 +234,7 @@ class Admin(Part):
             reply = command.reply()
             if error is not None:
                 trouble = f"{type(error).__name__}: {error}"
-                remark = f"{said} holds until the restart alone: it cannot be written to {self.settings.config_store_path}: {trouble}"
+                remark = f"{changes} holds until the restart alone: it cannot be written to {self.settings.config_store_path}: {trouble}"
                 log.error("%s", remark)
                 reply = command.reply(ResponseCode.SYSTEM_ERROR, remark)
             answer(peer, command, reply)

@@ -29,7 +29,7 @@ from roquet.broker.handler import Handler, Portions, Ticking, answer
 from roquet.broker.handover import Handover
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
-from roquet.broker.missing import told_of
+from roquet.broker.missing import meaning_of
 from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import Offsets
@@ -187,7 +187,7 @@ class Broker:
         now_ms, root = self.clock.now_ms(), self.settings.store_path_root_dir
         for name in self.store.missing:
             path = f"{root}/config/{name}"
-            self.notices.warn(name, f"{path} is missing, and it was there when this store was last written: {told_of(name)}", now_ms)
+            self.notices.warn(name, f"{path} is missing, and it was there when this store was last written: {meaning_of(name)}", now_ms)
         if self.store.holes:
             first, size = self.store.holes[0].offset, sum(hole.size for hole in self.store.holes)
             self.notices.warn(

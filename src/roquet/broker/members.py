@@ -58,7 +58,7 @@ log = logging.getLogger("roquet.broker")
 SCAN_MS = 10_000
 REMOVED_MAX = 20
 """Silent clients that one tick removes."""
-TOLD_MAX = 2_000
+NOTIFIED_MAX = 2_000
 """Members of their groups that are looked at, and told, before the other silent clients wait for the next tick."""
 CALL_TIMEOUT_MS = 10_000
 CALLS_MAX = 256
@@ -237,8 +237,8 @@ class Members(Part):
             self._watch_differences(group, now_ms)
         if changed:
             self._notify(group)
-        for told in self.on_heard:
-            told(name, data.subscription_data_set)
+        for listener in self.on_heard:
+            listener(name, data.subscription_data_set)
 
     # New groups
 
@@ -339,8 +339,8 @@ class Members(Part):
         self._watch_differences(group, now_ms)
         if not group.members:
             del self._consumers[group.name]
-            for told in self.on_left:
-                told(group.name)
+            for listener in self.on_left:
+                listener(group.name)
         else:
             self._notify(group)
 
@@ -425,7 +425,7 @@ class Members(Part):
     def _remove_silent(self, now_ms: int) -> None:
         """Each costs in proportion to its groups' members, who are told: some of them a tick, and each group once."""
         touched: dict[str, ConsumerGroup] = {}
-        told = 0
+        notified = 0
         for _ in range(min(REMOVED_MAX, len(self._silent))):
             peer, member = self._silent.popitem(last=False)
             if self._last_heard_ms(peer) != member.heard_ms:
@@ -435,10 +435,10 @@ class Members(Part):
                 group = self._take_out(peer, name)
                 if group is not None and name not in touched:
                     touched[name] = group
-                    told += len(group.members)
+                    notified += len(group.members)
             self.disconnected(peer)
             peer.close(f"no heartbeat for {self.settings.channel_expired_timeout_ms // 1000} s")
-            if told >= TOLD_MAX:
+            if notified >= NOTIFIED_MAX:
                 break
         for group in touched.values():
             self._has_lost_some(group)

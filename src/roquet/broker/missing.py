@@ -16,5 +16,5 @@ MEANING = {
 }
 
 
-def told_of(name: str) -> str:
+def meaning_of(name: str) -> str:
     return MEANING.get(name, "what it held is lost; restore it from a backup while the broker is stopped")

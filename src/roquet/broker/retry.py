@@ -79,8 +79,8 @@ class Retries(Part):
         properties.setdefault("RETRY_TOPIC", record.topic)
         properties.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(record.store_host, record.physical_offset))
         properties["WAIT"] = "false"
-        said = header.max_reconsume_times if command.version >= SAYS_MAX_SINCE else None
-        if header.delay_level < 0 or record.reconsume_times >= (group.retry_max_times if said is None else said):
+        asked_max = header.max_reconsume_times if command.version >= SAYS_MAX_SINCE else None
+        if header.delay_level < 0 or record.reconsume_times >= (group.retry_max_times if asked_max is None else asked_max):
             self._make_dead_letter(draft, group.group_name)
             properties["DELAY"] = "0"
         else:
@@ -102,8 +102,8 @@ class Retries(Part):
         The delay it asks for still comes before that, as with Apache RocketMQ 4.9.7.
         """
         group = self._group(draft.topic.removeprefix(RETRY_PREFIX))
-        said = header.max_reconsume_times if version >= SAYS_MAX_SINCE else None
-        if draft.reconsumed >= (group.retry_max_times if said is None else said):
+        asked_max = header.max_reconsume_times if version >= SAYS_MAX_SINCE else None
+        if draft.reconsumed >= (group.retry_max_times if asked_max is None else asked_max):
             self._make_dead_letter(draft, group.group_name)
 
     def _make_dead_letter(self, draft: Draft, group: str) -> None:

@@ -76,8 +76,8 @@ class SavedDocument:
         self._began_ms: int | None = None
         self._preparing: Iterator[None] | None = None
         self._ready: tuple[Callable[[], bytes], int] | None = None
-        self._waiting: list[Done] = []  # for the next save
-        self._told: list[Done] = []  # of the save under way
+        self._waiting_for_next: list[Done] = []  # for the next save
+        self._waiting_for_this: list[Done] = []  # of the save under way
 
     def load(self, parse: Callable[[bytes], T], *, needed: bool = True) -> T | None:
         """Read the file; None when there is none. Raises Damaged when there is one that nobody can read, and it is needed."""
@@ -101,16 +101,16 @@ class SavedDocument:
         """`done` is called when this change is on disk, or with what went wrong."""
         self.unsaved = True
         if done is not None:
-            self._waiting.append(done)
+            self._waiting_for_next.append(done)
         self.look()
 
     def when_saved(self, done: Done) -> None:
         """`done` is called when everything up to now is on disk, or with what went wrong."""
         if self.unsaved:
-            self._waiting.append(done)
+            self._waiting_for_next.append(done)
             self.look()
         elif self._under_way:
-            self._told.append(done)
+            self._waiting_for_this.append(done)
         else:
             done(None)
 
@@ -125,13 +125,13 @@ class SavedDocument:
 
     def _begin_when_due(self) -> None:
         now_ms = self.shared.clock.steady_ms()
-        if self._began_ms is not None and now_ms < self._began_ms + self.pause(bool(self._waiting)):
+        if self._began_ms is not None and now_ms < self._began_ms + self.pause(bool(self._waiting_for_next)):
             return
         if self.store is not None and self.store.failed and not self.if_failed:
             return
         self._began_ms = now_ms
         self.unsaved = False
-        self._told, self._waiting = self._waiting, []
+        self._waiting_for_this, self._waiting_for_next = self._waiting_for_next, []
         self._preparing = self.prepare()
 
     def _prepare_some(self, preparing: Iterator[None]) -> None:
@@ -148,8 +148,8 @@ class SavedDocument:
 
     def _saved(self, error: Exception | None) -> None:
         self._note(error)
-        told, self._told = self._told, []
-        for done in told:
+        waiting, self._waiting_for_this = self._waiting_for_this, []
+        for done in waiting:
             done(error)
         self.look()
 

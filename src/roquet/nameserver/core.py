@@ -191,15 +191,15 @@ class NameServer:
             raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         now_ms = self.clock.steady_ms()
         name, number, address = header.broker_name, header.broker_id, header.broker_addr
-        told = digest_of(request)
-        if self.registry.heard_again(name, number, address, told, peer, now_ms):
+        digest = digest_of(request)
+        if self.registry.heard_again(name, number, address, digest, peer, now_ms):
             master = self.registry.master_of(name, number)
         else:
             topics, filter_servers = yield from registered_body(request, bool(header.compressed))
             yield
             now_ms = self.clock.steady_ms()
             self._check_rival(peer, name, number, address, now_ms)
-            said = Registration(
+            registration = Registration(
                 cluster=header.cluster_name,
                 broker_name=name,
                 broker_id=number,
@@ -209,12 +209,12 @@ class NameServer:
                 topics=tuple(topics.topic_config_table.values()),
                 filter_servers=filter_servers,
                 expiry_ms=header.heartbeat_timeout_millis,
-                told=told,
+                told=digest,
             )
             is_new = (name, address) not in self.registry.live
-            master = self.registry.register(said, peer, now_ms, expiry_ms=self.settings.broker_expiry_ms)
+            master = self.registry.register(registration, peer, now_ms, expiry_ms=self.settings.broker_expiry_ms)
             if is_new:
-                log.info("broker %s %s: registered as id %d of cluster %s", name, address, number, said.cluster)
+                log.info("broker %s %s: registered as id %d of cluster %s", name, address, number, registration.cluster)
         order = self.kv.namespace(ORDER_TOPICS) if self.settings.return_order_topic_config_to_broker else None
         answer = RegisterBrokerResponseHeader(master.ha_address, master.master_address)
         return REGISTER_BROKER.reply(request, answer, b"" if order is None else KvTable(order))
