@@ -80,7 +80,7 @@ class Delays(SavedPart):
         self.delivered = 0
         """Since the start."""
         self._due: dict[int, int] = {}
-        self._there: dict[int, set[int]] = {}  # level -> messages behind its cursor that were delivered before a crash
+        self._delivered_ahead: dict[int, set[int]] = {}  # level -> messages behind its cursor that were delivered before a crash
         self._found_from = 0  # log offset from which on those deliveries are found
         self.reads = ColdReads(shared.fetch)
         """By level."""
@@ -141,7 +141,7 @@ class Delays(SavedPart):
             record = None if entry is None else self.record(entry[0], entry[1], wait=True)
             draft = None if record is None else self.draft(record, level)
             if draft is not None and behind.take(draft):
-                self._there.setdefault(level, set()).add(at)
+                self._delivered_ahead.setdefault(level, set()).add(at)
                 self._found_from = behind.log_offset
 
     # On the way in
@@ -207,8 +207,8 @@ class Delays(SavedPart):
 
     def _advance(self, level: int, offset: int) -> None:
         self.offsets[level] = offset
-        if self._there and max(self._there.get(level, ()), default=offset) < offset:
-            del self._there[level]
+        if self._delivered_ahead and max(self._delivered_ahead.get(level, ()), default=offset) < offset:
+            del self._delivered_ahead[level]
 
     def _queue_count(self) -> int:
         """Also those of levels that messageDelayLevel once had and has no longer: their messages are delivered too."""
@@ -227,7 +227,7 @@ class Delays(SavedPart):
                 if not raw:
                     break
                 for position, size, due_ms in ENTRY.iter_unpack(raw):
-                    if self._there and self.is_delivered(level, at):
+                    if self._delivered_ahead and self.is_delivered(level, at):
                         at += 1
                         continue
                     if size < RECORD_MIN:  # damaged: the log may have the message all the same
@@ -277,7 +277,7 @@ class Delays(SavedPart):
 
     def is_delivered(self, level: int, at: int) -> bool:
         """A power loss left this delivery and took one before it."""
-        return at in self._there.get(level, ())
+        return at in self._delivered_ahead.get(level, ())
 
     def due_of(self, level: int, entry: tuple[int, int, int]) -> int:
         """When to deliver it; at the latest its level's delay from now (see `_waits`)."""
@@ -354,7 +354,7 @@ class Delays(SavedPart):
 
     def encode(self) -> bytes:
         """The file: the cursors, and the log's end that they belong to."""
-        since = self._found_from if self._there else self.store.log.written
+        since = self._found_from if self._delivered_ahead else self.store.log.written
         return fastjson.dumps_pretty({"offsetTable": self._begun(), "logOffset": since})
 
     def _begun(self) -> dict[int, int]:

@@ -159,15 +159,15 @@ def collect(log: Log, raw: bytes, codes: Collection[int] | None, bytes_max: int,
     room = np.empty(HEAD_ROOM + total + 4 * count, np.uint8).data
     at, end = 0, HEAD_ROOM
     for span in parts:
-        there = room[end : end + span.size]
+        target = room[end : end + span.size]
         try:
             if span.length == span.size:
-                log.read_into(span.start, there)  # nothing foreign between them
-                check(there, offsets[at : span.stop] - span.start, sizes[at : span.stop], numbers[at : span.stop])
+                log.read_into(span.start, target)  # nothing foreign between them
+                check(target, offsets[at : span.stop] - span.start, sizes[at : span.stop], numbers[at : span.stop])
             else:
                 data = log.read(span.start, span.length)
                 check(data, offsets[at : span.stop] - span.start, sizes[at : span.stop], numbers[at : span.stop])
-                there[:] = cut(data, offsets[at : span.stop] - span.start, sizes[at : span.stop])
+                target[:] = cut(data, offsets[at : span.stop] - span.start, sizes[at : span.stop])
         except Cold as cold:
             if at:
                 break
@@ -181,8 +181,8 @@ def collect(log: Log, raw: bytes, codes: Collection[int] | None, bytes_max: int,
 def in_a_row(offsets: Numbers, sizes: Numbers, log: Log) -> bool:
     """Do these records stand one behind the other in the log, each in one file?"""
     if (sizes == BLANK_LENGTH).any():
-        there = sizes != BLANK_LENGTH
-        offsets, sizes = offsets[there], sizes[there]
+        stored = sizes != BLANK_LENGTH
+        offsets, sizes = offsets[stored], sizes[stored]
     if not len(offsets):
         return True
     rising = bool((offsets[1:] - offsets[:-1] >= sizes[:-1]).all() and (sizes <= log.segments.size).all())

@@ -111,7 +111,7 @@ class Topics(SavedPart):
         settings = self.settings
         own = (settings.broker_cluster_name, settings.broker_name, settings.broker_cluster_name + REPLY_SUFFIX)
         self._system = SYSTEM_TOPICS | frozenset(own)
-        self._lost: set[str] = set()  # topics that were found again from their messages
+        self._found_again: set[str] = set()  # topics that were found again from their messages
 
     def load(self) -> None:
         table = self.saving.load(TopicTable.decode)
@@ -157,11 +157,11 @@ class Topics(SavedPart):
         for (name, queue_id), queue in sorted(self.store.queues.items()):
             if queue.next > queue.first:
                 known = self._table.get(name)
-                if known is None or name in self._lost:
+                if known is None or name in self._found_again:
                     log.warning("topic %s is not in %s, but queue %d has messages: it is made again", name, self.document.path, queue_id)
-                    self._lost.add(name)
+                    self._found_again.add(name)
                     self._table[name] = Topic(name, queue_id + 1, queue_id + 1)
-        if self._lost:
+        if self._found_again:
             self.data_version = self.data_version.next(self.clock.now_ms())
             self.saving.unsaved = True  # the first tick writes it: nothing is written before everything is open
 

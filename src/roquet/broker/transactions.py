@@ -45,7 +45,7 @@ from roquet.broker.offsets import Offsets
 from roquet.broker.part import ColdReads, Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.topics import Topics
-from roquet.broker.writer import Draft, Place, Writer
+from roquet.broker.writer import Draft, StoredAt, Writer
 from roquet.errors import Refused
 from roquet.message import Property
 from roquet.ports import Peer
@@ -91,7 +91,7 @@ class Ending:
     """An op record that was staged and is not safe yet, and what follows when it is."""
 
     half: int
-    copy: Place | None = None
+    copy: StoredAt | None = None
     """Where the half message was put again."""
     original: int = -1
     check: Record | None = None
@@ -344,9 +344,9 @@ class Transactions(Part):
         host = self.store.store_host
         draft = Draft(OP_HALF_TOPIC, 0, b"%d" % ending.half, properties, born_ms=self.store.now_ms, born_host=host, wait_kept=True)
         at = self.writer.put_as_is(draft).queue_offset
-        lost = self._written.get(at)
-        if lost is not None:
-            self._ending.pop(lost.half, None)  # its write failed, so its place is free again
+        overwritten = self._written.get(at)
+        if overwritten is not None:
+            self._ending.pop(overwritten.half, None)  # its write failed, so its place is free again
         self._written[at] = ending
         self._ending[ending.half] = at
 
@@ -548,7 +548,7 @@ class Transactions(Part):
             self.clock.now_ms(),
         )
 
-    def _ask(self, record: Record, copy: Place) -> None:
+    def _ask(self, record: Record, copy: StoredAt) -> None:
         """39 to one producer of the group; any of them can answer, each in its turn."""
         properties = without_marks(decode_properties(record.properties))
         group = properties.get(Property.PRODUCER_GROUP, "")

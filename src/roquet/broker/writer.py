@@ -65,7 +65,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoredAt:
     """Where a message was put."""
 
     topic: str
@@ -86,13 +86,13 @@ class Writer:
         self.topics = topics
         self.diversions: list[Diversion] = []
 
-    def put(self, draft: Draft) -> Place:
+    def put(self, draft: Draft) -> StoredAt:
         """Stage it; it happens with the store's next commit. Raises Refused when it cannot be stored."""
         for divert in self.diversions:
             divert(draft)
         return self.put_as_is(draft)
 
-    def put_as_is(self, draft: Draft) -> Place:
+    def put_as_is(self, draft: Draft) -> StoredAt:
         """The same without diversions: the message goes where the draft says."""
         text = draft.text()
         check_place(draft.topic, draft.queue_id)
@@ -109,4 +109,4 @@ class Writer:
             prepared=draft.prepared,
             store_host=draft.store_host,
         )
-        return Place(draft.topic, draft.queue_id, queue_offset, offset)
+        return StoredAt(draft.topic, draft.queue_id, queue_offset, offset)
