@@ -19,7 +19,7 @@ from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
 from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
-from roquet.broker.offsets import Offsets
+from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Shared
 from roquet.broker.queries import Queries
 from roquet.broker.stats import Stats
@@ -59,7 +59,7 @@ class BrokerKit:
         newcomers = Newcomers(made, self.clock)
         shared = Shared(made, self.store, self.clock, self.disk, self.background, self.notices, newcomers, Random(1), self.fetch, MEMORY)
         self.topics = Topics(shared)
-        self.offsets = Offsets(shared)
+        self.offsets = ConsumerOffsets(shared)
         self.groups = Groups(shared, self.offsets)
         self.stats = Stats(self.clock, made.broker_cluster_name)
         self.locks = QueueLocks(made, self.clock)

@@ -9,7 +9,7 @@ import pytest
 
 from roquet.broker import retry
 from roquet.broker.delay import Delays
-from roquet.broker.offsets import Offsets
+from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.timed.cancelling import Cancelling
 from roquet.broker.timed.firing import Firing
 from roquet.broker.transactions import Ending, Transactions
@@ -123,13 +123,13 @@ def requests_are_answered_before_the_flush(patch: pytest.MonkeyPatch) -> None:
 
 
 def progress_is_saved_one_too_far(patch: pytest.MonkeyPatch) -> None:
-    encode = Offsets._text
+    encode = ConsumerOffsets._text
 
-    def ahead(self: Offsets, key: str) -> bytes:
+    def ahead(self: ConsumerOffsets, key: str) -> bytes:
         head, _, offset = encode(self, key).rpartition(b":")
         return b"%b:%d" % (head, int(offset) + key.endswith("@g"))
 
-    patch.setattr(Offsets, "_text", ahead)
+    patch.setattr(ConsumerOffsets, "_text", ahead)
 
 
 PLANTS: list[Plant] = [

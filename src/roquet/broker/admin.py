@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Portions, answer, answers, portions, reply_with
 from roquet.broker.members import Members
-from roquet.broker.offsets import Offsets
+from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.one_by_one import OneByOne
 from roquet.broker.part import Part, Shared
 from roquet.broker.stats import Stats
@@ -159,7 +159,7 @@ class Admin(Part):
         shared: Shared,
         topics: Topics,
         groups: Groups,
-        offsets: Offsets,
+        offsets: ConsumerOffsets,
         members: Members,
         stats: Stats,
         changed: Callable[[Mapping[str, Value]], None],

@@ -32,7 +32,7 @@ from roquet.broker.members import Members
 from roquet.broker.missing import meaning_of
 from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
-from roquet.broker.offsets import Offsets
+from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Part, Shared
 from roquet.broker.pull import Puller
 from roquet.broker.queries import Queries
@@ -124,7 +124,7 @@ class Broker:
         self.stats = add(Stats(clock, settings.broker_cluster_name, self.store))
         self.topics = add(Topics(shared))
         self.writer = Writer(self.store, self.topics)
-        self.offsets = add(Offsets(shared))
+        self.offsets = add(ConsumerOffsets(shared))
         self.groups = add(Groups(shared, self.offsets))
         self.members = add(Members(shared, self.groups, self.topics))
         self.filters = add(Filters(shared, self.members))

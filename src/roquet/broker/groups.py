@@ -14,7 +14,7 @@ import orjson
 
 from roquet.broker.fragments import Fragments, member
 from roquet.broker.handler import answers
-from roquet.broker.offsets import Offsets
+from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Shared
 from roquet.broker.saving import Done, SavedDocument, SavedPart, answer_when_saved, by_size
 from roquet.broker.topics import QUEUES_MAX
@@ -55,7 +55,7 @@ UNKNOWN_MAX = 16 * 1024
 class Groups(SavedPart):
     """State: `_table`, and `_unknown` with what 5.x keeps in the file besides; the document follows in the background."""
 
-    def __init__(self, shared: Shared, offsets: Offsets) -> None:
+    def __init__(self, shared: Shared, offsets: ConsumerOffsets) -> None:
         super().__init__(shared)
         self.offsets = offsets
         self.newcomers = shared.newcomers

@@ -36,7 +36,7 @@ RETRY_TOPIC_LENGTH_MAX = GROUP_LENGTH_MAX + len("%RETRY%")
 log = logging.getLogger("roquet.broker")
 
 
-class Offsets(SavedPart):
+class ConsumerOffsets(SavedPart):
     """State: `_table` by "topic@group" and queue; `texts` is the same as JSON."""
 
     def __init__(self, shared: Shared) -> None:

@@ -19,7 +19,7 @@ from roquet.broker.filters import Filters, Judge, check_filter, properties_at
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
-from roquet.broker.offsets import Offsets
+from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
@@ -135,7 +135,7 @@ class Puller(Part):
     """State: the parked pulls, and the scans that must wait for the next tick; everything else is looked up."""
 
     def __init__(
-        self, shared: Shared, topics: Topics, groups: Groups, members: Members, filters: Filters, offsets: Offsets, stats: Stats
+        self, shared: Shared, topics: Topics, groups: Groups, members: Members, filters: Filters, offsets: ConsumerOffsets, stats: Stats
     ) -> None:
         super().__init__(shared)
         self.topics = topics

@@ -13,7 +13,7 @@ from itertools import islice
 
 from roquet.broker.handler import LARGE_ROWS, Portions, answer, answers, elsewhere, portions, when_all
 from roquet.broker.members import ConsumerGroup, Member, Members
-from roquet.broker.offsets import Offsets
+from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Part, Shared
 from roquet.broker.saving import answer_when_saved
 from roquet.broker.topics import Topic, Topics
@@ -57,7 +57,7 @@ NO_CORRECTION = (1 << 63) - 1
 class Resets(Part):
     """Holds no state."""
 
-    def __init__(self, shared: Shared, topics: Topics, offsets: Offsets, members: Members) -> None:
+    def __init__(self, shared: Shared, topics: Topics, offsets: ConsumerOffsets, members: Members) -> None:
         super().__init__(shared)
         self.topics = topics
         self.offsets = offsets

@@ -41,7 +41,7 @@ from dataclasses import dataclass, replace
 
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
-from roquet.broker.offsets import Offsets
+from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import ColdReads, Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.topics import Topics
@@ -114,7 +114,7 @@ class Transactions(Part):
 
     master_only = True
 
-    def __init__(self, shared: Shared, topics: Topics, writer: Writer, sender: Sender, members: Members, offsets: Offsets) -> None:
+    def __init__(self, shared: Shared, topics: Topics, writer: Writer, sender: Sender, members: Members, offsets: ConsumerOffsets) -> None:
         super().__init__(shared)
         self.topics = topics
         self.writer = writer
