@@ -67,6 +67,14 @@ class Property:
     TIMER_DELAY_MS = "TIMER_DELAY_MS"
     TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
     TIMER_OUT_MS = "TIMER_OUT_MS"
+    TIMER_CANCELLED_KEY = "TIMER_DEL_UNIQKEY"
+    TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+    TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+    TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+    TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL"
+    START_DELIVER_TIME = "__STARTDELIVERTIME"
+    POP_CHECKPOINT = "POP_CK"
+    FIRST_POP_TIME = "1ST_POP_TIME"
     DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
     DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
@@ -228,10 +236,6 @@ class ReceivedMessage:
         self.queue = MessageQueue(record.topic, broker_name, record.queue_id)
         self.properties = decode_properties(record.properties)
         self._body: bytes | None = None
-
-    @classmethod
-    def from_record(cls, record: Record, broker_name: str = "") -> ReceivedMessage:
-        return cls(record, broker_name)
 
     @property
     def topic(self) -> str:

@@ -54,8 +54,9 @@ OF_THE_LAST_JOURNEY = frozenset(
         Property.RECONSUME_TIME, Property.MAX_RECONSUME_TIMES, Property.CONSUME_START_TIME, Property.MIN_OFFSET, Property.MAX_OFFSET,
         Property.TRANSACTION_PREPARED, Property.PRODUCER_GROUP, Property.TRANSACTION_PREPARED_QUEUE_OFFSET,
         Property.TRANSACTION_CHECK_TIMES, Property.CHECK_IMMUNITY_SECONDS, Property.TRANSACTION_ID,
-        Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS, Property.TIMER_OUT_MS, "__STARTDELIVERTIME",
-        "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DELAY_LEVEL", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
+        Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS, Property.TIMER_OUT_MS, Property.START_DELIVER_TIME,
+        Property.TIMER_ENQUEUE_MS, Property.TIMER_DEQUEUE_MS, Property.TIMER_ROLL_TIMES, Property.TIMER_DELAY_LEVEL,
+        Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET,
     }
 )  # fmt: skip
 """Properties that say how the message travelled before; it starts anew."""

@@ -34,6 +34,7 @@ from roquet.broker.part import ColdReads, Shared
 from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
+from roquet.message import Property
 from roquet.ports import Peer
 from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, delay_level, queue_tag
@@ -148,7 +149,7 @@ class Delays(SavedPart):
 
     def divert(self, draft: Draft) -> None:
         """A draft that asks for a delay goes into the schedule topic. Raises Refused for a level that is no number."""
-        asked = draft.properties.get("DELAY")
+        asked = draft.properties.get(Property.DELAY)
         if asked is None or draft.topic in NOT_ALLOWED_SEND_TOPICS or draft.topic.startswith(SYSTEM_TOPIC_PREFIX):
             return
         if draft.sys_flag & TRANSACTION_MASK in (PREPARED, ROLLBACK):
@@ -159,9 +160,9 @@ class Delays(SavedPart):
         level = delay_level(asked, len(self.delays_ms))
         if level == 0:
             return
-        draft.properties["DELAY"] = str(level)
-        draft.properties["REAL_TOPIC"] = draft.topic
-        draft.properties["REAL_QID"] = str(draft.queue_id)
+        draft.properties[Property.DELAY] = str(level)
+        draft.properties[Property.REAL_TOPIC] = draft.topic
+        draft.properties[Property.REAL_QUEUE_ID] = str(draft.queue_id)
         draft.topic, draft.queue_id = SCHEDULE_TOPIC, level - 1
         draft.wait_kept = True
 
@@ -317,8 +318,8 @@ class Delays(SavedPart):
         Properties stay as they are, DELAY too, as Apache RocketMQ 4.9.7 stores them.
         """
         draft = Draft.again(record)
-        draft.topic = draft.properties.get("REAL_TOPIC", "")
-        queue_id = draft.properties.get("REAL_QID", "")
+        draft.topic = draft.properties.get(Property.REAL_TOPIC, "")
+        queue_id = draft.properties.get(Property.REAL_QUEUE_ID, "")
         try:
             check_topic(draft.topic)
             if draft.topic in (HALF_TOPIC, SCHEDULE_TOPIC):
@@ -344,7 +345,7 @@ class Delays(SavedPart):
 
     def _due_by_record(self, level: int, position: int, size: int) -> int:
         stored_ms = self.store.store_time_at(position) if size != BLANK_LENGTH else -1
-        return queue_tag(SCHEDULE_TOPIC, f"DELAY\x01{level}", max(stored_ms, 0), self.delays_ms)
+        return queue_tag(SCHEDULE_TOPIC, f"{Property.DELAY}\x01{level}", max(stored_ms, 0), self.delays_ms)
 
     # The file
 

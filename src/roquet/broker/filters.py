@@ -18,6 +18,7 @@ from roquet.broker.fragments import Fragments, member
 from roquet.broker.part import Shared
 from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.errors import Refused
+from roquet.message import Property
 from roquet.routing.sql92 import COST_MAX, BadSql, Filter, compiled
 from roquet.routing.subscription import SQL92, is_tag_type
 from roquet.settings import BrokerSettings
@@ -40,6 +41,7 @@ HEARTBEAT_COMPILES_MAX = 256 * 1024
 """Characters of expressions that one heartbeat makes us parse; the rest waits for the next, and its pulls are told 27."""
 TEXTS_A_TURN = 200
 """Changed filters that one tick encodes for the file."""
+RETRY_TOPIC = Property.RETRY_TOPIC.encode() + b"\x01"
 RETRY_COST = COST_MAX
 """Which filters it will need is not known before."""
 
@@ -352,8 +354,8 @@ class RetryJudge:
     def takes(self, data: bytes, start: int, stop: int) -> bool:
         origin = ""
         for entry in data[start:stop].split(b"\x02"):
-            if entry.startswith(b"RETRY_TOPIC\x01"):
-                origin = entry[12:].decode("utf-8", "replace")
+            if entry.startswith(RETRY_TOPIC):
+                origin = entry[len(RETRY_TOPIC) :].decode("utf-8", "replace")
         found = self.filters.find(origin, self.group)
         return found is None or found.filter is None or found.filter.takes(data, start, stop)
 

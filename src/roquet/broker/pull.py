@@ -27,6 +27,7 @@ from roquet.broker.scans import BUSY_BYTES, PROBED, Records, Scan, collect, like
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
 from roquet.errors import Refused, StoreUnavailable
+from roquet.message import Property
 from roquet.ports import Peer
 from roquet.routing.subscription import BadExpression, TagFilter, is_tag_type, subscribe
 from roquet.store.disk import Cold
@@ -572,7 +573,7 @@ class Puller(Part):
             f'{{"consumerGroup":"{pull.group}","messageQueue":{{"brokerName":"{self.settings.broker_name}","queueId":{pull.queue_id},'
             f'"topic":"{pull.topic}"}},"offsetNew":{found.next_offset},"offsetRequest":{pull.asked}}}'
         )
-        properties = f"TAGS\x01{pull.group}\x02KEYS\x01{pull.group}"
+        properties = f"{Property.TAGS}\x01{pull.group}\x02{Property.KEYS}\x01{pull.group}"
         now_ms, host = self.store.now_ms, self.store.store_host
         try:
             self.store.put(queue, body.encode(), properties, sys_flag=0, flag=0, born_ms=now_ms, born_host=host)

@@ -22,6 +22,7 @@ from roquet.broker.stats import Stats
 from roquet.broker.topics import QUEUES_MAX, Topic, Topics
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused
+from roquet.message import Property
 from roquet.ports import Peer
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendHeader
@@ -76,15 +77,15 @@ class Retries(Part):
 
         draft = Draft.again(record)
         properties = draft.properties
-        properties.setdefault("RETRY_TOPIC", record.topic)
-        properties.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(record.store_host, record.physical_offset))
-        properties["WAIT"] = "false"
+        properties.setdefault(Property.RETRY_TOPIC, record.topic)
+        properties.setdefault(Property.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.physical_offset))
+        properties[Property.WAIT] = "false"
         asked_max = header.max_reconsume_times if command.version >= SAYS_MAX_SINCE else None
         if header.delay_level < 0 or record.reconsume_times >= (group.retry_max_times if asked_max is None else asked_max):
             self._make_dead_letter(draft, group.group_name)
-            properties["DELAY"] = "0"
+            properties[Property.DELAY] = "0"
         else:
-            properties["DELAY"] = str(header.delay_level or FIRST_LEVEL + record.reconsume_times)
+            properties[Property.DELAY] = str(header.delay_level or FIRST_LEVEL + record.reconsume_times)
             # The group may have been given more queues than its retry topic has: nobody would read those.
             draft.topic = topic.name
             draft.queue_id = self.shared.random.randrange(max(1, min(group.retry_queue_nums, topic.read_queues)))
@@ -92,7 +93,7 @@ class Retries(Part):
             self.delays.divert(draft)
         draft.reconsumed = min(record.reconsume_times + 1, 0x7FFFFFFF)
         self.writer.put_as_is(draft)
-        self.stats.sent_back(group.group_name, properties["RETRY_TOPIC"])
+        self.stats.sent_back(group.group_name, properties[Property.RETRY_TOPIC])
         self.sender.answer_when_stored(command)
         return None
 

@@ -10,7 +10,7 @@ What upstream adds and strips: CLUSTER is appended to the stored properties, WAI
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,21 @@ from roquet.broker.part import Part, Shared
 from roquet.broker.topics import Topic, Topics
 from roquet.broker.writer import Diversion, Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
+from roquet.message import Property
 from roquet.ports import Peer
 from roquet.store.batch import Batch, Longs
-from roquet.store.fanout import KEYS_MAX, index_keys, property_of, tag_hash
+from roquet.store.fanout import (
+    KEYS_BYTES,
+    KEYS_MARK,
+    KEYS_MAX,
+    TAGS_BYTES,
+    TAGS_MARK,
+    UNIQUE_KEY_BYTES,
+    UNIQUE_KEY_MARK,
+    index_keys,
+    property_of,
+    tag_hash,
+)
 from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Message as BatchedMessage
 from roquet.store.texts import Texts
@@ -34,13 +46,11 @@ from roquet.wire.command import VERSION, Command
 from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
 
-if TYPE_CHECKING:
-    pass
-
+TAGS, KEYS = Property.TAGS, Property.KEYS
 SPECIAL = frozenset(
     (
-        "DELAY", "TRAN_MSG", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME",
-        "TIMER_DEL_UNIQKEY", "INNER_MULTI_DISPATCH",
+        Property.DELAY, Property.TRANSACTION_PREPARED, Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS,
+        Property.START_DELIVER_TIME, Property.TIMER_CANCELLED_KEY, Property.INNER_MULTI_DISPATCH,
     )
 )  # fmt: skip
 """Properties that ask for more than storing."""
@@ -48,7 +58,7 @@ SPECIAL = frozenset(
 NOTHING_ASKED = ("0", "false")
 """Values with which they ask for nothing."""
 
-REFUSED = frozenset(("INNER_MULTI_DISPATCH",))
+REFUSED = frozenset((Property.INNER_MULTI_DISPATCH,))
 """Those that no part of this broker serves: refused, not silently ignored."""
 SENDS = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 SPECIAL_MARKS = [name + "\x01" for name in SPECIAL]
@@ -58,7 +68,8 @@ SEPARATOR = 2
 MANY = 48
 """Messages in a batch from which on columns cost less than one message after another."""
 
-UNUSUAL = SPECIAL | {"WAIT", "CLUSTER"}
+WAITS, WAITS_NOT = Property.WAIT + "\x01true", Property.WAIT + "\x01false"
+UNUSUAL = SPECIAL | {Property.WAIT, Property.CLUSTER}
 """What the hot path leaves to `accept`."""
 
 Plain = tuple[int, int, int, bytes]
@@ -117,8 +128,8 @@ class Sender(Part):
         """Looks at what is sent to a retry topic, with the version of the client."""
         self.failed = 0
         """Sends that were refused because they could not be stored."""
-        self.cluster_property = f"CLUSTER\x01{self.settings.broker_cluster_name}"
-        self._usual_suffix = f"\x02WAIT\x01true\x02{self.cluster_property}"
+        self.cluster_property = f"{Property.CLUSTER}\x01{self.settings.broker_cluster_name}"
+        self._usual_suffix = f"\x02{WAITS}\x02{self.cluster_property}"
         self._answers = NOBODY
         self._known: dict[str, int] = {}
         """Property texts seen before that are more than kept: a tag -> its hash. They repeat with every message."""
@@ -159,21 +170,21 @@ class Sender(Part):
             kept: list[str] = []
             text = fields["i"]
             for item in (text[:-1] if text[-1:] == "\x02" else text).split("\x02"):  # 5.x ends them with a separator
-                if item[:9] == "UNIQ_KEY\x01" and len(item) > 9:
+                if item[:9] == UNIQUE_KEY_MARK and len(item) > 9:
                     keys.insert(0, item[9:])
                     kept.append(item)
                 elif item in known:
                     tag = known[item]
                     kept.append(item)
-                elif item != "WAIT\x01true":
+                elif item != WAITS:
                     name, _, value = item.partition("\x01")
                     if name in UNUSUAL or not value:
                         return False
-                    if name == "TAGS":
+                    if name == TAGS:
                         tag = tag_hash(value)
                         if len(known) < KNOWN_MAX:
                             known[item] = tag
-                    elif name == "KEYS":
+                    elif name == KEYS:
                         keys += [word for word in value.split(" ") if word][:KEYS_MAX] if " " in value else (value,)
                     kept.append(item)
             kept.append(self.cluster_property)
@@ -196,7 +207,7 @@ class Sender(Part):
         self, queue: ConsumeQueue, header_properties: str, opaque: int, body: bytes, sys_flag: int, born_ms: int, born_host: bytes
     ) -> bool:
         """The same for a batch. Upstream stores each message's properties as they came, and adds those of the whole batch."""
-        if "WAIT\x01false" in header_properties:
+        if WAITS_NOT in header_properties:
             return False
         for name in SPECIAL_MARKS:
             if name in header_properties:
@@ -220,13 +231,13 @@ class Sender(Part):
     def _columns(self, body: bytes, suffix: str) -> Batch | None:
         """What `_messages` does, for many. None: something about it is unusual, so look at one message after another."""
         columns = batch_columns(body)
-        if columns is None or "TAGS\x01" in suffix or "KEYS\x01" in suffix:
+        if columns is None or TAGS_MARK in suffix or KEYS_MARK in suffix:
             return None
         texts = Texts.of(columns.properties)
         if not texts.sound or asks_for_more(texts.raw) or int(columns.property_sizes.max()) > PROPERTIES_MAX - len(suffix.encode()):
             return None
-        if property_of(suffix, "UNIQ_KEY"):  # of the whole batch, from 5.x: each keeps its own
-            whose, starts, stops = texts.values(b"UNIQ_KEY")
+        if property_of(suffix, Property.UNIQUE_KEY):  # of the whole batch, from 5.x: each keeps its own
+            whose, starts, stops = texts.values(Property.UNIQUE_KEY)
             if len(whose) < len(texts) or not (stops > starts).all():
                 return None
             suffix = without_unique_key(suffix)
@@ -247,7 +258,7 @@ class Sender(Part):
 
     def _suffix(self, header_properties: str) -> str:
         """What a batch's own properties add to those of each message."""
-        if header_properties == "WAIT\x01true":  # from 4.x, always
+        if header_properties == WAITS:  # from 4.x, always
             return self._usual_suffix
         return "\x02" + "\x02".join([item for item in header_properties.split("\x02") if "\x01" in item] + [self.cluster_property])
 
@@ -260,25 +271,25 @@ class Sender(Part):
         messages: list[BatchedMessage] = []
         # Looked for once in the whole, not in every message: most batches have neither.
         every = b"\x02".join([properties for _, _, properties in parts])
-        tagged, keyed = b"TAGS\x01" in every, b"KEYS\x01" in every
-        unique, odd = property_of(suffix, "UNIQ_KEY"), "TAGS\x01" in suffix or "KEYS\x01" in suffix
+        tagged, keyed = TAGS_BYTES in every, KEYS_BYTES in every
+        unique, odd = property_of(suffix, Property.UNIQUE_KEY), TAGS_MARK in suffix or KEYS_MARK in suffix
         added = suffix.encode()
-        keyless = without_unique_key(suffix) if unique and b"UNIQ_KEY\x01" in every else ""
+        keyless = without_unique_key(suffix) if unique and UNIQUE_KEY_BYTES in every else ""
         for flag, one, raw in parts:
             try:
                 text = raw.decode()
             except UnicodeDecodeError as error:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"properties in the batch are not UTF-8: {error}") from None
-            more = keyless if keyless and property_of(text, "UNIQ_KEY") else suffix
+            more = keyless if keyless and property_of(text, Property.UNIQUE_KEY) else suffix
             tail = added if more is suffix else more.encode()
             properties = raw + tail if raw and raw[-1] != 2 else raw + tail[1:]
             keys: Iterable[str]
             if odd or more is not suffix or (keyed and unique):
                 text += more
-                tag, keys = tag_hash(property_of(text, "TAGS")), index_keys(text)
+                tag, keys = tag_hash(property_of(text, TAGS)), index_keys(text)
             else:
-                tag = tag_hash(property_of(text, "TAGS")) if tagged else 0
-                keys = index_keys(text) if keyed else (unique or property_of(text, "UNIQ_KEY"),)
+                tag = tag_hash(property_of(text, TAGS)) if tagged else 0
+                keys = index_keys(text) if keyed else (unique or property_of(text, Property.UNIQUE_KEY),)
             messages.append((flag, one, properties, tag, keys))
         return messages
 
@@ -296,7 +307,7 @@ class Sender(Part):
 
     def region_fields(self) -> dict[str, str]:
         """What every answer to a send carries, one that refuses it too."""
-        return {"MSG_REGION": self.settings.region_id, "TRACE_ON": "true" if self.settings.trace_on else "false"}
+        return {Property.MSG_REGION: self.settings.region_id, Property.TRACE_ON: "true" if self.settings.trace_on else "false"}
 
     def response_header(self, ids: str, queue_id: int, queue_offset: int, recall_handle: str | None = None) -> SendResponseHeader:
         region, trace_on = self.region_fields().values()
@@ -357,7 +368,7 @@ class Sender(Part):
         self, command: Command, queue_id: int, queue_offset: int, ids: str, properties: str, recall_handle: str | None = None
     ) -> None:
         answers = self._batch_under_way()
-        no_wait = "WAIT\x01false" in properties
+        no_wait = WAITS_NOT in properties
         (answers.no_wait if no_wait else answers.sent).append((command, queue_id, queue_offset, ids, recall_handle))
 
     def _topic_for(self, header: SendHeader, peer: Peer) -> Topic:
@@ -395,7 +406,7 @@ class Sender(Part):
             if name in REFUSED and value not in NOTHING_ASKED:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"this broker does not yet serve messages with property {name}={value[:64]}")
             kept[name] = value
-        kept["CLUSTER"] = self.settings.broker_cluster_name
+        kept[Property.CLUSTER] = self.settings.broker_cluster_name
         return kept
 
     def not_stored(self, why: str, count: int = 1) -> Refused:
@@ -506,7 +517,7 @@ def asks_for_more(properties: bytes) -> bool:
 
 
 def without_unique_key(suffix: str) -> str:
-    return "".join(["\x02" + item for item in suffix[1:].split("\x02") if not item.startswith("UNIQ_KEY\x01")])
+    return "".join(["\x02" + item for item in suffix[1:].split("\x02") if not item.startswith(UNIQUE_KEY_MARK)])
 
 
 def unavailable(why: str) -> Refused:

@@ -49,6 +49,7 @@ from roquet.broker.timed.taken_back import TakenBack
 from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused, Unstorable
+from roquet.message import Property
 from roquet.ports import Peer
 from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK
@@ -147,7 +148,7 @@ class Timers(Part):
             return
         if draft.prepared < 0 or draft.topic in NOT_ALLOWED_SEND_TOPICS or draft.sys_flag & TRANSACTION_MASK in (PREPARED, ROLLBACK):
             return  # delivered before and tried again; or not yet on its way
-        if properties.get("DELAY", "0") != "0":
+        if properties.get(Property.DELAY, "0") != "0":
             for name in ASKING:  # as upstream: the level counts
                 properties.pop(name, None)
             return
@@ -180,7 +181,7 @@ class Timers(Part):
     def recall_handle(self, draft: Draft) -> str | None:
         """What 5.x's clients keep of a send to cancel it: the text of a RECALL_MESSAGE. None when it is not a pending timer."""
         properties = draft.properties
-        key = properties.get("UNIQ_KEY")
+        key = properties.get(Property.UNIQUE_KEY)
         if draft.topic != TIMER_TOPIC or CANCEL in properties or not key:
             return None
         text = f"v1 {properties[REAL_TOPIC]} {self.settings.broker_name} {properties[DUE]} {key}"

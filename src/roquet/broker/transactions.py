@@ -83,7 +83,7 @@ MARKS_MAX = 128
 """Bytes of properties that are kept free in a half message for what asking adds."""
 NO_DELAY = ("", "0")
 
-DELAYS = (Property.DELAY, Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, "__STARTDELIVERTIME")
+DELAYS = (Property.DELAY, Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.START_DELIVER_TIME)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from roquet.broker.topics import Topics
+from roquet.message import Property
 from roquet.store.storable import check_place
 from roquet.store.store import Store
 from roquet.wire.layout import HOSTS_V6
@@ -61,7 +62,9 @@ class Draft:
         return draft
 
     def text(self) -> str:
-        return "\x02".join(f"{name}\x01{value}" for name, value in self.properties.items() if value and (name != "WAIT" or self.wait_kept))
+        return "\x02".join(
+            f"{name}\x01{value}" for name, value in self.properties.items() if value and (name != Property.WAIT or self.wait_kept)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from roquet.cli.render import moment, printable
 from roquet.errors import RoquetError
+from roquet.message import Property
 
 if TYPE_CHECKING:
     from roquet.message import ReceivedMessage
@@ -75,7 +76,7 @@ def describe(message: ReceivedMessage) -> str:
         ("stored", f"{moment(message.store_timestamp)} at {message.store_host}"),
         ("attempts before", str(message.reconsume_times)),
     ]
-    own = {name: value for name, value in message.properties.items() if name not in ("TAGS", "KEYS", "UNIQ_KEY")}
+    own = {name: value for name, value in message.properties.items() if name not in (Property.TAGS, Property.KEYS, Property.UNIQUE_KEY)}
     lines += [("property", f"{name} = {value}") for name, value in sorted(own.items())]
     lines.append(("body", body_text(message)))
     return "\n".join(f"{name:<16} {printable(value)}" for name, value in lines)

@@ -64,14 +64,12 @@ COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
 """What the sink takes: column -> (Arrow types, what it is)."""
 
 KEPT = frozenset(
-    {Property.KEYS, Property.TAGS, Property.SHARDING_KEY, Property.BUYER_ID, Property.DLQ_ORIGIN_TOPIC, Property.DLQ_ORIGIN_MESSAGE_ID}
-)
-SYSTEM = tuple(
-    sorted(
-        {value for name, value in vars(Property).items() if name.isupper() and value not in KEPT}
-        | {"POP_CK", "1ST_POP_TIME", "TIMER_ENQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL"}
-    )
-)
+    {
+        Property.KEYS, Property.TAGS, Property.SHARDING_KEY, Property.BUYER_ID, Property.DLQ_ORIGIN_TOPIC, Property.DLQ_ORIGIN_MESSAGE_ID,
+        Property.START_DELIVER_TIME, Property.TIMER_DEQUEUE_MS,
+    }
+)  # fmt: skip
+SYSTEM = tuple(sorted(value for name, value in vars(Property).items() if name.isupper() and value not in KEPT))
 """Properties that brokers and clients write. In a map that was read from a topic they tell of the old message and would be
 untrue of the new one (its id, its delay, its retries), so they are left out; columns say what the new one is to have."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from roquet.message import Property
 from roquet.routing.subscription import ALL, subscribe
 from roquet.spark.places import Positions, Sizes
 from roquet.wire.layout import BODY_AT, LONGER_V6, MAGIC_AT, MAGIC_V2, SYS_FLAG_AT
 
-NAME = int.from_bytes(b"TAGS", "little")
+NAME = int.from_bytes(Property.TAGS.encode(), "little")
 """With both addresses IPv4; each IPv6 address moves it by 12."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from roquet.message import Property
 from roquet.wire.hashing import java_hash
 from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -17,6 +18,11 @@ ROLLBACK = 0xC
 
 KEYS_MAX = 64
 """Words of KEYS indexed per message; a bound for hostile senders, far above any real use."""
+
+TAGS_MARK, KEYS_MARK, UNIQUE_KEY_MARK = (name + "\x01" for name in (Property.TAGS, Property.KEYS, Property.UNIQUE_KEY))
+"""How these properties begin in a text."""
+TAGS_BYTES, KEYS_BYTES, UNIQUE_KEY_BYTES = TAGS_MARK.encode(), KEYS_MARK.encode(), UNIQUE_KEY_MARK.encode()
+TAKES_BACK = (Property.TIMER_CANCELLED_KEY + "\x01", Property.TIMER_ROLL_TIMES + "\x01")
 
 _tag_hashes: dict[str, int] = {}
 
@@ -61,28 +67,28 @@ def queue_tag(topic: str, properties: str, store_ms: int, delays_ms: Sequence[in
     """The third number of a queue entry. Of the schedule topic it is the time of delivery, in place of a tag hash, and so it
     is of the timer topic."""
     if topic == SCHEDULE_TOPIC:
-        level = delay_level(property_of(properties, "DELAY"), len(delays_ms))
+        level = delay_level(property_of(properties, Property.DELAY), len(delays_ms))
         if level > 0:
             return store_ms + delays_ms[level - 1]
     elif topic == TIMER_TOPIC:
         return timer_tag(properties)
-    return tag_hash(property_of(properties, "TAGS")) if "TAGS\x01" in properties else 0
+    return tag_hash(property_of(properties, Property.TAGS)) if TAGS_MARK in properties else 0
 
 
 def timer_tag(properties: str) -> int:
     """When a timed message is due; negative for a record that also takes an earlier one back (`broker/timers.py`)."""
-    due = property_of(properties, "TIMER_OUT_MS")
+    due = property_of(properties, Property.TIMER_OUT_MS)
     if not due.isascii() or not due.isdigit() or len(due) > 15:
         return 0
-    return -int(due) if "TIMER_DEL_UNIQKEY\x01" in properties or "TIMER_ROLL_TIMES\x01" in properties else int(due)
+    return -int(due) if any(mark in properties for mark in TAKES_BACK) else int(due)
 
 
 def index_keys(properties: str) -> list[str]:
     """The keys in upstream's order: the unique key first."""
-    unique = property_of(properties, "UNIQ_KEY")
+    unique = property_of(properties, Property.UNIQUE_KEY)
     keys = [unique] if unique else []
-    if "KEYS\x01" in properties:
-        keys += [word for word in property_of(properties, "KEYS").split(" ") if word][:KEYS_MAX]
+    if KEYS_MARK in properties:
+        keys += [word for word in property_of(properties, Property.KEYS).split(" ") if word][:KEYS_MAX]
     return keys
 
 

@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from roquet.store.fanout import KEYS_MAX
+from roquet.message import Property
+from roquet.store.fanout import KEYS_BYTES, KEYS_MAX, TAGS_BYTES
 from roquet.store.index import POWERS
 from roquet.wire.hashing import java_hash
 
@@ -54,18 +55,18 @@ class Texts:
     def tags(self) -> Longs:
         """fanout.tag_hash of each."""
         tags: Longs = np.zeros(len(self), dtype=np.int64)
-        if b"TAGS\x01" in self.raw:
-            owners, starts, stops = self.values(b"TAGS")
+        if TAGS_BYTES in self.raw:
+            owners, starts, stops = self.values(Property.TAGS)
             hashes, _ = self.hashes(starts, stops)
             tags[owners] = hashes.view(np.int32)
         return tags
 
     def keys(self) -> tuple[Longs, Hashes, Longs]:
         """(whose, Java's hash, length in UTF-16 units) of what fanout.index_keys gives for each, in its order."""
-        owners, starts, stops = self.values(b"UNIQ_KEY")
-        if b"KEYS\x01" in self.raw:
+        owners, starts, stops = self.values(Property.UNIQUE_KEY)
+        if KEYS_BYTES in self.raw:
             uniques = owners
-            owners, word_starts, word_stops = self._words(*self.values(b"KEYS"))
+            owners, word_starts, word_stops = self._words(*self.values(Property.KEYS))
             owners = np.concatenate((uniques, owners))
             order = owners.argsort(kind="stable")  # the unique key comes first
             owners = owners[order]
@@ -75,10 +76,10 @@ class Texts:
             owners, starts, stops = owners[filled], starts[filled], stops[filled]
         return owners, *self.hashes(starts, stops)
 
-    def values(self, name: bytes) -> tuple[Longs, Longs, Longs]:
+    def values(self, name: str) -> tuple[Longs, Longs, Longs]:
         """(whose, start, stop) of this property's value, for those that have it; the last one when it stands twice."""
         begins, ends, words = self._properties
-        mark = name + b"\x01"
+        mark = name.encode() + b"\x01"
         head = mark[:8]
         here = (words >> np.uint64(64 - 8 * len(head))) == int.from_bytes(head, "big")
         for more in range(8, len(mark)):

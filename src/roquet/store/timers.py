@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from roquet.message import Property
 from roquet.store.disk import Disk, DiskFile
 from roquet.store.fanout import property_of
 from roquet.store.scan import Hole, Walk
@@ -40,6 +41,7 @@ Mark = tuple[int, int]
 """(due, offset): rows up to and including it are fired. (due, -1): all that are due before."""
 
 HOUR_MS = 3_600_000
+TIMER_OUT_MARK = Property.TIMER_OUT_MS + "\x01"
 ROW_SIZE = 24
 GONE = -1
 """In place of a size: takes back the row of the same due time and offset."""
@@ -452,12 +454,12 @@ class Deliveries:
             if isinstance(found, Hole):
                 continue
             self.records += 1
-            if found.topic == TIMER_TOPIC or "TIMER_OUT_MS\x01" not in found.properties:
+            if found.topic == TIMER_TOPIC or TIMER_OUT_MARK not in found.properties:
                 continue
             at = 48 + (20 if found.sys_flag & BORN_HOST_V6 else 8) + 8 + (20 if found.sys_flag & STORE_HOST_V6 else 8) + 4
             base = self.segments.base_of(found.offset)
             assert base is not None
             prepared = int.from_bytes(self.segments.file(base).read(found.offset - base + at, 8), "big", signed=True)
-            due = property_of(found.properties, "TIMER_OUT_MS")
+            due = property_of(found.properties, Property.TIMER_OUT_MS)
             if prepared < 0 and due.isdigit():
                 yield int(due), ~prepared

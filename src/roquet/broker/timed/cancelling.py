@@ -6,6 +6,7 @@ from roquet.broker.timed.near import Near
 from roquet.broker.timed.properties import CANCEL, DUE, REAL_QUEUE, REAL_TOPIC
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused
+from roquet.message import Property
 from roquet.settings import BrokerSettings
 from roquet.store.timers import NOTHING
 from roquet.wire.codes import ResponseCode
@@ -50,13 +51,13 @@ class Cancelling:
         """The pending timers with this id. Raises Refused when there is none, Cold while it must be looked up on disk."""
         records, _, _ = self._near.store.query(TIMER_TOPIC, key, SAME_KEY_MAX, 0, NOTHING)
         decoded = [(record, decode_properties(record.properties)) for record in map(Record.decode, records)]
-        decoded = [(record, names) for record, names in decoded if names.get("UNIQ_KEY") == key]  # the index knows hashes only
+        decoded = [(record, names) for record, names in decoded if names.get(Property.UNIQUE_KEY) == key]  # the index knows hashes only
         if not decoded:
             record = self._at_offset_of(key)
             if record is not None:
                 names = decode_properties(record.properties)
-                if names.get("UNIQ_KEY", key) != key:
-                    return self._pending(names["UNIQ_KEY"], topic)
+                if names.get(Property.UNIQUE_KEY, key) != key:
+                    return self._pending(names[Property.UNIQUE_KEY], topic)
                 decoded = [(record, names)]
         gone = {~record.prepared_transaction_offset: CANCEL in names for record, names in decoded if record.prepared_transaction_offset < 0}
         found: list[Found] = []
@@ -102,6 +103,6 @@ class Cancelling:
     def _cancellation(self, found: Found, key: str) -> Draft:
         due, offset, record = found
         names = decode_properties(record.properties)
-        properties = {name: names[name] for name in ("UNIQ_KEY", REAL_TOPIC, REAL_QUEUE) if name in names}
-        properties |= {CANCEL: names.get("UNIQ_KEY", key), DUE: str(due)}
+        properties = {name: names[name] for name in (Property.UNIQUE_KEY, REAL_TOPIC, REAL_QUEUE) if name in names}
+        properties |= {CANCEL: names.get(Property.UNIQUE_KEY, key), DUE: str(due)}
         return Draft(TIMER_TOPIC, 0, b"", properties, born_ms=self._near.store.now_ms, born_host=record.born_host, prepared=~offset)

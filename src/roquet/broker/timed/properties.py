@@ -6,17 +6,19 @@ import base64
 import binascii
 
 from roquet.errors import Refused
+from roquet.message import Property
 from roquet.store.storable import check_place
 from roquet.wire.codes import ResponseCode
 from roquet.wire.names import check_topic
 
-DELAYS = (("TIMER_DELAY_SEC", 1_000), ("TIMER_DELAY_MS", 1))
-MOMENTS = ("TIMER_DELIVER_MS", "__STARTDELIVERTIME")
-CANCEL = "TIMER_DEL_UNIQKEY"
-ASKING = frozenset(("TIMER_DELAY_SEC", "TIMER_DELAY_MS", *MOMENTS, CANCEL))
+DELAYS = ((Property.TIMER_DELAY_SEC, 1_000), (Property.TIMER_DELAY_MS, 1))
+MOMENTS = (Property.TIMER_DELIVER_MS, Property.START_DELIVER_TIME)
+CANCEL = Property.TIMER_CANCELLED_KEY
+ASKING = frozenset((*(name for name, _ in DELAYS), *MOMENTS, CANCEL))
 """The properties served here."""
 
-REAL_TOPIC, REAL_QUEUE, DUE, MOVES = "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ROLL_TIMES"
+REAL_TOPIC, REAL_QUEUE, DUE = Property.REAL_TOPIC, Property.REAL_QUEUE_ID, Property.TIMER_OUT_MS
+MOVES = Property.TIMER_ROLL_TIMES
 MARKS_MAX = 128
 """Bytes of properties that are kept free in a timed message for where it goes, and for how often it was moved."""
 

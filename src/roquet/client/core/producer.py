@@ -294,7 +294,8 @@ class ProducerCore:
     def _properties(self, message: Message, unique_id: str) -> str:
         text = encode_properties(message.properties)
         if Property.UNIQUE_KEY not in message.properties:
-            text = f"{text}\x02UNIQ_KEY\x01{unique_id}" if text else f"UNIQ_KEY\x01{unique_id}"
+            own = f"{Property.UNIQUE_KEY}\x01{unique_id}"
+            text = f"{text}\x02{own}" if text else own
         if len(text) * 3 > PROPERTIES_MAX and len(text.encode()) > PROPERTIES_MAX:
             raise InvalidMessage(f"properties of {len(text.encode())} bytes, limit is {PROPERTIES_MAX}; move the large ones into the body")
         return text
@@ -334,7 +335,7 @@ class ProducerCore:
             for message, unique_id in zip(messages, unique_ids, strict=True)
         ]
         waits = messages[0].wait_store_ok
-        properties = "" if waits else "WAIT\x01false"
+        properties = "" if waits else f"{Property.WAIT}\x01false"
         code = int(RequestCode.SEND_BATCH_MESSAGE)
         return Outgoing(messages[0].topic, join_batch(parts), properties, 0, 0, now, unique_ids, True, code, None)
 
@@ -548,7 +549,7 @@ class _Send:
             ids = self.outgoing.message_ids
             receipt = SendReceipt(
                 status, ids[0] if len(ids) == 1 else ",".join(ids), fields["msgId"], queue, int(fields["queueOffset"]),
-                fields.get("transactionId"), fields.get("MSG_REGION"), fields.get("recallHandle"),
+                fields.get("transactionId"), fields.get(Property.MSG_REGION), fields.get("recallHandle"),
             )  # fmt: skip
         except (KeyError, ValueError) as error:
             self.fail(BadAnswer(f"{self.address} confirmed a send without a usable {error}; the message is stored"))

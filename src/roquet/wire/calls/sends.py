@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roquet.message import Property
 from roquet.wire.calls.call import Batch, Call, Message, Nothing
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.headers import optional, wire
@@ -39,8 +40,8 @@ class SendResponseHeader:
     queue_offset: int = wire("queueOffset", bits=64)
     """Of a batch, the first one's."""
     transaction_id: str | None = optional("transactionId")
-    msg_region: str | None = optional("MSG_REGION")
-    trace_on: str | None = optional("TRACE_ON")
+    msg_region: str | None = optional(Property.MSG_REGION)
+    trace_on: str | None = optional(Property.TRACE_ON)
     """ "true" as text: Go takes an empty one for off."""
     batch_uniq_id: str | None = optional("batchUniqId")
     recall_handle: str | None = optional("recallHandle")
