@@ -33,10 +33,10 @@ from roquet.wire.calls.registration import (
     UNREGISTER_BROKER,
     RegisterBrokerBody,
     RegisterBrokerHeader,
-    UnregisterBrokerHeader,
 )
 from roquet.wire.calls.routes import GET_ROUTEINFO_BY_TOPIC, RouteHeader
 from roquet.wire.calls.topics import TopicTable
+from roquet.wire.calls.versions import BrokerHeader
 from roquet.wire.codes import Perm, ResponseCode
 from roquet.wire.command import Command
 
@@ -317,7 +317,7 @@ class Registration(Part):
         one = when_all(len(servers) + 1, done)
         settings = self.settings
         for server in servers:
-            header = UnregisterBrokerHeader(settings.broker_name, self.address, settings.broker_cluster_name, settings.broker_id)
+            header = BrokerHeader(settings.broker_name, self.address, settings.broker_cluster_name, settings.broker_id)
             self.caller.call(server, UNREGISTER_BROKER.request(header), 1_000, lambda result: one())
         one()
 

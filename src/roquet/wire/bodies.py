@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 from roquet.errors import Refused
 from roquet.message import MessageQueue
@@ -36,10 +36,12 @@ class Misfit(ValueError):
         self.path = list(path)  # innermost first
 
 
+@dataclass_transform()
 class Body:
-    """Base: reading, checking and writing."""
+    """Base: reading, checking and writing. Each body is a dataclass of its fields."""
 
-    __slots__ = ()
+    def __init_subclass__(cls) -> None:
+        dataclass(cls)
 
     @classmethod
     def decode(cls: type[B], data: bytes) -> B:

@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 from roquet.errors import Refused
 from roquet.wire.codes import ResponseCode
@@ -35,6 +35,14 @@ def wire(name: str, *, short: str | None = None, bits: int = 32, default: Any = 
 
 def optional(name: str, *, short: str | None = None, bits: int = 32) -> Any:
     return wire(name, short=short, bits=bits, default=None)
+
+
+@dataclass_transform(frozen_default=True)
+class Header:
+    """Base of the headers: each is a dataclass of its fields. Nobody changes one, and mypy sees to that."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(cls)
 
 
 # ---- reading and writing ----------------------------------------------------------------------------------------------

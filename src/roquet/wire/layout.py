@@ -77,6 +77,7 @@ STORE_TIME_AT: Final = place("store_ms")
 """With a short born host; LONGER_V6 later with a long one."""
 BODY_AT: Final = FRONT.size
 """With short hosts; LONGER_V6 later for each long one."""
+PREPARED_BEFORE_BODY: Final = BODY_AT - place("prepared")
 
 TIMED: Final = STORE_TIME_AT + 8 + LONGER_V6
 """As much of a record as has its store time, whatever its hosts. Every record is longer."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from roquet.wire.bodies import Body
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.kv import KvTable
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import wire
+from roquet.wire.headers import Header, wire
 
 
-@dataclass(frozen=True, slots=True)
-class StatsHeader:
+class StatsHeader(Header):
     stats_name: str = wire("statsName")
     stats_key: str = wire("statsKey")
 
 
-@dataclass(slots=True)
 class StatsItem(Body):
     avgpt: float = 0.0
     """Per call."""
@@ -25,7 +23,6 @@ class StatsItem(Body):
     tps: float = 0.0
 
 
-@dataclass(slots=True)
 class BrokerStats(Body):
     stats_day: StatsItem = field(default_factory=StatsItem)
     stats_hour: StatsItem = field(default_factory=StatsItem)

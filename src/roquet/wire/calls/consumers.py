@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from roquet.message import MessageQueue
@@ -10,11 +10,10 @@ from roquet.wire.bodies import Body, named, small
 from roquet.wire.calls.call import Call, Nothing, Records
 from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerRunningInfoHeader:
+class ConsumerRunningInfoHeader(Header):
     """From the tool and on to the client."""
 
     consumer_group: str = wire("consumerGroup")
@@ -22,7 +21,6 @@ class ConsumerRunningInfoHeader:
     jstack_enable: bool | None = optional("jstackEnable")
 
 
-@dataclass(slots=True)
 class ProcessQueueInfo(Body):
     """A queue as one consumer sees it. `droped` is upstream's spelling."""
 
@@ -42,7 +40,6 @@ class ProcessQueueInfo(Body):
     last_consume_timestamp: int = 0
 
 
-@dataclass(slots=True)
 class ConsumeStatus(Body):
     pull_rt: float = named("pullRT", default=0.0)
     pull_tps: float = named("pullTPS", default=0.0)
@@ -52,7 +49,6 @@ class ConsumeStatus(Body):
     consume_failed_msgs: int = 0
 
 
-@dataclass(slots=True)
 class ConsumerRunningInfo(Body):
     """From the client and on to the tool."""
 
@@ -64,15 +60,13 @@ class ConsumerRunningInfo(Body):
     jstack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumeDirectlyHeader:
+class ConsumeDirectlyHeader(Header):
     consumer_group: str = wire("consumerGroup")
     client_id: str | None = optional("clientId")
     msg_id: str | None = optional("msgId")
     broker_name: str | None = optional("brokerName")
 
 
-@dataclass(slots=True)
 class ConsumeDirectlyResult(Body):
     SUCCESS: ClassVar[str] = "CR_SUCCESS"
     LATER: ClassVar[str] = "CR_LATER"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from roquet.errors import Refused
@@ -12,13 +12,12 @@ from roquet.wire.calls.topics import TopicList
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.codes import ResponseCode
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 LIST_MAX = 2_000
 """Groups that one request may create or change."""
 
 
-@dataclass(slots=True)
 class GroupConfig(Body):
     """Settings of a consumer group."""
 
@@ -35,7 +34,6 @@ class GroupConfig(Body):
     """What 5.x keeps in a group besides."""
 
 
-@dataclass(slots=True)
 class GroupTable(Body):
     """Also subscriptionGroup.json."""
 
@@ -44,7 +42,6 @@ class GroupTable(Body):
     unknown: dict[str, Any] = field(default_factory=dict, metadata=REST)
 
 
-@dataclass(slots=True)
 class GroupConfigList(Body):
     group_config_list: list[GroupConfig] = field(default_factory=list)
 
@@ -57,21 +54,18 @@ class GroupConfigList(Body):
         return cls([GroupConfig.from_json(one) for one in configs])
 
 
-@dataclass(frozen=True, slots=True)
-class GroupNameHeader:
+class GroupNameHeader(Header):
     """Any header of just a group under the name `group`."""
 
     group: str = wire("group")
 
 
-@dataclass(frozen=True, slots=True)
-class TopicGroupHeader:
+class TopicGroupHeader(Header):
     topic: str = wire("topic")
     group: str = wire("group")
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroupHeader:
+class DeleteGroupHeader(Header):
     group_name: str = wire("groupName")
     remove_offset: bool | None = optional("removeOffset")
     clean_offset: bool | None = optional("cleanOffset")

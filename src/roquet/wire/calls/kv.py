@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from roquet.wire.bodies import Body
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class KvHeader:
+class KvHeader(Header):
     """Only PUT_KV_CONFIG has a value, and must."""
 
     namespace: str = wire("namespace")
@@ -19,22 +18,18 @@ class KvHeader:
     value: str | None = optional("value")
 
 
-@dataclass(frozen=True, slots=True)
-class KvResponseHeader:
+class KvResponseHeader(Header):
     value: str | None = optional("value")
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceHeader:
+class NamespaceHeader(Header):
     namespace: str = wire("namespace")
 
 
-@dataclass(slots=True)
 class KvTable(Body):
     table: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class KvConfig(Body):
     """kvConfig.json of a name server: namespace -> key -> value."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from roquet.message import MessageQueue
 from roquet.wire.bodies import Body
@@ -10,7 +10,6 @@ from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.codes import RequestCode as Code
 
 
-@dataclass(slots=True)
 class LockBody(Body):
     consumer_group: str
     client_id: str
@@ -18,7 +17,6 @@ class LockBody(Body):
     only_this_broker: bool | None = None
 
 
-@dataclass(slots=True)
 class LockResult(Body):
     lock_ok_mq_set: set[MessageQueue] = field(default_factory=set, metadata={"name": "lockOKMQSet"})
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from roquet.wire.bodies import Body, named, small
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.groups import TopicGroupHeader
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
 class ConsumeType(StrEnum):
@@ -32,7 +32,6 @@ class ConsumeFromWhere(StrEnum):
     CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
-@dataclass(slots=True)
 class SubscriptionData(Body):
     topic: str
     sub_string: str = "*"
@@ -45,7 +44,6 @@ class SubscriptionData(Body):
     class_filter_mode: bool = False
 
 
-@dataclass(slots=True)
 class ConsumerData(Body):
     group_name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -55,12 +53,10 @@ class ConsumerData(Body):
     unit_mode: bool = False
 
 
-@dataclass(slots=True)
 class ProducerData(Body):
     group_name: str
 
 
-@dataclass(slots=True)
 class HeartbeatBody(Body):
     client_id: str = named("clientID")
     producer_data_set: list[ProducerData] = field(default_factory=list)
@@ -69,33 +65,28 @@ class HeartbeatBody(Body):
     without_sub: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UnregisterClientHeader:
+class UnregisterClientHeader(Header):
     client_id: str = wire("clientID")
     producer_group: str | None = optional("producerGroup")
     consumer_group: str | None = optional("consumerGroup")
 
 
-@dataclass(frozen=True, slots=True)
-class GroupHeader:
+class GroupHeader(Header):
     """Any header of just a consumer group."""
 
     consumer_group: str = wire("consumerGroup")
 
 
-@dataclass(slots=True)
 class ConsumerList(Body):
     consumer_id_list: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class CheckClientBody(Body):
     client_id: str
     group: str
     subscription_data: SubscriptionData
 
 
-@dataclass(slots=True)
 class Connection(Body):
     client_id: str
     client_addr: str
@@ -103,7 +94,6 @@ class Connection(Body):
     version: int = small(0)
 
 
-@dataclass(slots=True)
 class ConsumerConnection(Body):
     connection_set: list[Connection] = field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
@@ -112,17 +102,14 @@ class ConsumerConnection(Body):
     consume_from_where: ConsumeFromWhere | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerGroupHeader:
+class ProducerGroupHeader(Header):
     producer_group: str = wire("producerGroup")
 
 
-@dataclass(slots=True)
 class ProducerConnection(Body):
     connection_set: list[Connection] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class ProducerInfo(Body):
     client_id: str
     remote_ip: str = named("remoteIP", default="")
@@ -131,14 +118,12 @@ class ProducerInfo(Body):
     last_update_timestamp: int = 0
 
 
-@dataclass(slots=True)
 class ProducerTable(Body):
     """By group."""
 
     data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class SubscriptionOfGroup(Body):
     group: str
     topic: str

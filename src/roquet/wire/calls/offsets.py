@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from roquet.wire.bodies import Body
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.queues import OffsetResponseHeader
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class QueryOffsetHeader:
+class QueryOffsetHeader(Header):
     consumer_group: str = wire("consumerGroup")
     topic: str = wire("topic")
     queue_id: int = wire("queueId")
@@ -21,8 +20,7 @@ class QueryOffsetHeader:
     broker_name: str | None = optional("bname")
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateOffsetHeader:
+class UpdateOffsetHeader(Header):
     consumer_group: str = wire("consumerGroup")
     topic: str = wire("topic")
     queue_id: int = wire("queueId")
@@ -30,7 +28,6 @@ class UpdateOffsetHeader:
     broker_name: str | None = optional("bname")
 
 
-@dataclass(slots=True)
 class OffsetTable(Body):
     """Also consumerOffset.json: "topic@group" -> queue -> consumer offset."""
 
@@ -38,7 +35,6 @@ class OffsetTable(Body):
     data_version: DataVersion | None = None
 
 
-@dataclass(slots=True)
 class DelayOffsetTable(Body):
     """Also delayOffset.json: delay level -> queue offset."""
 
@@ -46,22 +42,19 @@ class DelayOffsetTable(Body):
     data_version: DataVersion | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectionOffsetHeader:
+class CorrectionOffsetHeader(Header):
     compare_group: str = wire("compareGroup")
     topic: str = wire("topic")
     filter_groups: str | None = optional("filterGroups")
 
 
-@dataclass(slots=True)
 class CorrectionOffsets(Body):
     """Queue -> offset."""
 
     correction_offsets: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CloneOffsetHeader:
+class CloneOffsetHeader(Header):
     src_group: str = wire("srcGroup")
     dest_group: str = wire("destGroup")
     topic: str | None = optional("topic")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from roquet.message import MessageQueue
 from roquet.wire.bodies import Body
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.groups import TopicGroupHeader
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumeStatsHeader:
+class ConsumeStatsHeader(Header):
     """Without a topic: of every topic that the group consumes."""
 
     consumer_group: str = wire("consumerGroup")
     topic: str | None = optional("topic")
 
 
-@dataclass(slots=True)
 class QueueProgress(Body):
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -29,18 +27,15 @@ class QueueProgress(Body):
     pull_offset: int | None = None
 
 
-@dataclass(slots=True)
 class ConsumeStats(Body):
     offset_table: dict[MessageQueue, QueueProgress] = field(default_factory=dict)
     consume_tps: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConsumeStatsHeader:
+class BrokerConsumeStatsHeader(Header):
     is_order: bool = wire("isOrder")
 
 
-@dataclass(slots=True)
 class ConsumeStatsList(Body):
     """A table of one group each, and the backlog of all."""
 
@@ -50,7 +45,6 @@ class ConsumeStatsList(Body):
     total_inflight_diff: int | None = None
 
 
-@dataclass(slots=True)
 class TimeSpan(Body):
     message_queue: MessageQueue
     min_time_stamp: int = 0
@@ -59,7 +53,6 @@ class TimeSpan(Body):
     delay_time: int = 0
 
 
-@dataclass(slots=True)
 class TimeSpans(Body):
     consume_time_span_set: list[TimeSpan] = field(default_factory=list)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from roquet.wire.calls.call import Call, Nothing, Records
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class PullHeader:
+class PullHeader(Header):
     consumer_group: str = wire("consumerGroup")
     topic: str = wire("topic")
     queue_id: int = wire("queueId")
@@ -31,8 +28,7 @@ class PullHeader:
     scan_stop: str | None = optional("scanStop")
 
 
-@dataclass(frozen=True, slots=True)
-class PullResponseHeader:
+class PullResponseHeader(Header):
     suggest_which_broker_id: int = wire("suggestWhichBrokerId", bits=64)
     next_begin_offset: int = wire("nextBeginOffset", bits=64)
     min_offset: int = wire("minOffset", bits=64)

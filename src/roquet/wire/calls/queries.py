@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from roquet.wire.calls.call import Call, Nothing, Records
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class QueryMessageHeader:
+class QueryMessageHeader(Header):
     topic: str = wire("topic")
     key: str = wire("key")
     max_num: int = wire("maxNum")
@@ -21,14 +18,12 @@ class QueryMessageHeader:
     index_type: str | None = optional("indexType")
 
 
-@dataclass(frozen=True, slots=True)
-class QueryMessageResponseHeader:
+class QueryMessageResponseHeader(Header):
     index_last_update_timestamp: int = wire("indexLastUpdateTimestamp", bits=64)
     index_last_update_phyoffset: int = wire("indexLastUpdatePhyoffset", bits=64)
 
 
-@dataclass(frozen=True, slots=True)
-class ViewMessageHeader:
+class ViewMessageHeader(Header):
     offset: int = wire("offset", bits=64)
     """Physical."""
     topic: str | None = optional("topic")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from roquet.wire.bodies import Body, small
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class QueueHeader:
+class QueueHeader(Header):
     topic: str = wire("topic")
     queue_id: int = wire("queueId")
     committed: bool | None = optional("committed")
     broker_name: str | None = optional("bname")
 
 
-@dataclass(frozen=True, slots=True)
-class SearchOffsetHeader:
+class SearchOffsetHeader(Header):
     topic: str = wire("topic")
     queue_id: int = wire("queueId")
     timestamp: int = wire("timestamp", bits=64)
@@ -29,18 +27,15 @@ class SearchOffsetHeader:
     broker_name: str | None = optional("bname")
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetResponseHeader:
+class OffsetResponseHeader(Header):
     offset: int = wire("offset", bits=64)
 
 
-@dataclass(frozen=True, slots=True)
-class TimestampResponseHeader:
+class TimestampResponseHeader(Header):
     timestamp: int = wire("timestamp", bits=64)
 
 
-@dataclass(frozen=True, slots=True)
-class QueryConsumeQueueHeader:
+class QueryConsumeQueueHeader(Header):
     topic: str = wire("topic")
     queue_id: int = wire("queueId")
     index: int = wire("index", bits=64)
@@ -48,7 +43,6 @@ class QueryConsumeQueueHeader:
     consumer_group: str | None = optional("consumerGroup")
 
 
-@dataclass(slots=True)
 class QueueEntry(Body):
     physic_offset: int
     physic_size: int = small()
@@ -59,7 +53,6 @@ class QueueEntry(Body):
     msg: str | None = None
 
 
-@dataclass(slots=True)
 class QueueEntries(Body):
     queue_data: list[QueueEntry] = field(default_factory=list)
     min_queue_index: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from roquet.errors import InvalidMessage, Refused
@@ -12,22 +12,17 @@ from roquet.wire.bodies import Body
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.kv import KvTable
 from roquet.wire.calls.topics import TopicConfig, TopicTable
-from roquet.wire.calls.versions import DataVersion
+from roquet.wire.calls.versions import BrokerHeader, DataVersion
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.codes import ResponseCode, SysFlag
 from roquet.wire.compression import decompress
 from roquet.wire.fastjson import dumps, loads
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 from roquet.wire.record import body_crc
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterBrokerHeader:
-    broker_name: str = wire("brokerName")
-    broker_addr: str = wire("brokerAddr")
-    cluster_name: str = wire("clusterName")
+class RegisterBrokerHeader(BrokerHeader):
     ha_server_addr: str = wire("haServerAddr")
-    broker_id: int = wire("brokerId", bits=64)
     compressed: bool | None = optional("compressed")
     body_crc32: int | None = optional("bodyCrc32")
     """0 or absent: do not check."""
@@ -35,26 +30,16 @@ class RegisterBrokerHeader:
     enable_acting_master: bool | None = optional("enableActingMaster")
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterBrokerResponseHeader:
+class RegisterBrokerResponseHeader(Header):
     """Both only for a slave whose master is alive."""
 
     ha_server_addr: str | None = optional("haServerAddr")
     master_addr: str | None = optional("masterAddr")
 
 
-@dataclass(frozen=True, slots=True)
-class UnregisterBrokerHeader:
-    broker_name: str = wire("brokerName")
-    broker_addr: str = wire("brokerAddr")
-    cluster_name: str = wire("clusterName")
-    broker_id: int = wire("brokerId", bits=64)
-
-
 COMPRESSED_LIMIT = 64 * 1024 * 1024
 
 
-@dataclass(slots=True)
 class RegisterBrokerBody(Body):
     """Brokers before 3.0.11 (version 37) send a TopicTable in its place."""
 
@@ -65,8 +50,8 @@ class RegisterBrokerBody(Body):
     def from_json(cls, value: Any) -> RegisterBrokerBody:
         table = value.get("topicConfigSerializeWrapper") if isinstance(value, dict) else None
         if table is None:
-            return super(RegisterBrokerBody, cls).from_json(value)
-        rest = super(RegisterBrokerBody, cls).from_json({**value, "topicConfigSerializeWrapper": None})
+            return super().from_json(value)
+        rest = super().from_json({**value, "topicConfigSerializeWrapper": None})
         return cls(TopicTable.from_json(table), rest.filter_server_list)
 
     def encode_compressed(self) -> bytes:
@@ -136,4 +121,4 @@ def refused(remark: str) -> Refused:
 
 
 REGISTER_BROKER = Call(Code.REGISTER_BROKER, RegisterBrokerHeader, RegisterBrokerBody, RegisterBrokerResponseHeader, KvTable)
-UNREGISTER_BROKER = Call(Code.UNREGISTER_BROKER, UnregisterBrokerHeader, Nothing, Nothing, Nothing)
+UNREGISTER_BROKER = Call(Code.UNREGISTER_BROKER, BrokerHeader, Nothing, Nothing, Nothing)

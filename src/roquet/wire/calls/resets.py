@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from roquet.message import MessageQueue
 from roquet.wire.bodies import Body, write_queue
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.fastjson import dumps
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class ResetOffsetHeader:
+class ResetOffsetHeader(Header):
     topic: str = wire("topic")
     group: str = wire("group")
     timestamp: int = wire("timestamp", bits=64)
@@ -23,7 +22,6 @@ class ResetOffsetHeader:
     offset: int | None = optional("offset", bits=64)
 
 
-@dataclass(slots=True)
 class ResetOffsetBody(Body):
     """Where each queue goes on."""
 
@@ -34,14 +32,12 @@ class ResetOffsetBody(Body):
         return dumps({"offsetTable": [{**write_queue(queue), "offset": offset} for queue, offset in self.offset_table.items()]})
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerStatusHeader:
+class ConsumerStatusHeader(Header):
     topic: str = wire("topic")
     group: str = wire("group")
     client_addr: str | None = optional("clientAddr")
 
 
-@dataclass(slots=True)
 class ConsumerStatusBody(Body):
     """The first table is a client's answer, the second (client id -> the same) a broker's."""
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from roquet.wire.bodies import Body, named, small
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.fastjson import dumps, dumps_standard
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class RouteHeader:
+class RouteHeader(Header):
     topic: str = wire("topic")
     accept_standard_json_only: bool | None = optional("acceptStandardJsonOnly")
 
 
-@dataclass(slots=True)
 class QueueData(Body):
     broker_name: str
     read_queue_nums: int = small(0)
@@ -26,7 +24,6 @@ class QueueData(Body):
     topic_sys_flag: int = named("topicSysFlag", also=("topicSynFlag",), bits=32, default=0)  # spelled with an n up to 4.8
 
 
-@dataclass(slots=True)
 class BrokerData(Body):
     cluster: str
     broker_name: str
@@ -34,7 +31,6 @@ class BrokerData(Body):
     """Broker id -> "ip:port"; 0 is the master."""
 
 
-@dataclass(slots=True)
 class RouteInfo(Body):
     queue_datas: list[QueueData] = field(default_factory=list)
     broker_datas: list[BrokerData] = field(default_factory=list)
@@ -46,25 +42,21 @@ class RouteInfo(Body):
         return dumps_standard(self.to_json()) if standard else dumps(self.to_json())
 
 
-@dataclass(slots=True)
 class ClusterInfo(Body):
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, set[str]] = field(default_factory=dict)
     """Cluster -> broker names."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerNameHeader:
+class BrokerNameHeader(Header):
     broker_name: str = wire("brokerName")
 
 
-@dataclass(frozen=True, slots=True)
-class WipePermResponseHeader:
+class WipePermResponseHeader(Header):
     wipe_topic_count: int = wire("wipeTopicCount")
 
 
-@dataclass(frozen=True, slots=True)
-class AddPermResponseHeader:
+class AddPermResponseHeader(Header):
     add_topic_count: int = wire("addTopicCount")
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from roquet.message import Property
 from roquet.wire.calls.call import Batch, Call, Message, Nothing
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class SendHeader:
-    """Long names or letters, the same fields."""
+class SendFields(Header):
+    """What every send says. Long names or letters, the same fields."""
 
     producer_group: str = wire("producerGroup", short="a")
     topic: str = wire("topic", short="b")
@@ -23,6 +20,9 @@ class SendHeader:
     sys_flag: int = wire("sysFlag", short="f")
     born_timestamp: int = wire("bornTimestamp", short="g", bits=64)
     flag: int = wire("flag", short="h")
+
+
+class SendHeader(SendFields):
     properties: str | None = optional("properties", short="i")
     reconsume_times: int | None = optional("reconsumeTimes", short="j")
     unit_mode: bool | None = optional("unitMode", short="k")
@@ -32,8 +32,7 @@ class SendHeader:
     broker_name: str | None = optional("bname", short="n")
 
 
-@dataclass(frozen=True, slots=True)
-class SendResponseHeader:
+class SendResponseHeader(Header):
     msg_id: str = wire("msgId")
     """Offset id; of a batch, all of them joined with commas."""
     queue_id: int = wire("queueId")
@@ -47,8 +46,7 @@ class SendResponseHeader:
     recall_handle: str | None = optional("recallHandle")
 
 
-@dataclass(frozen=True, slots=True)
-class SendBackHeader:
+class SendBackHeader(Header):
     offset: int = wire("offset", bits=64)
     """Physical."""
     group: str = wire("group")
@@ -61,8 +59,7 @@ class SendBackHeader:
     broker_name: str | None = optional("bname")
 
 
-@dataclass(frozen=True, slots=True)
-class RecallMessageHeader:
+class RecallMessageHeader(Header):
     producer_group: str = wire("producerGroup")
     topic: str = wire("topic")
     recall_handle: str = wire("recallHandle")
@@ -70,18 +67,9 @@ class RecallMessageHeader:
     broker_name: str | None = optional("bname")
 
 
-@dataclass(frozen=True, slots=True)
-class PushReplyHeader:
-    """A send header, and where the reply was born and stored as "ip:port"."""
+class PushReplyHeader(SendFields):
+    """A reply, and where it was born and stored as "ip:port"."""
 
-    producer_group: str = wire("producerGroup")
-    topic: str = wire("topic")
-    default_topic: str = wire("defaultTopic")
-    default_topic_queue_nums: int = wire("defaultTopicQueueNums")
-    queue_id: int = wire("queueId")
-    sys_flag: int = wire("sysFlag")
-    born_timestamp: int = wire("bornTimestamp", bits=64)
-    flag: int = wire("flag")
     born_host: str = wire("bornHost")
     store_host: str = wire("storeHost")
     store_timestamp: int = wire("storeTimestamp", bits=64)

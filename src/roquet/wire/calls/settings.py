@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from roquet.wire.calls.call import Call, Nothing, Properties
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import wire
+from roquet.wire.headers import Header, wire
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConfigResponseHeader:
+class BrokerConfigResponseHeader(Header):
     """The DataVersion as JSON text."""
 
     version: str = wire("version")

@@ -1,33 +1,13 @@
-"""Every call by its request code."""
+"""Every call by its request code: the rows of all modules that stand beside this one."""
 
 from __future__ import annotations
 
-from roquet.wire.calls import (
-    brokers,
-    consumers,
-    groups,
-    kv,
-    locks,
-    members,
-    offsets,
-    progress,
-    pulls,
-    queries,
-    queues,
-    registration,
-    resets,
-    routes,
-    sends,
-    settings,
-    topics,
-    transactions,
-    versions,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
+from roquet.wire import calls
 from roquet.wire.calls.call import AnyCall, Call
 
-NOUNS = (
-    brokers, consumers, groups, kv, locks, members, offsets, progress, pulls, queries, queues, registration, resets, routes, sends,
-    settings, topics, transactions, versions,
-)  # fmt: skip
+NOUNS = tuple(import_module(f"{calls.__name__}.{found.name}") for found in iter_modules(calls.__path__) if found.name != "table")
 
 CALLS: dict[int, AnyCall] = {call.code: call for noun in NOUNS for call in vars(noun).values() if isinstance(call, Call)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from roquet.errors import Refused
@@ -12,10 +12,9 @@ from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.codes import ResponseCode
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(slots=True)
 class TopicConfig(Body):
     topic_name: str
     read_queue_nums: int = small(16)
@@ -27,7 +26,6 @@ class TopicConfig(Body):
     attributes: dict[str, str] | None = None
 
 
-@dataclass(slots=True)
 class TopicTable(Body):
     """Also topics.json."""
 
@@ -39,7 +37,7 @@ class TopicTable(Body):
         """A table may hold tens of thousands of topics: those that look as usual are read without the machinery, three times faster."""
         table = value.get("topicConfigTable") if isinstance(value, dict) else None
         if not isinstance(table, dict):
-            return super(TopicTable, cls).from_json(value)
+            return super().from_json(value)
         made: dict[str, TopicConfig] = {}
         odd: dict[str, Any] = {}
         for key, one in table.items():
@@ -47,7 +45,7 @@ class TopicTable(Body):
             if config is None:
                 odd[key] = one
             made[key] = config  # type: ignore[assignment]  # its place in the order; an odd one is filled in below
-        rest = super(TopicTable, cls).from_json({**value, "topicConfigTable": odd})
+        rest = super().from_json({**value, "topicConfigTable": odd})
         made.update(rest.topic_config_table)
         return cls(made, rest.data_version)
 
@@ -74,7 +72,6 @@ LIST_MAX = 2_000
 """Topics that one request may create or change."""
 
 
-@dataclass(slots=True)
 class TopicConfigList(Body):
     topic_config_list: list[TopicConfig] = field(default_factory=list)
 
@@ -89,8 +86,7 @@ class TopicConfigList(Body):
         return cls([TopicConfig.from_json(config) for config in configs])
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicHeader:
+class CreateTopicHeader(Header):
     topic: str = wire("topic")
     default_topic: str = wire("defaultTopic")
     read_queue_nums: int = wire("readQueueNums")
@@ -103,36 +99,30 @@ class CreateTopicHeader:
     force: bool | None = optional("force")
 
 
-@dataclass(frozen=True, slots=True)
-class TopicHeader:
+class TopicHeader(Header):
     """Any header of just a topic."""
 
     topic: str = wire("topic")
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopicHeader:
+class DeleteTopicHeader(Header):
     topic: str = wire("topic")
     cluster_name: str | None = optional("clusterName")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterHeader:
+class ClusterHeader(Header):
     cluster: str = wire("cluster")
 
 
-@dataclass(slots=True)
 class TopicList(Body):
     topic_list: list[str] = field(default_factory=list)
     broker_addr: str | None = None
 
 
-@dataclass(slots=True)
 class GroupList(Body):
     group_list: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class QueueRange(Body):
     """What a queue holds: min_offset up to, but not with, max_offset."""
 
@@ -141,7 +131,6 @@ class QueueRange(Body):
     last_update_timestamp: int = 0
 
 
-@dataclass(slots=True)
 class TopicStats(Body):
     offset_table: dict[MessageQueue, QueueRange] = field(default_factory=dict)
 

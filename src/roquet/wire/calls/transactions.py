@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from roquet.wire.calls.call import Call, Nothing, Records
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import optional, wire
+from roquet.wire.headers import Header, optional, wire
 
 
-@dataclass(frozen=True, slots=True)
-class EndTransactionHeader:
+class EndTransactionHeader(Header):
     producer_group: str = wire("producerGroup")
     tran_state_table_offset: int = wire("tranStateTableOffset", bits=64)
     """Queue offset in the half topic."""
@@ -24,8 +21,7 @@ class EndTransactionHeader:
     broker_name: str | None = optional("bname")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckTransactionHeader:
+class CheckTransactionHeader(Header):
     tran_state_table_offset: int = wire("tranStateTableOffset", bits=64)
     commit_log_offset: int = wire("commitLogOffset", bits=64)
     msg_id: str | None = optional("msgId")
@@ -34,8 +30,7 @@ class CheckTransactionHeader:
     broker_name: str | None = optional("bname")
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeCheckHeader:
+class ResumeCheckHeader(Header):
     msg_id: str = wire("msgId")
     topic: str | None = optional("topic")
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 from roquet.wire.bodies import Body
 from roquet.wire.calls.call import Call
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.headers import wire
+from roquet.wire.headers import Header, wire
 
 
-@dataclass(frozen=True, slots=True)
 class DataVersion(Body):
     """Which state a table is in: when it last changed, and how often it has. 5.x adds a state version."""
 
@@ -24,17 +22,17 @@ class DataVersion(Body):
         return dataclasses.replace(self, timestamp=now_ms, counter=self.counter + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class DataVersionHeader:
+class BrokerHeader(Header):
+    """Which broker this is."""
+
     broker_name: str = wire("brokerName")
     broker_addr: str = wire("brokerAddr")
     cluster_name: str = wire("clusterName")
     broker_id: int = wire("brokerId", bits=64)
 
 
-@dataclass(frozen=True, slots=True)
-class DataVersionResponseHeader:
+class DataVersionResponseHeader(Header):
     changed: bool = wire("changed")
 
 
-QUERY_DATA_VERSION = Call(Code.QUERY_DATA_VERSION, DataVersionHeader, DataVersion, DataVersionResponseHeader, DataVersion)
+QUERY_DATA_VERSION = Call(Code.QUERY_DATA_VERSION, BrokerHeader, DataVersion, DataVersionResponseHeader, DataVersion)
