@@ -27,11 +27,9 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Wall time: milliseconds since 1970. For what is stored, promised to people or shown to them, and for nothing else."""
-        ...
 
     def steady_ms(self) -> int:
         """Milliseconds since some moment, never going back. For intervals, deadlines, leases and rates. `tick` is given this one."""
-        ...
 
 
 class Peer(Protocol):
@@ -48,7 +46,6 @@ class Peer(Protocol):
     def send(self, data: bytes | memoryview) -> None:
         """Queue whole frames for writing. Never blocks; a peer that does not read is closed by the shell. What a view looks at
         must not change any more."""
-        ...
 
     def close(self, reason: str) -> None: ...
 
@@ -74,12 +71,9 @@ class Caller(Protocol):
 
     def call(self, address: str, command: Command, timeout_ms: int, done: Answered) -> None:
         """Send a request. `done` is called exactly once: with the response (any code), ConnectFailed or CallTimeout."""
-        ...
 
     def oneway(self, address: str, command: Command) -> None:
         """Send and forget; a failure is not reported."""
-        ...
 
     def hang_up(self, address: str) -> None:
         """Close the connection to this address, if there is one; calls under way fail with ConnectFailed."""
-        ...

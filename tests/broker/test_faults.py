@@ -111,7 +111,7 @@ class TestTheLogCannotRoll:
         disk.fail("open", errno.EMFILE, LOG)
         answers = frames(whole, FakePeer(), *[send(opaque) for opaque in range(4)])
         assert answers[-1].code == 0 or "Too many open files" in (answers[-1].remark or "")
-        assert whole.broker.store.failed == ""
+        assert whole.broker.store.trouble.failed == ""
         for _ in range(30):
             whole.tick(50)
         assert whole.broker.store.refuse_writes() == ""
@@ -238,7 +238,7 @@ class TestUndo:
             assert whole.ask(V2, send_fields(), b"refused 9").code == 0  # as long as each of those
             assert bodies(again(disk)) == [b"first", b"refused 9"]
         else:
-            assert "writing the log failed" in whole.broker.store.failed
+            assert "writing the log failed" in whole.broker.store.trouble.failed
             assert bodies(again(disk)) == [b"first"]
 
     def test_a_commit_whose_op_record_has_no_room_commits_nothing(self, whole: Whole, disk: SimDisk) -> None:
@@ -351,11 +351,11 @@ def test_what_was_acknowledged_is_there_once_and_what_was_refused_is_not(steps: 
         assert whole.broker.store.log.end == whole.broker.store.log.written
         for queue_id in model:
             assert bodies(whole, "T", queue_id) == model[queue_id]
-    if clean and not whole.broker.store.failed:
+    if clean and not whole.broker.store.trouble.failed:
         whole.close()
     log = whole.broker.store.log
     assert isinstance(log, CommitLog)
-    failed = whole.broker.store.failed or log.soiled
+    failed = whole.broker.store.trouble.failed or log.soiled
     whole = again(disk)
     for queue_id in model:
         found = bodies(whole, "T", queue_id)

@@ -253,7 +253,7 @@ class TestAnEnd:
         assert properties_of(record) == properties_of(prepared)
         (op,) = cluster.messages(OP_HALF_TOPIC)
         assert (op.body, op.properties) == (b"0", b"WAIT\x01true\x02TAGS\x01d")
-        assert op.born_host == op.store_host == cluster.whole.broker.store.store_host
+        assert op.born_host == op.store_host == cluster.whole.broker.store.staging.store_host
 
     def test_that_rolls_back_writes_an_op_record_only(self, cluster: Cluster) -> None:
         cluster.end(cluster.prepare(), ROLLBACK)

@@ -112,7 +112,7 @@ FAULTS = [
     ),
     Fault(
         "store/derived.py",
-        "            self._tails.write(self._clock.steady_ms() + TAILS_MS)\n            self.settle()\n            if",
+        "            self._tails.write(self._store.clock.steady_ms() + TAILS_MS)\n            self.settle()\n            if",
         "            self._tails.write()\n            self.settle()\n            if",
         "tests/store/test_tails.py::test_one_tick_writes_the_entries_of_as_many_queues_as_its_time_allows_and_the_next_goes_on",
         "one tick writes the entries of all queues",
@@ -126,8 +126,8 @@ FAULTS = [
     ),
     Fault(
         "store/derived.py",
-        "when_durable(self._log.written, self._clock",
-        "when_durable(end, self._clock",
+        "when_durable(self._log.written, self._store.clock",
+        "when_durable(end, self._store.clock",
         "tests/store/test_tails.py::test_the_checkpoint_waits_for_the_flush_behind_sends_that_wait_for_it",
         "the checkpoint waits for the flush out of turn",
     ),
@@ -147,7 +147,7 @@ FAULTS = [
     ),
     Fault(
         "store/old_files.py",
-        "            if not self._may_drop(file.base + segments.size):",
+        "            if not self._store.may_drop(file.base + segments.size):",
         "            if False:",
         "tests/broker/test_timers.py::test_pending_timers_outlive_the_log_files_that_held_them",
         "a log file goes with timed messages in it",
@@ -301,8 +301,8 @@ FAULTS = [
     ),
     Fault(
         "broker/retry.py",
-        '        properties.setdefault("RETRY_TOPIC", record.topic)',
-        '        properties["RETRY_TOPIC"] = record.topic',
+        "        properties.setdefault(Property.RETRY_TOPIC, record.topic)",
+        "        properties[Property.RETRY_TOPIC] = record.topic",
         "tests/broker/test_retry.py::TestASentBackMessage::test_waits_a_level_longer_each_time_and_is_a_dead_letter_after_sixteen",
         "a message forgets its topic at its second failure",
     ),

@@ -751,6 +751,34 @@ def test_an_index_file_that_is_gone_or_damaged_is_named_and_built_again(
     assert not caplog.messages
 
 
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("how", ["clean", "checkpointed"])
+def test_keys_of_an_index_file_that_is_gone_are_found_again_though_nobody_knows_of_it(
+    kit: StoreKit, which: int, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit.settings["max_index_num"] = 40
+    filled(kit, 100)
+    stop(kit, how)
+    sorted((kit.root / "index").iterdir())[which].unlink()
+    for manifest in (kit.root / "config").glob("roquet.json*"):
+        manifest.unlink()
+    store = kit.open()
+    assert keys_found(store, 100) == list(range(100))
+    assert how != "clean" or any("/index" in line for line in caplog.messages)
+
+
+def test_an_index_that_is_whole_is_kept_though_nobody_knows_its_files(kit: StoreKit, caplog: pytest.LogCaptureFixture) -> None:
+    kit.settings["max_index_num"] = 40
+    filled(kit, 100)
+    stop(kit, "clean")
+    for manifest in (kit.root / "config").glob("roquet.json*"):
+        manifest.unlink()
+    store = kit.open()
+    assert store.index.intact
+    assert keys_found(store, 100) == list(range(100))
+    assert not [line for line in caplog.messages if "/index" in line]
+
+
 def test_a_manifest_that_cannot_be_written_leaves_a_checkpoint_that_fits_the_one_before(
     kit: StoreKit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

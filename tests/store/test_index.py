@@ -190,11 +190,11 @@ def test_a_chain_that_runs_in_a_circle_ends(tmp_path: Path) -> None:
         index.add("t", "k", number, 1_000)
     index.settle()
     file = index.files[-1]
-    file.file.write(index.entries_at + 2 * INDEX_ENTRY.size + 16, struct.pack(">i", 3))  # 2 -> 3 -> 2 -> ...
+    index._open(file).write(index.entries_at + 2 * INDEX_ENTRY.size + 16, struct.pack(">i", 3))  # 2 -> 3 -> 2 -> ...
     assert index.query("t", "k", 100, 0, ALWAYS)[0] == [3, 2, 1]
-    file.file.write(index.entries_at + 4 * INDEX_ENTRY.size + 16, struct.pack(">i", 1_000_000))
+    index._open(file).write(index.entries_at + 4 * INDEX_ENTRY.size + 16, struct.pack(">i", 1_000_000))
     assert index.query("t", "k", 100, 0, ALWAYS)[0] == [3]
-    file.file.write(INDEX_HEADER.size, struct.pack(">i", 99))
+    index._open(file).write(INDEX_HEADER.size, struct.pack(">i", 99))
     assert index.query("t", "k", 100, 0, ALWAYS)[0] == []
 
 
@@ -233,9 +233,9 @@ def test_a_cold_chain_is_fetched_whole_not_entry_by_entry(tmp_path: Path) -> Non
     for number in range(50):
         index.add("t", "k", number, 1_000)
     index.settle()
-    file = index.files[-1].file
+    file = index._open(index.files[-1])
     assert isinstance(file, RealFile)
-    index.files[-1].file = ColdOnce(file.path, os.dup(file.fd))
+    index.files[-1].held = ColdOnce(file.path, os.dup(file.fd))
     fetched = 0
     while True:
         try:
@@ -409,7 +409,7 @@ def test_truncating_a_damaged_file_gives_it_up_and_says_from_where_to_index_agai
     for number in range(7):
         index.add("t", "k", number * 100, 10_000)
     index.settle()
-    newest = index.files[-1].file
+    newest = index._open(index.files[-1])
     newest.write(index.entries_at + INDEX_ENTRY.size, struct.pack(">i", -1))
     index.truncate_after(600)
     assert index.covered == 300
@@ -635,7 +635,7 @@ def test_the_index_agrees_with_a_plain_model(
             # The process is killed: what is pending is gone, the files stay as they are.
             index.pending.clear()
             for file in index.files:
-                file.close()
+                file.let_go()
             index = make(where, slots=slots, entries=entries, crashed=True, safe_ms=safe_ms)
             assert index.covered in [0, *(offset for offset, _, _ in log)], "recovery starts at a record"
             dispatch_again()

@@ -53,10 +53,10 @@ def test_the_sync_of_many_queues_is_prepared_some_a_turn_and_the_checkpoint_come
         step(kit)
         turns.append(len(prepared) - before)
         assert store.busy == bool(kit.background.waiting)
-        assert store.checkpointed < 0 or not kit.background.waiting
+        assert store.derived.checkpointed < 0 or not kit.background.waiting
     assert max(turns) == 20
     assert prepared == list(range(QUEUES))
-    assert store.checkpointed == store.log.written
+    assert store.derived.checkpointed == store.log.written
     assert all(queue.synced == 1 for queue in store.queues.values())
 
 
@@ -115,14 +115,14 @@ def test_queues_that_were_not_synced_for_want_of_descriptors_are_synced_before_a
     disk.error = errno.EMFILE
     kit.clock.forward(20_000)
     store.tick(kit.clock.ms)
-    assert store.checkpointed < 0
+    assert store.derived.checkpointed < 0
     assert [queue.synced for queue in store.queues.values()] == [0] * QUEUES
     disk.error = 0
     prepared.clear()
     kit.clock.forward(20_000)
     store.tick(kit.clock.ms)
     assert prepared == list(range(QUEUES))
-    assert store.checkpointed == store.log.written
+    assert store.derived.checkpointed == store.log.written
 
 
 def test_one_queue_whose_sync_fails_fails_the_store_and_is_not_vouched_for(kit: StoreKit, prepared: list[int]) -> None:
@@ -131,6 +131,6 @@ def test_one_queue_whose_sync_fails_fails_the_store_and_is_not_vouched_for(kit: 
     disk.error = errno.EIO
     kit.clock.forward(20_000)
     store.tick(kit.clock.ms)
-    assert store.checkpointed < 0
-    assert "fsync of queues or index failed" in str(store.failed)
+    assert store.derived.checkpointed < 0
+    assert "fsync of queues or index failed" in str(store.trouble.failed)
     assert max(prepared) < 40, "those behind it are left alone"

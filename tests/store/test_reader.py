@@ -359,7 +359,7 @@ def test_a_search_by_time_misses_nothing_where_the_clock_was_set_back(kit: Store
         for _ in range(40):
             kit.clock.forward(1_000)
             store.begin(kit.clock.now_ms())
-            times.append(store.now_ms)
+            times.append(store.staging.now_ms)
             fill(store, 1)
     store.tick(kit.clock.steady_ms())
     store.tick(kit.clock.steady_ms() + 10_000)

@@ -203,7 +203,7 @@ class Broker:
 
     def listening(self, address: str, store_host: bytes, ha_address: str = "") -> None:
         """The address that clients use is known: message ids and registrations carry it."""
-        self.store.store_host = store_host
+        self.store.staging.store_host = store_host
         for part in self.parts:
             part.listening(address, ha_address or address)
 

@@ -135,7 +135,7 @@ class Delays(SavedPart):
 
     def _find_later_ones(self, queue: ConsumeQueue, level: int, behind: Delivered) -> None:
         """Where the log has a hole, a delivery may have outlived one that was made before it."""
-        if not any(end > behind.log_offset for _, end in self.store.overtaken):
+        if not any(end > behind.log_offset for _, end in self.store.timeline.overtaken):
             return
         for at in range(self.offsets[level] + 1, min(queue.visible, self.offsets[level] + LATER_MAX)):
             entry = blocking(queue.entry, at)
@@ -175,7 +175,7 @@ class Delays(SavedPart):
         super().tick(now_ms)
 
     def _deliver(self) -> None:
-        now_ms = self.store.now_ms  # the times of delivery were made from it
+        now_ms = self.store.staging.now_ms  # the times of delivery were made from it
         waiting: list[tuple[int, ConsumeQueue]] = []
         for queue_id in range(self._queue_count()):
             level, queue = queue_id + 1, self.store.find_queue(SCHEDULE_TOPIC, queue_id)
@@ -286,7 +286,7 @@ class Delays(SavedPart):
         if due_ms <= 0:
             due_ms = self._due_by_record(level, position, size)
         if level <= len(self.delays_ms):
-            due_ms = min(due_ms, self.store.now_ms + self.delays_ms[level - 1])
+            due_ms = min(due_ms, self.store.staging.now_ms + self.delays_ms[level - 1])
         return due_ms
 
     def reach(self, level: int, offset: int) -> None:

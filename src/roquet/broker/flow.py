@@ -116,7 +116,7 @@ class Flow(Part):
     def _reason(self, now_ms: int) -> str:
         """Why every send is turned away now; "" when not every one is."""
         settings = self.settings
-        flushing = self.store.flushing_since_ms if self.store.log.wants_flush else -1
+        flushing = self.store.flush.since_ms if self.store.log.wants_flush else -1
         if flushing >= 0 and now_ms - flushing >= settings.os_page_cache_busy_time_out_mills:
             return "[REJECTREQUEST]system busy, start flow control for a while"
         if now_ms < self._stall_over_ms:

@@ -84,7 +84,7 @@ class Part:
         """The store is open and the parts before this one are."""
 
     def listening(self, address: str, ha_address: str) -> None:
-        """These are the addresses that clients and other brokers use; `store.store_host` is known too."""
+        """These are the addresses that clients and other brokers use; `store.staging.store_host` is known too."""
 
     def tick(self, now_ms: int) -> None:
         """Time has passed; `now_ms` is steady. What is put here is committed when it returns."""

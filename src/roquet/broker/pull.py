@@ -574,7 +574,7 @@ class Puller(Part):
             f'"topic":"{pull.topic}"}},"offsetNew":{found.next_offset},"offsetRequest":{pull.asked}}}'
         )
         properties = f"{Property.TAGS}\x01{pull.group}\x02{Property.KEYS}\x01{pull.group}"
-        now_ms, host = self.store.now_ms, self.store.store_host
+        now_ms, host = self.store.staging.now_ms, self.store.staging.store_host
         try:
             self.store.put(queue, body.encode(), properties, sys_flag=0, flag=0, born_ms=now_ms, born_host=host)
         except (Refused, StoreUnavailable) as error:  # a record for people: the answer does not depend on it

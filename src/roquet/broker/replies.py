@@ -100,7 +100,7 @@ class Replies(Part):
             born_timestamp=header.born_timestamp,
             flag=header.flag,
             born_host=host_text(peer.host),
-            store_host=host_text(self.store.store_host),
+            store_host=host_text(self.store.staging.store_host),
             store_timestamp=now_ms,
             properties=join_properties({Property.PUSH_REPLY_TIME: str(now_ms)} | properties),
             reconsume_times=header.reconsume_times,

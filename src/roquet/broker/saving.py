@@ -127,7 +127,7 @@ class SavedDocument:
         now_ms = self.shared.clock.steady_ms()
         if self._began_ms is not None and now_ms < self._began_ms + self.pause(bool(self._waiting_for_next)):
             return
-        if self.store is not None and self.store.failed and not self.if_failed:
+        if self.store is not None and self.store.trouble.failed and not self.if_failed:
             return
         self._began_ms = now_ms
         self.unsaved = False
@@ -141,7 +141,7 @@ class SavedDocument:
             self._ready = self.snapshot(), 0 if self.store is None else self.store.log.written
 
     def _write_when_durable(self, encode: Callable[[], bytes], mark: int) -> None:
-        if self.store is not None and self.store.log.durable < mark and not (self.if_failed and self.store.failed):
+        if self.store is not None and self.store.log.durable < mark and not (self.if_failed and self.store.trouble.failed):
             return
         self._ready = None
         self.document.save_later(lambda: encode, self.shared.background, self._saved)
@@ -174,12 +174,12 @@ class SavedDocument:
         if not (self.unsaved or self._under_way):
             return
         if self.store is not None:
-            if self.store.failed and not self.if_failed:
+            if self.store.trouble.failed and not self.if_failed:
                 return
-            if not self.store.failed:
+            if not self.store.trouble.failed:
                 with contextlib.suppress(OSError):  # then the store has failed, and says so
                     self.store.flush_now()
-                if self.store.failed and not self.if_failed:
+                if self.store.trouble.failed and not self.if_failed:
                     return
         for _ in self.prepare():
             pass

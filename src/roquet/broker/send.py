@@ -142,7 +142,7 @@ class Sender(Part):
         self._write_host()
 
     def _write_host(self) -> None:
-        self._host_id = self.store.store_host.hex().upper()
+        self._host_id = self.store.staging.store_host.hex().upper()
         self._id = self._host_id.encode() + b"%016X"
         trace_on = b"true" if self.settings.trace_on else b"false"
         self._answer_back = (

@@ -156,7 +156,7 @@ class Timers(Part):
         if key:
             self.cancelling.divert(draft, key)
             return
-        now_ms = self.store.now_ms
+        now_ms = self.store.staging.now_ms
         due = due_of(properties, now_ms)
         limit_s = self.settings.timer_max_delay_sec
         if due - now_ms > limit_s * 1_000:
@@ -202,7 +202,7 @@ class Timers(Part):
 
     def tick(self, now_ms: int) -> None:
         """First of all parts: it commits what it puts, and must not commit what others staged."""
-        wall_ms = self.store.now_ms
+        wall_ms = self.store.staging.now_ms
         if self.near.mark[0] > wall_ms + SLACK_MS and not self._put_back(wall_ms):
             return
         self.following.follow()

@@ -175,7 +175,7 @@ class Transactions(Part):
     def _named(self, record: Record | None) -> list[int]:
         """The half messages that this op record says are done with. None where a power loss may have taken what it follows from, the copy
         or the committed message before it. Where those are found they count by themselves; else the producer is asked again."""
-        if record is not None and any(start < record.physical_offset < end for start, end in self.store.overtaken):
+        if record is not None and any(start < record.physical_offset < end for start, end in self.store.timeline.overtaken):
             return []
         return op_body(record)
 
@@ -187,7 +187,7 @@ class Transactions(Part):
         if entry is None:
             return
         places = [self._last_record()]
-        for start, stop in self.store.overtaken:
+        for start, stop in self.store.timeline.overtaken:
             if stop > entry[0]:
                 found = records_between(self.store.log.segments, max(start, entry[0]), stop)
                 places += [one.offset for one in found if one.sys_flag & KINDS == COMMIT]
@@ -341,8 +341,8 @@ class Transactions(Part):
     def _write_op(self, ending: Ending) -> None:
         """Stage the record that says: this half message is done with. What follows happens when it is safe (`_settle`)."""
         properties = {Property.WAIT: "true", Property.TAGS: "d"}
-        host = self.store.store_host
-        draft = Draft(OP_HALF_TOPIC, 0, b"%d" % ending.half, properties, born_ms=self.store.now_ms, born_host=host, wait_kept=True)
+        host = self.store.staging.store_host
+        draft = Draft(OP_HALF_TOPIC, 0, b"%d" % ending.half, properties, born_ms=self.store.staging.now_ms, born_host=host, wait_kept=True)
         at = self.writer.put_as_is(draft).queue_offset
         overwritten = self._written.get(at)
         if overwritten is not None:

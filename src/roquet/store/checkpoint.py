@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import closing
 
 from roquet.store.disk import Disk
 
@@ -40,12 +41,8 @@ class Checkpoint:
         """What the file says; a missing or short file says nothing."""
         if not self.disk.exists(self.path):
             return
-        file = self.disk.open(self.path)
-        try:
-            data = file.read(0, FIELDS.size)
-        finally:
-            file.close()
-        self.decode(data)
+        with closing(self.disk.open(self.path)) as file:
+            self.decode(file.read(0, FIELDS.size))
 
     def decode(self, data: bytes) -> None:
         log_ms, queues_ms, index_ms, flushed, confirmed = FIELDS.unpack(data[: FIELDS.size].ljust(FIELDS.size, b"\0"))
@@ -75,12 +72,9 @@ class Checkpoint:
 
         def work() -> None:
             # In place, as upstream: the numbers lie within one sector, which a disk writes whole.
-            file = self.disk.open(self.path, size=SIZE)
-            try:
+            with closing(self.disk.open(self.path, size=SIZE)) as file:
                 file.write(0, data)
                 file.sync()
-            finally:
-                file.close()
 
         return work
 

@@ -6,20 +6,14 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from roquet.ports import Background, Clock
-from roquet.settings import BrokerSettings
-from roquet.store.checkpoint import Checkpoint
 from roquet.store.disk import is_shortage
-from roquet.store.index import KeyIndex
-from roquet.store.log import Log
-from roquet.store.log_flush import LogFlush
-from roquet.store.manifest_file import ManifestFile
 from roquet.store.queue_sync import QueueSync
-from roquet.store.queues import Queues
 from roquet.store.recovery import firsts_of, index_names, queue_key, times_of
-from roquet.store.tails import Tails
-from roquet.store.trouble import Trouble
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
 
@@ -34,31 +28,10 @@ SYNC_DERIVED_MS = 10_000
 class Derived:
     """State: `checkpointed` says up to where the derived files are on disk."""
 
-    def __init__(
-        self,
-        log: Log,
-        flush: LogFlush,
-        queues: Queues,
-        tails: Tails,
-        index: KeyIndex,
-        checkpoint: Checkpoint,
-        manifest: ManifestFile,
-        trouble: Trouble,
-        settings: BrokerSettings,
-        clock: Clock,
-        background: Background,
-    ) -> None:
-        self._log = log
-        self._flush = flush
-        self._queues = queues
-        self._tails = tails
-        self._index = index
-        self._checkpoint = checkpoint
-        self._manifest = manifest
-        self._trouble = trouble
-        self._settings = settings
-        self._clock = clock
-        self._background = background
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._log, self._queues, self._tails, self._index = store.log, store.all_queues, store.tails, store.index
+        self._checkpoint, self._manifest, self._trouble = store.checkpoint, store.manifest, store.trouble
         self.checkpointed = -1
         self.tails_due_ms = self.sync_due_ms = 0
         self._syncing = False
@@ -67,17 +40,17 @@ class Derived:
 
     def tick(self, now_ms: int) -> None:
         if now_ms >= self.tails_due_ms:
-            self._tails.write(self._clock.steady_ms() + TAILS_MS)
+            self._tails.write(self._store.clock.steady_ms() + TAILS_MS)
             self.settle()
             if not self._tails.waiting or self._trouble.full:
-                self.tails_due_ms = now_ms + self._settings.flush_interval_consume_queue
+                self.tails_due_ms = now_ms + self._store.settings.flush_interval_consume_queue
         if now_ms >= self.sync_due_ms:
             self.sync_due_ms = now_ms + SYNC_DERIVED_MS
             self._sync()
 
     def settle(self) -> None:
         """Pending keys go into the index."""
-        if not self._settings.message_index_enable:
+        if not self._store.settings.message_index_enable:
             self._index.forget_from(0)
             return
         staged = self._index.forget_from(self._log.written)  # what may be undone yet stays out of the files
@@ -94,7 +67,7 @@ class Derived:
         if self._syncing or self._trouble.failed or (self._log.written == self.checkpointed and not self._tails.dirty):
             return
         self._syncing = True
-        self._tails.write(self._clock.steady_ms() + TAILS_MS)
+        self._tails.write(self._store.clock.steady_ms() + TAILS_MS)
         self.settle()
         end, last_ms = self._tails.covered()
         all_written = not self._index.waiting and end >= max(self.checkpointed, self._log.start)
@@ -111,7 +84,7 @@ class Derived:
                 self._syncing = False
                 return
             self.busy = True
-            QueueSync(stops, not_done, self._background, sync_index).begin()
+            QueueSync(stops, not_done, self._store.background, sync_index).begin()
 
         def sync_index(error: Exception | None) -> None:
             if error is not None:
@@ -122,7 +95,7 @@ class Derived:
             except OSError as index_error:
                 synced(index_error)
                 return
-            self._background.run(index_work, synced)
+            self._store.background.run(index_work, synced)
 
         def synced(result: int | Exception) -> None:
             self.busy = False
@@ -153,7 +126,7 @@ class Derived:
                 self._manifest.times = times
 
             self.busy = True
-            self._background.run(save, saved)
+            self._store.background.run(save, saved)
 
         def saved(result: Exception | None) -> None:
             self._syncing = self.busy = False
@@ -163,8 +136,8 @@ class Derived:
                 self.checkpointed = end
 
         # All that is written, though less is vouched for: who waits for the flush stands in the order of the log.
-        self._log.when_durable(self._log.written, self._clock.steady_ms() + self._settings.sync_flush_timeout, log_flushed)
-        self._flush.begin()
+        self._log.when_durable(self._log.written, self._store.clock.steady_ms() + self._store.settings.sync_flush_timeout, log_flushed)
+        self._store.flush.begin()
 
     def save_manifest(self, *, clean: bool) -> None:
         """Of all that is written."""

@@ -43,37 +43,29 @@ class DiskFile(Protocol):
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of it or raise OSError (then any part may have been written)."""
-        ...
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file. May block."""
-        ...
 
     def read_now(self, offset: int, size: int) -> bytes:
         """The same from memory; raises Cold when the disk would have to be asked."""
-        ...
 
     def read_into(self, offset: int, room: memoryview) -> None:
         """The same into this memory, all of it; raises Cold also when the file ends before."""
-        ...
 
     def map(self, offset: int, size: int) -> memoryview:
         """A writable view of bytes that are already allocated on disk (see `allocate`), so that writing cannot fail."""
-        ...
 
     def allocate(self, offset: int, size: int) -> None:
         """Reserve disk space for this range; raises OSError when there is none."""
-        ...
 
     def sync(self) -> None:
         """fdatasync. May block. After an OSError nothing written so far counts as safe."""
-        ...
 
     def size(self) -> int: ...
 
     def next_data(self, offset: int) -> int | None:
         """Where bytes may stand that are not zero: at this offset or later. None: only zeros follow, up to the file's end."""
-        ...
 
     def truncate(self, size: int) -> None: ...
 
@@ -83,17 +75,14 @@ class DiskFile(Protocol):
 class Disk(Protocol):
     def open(self, path: str, *, size: int | None = None) -> DiskFile:
         """Open for reading and writing. With `size`, create it (sparse) when missing and make it at least that long."""
-        ...
 
     def when_short(self, close_some: Callable[[], bool]) -> None:
         """There may be too few file descriptors: call this, from whatever thread, and try again if it closed any."""
-        ...
 
     def exists(self, path: str) -> bool: ...
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty when there is none."""
-        ...
 
     def is_dir(self, path: str) -> bool: ...
 
@@ -103,11 +92,9 @@ class Disk(Protocol):
 
     def make_dir(self, path: str) -> None:
         """With parents; exists already is fine."""
-        ...
 
     def remove(self, path: str) -> None:
         """A file; missing is fine."""
-        ...
 
     def remove_tree(self, path: str) -> None: ...
 
@@ -117,16 +104,13 @@ class Disk(Protocol):
 
     def used_ratio(self, path: str) -> float:
         """0.0 to 1.0 of the file system that holds this path."""
-        ...
 
     def total_bytes(self, path: str) -> tuple[int, int]:
         """(capacity, free) of that file system."""
-        ...
 
     def lock(self, path: str) -> Callable[[], None]:
         """Take an exclusive lock on a file, made if missing, or on a directory; returns the function that releases it. Raises
         OSError with EAGAIN or EACCES when somebody else holds it."""
-        ...
 
 
 def is_shortage(error: object) -> bool:

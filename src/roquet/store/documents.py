@@ -11,6 +11,7 @@ the new one into its place. At every instant a whole generation stands under one
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import TypeVar
 
 from roquet.ports import Background
@@ -109,12 +110,9 @@ class Document:
             raise ValueError(f"{self.path}: an empty document would read as a damaged one")
         fresh = self.path + ".tmp"
         self.disk.remove(fresh)  # a new file: one whose sync once failed may never tell again
-        file = self.disk.open(fresh, size=0)
-        try:
+        with closing(self.disk.open(fresh, size=0)) as file:
             file.write(0, data)
             file.sync()
-        finally:
-            file.close()
         # A damaged main must not take the place of a good .bak. Without the first rename the second alone replaces it.
         if self._main_is_good and self.disk.exists(self.path):
             self.disk.rename(self.path, self.path + ".bak")
@@ -123,11 +121,8 @@ class Document:
         self.disk.sync_dir(self.path.rpartition("/")[0] or ".")
 
     def _read(self, path: str) -> bytes:
-        file = self.disk.open(path)
-        try:
+        with closing(self.disk.open(path)) as file:
             return file.read(0, file.size())
-        finally:
-            file.close()
 
     def __repr__(self) -> str:
         return f"<Document {self.path}>"

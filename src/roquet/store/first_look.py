@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import logging
+from typing import TYPE_CHECKING
 
 from roquet.errors import Damaged
-from roquet.settings import BrokerSettings
-from roquet.store.checkpoint import Checkpoint
 from roquet.store.disk import Disk
-from roquet.store.manifest_file import ManifestFile, sizes_of
+from roquet.store.manifest_file import sizes_of
 from roquet.store.queue import ENTRY_SIZE
 from roquet.store.recovery import Manifest, times_of
-from roquet.store.segments import Segments, file_name
+from roquet.store.segments import file_name
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
 
@@ -23,16 +25,11 @@ SIZES_LOOKED_AT = 256
 class FirstLook:
     """State: what was found."""
 
-    def __init__(
-        self, disk: Disk, settings: BrokerSettings, segments: Segments, checkpoint: Checkpoint, manifest_file: ManifestFile
-    ) -> None:
+    def __init__(self, store: Store) -> None:
         """Raises Damaged when this directory must not be opened."""
-        self._disk = disk
-        self._settings = settings
-        self._root = settings.store_path_root_dir
-        self._segments = segments
-        self._checkpoint = checkpoint
-        self._manifest_file = manifest_file
+        self._disk, self._settings, self._root, self._segments = store.disk, store.settings, store.root, store.log.segments
+        self._checkpoint, self._manifest_file = store.checkpoint, store.manifest
+        disk, segments, manifest_file = self._disk, self._segments, self._manifest_file
         self.crashed = disk.exists(f"{self._root}/abort")
         """Whether the run before this one ended without a clean stop."""
         self.missing: list[str] = []
@@ -40,8 +37,8 @@ class FirstLook:
         index, timers = f"{self._root}/index", f"{self._root}/timers"
         refuse_directories(disk, f"{self._root}/checkpoint", *(f"{index}/{name}" for name in disk.list(index)))
         refuse_directories(disk, *(f"{timers}/{name}" for name in disk.list(timers)))
-        checkpoint.load()
-        manifest_file.times = times_of(checkpoint)
+        self._checkpoint.load()
+        manifest_file.times = times_of(self._checkpoint)
         self.manifest = manifest_file.load()
         self._compare_sizes()
         segments.load(crashed=self.crashed)

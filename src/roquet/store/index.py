@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from roquet.ports import Clock
 from roquet.store.disk import Cold, Disk, DiskFile, is_shortage
+from roquet.store.segments import OpenFiles
 from roquet.wire.hashing import java_hash, java_hashes
 from roquet.wire.layout import INDEX_ENTRIES, INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
 
@@ -129,12 +130,12 @@ class IndexFile:
     """One file. `number` is that of the next entry, so 1 means none; the fields are the header's."""
 
     __slots__ = (
-        "allocated", "area", "begin_ms", "begin_offset", "end_ms", "end_offset", "file", "name", "number", "slots_used", "table",
+        "allocated", "area", "begin_ms", "begin_offset", "end_ms", "end_offset", "held", "name", "number", "slots_used", "table",
     )  # fmt: skip
 
-    def __init__(self, name: str, file: DiskFile) -> None:
+    def __init__(self, name: str, held: DiskFile | None = None) -> None:
         self.name = name
-        self.file = file
+        self.held = held  # open as long as this is the one that is written
         self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.slots_used = 0
         self.number = 1
         self.allocated = 0
@@ -144,13 +145,12 @@ class IndexFile:
     def header(self) -> tuple[int, int, int, int, int, int]:
         return self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.number
 
-    def unmap(self) -> None:
-        self.table = None
-        self.area = None
-
-    def close(self) -> None:
-        self.unmap()
-        self.file.close()
+    def let_go(self) -> None:
+        """It is only read from now on. The map lives as long as the open file."""
+        self.table = self.area = None
+        held, self.held = self.held, None
+        if held is not None:
+            held.close()
 
     def __repr__(self) -> str:
         return f"<IndexFile {self.name} {self.number - 1} entries>"
@@ -163,10 +163,14 @@ class KeyIndex:
     came in columns, and all of them stand before those in `pending`.
     """
 
-    def __init__(self, disk: Disk, directory: str, *, slots_max: int, entries_max: int, clock: Clock) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, *, slots_max: int, entries_max: int, clock: Clock, open_files: OpenFiles | None = None
+    ) -> None:
+        """`open_files`: those of the store, of which there are not too many."""
         if slots_max < 1 or entries_max < 2:
             raise ValueError(f"an index of {slots_max} slots and {entries_max} entries; at least 1 and 2 are needed")
         self.disk = disk
+        self.open_files = open_files or OpenFiles(disk)
         self.directory = directory
         self.slots_max = slots_max
         self.entries_max = entries_max
@@ -300,9 +304,10 @@ class KeyIndex:
 
     def _append(self, file: IndexFile, hashes: Ints, offsets: Numbers, times: Numbers) -> None:
         """Entries that this file has room for."""
-        table, area = file.table, file.area
+        table, area, held = file.table, file.area, file.held
         assert table is not None
         assert area is not None
+        assert held is not None
         count = len(hashes)
         begin_ms = file.begin_ms if file.number > 1 else int(times[0])
         before, slots, newest, fresh = chain(table, hashes % np.int32(self.slots_max), file.number)
@@ -317,9 +322,9 @@ class KeyIndex:
         stop = at + count * INDEX_ENTRY.size
         while file.allocated < stop:
             size = min(STRETCH, self.file_size - file.allocated)
-            file.file.allocate(file.allocated, size)
+            held.allocate(file.allocated, size)
             file.allocated += size
-        file.file.write(at, entries.tobytes())
+        held.write(at, entries.tobytes())
         # From here on nothing can fail: header and slots are allocated and mapped.
         table[slots] = newest
         if file.number == 1:
@@ -339,8 +344,9 @@ class KeyIndex:
         file = self.files[-1]
         if file.table is None:
             # Java leaves its files sparse; a store to a page that the full disk cannot back would kill the process.
-            file.file.allocate(0, self.entries_at)
-            file.area = file.file.map(0, self.entries_at)
+            held = file.held = file.held or self.disk.open(self._path(file.name))
+            held.allocate(0, self.entries_at)
+            file.area = held.map(0, self.entries_at)
             file.table = np.frombuffer(file.area, dtype=">i4", offset=INDEX_HEADER.size)
             file.allocated = self.entries_at + file.number * INDEX_ENTRY.size
         return file
@@ -356,7 +362,7 @@ class KeyIndex:
             self.disk.remove(path)
             raise
         if self.files:
-            self.files[-1].unmap()
+            self.files[-1].let_go()
         self.files.append(IndexFile(name, made))
         self._named = True
 
@@ -387,7 +393,7 @@ class KeyIndex:
         met, rest = self._remembered.get(what, (0, []))
         slot_at = INDEX_HEADER.size + hashed % self.slots_max * INDEX_SLOT
         window = (hashed, begin_ms - file.begin_ms, end_ms - file.begin_ms)
-        handle, entries_at, limit = file.file, self.entries_at, file.number
+        handle, entries_at, limit = self._open(file), self.entries_at, file.number
         at = int.from_bytes(handle.read_now(slot_at, INDEX_SLOT), "big", signed=True)
         if at >= limit:
             return []  # a slot that points past the end; upstream takes it for empty
@@ -431,9 +437,6 @@ class KeyIndex:
         named, upto = self._named, self._last_ms
         if not files and not named:
             return lambda: self._safe_ms
-        for file in files:
-            if file is not self.files[-1]:
-                self._reopen(file)
         self._dirty.clear()
         self._named = False
         self._syncing = True
@@ -441,13 +444,14 @@ class KeyIndex:
         def work() -> int:
             try:
                 for file in files:
-                    file.file.sync()
+                    with contextlib.closing(self.disk.open(self._path(file.name))) as opened:
+                        opened.sync()
                 if named:
                     self.disk.sync_dir(self.directory)
                 self._safe_ms = upto
             except OSError as error:
-                if is_shortage(error):  # of the directory: the files are safe, their names are tried again
-                    self._named = True
+                if is_shortage(error):  # nothing is wrong with them: it is tried again
+                    self._named = self._named or named
                     self._dirty |= {file.name: file for file in files}
                 else:
                     self._sync_failed = str(error)
@@ -462,13 +466,6 @@ class KeyIndex:
         """Settle and make safe. May block."""
         self.settle()
         return self.begin_sync()()
-
-    def _reopen(self, file: IndexFile) -> None:
-        """A full file is only read from now on: let go of the map, which lives as long as the open file."""
-        file.unmap()
-        again = self.disk.open(self._path(file.name))
-        file.file.close()
-        file.file = again
 
     def expire(self, min_physical_offset: int) -> int:
         """Remove the files that only speak of what the log no longer holds; the newest stays. Returns how many."""
@@ -487,7 +484,7 @@ class KeyIndex:
                 raise OSError(errno.EIO, f"an earlier sync of the index failed ({self._sync_failed})", self.directory)
         finally:
             for file in self.files:
-                file.close()
+                self._close(file)
             self.files.clear()
             self._dirty.clear()
             self._remembered.clear()
@@ -528,8 +525,16 @@ class KeyIndex:
             # An empty file that follows another carries that one's end.
             self.covered = self.files[-1].end_offset + 1 if self.files and self.files[-1].end_ms else 0
         if self.files:
-            self.files[-1].file.read(0, self.entries_at)  # so that the first settle finds the slots in memory
+            self._open(self.files[-1]).read(0, self.entries_at)  # so that the first settle finds the slots in memory
             self._last_ms = self.files[-1].end_ms
+
+    def keep_first(self, count: int) -> None:
+        """All but the first files are to be built again."""
+        self.intact = False
+        while len(self.files) > count:
+            self._drop(-1)
+        self._cut_torn()
+        self._last_ms = self.files[-1].end_ms if self.files else 0
 
     def truncate_after(self, physical_end: int) -> None:
         """Forget what lies at or beyond this log offset: the log lost its tail."""
@@ -561,14 +566,14 @@ class KeyIndex:
     def _load(self, name: str, crashed: bool) -> str:
         """Take this file in, or say what is wrong with it."""
         try:
-            opened = self.disk.open(self._path(name))
+            opened = self.open_files.get(self.directory, name)
         except FileNotFoundError:
             return "is missing"
         except OSError as error:
             if is_shortage(error):
                 raise  # nothing is wrong with the file
             return f"cannot be opened ({error})"
-        file = IndexFile(name, opened)
+        file = IndexFile(name)
         trouble = ""
         try:
             size = opened.size()
@@ -588,7 +593,7 @@ class KeyIndex:
         except OSError as error:
             trouble = f"cannot be read ({error})"
         if trouble:
-            opened.close()
+            self._close(file)
         else:
             self.files.append(file)
         return trouble
@@ -615,7 +620,7 @@ class KeyIndex:
         the log must be indexed again, which is that message's; None when the file holds nothing to go by or cannot be mended.
         The caller drops a file that is left without entries.
         """
-        file.unmap()
+        file.let_go()
         self._generation += 1
         table = np.zeros(self.slots_max, dtype=np.int32)
         number, last = 1, file.begin_offset
@@ -655,8 +660,9 @@ class KeyIndex:
                 file.end_ms = file.begin_ms + seconds * 1000
             file.number = number
             file.slots_used = int(np.count_nonzero(table))
-            file.file.write(INDEX_HEADER.size, table.astype(">i4").tobytes())
-            file.file.write(0, INDEX_HEADER.pack(*file.header()))
+            opened = self._open(file)
+            opened.write(INDEX_HEADER.size, table.astype(">i4").tobytes())
+            opened.write(0, INDEX_HEADER.pack(*file.header()))
         except OSError as error:
             self.warnings.append(f"{self._path(file.name)}: cannot be repaired ({error}); it is built again from the log")
             return None
@@ -673,16 +679,24 @@ class KeyIndex:
         return len(entries) if fits.all() else int(np.argmin(fits))
 
     def _read_entries(self, file: IndexFile, number: int, count: int) -> npt.NDArray[np.void]:
-        data = file.file.read(self.entries_at + number * INDEX_ENTRY.size, count * INDEX_ENTRY.size)
+        data = self._open(file).read(self.entries_at + number * INDEX_ENTRY.size, count * INDEX_ENTRY.size)
         return np.frombuffer(data, dtype=INDEX_ENTRIES, count=len(data) // INDEX_ENTRY.size)
 
     def _entry(self, file: IndexFile, number: int) -> tuple[int, int, int, int]:
-        hashed, offset, seconds, before = INDEX_ENTRY.unpack(file.file.read(self.entries_at + number * INDEX_ENTRY.size, INDEX_ENTRY.size))
+        raw = self._open(file).read(self.entries_at + number * INDEX_ENTRY.size, INDEX_ENTRY.size)
+        hashed, offset, seconds, before = INDEX_ENTRY.unpack(raw)
         return hashed, offset, seconds, before
+
+    def _open(self, file: IndexFile) -> DiskFile:
+        return file.held or self.open_files.get(self.directory, file.name)
+
+    def _close(self, file: IndexFile) -> None:
+        file.let_go()
+        self.open_files.forget(self.directory, file.name)
 
     def _drop(self, at: int) -> None:
         file = self.files.pop(at)
-        file.close()
+        self._close(file)
         self.disk.remove(self._path(file.name))
         self._dirty.pop(file.name, None)
         self._named = True

@@ -59,24 +59,19 @@ class Log(Protocol):
 
     def on_safe(self, risen: Callable[[], None]) -> None:
         """From now on call this when `safe` has risen."""
-        ...
 
     def expire(self, now_ms: int) -> None:
         """Wake those whose deadline (steady) has passed."""
-        ...
 
     def give_up(self) -> None:
         """Wake everybody: what they wait for will not come."""
-        ...
 
     @property
     def wants_flush(self) -> bool:
         """Does somebody wait for `safe` until what is written is flushed?"""
-        ...
 
     def note_flushed(self, target: int) -> None:
         """What `syncer` gave to do is done."""
-        ...
 
     def syncer(self) -> tuple[int, Callable[[], None]]: ...
 

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from roquet.ports import Background, Clock
-from roquet.settings import BrokerSettings
-from roquet.store.checkpoint import Checkpoint
+from typing import TYPE_CHECKING
+
 from roquet.store.disk import is_shortage
-from roquet.store.log import Log
-from roquet.store.timeline import Timeline
-from roquet.store.trouble import Trouble
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 
 class LogFlush:
     """State: `since_ms` is when the fsync that is under way began (steady time), -1 when none is."""
 
-    def __init__(
-        self,
-        log: Log,
-        checkpoint: Checkpoint,
-        timeline: Timeline,
-        trouble: Trouble,
-        settings: BrokerSettings,
-        clock: Clock,
-        background: Background,
-    ) -> None:
-        self._log = log
-        self._checkpoint = checkpoint
-        self._timeline = timeline
-        self._trouble = trouble
-        self._settings = settings
-        self._clock = clock
-        self._background = background
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._log, self._trouble = store.log, store.trouble
         self.since_ms = -1
         self.due_ms = 0
 
@@ -40,7 +25,7 @@ class LogFlush:
 
     def tick(self, now_ms: int) -> None:
         if now_ms >= self.due_ms:
-            self.due_ms = now_ms + self._settings.flush_interval_commit_log
+            self.due_ms = now_ms + self._store.settings.flush_interval_commit_log
             self.begin()
 
     def begin(self) -> None:
@@ -54,8 +39,8 @@ class LogFlush:
             else:
                 self._trouble.fail(f"the log could not be opened for its fsync: {error}")
             return
-        self.since_ms = self._clock.steady_ms()
-        last_ms = self._timeline.last_ms
+        self.since_ms = self._store.clock.steady_ms()
+        last_ms = self._store.timeline.last_ms
 
         def done(result: object) -> None:
             self.since_ms = -1
@@ -66,12 +51,12 @@ class LogFlush:
             if isinstance(result, Exception):
                 self._trouble.fail(f"fsync of the log failed: {result}")
                 return
-            self._checkpoint.note(log_ms=last_ms)
+            self._store.checkpoint.note(log_ms=last_ms)
             self._log.note_flushed(target)
             if self._log.wants_flush:
                 self.begin()
 
-        self._background.run(work, done)
+        self._store.background.run(work, done)
 
     def now(self) -> None:
         """Make everything written so far safe, and wait for it: for a clean stop. Raises OSError, and then the store has failed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from contextlib import closing
 
 from roquet.store.disk import Disk
 from roquet.store.scan import CHUNK, heads, next_data
@@ -79,10 +80,8 @@ def _last_data(segments: Segments, base: int, start: int) -> int:
 
 
 def _copy(disk: Disk, segments: Segments, base: int, start: int, stop: int, path: str) -> None:
-    source, target = segments.file(base), disk.open(path, size=0)
-    try:
+    source = segments.file(base)
+    with closing(disk.open(path, size=0)) as target:
         for at in range(start, stop, CHUNK):
             target.write(at - start, source.read(at, min(CHUNK, stop - at)))
         target.sync()
-    finally:
-        target.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from roquet.settings import BrokerSettings
-from roquet.store.disk import Disk
 from roquet.store.documents import Document
-from roquet.store.log import Log
 from roquet.store.recovery import Manifest
-from roquet.store.timeline import Timeline
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
 
@@ -26,13 +27,10 @@ def sizes_of(settings: BrokerSettings) -> dict[str, int]:
 class ManifestFile:
     """State: `times`, as the checkpoint's file has them."""
 
-    def __init__(self, disk: Disk, settings: BrokerSettings, log: Log, timeline: Timeline) -> None:
-        self._disk = disk
-        self._settings = settings
-        self._log = log
-        self._timeline = timeline
-        self._directory = f"{settings.store_path_root_dir}/config"
-        self.document = Document(disk, f"{self._directory}/roquet.json")
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._directory = f"{store.root}/config"
+        self.document = Document(store.disk, f"{self._directory}/roquet.json")
         self.times = (0, 0, 0)
 
     @property
@@ -49,10 +47,10 @@ class ManifestFile:
         self, clean: bool, end: int, times: tuple[int, int, int], queues: dict[str, int], indexes: list[str], firsts: dict[str, int]
     ) -> None:
         """Blocking, in whatever thread."""
-        names = [name for name in self._disk.list(self._directory) if name.endswith(".json")]
-        log_start, timeline = self._log.start, self._timeline
+        settings, timeline, log_start = self._store.settings, self._store.timeline, self._store.log.start
+        names = [name for name in self._store.disk.list(self._directory) if name.endswith(".json")]
         manifest = Manifest(
-            clean, end, times, queues, indexes, self._settings.broker_name, sizes_of(self._settings), names,
+            clean, end, times, queues, indexes, settings.broker_name, sizes_of(settings), names,
             [place for place in timeline.set_backs if place > log_start],
             [(start, stop) for start, stop in timeline.overtaken if stop > log_start],
             log_start, firsts, self.times,

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from roquet.store.disk import Cold, blocking
-from roquet.store.log import Log
+from roquet.store.fanout import queue_tag
 from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, ConsumeQueue, unpack_entry
-from roquet.store.scan import heads, parse
+from roquet.store.scan import Found, heads, parse
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, HEAD, MAGIC_V1, MAGIC_V2, RECORD_MIN
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
 
@@ -77,23 +81,15 @@ class Search:
                 and (record.topic, record.queue_id) == (queue.topic, queue.queue_id)
                 and self.first <= record.queue_offset < self.stop
             ):
-                tag = self.mender.tag_of(record.topic, record.properties, record.store_ms)
-                yield record.queue_offset, (place, size, tag)
+                yield record.queue_offset, self.mender.entry_of(record)
 
 
 class Mender:
     """State: searches under way, and the holes that are known."""
 
-    def __init__(
-        self,
-        commit_log: Log,
-        tag_of: Callable[[str, str, int], int],
-        mended: Callable[[ConsumeQueue], None],
-    ) -> None:
-        """`tag_of` gives the third number of an entry; `mended` is told of a queue whose file was changed."""
-        self.log = commit_log
-        self.tag_of = tag_of
-        self.on_mended = mended
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.log = store.log
         self.on_hole: Callable[[str], None] = lambda text: None
         """Told of each new hole."""
         self.mended = 0
@@ -112,6 +108,11 @@ class Mender:
         if self._sound(queue, offset, found, self.log.read):
             return found
         return self._mend(queue, offset)
+
+    def entry_of(self, record: Found) -> Entry:
+        """As it should be."""
+        tag = queue_tag(record.topic, record.properties, record.store_ms, self._store.delays_ms)
+        return record.offset, record.size, tag
 
     def clean(self, queue: ConsumeQueue, offset: int, raw: bytes) -> bytes:
         """Some of these entries, from the first on; blanks stand for those that lead nowhere. Raises Cold once for all it needs."""
@@ -177,7 +178,7 @@ class Mender:
                 log.warning("entry %d of queue %s is damaged and could not be written again: %s", offset, where, error)
             self.mended += 1
             log.error("entry %d of queue %s was damaged: made again from the record at log offset %d", offset, where, entry[0])
-        self.on_mended(queue)
+        self._store.tails.dirty.add(queue)
 
     def _say_hole(self, queue: ConsumeQueue, offset: int) -> None:
         if (queue, offset) in self.holes:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from roquet.ports import Background, Clock
-from roquet.settings import BrokerSettings
+from roquet.ports import Background
 from roquet.store import retention
-from roquet.store.deletions import Deletions
 from roquet.store.disk import Disk
-from roquet.store.index import KeyIndex
-from roquet.store.log import Log
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
-from roquet.store.queues import Queues
 from roquet.store.recovery import first_at_or_after
 from roquet.store.retention import HOUR_MS, Decision, LogFile
-from roquet.store.trouble import Trouble
-from roquet.store.wall import WallWatch, span_text
+from roquet.store.wall import span_text
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
 
@@ -61,11 +58,9 @@ class Unlinking:
 class ExpiredEntries:
     """State: `found` are queues that have entries to let go of, and the first to keep."""
 
-    def __init__(self, queues: Queues, index: KeyIndex, clock: Clock, background: Background) -> None:
-        self._queues = queues
-        self._index = index
-        self._clock = clock
-        self._background = background
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queues, self._clock = store.all_queues, store.clock
         self.found: deque[tuple[ConsumeQueue, int]] = deque()
 
     def find(self, start: int) -> None:
@@ -82,9 +77,9 @@ class ExpiredEntries:
                 return
             self.found += result
             self.drop_some()
-            self._index.expire(start)
+            self._store.index.expire(start)
 
-        self._background.run(work, done)
+        self._store.background.run(work, done)
 
     def drop_some(self) -> None:
         """Queues let go of entries whose messages are gone, some milliseconds a tick. Their files go here and now: in the background
@@ -103,29 +98,12 @@ class ExpiredEntries:
 class OldFiles:
     """State: `due_ms` is when files are looked at again (steady time), `asked` for how many rounds an operator wants them to go."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        settings: BrokerSettings,
-        clock: Clock,
-        wall: WallWatch,
-        log: Log,
-        trouble: Trouble,
-        deletions: Deletions,
-        unlinking: Unlinking,
-        expired: ExpiredEntries,
-        may_drop: Callable[[int], bool],
-    ) -> None:
-        self._disk = disk
-        self._settings = settings
-        self._clock = clock
-        self._wall = wall
-        self._log = log
-        self._trouble = trouble
-        self._deletions = deletions
-        self._may_drop = may_drop
-        self.unlinking = unlinking
-        self.expired = expired
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._disk, self._settings, self._clock = store.disk, store.settings, store.clock
+        self._log, self._trouble = store.log, store.trouble
+        self.unlinking = Unlinking(store.disk, store.background)
+        self.expired = ExpiredEntries(store)
         self.due_ms = 0
         self.asked = 0
         self._ages_due_ms = 0  # before this (steady) time no log file goes for its age
@@ -161,7 +139,7 @@ class OldFiles:
     def _decide(self, now_ms: int) -> Decision:
         segments, root = self._log.segments, self._settings.store_path_root_dir
         wall_ms = self._clock.now_ms()
-        ages = self._wall.ages_ms([self._disk.mtime_ms(segments.path(base)) for base in segments.bases])
+        ages = self._store.wall.ages_ms([self._disk.mtime_ms(segments.path(base)) for base in segments.bases])
         if now_ms < self._ages_due_ms:
             ages = [0] * len(ages)
         log_ratio, root_ratio = self._disk.used_ratio(segments.directory), self._disk.used_ratio(root)
@@ -193,7 +171,7 @@ class OldFiles:
         segments = self._log.segments
         start = segments.start
         for file in decision.delete:
-            if not self._may_drop(file.base + segments.size):
+            if not self._store.may_drop(file.base + segments.size):
                 log.info("%s stays for now: pending timed, delayed or prepared messages move out of it first", segments.path(file.base))
                 break
             assert file.base == segments.bases[0] != segments.bases[-1], "only the oldest file may go, never the last"
@@ -201,5 +179,5 @@ class OldFiles:
             self.unlinking.paths.append(segments.forget_first())
         self.unlinking.go_on()
         if segments.start != start:
-            self._deletions.forget_before(segments.start)
+            self._store.deletions.forget_before(segments.start)
             self.expired.find(segments.start)

@@ -19,19 +19,7 @@ def recover(store: Store, manifest: Manifest | None, progress: Progress) -> None
     store.deletions.load()
     store.removal.tidy()
     store.all_queues.load()
-    recovery = Recovery(
-        store.log.segments,
-        store.queues,
-        store.queue,
-        store.index if store.settings.message_index_enable else None,
-        store.checkpoint,
-        manifest,
-        store.delays_ms,
-        crashed=store.crashed,
-        check_crc=store.settings.check_crc_on_recover,
-        progress=progress,
-        deletions=store.deletions,
-    )
+    recovery = Recovery(store, manifest, progress)
     end = recovery.run()
     store.recovered_records, store.holes = recovery.records, recovery.holes
     if end == 0 and recovery.manifest is None:
@@ -50,7 +38,7 @@ def recover(store: Store, manifest: Manifest | None, progress: Progress) -> None
         # The next crash must know the holes of this one, though it comes before the next checkpoint.
         store.manifest.note_overtaken(recovery.manifest, recovery.overtaken)
     store.staging.now_ms = store.clock.now_ms()
-    idle_ms = store.now_ms - store.timeline.last_ms
+    idle_ms = store.staging.now_ms - store.timeline.last_ms
     if idle_ms < 0:
         store.timeline.note_set_back(store.log.written)
     store.old_files.doubt_the_clock(idle_ms)

@@ -131,10 +131,8 @@ class ConsumeQueue:
                     if base in segments.bases:
                         raise  # nobody removed it who may
                     continue
-                try:
+                with contextlib.closing(file):
                     file.sync()
-                finally:
-                    file.close()
             if named:
                 with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile: there is nothing left to keep
                     disk.sync_dir(directory)

@@ -13,7 +13,7 @@ Which messages a queue has:  first <= offset < end.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -31,7 +31,7 @@ from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, unpack_entry
 from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records
 from roquet.store.segments import OpenFiles, Segments
-from roquet.store.times import Times
+from roquet.store.times import Times, first_true
 from roquet.wire.layout import BLANK_LENGTH, ENTRIES, ENTRY, TIMED, store_time_of
 
 Entries = npt.NDArray[np.void]
@@ -300,10 +300,10 @@ class StoreReader:
         if not segments.bases:
             return
         start, newest = segments.start // ENTRY_SIZE, segments.bases[-1] // ENTRY_SIZE
-        end = newest + _bisect(segments.size // ENTRY_SIZE, lambda index: self._file_entry(row, newest + index)[1] > 0)
+        end = first_true(newest, newest + segments.size // ENTRY_SIZE, lambda offset: self._file_entry(row, offset)[1] <= 0)
         row.filled = end
         if end > start and not self._confirmed(row, end - 1):
-            end = start + _bisect(end - start, lambda index: self._confirmed(row, start + index))
+            end = first_true(start, end, lambda offset: not self._confirmed(row, offset))
         row.next = end
         row.first = self._first_from(row, self.log.start)
         if end > row.first:
@@ -443,13 +443,12 @@ class StoreReader:
 
     def _first_from(self, row: Row, log_offset: int) -> int:
         """The first entry in files whose record stands at or after this log offset."""
-        start = row.segments.start // ENTRY_SIZE
 
-        def before(index: int) -> bool:
-            position, size, _ = self._file_entry(row, start + index)
-            return size == BLANK_LENGTH or position < log_offset
+        def is_from(offset: int) -> bool:
+            position, size, _ = self._file_entry(row, offset)
+            return size != BLANK_LENGTH and position >= log_offset
 
-        return start + _bisect(row.next - start, before)
+        return first_true(row.segments.start // ENTRY_SIZE, row.next, is_from)
 
     def _all_rows(self) -> list[Row]:
         found = [self._find(topic, queue_id) for topic in self.disk.list(f"{self.root}/consumequeue") for queue_id in self._numbers(topic)]
@@ -566,15 +565,3 @@ class StoreReader:
 def _read_queues(data: bytes) -> dict[str, int]:
     table = orjson.loads(data)["topicConfigTable"]
     return {topic: min(int(one["readQueueNums"]), QUEUES_MAX) for topic, one in table.items() if int(one["perm"]) & READABLE}
-
-
-def _bisect(count: int, holds: Callable[[int], bool]) -> int:
-    """The first of 0..count for which it does not hold; it holds for all before."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            low = middle + 1
-        else:
-            high = middle
-    return low

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from roquet.store.disk import Cold
-from roquet.store.index import KeyIndex
-from roquet.store.log import Log
 from roquet.store.queue import ConsumeQueue
 from roquet.store.scan import parse
-from roquet.store.timeline import Timeline
 from roquet.store.times import Times
 from roquet.wire.layout import BLANK_LENGTH, RECORD_MIN, TIMED, store_time_of
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 TIMES_LOOKED_AT = 256
 """Messages among which one is looked for whose time can be told."""
@@ -21,12 +22,9 @@ QUERY_SIZE_MAX = 15 * 1024 * 1024
 
 
 class Records:
-    def __init__(self, log: Log, timeline: Timeline, index: KeyIndex, settle: Callable[[], None]) -> None:
-        """`settle`: brings the index up to date."""
-        self._log = log
-        self._timeline = timeline
-        self._index = index
-        self._settle = settle
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._log = store.log
 
     def record_at(self, offset: int) -> bytes:
         """The whole record that begins here. Raises LookupError when none does, Cold when it is not in memory."""
@@ -63,7 +61,7 @@ class Records:
             entry = queue.entry(offset)
             return -1 if entry is None else entry[0]
 
-        return Times(queue.first, queue.visible, self._timeline.set_backs, place_of, lambda offset: self._time_of(queue, offset))
+        return Times(queue.first, queue.visible, self._store.timeline.set_backs, place_of, lambda offset: self._time_of(queue, offset))
 
     def first_store_time(self, queue: ConsumeQueue) -> int:
         return self._time_of(queue, queue.first)
@@ -80,8 +78,8 @@ class Records:
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
         """Records under a key, oldest first as upstream sends them, at most QUERY_SIZE_MAX bytes, with the index's last update."""
-        self._settle()
-        offsets, last_ms, last_offset = self._index.query(topic, key, count_max, begin_ms, end_ms)
+        self._store.derived.settle()
+        offsets, last_ms, last_offset = self._store.index.query(topic, key, count_max, begin_ms, end_ms)
         records: list[bytes] = []
         fetches: list[Callable[[], object]] = []
         size = 0

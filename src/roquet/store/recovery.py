@@ -14,20 +14,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import orjson
 
 from roquet.errors import Damaged
 from roquet.store.checkpoint import Checkpoint
-from roquet.store.deletions import Deletions
 from roquet.store.fanout import index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue, unpack_entry
-from roquet.store.scan import Found, Hole, Walk, parse, read_records
-from roquet.store.segments import Segments, file_name
-from roquet.wire.layout import BLANK_LENGTH, RECORD_MIN
+from roquet.store.scan import Found, Hole, Walk, parse, read_records, records_between
+from roquet.store.segments import file_name
+from roquet.store.times import first_true
+from roquet.wire.layout import BLANK_LENGTH, ENTRY, RECORD_MIN
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
 
@@ -39,6 +43,8 @@ HOLES_SAID = 100
 """Holes that get a line of their own."""
 BLANKS_MAX = 1_000_000
 """Blanks in a row that a queue may get; a number further ahead than that is not believed."""
+LOOKED_AT = 4 << 20
+"""Bytes of the log in which a record with keys is looked for that no index file holds: nearly every message has one."""
 MISSING_MAX = 16
 """Newest log files that may be missing; more than that is no accident that a broker should go on after."""
 
@@ -136,30 +142,13 @@ def times_of(checkpoint: Checkpoint) -> tuple[int, int, int]:
 class Recovery:
     """One opening. `run` leaves queues and index complete up to the log's end, which it returns."""
 
-    def __init__(
-        self,
-        segments: Segments,
-        queues: dict[tuple[str, int], ConsumeQueue],
-        make_queue: Callable[[str, int], ConsumeQueue],
-        index: KeyIndex | None,
-        checkpoint: Checkpoint,
-        manifest: Manifest | None,
-        delays_ms: Sequence[int],
-        *,
-        crashed: bool,
-        check_crc: bool,
-        progress: Progress,
-        deletions: Deletions,
-    ) -> None:
-        self.deletions = deletions
-        self.segments = segments
-        self.queues = queues
-        self.make_queue = make_queue
-        self.index = index
-        self.checkpoint = checkpoint
-        self.delays_ms = delays_ms
-        self.crashed = crashed
-        self.check_crc = check_crc
+    def __init__(self, store: Store, manifest: Manifest | None, progress: Progress) -> None:
+        self.segments, self.queues, self.make_queue, self.deletions = store.log.segments, store.queues, store.queue, store.deletions
+        self.index = store.index if store.settings.message_index_enable else None
+        self.checkpoint = checkpoint = store.checkpoint
+        self.delays_ms = store.delays_ms
+        self.crashed = store.crashed
+        self.check_crc = store.settings.check_crc_on_recover
         self.progress = progress
         fits = manifest is not None and manifest.fits(times_of(checkpoint))
         self.manifest = manifest if fits else None
@@ -193,6 +182,8 @@ class Recovery:
         if not self.segments.bases:
             return self._begin_anew()
         self._make_missing()
+        if self.manifest is None and self.index is not None:
+            self._keep_index_without_gaps(self.index)
         for queue in self.queues.values():
             self._measure(queue)
             self._forget_deleted(queue)
@@ -257,6 +248,20 @@ class Recovery:
             base = self.segments.stop
             log.error("%s is missing: its messages are lost; it is made again, empty", self.segments.path(base))
             self.segments.create(base)
+
+    def _keep_index_without_gaps(self, index: KeyIndex) -> None:
+        """Nobody knows which index files there were. Where a record with keys stands before a file, and behind what the file before it
+        holds, one is missing; and so it is where one stands behind the last, if the stop was clean."""
+        start, files = self.segments.start - 1, [file for file in index.files if file.number > 1]
+        stops = [file.begin_offset for file in files] + ([] if self.crashed else [self.segments.stop])
+        for count, stop in enumerate(stops if files else ()):
+            looked_at = records_between(self.segments, max(start, self.segments.start), min(stop, start + LOOKED_AT))
+            if any(one.offset > start and is_indexed(one.sys_flag) and index_keys(one.properties) for one in looked_at):
+                where = f"before {files[count].name}" if count < len(files) else f"behind {files[-1].name}"
+                log.warning("%s: a file is missing %s; what follows is built again from the log", index.directory, where)
+                index.keep_first(count)
+                return
+            start = files[count].end_offset if count < len(files) else stop
 
     def _report(self) -> None:
         """Each hole with its place; what they hold stays in the log."""
@@ -386,14 +391,8 @@ class Recovery:
             return 0
         last = segments.bases[-1]
         file = segments.file(last)
-        low, high = 0, segments.size // ENTRY_SIZE  # entries before low are filled, from high on they are not
-        while low < high:
-            middle = (low + high) // 2
-            if int.from_bytes(file.read(middle * ENTRY_SIZE + 8, 4), "big", signed=True) > 0:
-                low = middle + 1
-            else:
-                high = middle
-        return last // ENTRY_SIZE + low
+        empty = first_true(0, segments.size // ENTRY_SIZE, lambda at: ENTRY.unpack(file.read(at * ENTRY_SIZE, ENTRY_SIZE))[1] <= 0)
+        return last // ENTRY_SIZE + empty
 
     def _forget_deleted(self, queue: ConsumeQueue) -> None:
         """A crash may bring back the files of a deleted topic."""

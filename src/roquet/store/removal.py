@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from roquet.ports import Background
-from roquet.store.deletions import Deletion, Deletions
-from roquet.store.disk import Disk
-from roquet.store.log import Log
-from roquet.store.queues import Queues
-from roquet.store.tails import Tails
+from roquet.store.deletions import Deletion
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
 
@@ -19,27 +18,23 @@ PUT_AWAY = "deleted"
 
 
 class TopicRemoval:
-    def __init__(self, disk: Disk, root: str, log: Log, queues: Queues, tails: Tails, deletions: Deletions, background: Background) -> None:
-        self._disk = disk
-        self._place = f"{root}/{PUT_AWAY}"
-        self._log = log
-        self._queues = queues
-        self._tails = tails
-        self._deletions = deletions
-        self._background = background
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._disk, self._queues, self._deletions = store.disk, store.all_queues, store.deletions
+        self._place = f"{store.root}/{PUT_AWAY}"
 
     def delete_topic(self, topic: str, topics_version: int = 0, done: Callable[[Exception | None], None] = lambda error: None) -> None:
         """Remove the topic's queues. Its records stay in the log until their file goes, and nothing leads to them any more.
 
         `done` is called when that is on disk: with it a crash cannot bring the topic back. Nothing of the topic may be staged.
         """
-        mark = self._log.written
+        mark = self._store.log.written
         aside = f"{self._place}/{topic}.{mark}"
         self._put_aside(f"{self._queues.directory}/{topic}", aside)
         held: list[object] = []  # open files and the queues: tens of thousands, which are closed and freed elsewhere
         used = False
         for queue in self._queues.forget(topic):
-            self._tails.forget(queue)
+            self._store.tails.forget(queue)
             held += (queue, *queue.segments.forget_all())
             used = used or queue.next > 0
             if queue.on_visible is not None:
@@ -56,7 +51,7 @@ class TopicRemoval:
 
         def noted(error: Exception | None) -> None:
             if error is None:
-                self._background.run(remove, removed)
+                self._store.background.run(remove, removed)
             done(error)
 
         if used:

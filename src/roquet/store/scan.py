@@ -15,8 +15,9 @@ from roquet.store.disk import DiskFile
 from roquet.store.segments import Segments
 from roquet.wire.layout import (
     BLANK_MAGIC,
-    BORN_HOST_V6,
+    FRONTS,
     HEAD,
+    HOSTS_V6,
     MAGIC_AT,
     MAGIC_START,
     MAGIC_V1,
@@ -25,7 +26,7 @@ from roquet.wire.layout import (
     OFFSET_AT,
     QUEUE_ID_MAX,
     RECORD_MIN,
-    STORE_HOST_V6,
+    store_time_place,
 )
 
 CHUNK = 4 * 1024 * 1024
@@ -264,11 +265,10 @@ def read_one(raw: bytes, offset: int, *, check_crc: bool = True) -> Found | Hole
     size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _ = HEAD.unpack_from(raw)
     if magic not in (MAGIC_V1, MAGIC_V2) or size != len(raw):
         return Hole(offset, 0, "its length is not its own")
-    at = 48 + (20 if sys_flag & BORN_HOST_V6 else 8)
+    at = store_time_place(sys_flag)
     store_ms = int.from_bytes(raw[at : at + 8], "big", signed=True)
-    at += 8 + (20 if sys_flag & STORE_HOST_V6 else 8) + 12
-    body_at = at + 4
-    body_size = int.from_bytes(raw[at:body_at], "big", signed=True)
+    body_at = FRONTS[sys_flag & HOSTS_V6].size
+    body_size = int.from_bytes(raw[body_at - 4 : body_at], "big", signed=True)
     at = body_at + body_size
     width = 1 if magic == MAGIC_V1 else 2
     if body_size < 0 or at + width + 2 > size:

@@ -33,7 +33,7 @@ class OpenFiles:
     def __init__(self, disk: Disk, limit: int = 4_096) -> None:
         self.disk = disk
         self.limit = limit
-        self._files: OrderedDict[tuple[str, int], DiskFile] = OrderedDict()
+        self._files: OrderedDict[tuple[str, int | str], DiskFile] = OrderedDict()
         disk.when_short(self._close_some)
 
     def _close_some(self) -> bool:
@@ -44,12 +44,13 @@ class OpenFiles:
                 self._files.popitem(last=False)
         return count > 0
 
-    def get(self, directory: str, base: int, size: int | None = None) -> DiskFile:
-        """The file of this row that starts at `base`; with `size`, made when it is missing."""
+    def get(self, directory: str, base: int | str, size: int | None = None) -> DiskFile:
+        """The file of this row that starts at `base`, or of this name; with `size`, made when it is missing."""
         key = (directory, base)
         file = self._files.get(key)
         if file is None:
-            file = self._files[key] = self.disk.open(f"{directory}/{file_name(base)}", size=size)
+            name = base if isinstance(base, str) else file_name(base)
+            file = self._files[key] = self.disk.open(f"{directory}/{name}", size=size)
             while len(self._files) > self.limit:
                 self._files.popitem(last=False)
         else:
@@ -57,7 +58,7 @@ class OpenFiles:
                 self._files.move_to_end(key)
         return file
 
-    def forget(self, directory: str, base: int) -> DiskFile | None:
+    def forget(self, directory: str, base: int | str) -> DiskFile | None:
         """It closes when nobody holds it any more, neither a reader nor the caller."""
         return self._files.pop((directory, base), None)
 

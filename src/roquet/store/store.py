@@ -32,14 +32,13 @@ from roquet.store.deletions import DELETED, Deletions
 from roquet.store.derived import Derived
 from roquet.store.directory_locks import DirectoryLocks
 from roquet.store.disk import Disk
-from roquet.store.fanout import queue_tag
 from roquet.store.first_look import FirstLook
 from roquet.store.index import KeyIndex
 from roquet.store.log import CommitLog, Log
 from roquet.store.log_flush import LogFlush
 from roquet.store.manifest_file import ManifestFile
 from roquet.store.mending import Mender
-from roquet.store.old_files import ExpiredEntries, OldFiles, Unlinking
+from roquet.store.old_files import OldFiles
 from roquet.store.queues import Queues
 from roquet.store.records import Records
 from roquet.store.recovery import Progress
@@ -62,7 +61,8 @@ SLOW_MS = 100
 
 
 class Store:
-    """State: `queues` by (topic, queue); the rest is in its parts."""
+    """State: `queues` by (topic, queue); the rest is in its parts, which are made in this order, each from the whole: it may take those
+    before it when it is made, and any when it is used."""
 
     def __init__(self, disk: Disk, settings: BrokerSettings, clock: Clock, background: Background) -> None:
         self.disk = disk
@@ -93,37 +93,27 @@ class Store:
         segments = Segments(self.files, directory, settings.mapped_file_size_commit_log)
         self.log: Log = CommitLog(segments, sync_flush=settings.flush_disk_type == "SYNC_FLUSH")
         self.timeline = Timeline()
-        self.trouble = Trouble(self.log, clock, lambda: self.old_files.look_soon())
+        self.trouble = Trouble(self)
         self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
-        self.flush = LogFlush(self.log, self.checkpoint, self.timeline, self.trouble, settings, clock, background)
+        self.flush = LogFlush(self)
         self.locks = DirectoryLocks(disk, root, directory)
 
         # What is derived from it
-        self.index = KeyIndex(disk, f"{root}/index", slots_max=settings.max_hash_slot_num, entries_max=settings.max_index_num, clock=clock)
+        slots, entries = settings.max_hash_slot_num, settings.max_index_num
+        self.index = KeyIndex(disk, f"{root}/index", slots_max=slots, entries_max=entries, clock=clock, open_files=self.files)
         self.staging = staging = Staging(self.log, self.index, self.delays_ms, clock.now_ms(), self.trouble.cannot_roll)
         self.showing = Showing(self.log)
         self.all_queues = queues = Queues(self.files, settings)
-        self.tails = Tails(
-            queues, staging, self.log, self.timeline, self.trouble, clock, lambda topic, count, size: self.on_counted(topic, count, size)
-        )
-        self.manifest = ManifestFile(disk, settings, self.log, self.timeline)
-        self.derived = Derived(
-            self.log, self.flush, queues, self.tails, self.index, self.checkpoint, self.manifest, self.trouble, settings, clock, background
-        )
-        self.mender = Mender(
-            self.log,
-            lambda topic, text, store_ms: queue_tag(topic, text, store_ms, self.delays_ms),
-            lambda queue: self.tails.dirty.add(queue),
-        )
+        self.tails = Tails(self)
+        self.manifest = ManifestFile(self)
+        self.derived = Derived(self)
+        self.mender = Mender(self)
 
         # What goes
         self.deletions = Deletions(disk, f"{root}/config/{DELETED}", background)
-        self.removal = TopicRemoval(disk, root, self.log, queues, self.tails, self.deletions, background)
+        self.removal = TopicRemoval(self)
         self.wall = WallWatch(clock)
-        self.old_files = OldFiles(
-            disk, settings, clock, self.wall, self.log, self.trouble, self.deletions, Unlinking(disk, background),
-            ExpiredEntries(queues, self.index, clock, background), lambda end: self.may_drop(end),
-        )  # fmt: skip
+        self.old_files = OldFiles(self)
 
         # What the parts do is asked of the whole, at no cost.
         self.put, self.put_derived, self.put_batch, self.put_columns = (
@@ -143,7 +133,7 @@ class Store:
             trouble.short_of_files,
         )
         self.flush_now, self.delete_expired_now = self.flush.now, self.old_files.delete_expired_now
-        records = Records(self.log, self.timeline, self.index, self.derived.settle)
+        records = Records(self)
         self.record_at, self.store_time_at, self.query = records.record_at, records.store_time_at, records.query
         self.times, self.offset_by_time, self.first_store_time = records.times, records.offset_by_time, records.first_store_time
 
@@ -162,7 +152,7 @@ class Store:
         """Recover and get ready to append. Raises Damaged when this directory must not be opened; it is left as it was then."""
         try:
             self.locks.take()
-            look = FirstLook(self.disk, self.settings, self.log.segments, self.checkpoint, self.manifest)
+            look = FirstLook(self)
             self.crashed, self.missing = look.crashed, look.missing
             opening.recover(self, look.manifest, progress)
         except BaseException:
@@ -181,7 +171,7 @@ class Store:
         with contextlib.suppress(StoreUnavailable):
             self.commit()
         try:
-            if not self.failed:
+            if not self.trouble.failed:
                 self._close_cleanly()
         except OSError as error:
             log.error("the store could not be closed cleanly: %s. The next start reads the log again and mends what is missing.", error)
@@ -197,20 +187,6 @@ class Store:
         self.disk.sync_dir(self.root)
 
     # Writing
-
-    @property
-    def now_ms(self) -> int:
-        """Wall time of this tick: the store time of its messages."""
-        return self.staging.now_ms
-
-    @property
-    def store_host(self) -> bytes:
-        """This broker's address, as its records carry it."""
-        return self.staging.store_host
-
-    @store_host.setter
-    def store_host(self, host: bytes) -> None:
-        self.staging.store_host = host
 
     def begin(self, now_ms: int) -> None:
         """A tick begins; `now_ms` is the wall time, and the store time of its messages. Along the log it rises, and stands still while a
@@ -269,33 +245,6 @@ class Store:
     def settings_changed(self, names: AbstractSet[str]) -> None:
         if names & {"flush_interval_commit_log", "flush_interval_consume_queue"}:
             self.flush.due_ms = self.derived.tails_due_ms = 0  # a new interval begins at once
-
-    # What is known of it
-
-    @property
-    def failed(self) -> str:
-        """Why no write is taken any more, or ""."""
-        return self.trouble.failed
-
-    @property
-    def full(self) -> str:
-        """Why no write is taken for now: the disk. "" when there is room."""
-        return self.trouble.full
-
-    @property
-    def flushing_since_ms(self) -> int:
-        """Since when (steady time) an fsync of the log is under way; -1 when none is."""
-        return self.flush.since_ms
-
-    @property
-    def checkpointed(self) -> int:
-        """Up to here the derived files are on disk."""
-        return self.derived.checkpointed
-
-    @property
-    def overtaken(self) -> list[tuple[int, int]]:
-        """(start, end) of stretches of the log in which a record may have outlived one that was written before it."""
-        return self.timeline.overtaken
 
     def __repr__(self) -> str:
         return f"<Store {self.root} {self.log!r} {len(self.queues)} queues>"

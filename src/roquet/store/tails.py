@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roquet.ports import FOREVER, Clock
+from roquet.ports import FOREVER
 from roquet.store.disk import is_shortage
-from roquet.store.log import Log
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
-from roquet.store.queues import Queues
-from roquet.store.staging import Staging
-from roquet.store.timeline import Timeline
-from roquet.store.trouble import Trouble
 from roquet.wire.layout import ENTRIES
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
 
@@ -28,23 +26,9 @@ class Tails:
     """State: `waiting` has the queues with entries that are not in their file yet: where the log ended before the oldest of them, and
     the store time then. `dirty` are those whose file was written since its last sync."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        staging: Staging,
-        log: Log,
-        timeline: Timeline,
-        trouble: Trouble,
-        clock: Clock,
-        on_counted: Callable[[str, int, int], None],
-    ) -> None:
-        self._queues = queues
-        self._staging = staging
-        self._log = log
-        self._timeline = timeline
-        self._trouble = trouble
-        self._clock = clock
-        self._on_counted = on_counted
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queues = store.all_queues
         self.waiting: OrderedDict[ConsumeQueue, tuple[int, int]] = OrderedDict()
         self.dirty: set[ConsumeQueue] = set()
 
@@ -66,14 +50,14 @@ class Tails:
     def covered(self) -> tuple[int, int]:
         """Below this log offset all entries are in the queues' files, and the store time there."""
         first = next(iter(self.waiting.values()), None)
-        return (self._log.written, self._timeline.last_ms) if first is None else first
+        return (self._store.log.written, self._store.timeline.last_ms) if first is None else first
 
     def write(self, until_ms: int = FOREVER) -> None:
         """Those that have waited longest first, and entries of committed messages alone: what is only staged may be undone yet.
         `until_ms`: steady time after which the others wait for the next tick."""
-        waiting, steady_ms = self.waiting, self._clock.steady_ms
+        waiting, steady_ms, trouble = self.waiting, self._store.clock.steady_ms, self._store.trouble
         staged: dict[ConsumeQueue, int] = {}
-        for queue, before, _, _ in self._staging.staged:
+        for queue, before, _, _ in self._store.staging.staged:
             staged.setdefault(queue, before)
         while waiting:
             queue = next(iter(waiting))
@@ -86,13 +70,13 @@ class Tails:
                 queue.write_tail(stop)
             except OSError as error:
                 if is_shortage(error):
-                    self._trouble.short_of_files(error)
+                    trouble.short_of_files(error)
                     return
                 log.warning("queue %s/%d could not be written: %s", queue.topic, queue.queue_id, error)
-                self._trouble.full = self._trouble.full or f"the disk is full: {error}"
+                trouble.full = trouble.full or f"the disk is full: {error}"
                 return
             del waiting[queue]
             self.dirty.add(queue)
-            self._on_counted(queue.topic, len(sizes), int(sizes.sum()))
+            self._store.on_counted(queue.topic, len(sizes), int(sizes.sum()))
             if steady_ms() >= until_ms:
                 return

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,11 +27,11 @@ import numpy.typing as npt
 import orjson
 
 from roquet.message import Property
-from roquet.store.disk import Disk, DiskFile
+from roquet.store.disk import Disk
 from roquet.store.fanout import property_of
 from roquet.store.scan import Hole, Walk
 from roquet.store.segments import Segments
-from roquet.wire.layout import BORN_HOST_V6, STORE_HOST_V6
+from roquet.wire.layout import FRONTS, HOSTS_V6, PREPARED_BEFORE_BODY
 from roquet.wire.names import TIMER_TOPIC
 
 log = logging.getLogger("roquet.store")
@@ -205,12 +206,9 @@ class TimerFiles:
             for hour, pieces in fresh.items():
                 path = self.path(hour)
                 self._new_names = self._new_names or not self.disk.exists(path)
-                file = self.disk.open(path, size=0)
-                try:
+                with closing(self.disk.open(path, size=0)) as file:
                     for at, data in joined(pieces):
                         file.write(at, data)
-                finally:
-                    file.close()
 
         def failed() -> None:
             for hour, pieces in fresh.items():
@@ -228,11 +226,8 @@ class TimerFiles:
             for hour in dirty:
                 path = self.path(hour)
                 if self.disk.exists(path):
-                    file = self.disk.open(path)
-                    try:
+                    with closing(self.disk.open(path)) as file:
                         file.sync()
-                    finally:
-                        file.close()
             if self._new_names:
                 self.disk.sync_dir(self.directory)
                 self._new_names = False
@@ -295,8 +290,7 @@ class TimerFiles:
     def _read(self, path: str, length: int) -> Iterator[Rows]:
         if not length:
             return
-        file: DiskFile = self.disk.open(path)
-        try:
+        with closing(self.disk.open(path)) as file:
             at = 0
             while at < length:
                 data = file.read(at, min(CHUNK_ROWS * ROW_SIZE, length - at))
@@ -305,8 +299,6 @@ class TimerFiles:
                 data = data[: len(data) - len(data) % ROW_SIZE]
                 yield np.frombuffer(data, "<i8").reshape(-1, 3).astype(np.int64)
                 at += len(data)
-        finally:
-            file.close()
 
     def remover(self, hours: list[int]) -> Callable[[], None]:
         """Work that removes the files of hours that are done with. One that was set up anew since, after the clock was set back, stays."""
@@ -340,9 +332,8 @@ class TimerFiles:
                 log.error("%s is damaged: its checksum is not that of the last checkpoint", path)
                 return False
             if size > length:
-                file = self.disk.open(path)
-                file.truncate(length)
-                file.close()
+                with closing(self.disk.open(path)) as file:
+                    file.truncate(length)
             self.hours[number] = Hour(length, first, checksum)
         return True
 
@@ -456,7 +447,7 @@ class Deliveries:
             self.records += 1
             if found.topic == TIMER_TOPIC or TIMER_OUT_MARK not in found.properties:
                 continue
-            at = 48 + (20 if found.sys_flag & BORN_HOST_V6 else 8) + 8 + (20 if found.sys_flag & STORE_HOST_V6 else 8) + 4
+            at = FRONTS[found.sys_flag & HOSTS_V6].size - PREPARED_BEFORE_BODY
             base = self.segments.base_of(found.offset)
             assert base is not None
             prepared = int.from_bytes(self.segments.file(base).read(found.offset - base + at, 8), "big", signed=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from roquet.errors import StoreUnavailable
-from roquet.ports import Clock
-from roquet.store.log import Log
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
 
@@ -26,11 +27,8 @@ def is_full_disk(error: OSError) -> bool:
 class Trouble:
     """State: one sentence for each kind of trouble, "" while there is none."""
 
-    def __init__(self, log: Log, clock: Clock, on_full: Callable[[], None]) -> None:
-        """`on_full`: a write found the disk full; whoever can make room is to look at it soon."""
-        self._log = log
-        self._clock = clock
-        self._on_full = on_full
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self.failed = ""
         """Why no write is taken any more; a failed fsync sets it for good."""
         self.full = ""
@@ -71,19 +69,20 @@ class Trouble:
     def _is_full(self, error: OSError) -> None:
         self.full = f"the disk is full: {error}"
         self.has_reserve = False
-        self._on_full()
+        self._store.old_files.look_soon()  # maybe there is room to make
 
     def fail(self, why: str) -> None:
         """Stop taking writes for good: what the disk holds can no longer be told."""
         if not self.failed:
             self.failed = why
             log.error("%s; no more messages are taken. Check the disk, then restart the broker.", why)
-            self._log.give_up()
+            self._store.log.give_up()
 
     def short_of_files(self, error: object) -> None:
         """What needed a file descriptor was not done, and is tried again by itself."""
-        if self._clock.steady_ms() >= self._shortage_told_ms:
-            self._shortage_told_ms = self._clock.steady_ms() + SHORTAGE_TOLD_MS
+        now_ms = self._store.clock.steady_ms()
+        if now_ms >= self._shortage_told_ms:
+            self._shortage_told_ms = now_ms + SHORTAGE_TOLD_MS
             log.warning("there are too few file descriptors, the store waits for some: %s. Raise the limit (ulimit -n).", error)
 
     def tick(self, now_ms: int) -> None:

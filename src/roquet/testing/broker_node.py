@@ -47,7 +47,7 @@ class BrokerNode(Node):
 
     @property
     def failed(self) -> bool:
-        return self.core is not None and bool(self.core.store.failed)
+        return self.core is not None and bool(self.core.store.trouble.failed)
 
     def _begin(self) -> None:
         simulation, world = self.simulation, self.world
