@@ -10,6 +10,7 @@ from roquet.wire.calls.topics import TopicConfig, TopicTable
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import Command
+from roquet.wire.record import body_crc
 
 OLD = 399
 """A client that has not asked for standard JSON by its version."""
@@ -97,7 +98,7 @@ def registrations(side: Side) -> None:
             "haServerAddr": f"{address}2",
             "brokerId": broker_id,
             "compressed": False,
-            "bodyCrc32": RegisterBrokerBody.crc(data),
+            "bodyCrc32": body_crc(data),
             **more,
         }
         return request(Code.REGISTER_BROKER, fields, data)

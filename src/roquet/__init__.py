@@ -44,29 +44,14 @@ __all__ = [
     "embedded",
 ]
 
-_HOMES = {
-    "Admin": "roquet.admin",
-    "Idempotent": "roquet.client",
-    "LitePullConsumer": "roquet.client",
-    "Message": "roquet.message",
-    "MessageQueue": "roquet.message",
-    "Producer": "roquet.client",
-    "PullConsumer": "roquet.client",
-    "PushConsumer": "roquet.client",
-    "ReceivedMessage": "roquet.message",
-    "RoquetError": "roquet.errors",
-    "Seen": "roquet.client",
-    "TransactionProducer": "roquet.client",
-    "TransactionState": "roquet.client",
-    "embedded": "roquet.embed",
-}
+_HOMES = {"Admin": "admin", "embedded": "embed", "RoquetError": "errors"}
+_HOMES |= dict.fromkeys(("Message", "MessageQueue", "ReceivedMessage"), "message")
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'roquet' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(home), name)
+    value = globals()[name] = getattr(importlib.import_module(f"roquet.{_HOMES.get(name, 'client')}"), name)
     return value
 
 

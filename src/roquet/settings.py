@@ -28,6 +28,7 @@ from roquet.settings_upstream import (
     Harmless,
     Refusal,
 )
+from roquet.wire.layout import ENTRY, INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, QUEUES_MAX
 
 Value = bool | int | str
 
@@ -260,8 +261,6 @@ def one_directory(text: str) -> None:
         raise BadSetting(f"storePathCommitLog={text[:200]}: Roquet {__version__} {what}")
 
 
-QUEUE_ENTRY, INDEX_HEAD, INDEX_SLOT, INDEX_ENTRY = 20, 40, 4, 20
-"""Bytes in the files of the store."""
 FILE_MAX = 0x7FFFFFFF
 """Bytes of a file that Java can still map."""
 
@@ -344,7 +343,7 @@ class BrokerSettings(Settings):
 
     # permissions and automatic things
     broker_permission: int = setting(6, "4 read + 2 write", low=0, high=7, mutable=True)
-    default_topic_queue_nums: int = setting(8, "queues of TBW102, so at most of an automatic topic", low=1, high=65535, mutable=True)
+    default_topic_queue_nums: int = setting(8, "queues of TBW102, so at most of an automatic topic", low=1, high=QUEUES_MAX, mutable=True)
     auto_create_topic_enable: bool = setting(True, "create a topic at its first message", mutable=True)
     cluster_topic_enable: bool = setting(True, "a topic named like the cluster may serve as default topic")
     broker_topic_enable: bool = setting(True, "a topic named like the broker may serve as default topic")
@@ -433,10 +432,10 @@ class BrokerSettings(Settings):
     check_crc_on_recover: bool = setting(True, "check body checksums while recovering", key="checkCRCOnRecover")
 
     def __post_init__(self) -> None:
-        self.mapped_file_size_consume_queue = -(-self.mapped_file_size_consume_queue // QUEUE_ENTRY) * QUEUE_ENTRY
-        index_size = INDEX_HEAD + INDEX_SLOT * self.max_hash_slot_num + INDEX_ENTRY * self.max_index_num
+        self.mapped_file_size_consume_queue = -(-self.mapped_file_size_consume_queue // ENTRY.size) * ENTRY.size
+        index_size = INDEX_HEADER.size + INDEX_SLOT * self.max_hash_slot_num + INDEX_ENTRY.size * self.max_index_num
         if index_size > FILE_MAX:
             raise BadSetting(
                 f"maxHashSlotNum={self.max_hash_slot_num} and maxIndexNum={self.max_index_num} make index files of {index_size} bytes, and "
-                f"{FILE_MAX} is the most: a slot takes {INDEX_SLOT} bytes and an entry {INDEX_ENTRY}, so lower one of them"
+                f"{FILE_MAX} is the most: a slot takes {INDEX_SLOT} bytes and an entry {INDEX_ENTRY.size}, so lower one of them"
             )

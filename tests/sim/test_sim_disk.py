@@ -174,7 +174,7 @@ def test_a_failed_sync_makes_nothing_safe_and_the_next_one_does_not_make_up_for_
     file.sync()
     disk.sync_dir("/d")
     file.write(0, b"x")
-    disk.fail_syncs = 1
+    disk.fail("sync", errno.EIO)
     with pytest.raises(OSError) as failed:
         file.sync()
     assert failed.value.errno == errno.EIO

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from roquet.store import timers
 from roquet.store.disk import RealDisk
-from roquet.store.timers import GONE, HOUR_MS, NO_ROWS, NOTHING, ROW_SIZE, Checkpoint, Fired, Rows, TimerFiles, Window, joined, rows_of
+from roquet.store.retention import HOUR_MS
+from roquet.store.timers import GONE, NO_ROWS, NOTHING, ROW_SIZE, Checkpoint, Fired, Rows, TimerFiles, Window, joined, rows_of
 
 T0 = 500_000 * HOUR_MS
 START = (0, -1)

@@ -17,7 +17,6 @@ from roquet.broker.handler import answers
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Shared
 from roquet.broker.saving import Done, SavedDocument, SavedPart, answer_when_saved, by_size
-from roquet.broker.topics import QUEUES_MAX
 from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.wire import fastjson
@@ -33,6 +32,7 @@ from roquet.wire.calls.groups import (
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.layout import QUEUES_MAX
 from roquet.wire.names import TOOLS_GROUP, check_group, is_system_group
 
 log = logging.getLogger("roquet.broker")

@@ -19,7 +19,7 @@ from roquet.broker.groups import Groups
 from roquet.broker.handler import LARGE, Portions, answers, elsewhere
 from roquet.broker.newcomers import host_of
 from roquet.broker.part import Part, Shared
-from roquet.broker.topics import QUEUES_MAX, Topics
+from roquet.broker.topics import Topics
 from roquet.errors import CallTimeout, ConnectFailed, Refused, RoquetError
 from roquet.ports import Peer
 from roquet.routing.subscription import EXPRESSION_LENGTH_MAX, is_tag_type
@@ -50,6 +50,7 @@ from roquet.wire.calls.members import (
 from roquet.wire.codes import ResponseCode, TopicFlag
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.ids import parse_offset_message_id
+from roquet.wire.layout import QUEUES_MAX
 from roquet.wire.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, check, check_group, retry_topic
 from roquet.wire.pending import Done, PendingCalls
 

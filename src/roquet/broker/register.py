@@ -17,7 +17,6 @@ first holds our version without our topics, and would ignore the whole table; so
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -39,6 +38,7 @@ from roquet.wire.calls.topics import TopicTable
 from roquet.wire.calls.versions import BrokerHeader
 from roquet.wire.codes import Perm, ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.record import body_crc
 
 log = logging.getLogger("roquet.broker")
 
@@ -242,7 +242,7 @@ class Registration(Part):
             ha_server_addr=self.ha_address,
             broker_id=settings.broker_id,
             compressed=settings.compressed_register,
-            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+            body_crc32=body_crc(body),
         )
         return REGISTER_BROKER.request(header, body)
 

@@ -61,7 +61,7 @@ class Replies(Part):
                 born_host=peer.host,
                 reconsumed=header.reconsume_times or 0,
             )
-            message_id = offset_message_id(self.store.store_host, log_offset)
+            message_id = offset_message_id(self.store.staging.store_host, log_offset)
         stored = self.sender.response_header(message_id, queue.queue_id, queue_offset)
 
         def tell(remark: str | None) -> None:

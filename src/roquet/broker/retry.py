@@ -19,7 +19,7 @@ from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.stats import Stats
-from roquet.broker.topics import QUEUES_MAX, Topic, Topics
+from roquet.broker.topics import Topic, Topics
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused
 from roquet.message import Property
@@ -29,6 +29,7 @@ from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendHeader
 from roquet.wire.codes import Perm, ResponseCode, TopicFlag
 from roquet.wire.command import Command
 from roquet.wire.ids import offset_message_id
+from roquet.wire.layout import QUEUES_MAX
 from roquet.wire.names import RETRY_PREFIX, check_topic, dead_letter_topic, retry_topic
 from roquet.wire.record import BadRecord, Record
 

@@ -30,6 +30,7 @@ from roquet.wire.calls.topics import (
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import Perm, ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.layout import QUEUES_MAX
 from roquet.wire.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
@@ -47,7 +48,6 @@ from roquet.wire.names import (
 
 log = logging.getLogger("roquet.broker")
 
-QUEUES_MAX = 65_535
 DELAY_LEVELS = 18
 
 Changed = Callable[[Iterable[str], Callable[[], None]], None]

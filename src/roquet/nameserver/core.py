@@ -47,6 +47,7 @@ from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.command import decode as decode_command
 from roquet.wire.frame import Frame
+from roquet.wire.record import body_crc
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +188,7 @@ class NameServer:
     def register(self, peer: Peer, request: Command) -> Portions:
         """103. A table of thousands of topics takes three turns: to be read, to be looked at, and to be taken in."""
         header = REGISTER_BROKER.read_header(request)
-        if header.body_crc32 and header.body_crc32 != RegisterBrokerBody.crc(request.body):
+        if header.body_crc32 and header.body_crc32 != body_crc(request.body):
             raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         now_ms = self.clock.steady_ms()
         name, number, address = header.broker_name, header.broker_id, header.broker_addr

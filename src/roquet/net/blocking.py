@@ -22,12 +22,12 @@ from roquet.errors import Broken, CallTimeout, ClientError, ConnectFailed, Rejec
 from roquet.net.address import endpoint
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import FRAME_SIZE_MAX
+from roquet.wire.pending import OPAQUE_MAX
 from roquet.wire.signing import Credentials, sign
 
 CONNECT_TIMEOUT_S = 3.0
 SMALL = 16 * 1024
 """Frames up to this are received in one piece and cut; of larger ones the body is received by itself."""
-OPAQUE_MAX = 0x7FFFFFFF
 PIPELINED_MAX = 128
 """Requests that `call_all` has under way on one connection at most."""
 

@@ -81,6 +81,3 @@ class Checkpoint:
     def save(self) -> None:
         """May block."""
         self.begin_save()()
-
-    def __repr__(self) -> str:
-        return f"<Checkpoint log {self.log_ms}, queues {self.queues_ms}, index {self.index_ms}>"

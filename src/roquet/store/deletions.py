@@ -85,9 +85,6 @@ class Deletions:
         }
         return orjson.dumps(table, option=orjson.OPT_INDENT_2)
 
-    def __repr__(self) -> str:
-        return f"<Deletions {len(self.table)}>"
-
 
 def decode(data: bytes) -> dict[str, Deletion]:
     """Raises ValueError for what is no such document."""

@@ -123,6 +123,3 @@ class Document:
     def _read(self, path: str) -> bytes:
         with closing(self.disk.open(path)) as file:
             return file.read(0, file.size())
-
-    def __repr__(self) -> str:
-        return f"<Document {self.path}>"

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from roquet.ports import Clock
 from roquet.store.disk import Cold, Disk, DiskFile, is_shortage
 from roquet.store.segments import OpenFiles
-from roquet.wire.hashing import java_hash, java_hashes
+from roquet.wire.hashing import POWERS, java_hash, java_hashes
 from roquet.wire.layout import INDEX_ENTRIES, INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
 
 Pending = tuple[str, str, int, int]
@@ -57,10 +57,6 @@ TIMES_END_MS = 1 << 43
 TOPICS_MAX = 100_000
 """Topics whose hash is kept."""
 
-_powers = np.full(1 << 16, 31, dtype=np.uint32)
-_powers[0] = 1
-POWERS = np.cumprod(_powers, dtype=np.uint32)  # 31^n in 32 bits
-
 
 class TopicHashes(dict[str, int]):
     """topic -> hash of "topic#", unsigned. Keys of one topic then only need their own characters hashed."""
@@ -84,11 +80,9 @@ def key_hashes(topics: Sequence[str], keys: Sequence[str], topic_hashes: TopicHa
     if not all(map(str.isascii, keys)):  # Java counts UTF-16 units
         sizes = np.fromiter((len(key.encode("utf-16-le", "surrogatepass")) // 2 for key in keys), dtype=np.int64, count=len(keys))
     if sizes.max() >= len(POWERS):
-        hashes = java_hashes([f"{topic}#{key}" for topic, key in zip(topics, keys, strict=True)])
-    else:
-        heads = np.fromiter(map(topic_hashes.__getitem__, topics), dtype=np.uint32, count=len(topics))
-        return joined_hashes(heads, java_hashes(keys).view(np.uint32), sizes)
-    return absolute(hashes)
+        return absolute(java_hashes([f"{topic}#{key}" for topic, key in zip(topics, keys, strict=True)]))
+    heads = np.fromiter(map(topic_hashes.__getitem__, topics), dtype=np.uint32, count=len(topics))
+    return joined_hashes(heads, java_hashes(keys).view(np.uint32), sizes)
 
 
 def joined_hashes(heads: npt.NDArray[np.uint32], hashes: npt.NDArray[np.uint32], units: Numbers) -> Ints:
@@ -151,9 +145,6 @@ class IndexFile:
         held, self.held = self.held, None
         if held is not None:
             held.close()
-
-    def __repr__(self) -> str:
-        return f"<IndexFile {self.name} {self.number - 1} entries>"
 
 
 class KeyIndex:
@@ -704,9 +695,6 @@ class KeyIndex:
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
-
-    def __repr__(self) -> str:
-        return f"<KeyIndex {self.directory} {len(self.files)} files, {self.waiting} pending>"
 
 
 def step(read: Callable[[int, int], bytes], entries_at: int, at: int, window: tuple[int, int, int], found: list[int]) -> int:

@@ -198,6 +198,3 @@ class Mender:
 
     def metrics(self) -> Mapping[str, object]:
         return {"queueEntriesMended": self.mended, "messagesUnreadable": self.unreadable}
-
-    def __repr__(self) -> str:
-        return f"<Mender {self.mended} mended, {self.unreadable} unreadable>"

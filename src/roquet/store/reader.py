@@ -32,7 +32,7 @@ from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records
 from roquet.store.segments import OpenFiles, Segments
 from roquet.store.times import Times, first_true
-from roquet.wire.layout import BLANK_LENGTH, ENTRIES, ENTRY, TIMED, store_time_of
+from roquet.wire.layout import BLANK_LENGTH, ENTRIES, ENTRY, QUEUES_MAX, TIMED, store_time_of
 
 Entries = npt.NDArray[np.void]
 
@@ -44,7 +44,6 @@ HOLE_MAX = 10_000_000
 """Entries that may be missing in the middle of a queue and are shown as blanks."""
 OPEN_MAX = 256
 VIEWS_MAX = 8
-QUEUES_MAX = 65_536
 READABLE = 4
 """Bit of a topic's permissions."""
 LIGHT_QUEUE = "%LMQ%"

@@ -397,7 +397,7 @@ class Recovery:
     def _forget_deleted(self, queue: ConsumeQueue) -> None:
         """A crash may bring back the files of a deleted topic."""
         entry = _entry(queue, queue.first) if queue.next > queue.first else None
-        if entry is not None and entry[1] != 0x7FFFFFFF and self.deletions.stale(queue.topic, entry[0]):
+        if entry is not None and entry[1] != BLANK_LENGTH and self.deletions.stale(queue.topic, entry[0]):
             queue.start_at(0)
 
     def _confirmed(self, queue: ConsumeQueue, offset: int) -> bool:

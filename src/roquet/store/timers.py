@@ -29,6 +29,7 @@ import orjson
 from roquet.message import Property
 from roquet.store.disk import Disk
 from roquet.store.fanout import property_of
+from roquet.store.retention import HOUR_MS
 from roquet.store.scan import Hole, Walk
 from roquet.store.segments import Segments
 from roquet.wire.layout import FRONTS, HOSTS_V6, PREPARED_BEFORE_BODY
@@ -41,7 +42,6 @@ Rows = npt.NDArray[np.int64]
 Mark = tuple[int, int]
 """(due, offset): rows up to and including it are fired. (due, -1): all that are due before."""
 
-HOUR_MS = 3_600_000
 TIMER_OUT_MARK = Property.TIMER_OUT_MS + "\x01"
 ROW_SIZE = 24
 GONE = -1
@@ -350,10 +350,6 @@ class TimerFiles:
         self.fresh_bytes = 0
         for name in self.disk.list(self.directory):
             self.disk.remove(f"{self.directory}/{name}")
-
-    def __repr__(self) -> str:
-        rows = sum(hour.length for hour in self.hours.values()) // ROW_SIZE
-        return f"<TimerFiles {self.directory} {len(self.hours)} hours, {rows} rows>"
 
 
 def joined(pieces: list[Piece]) -> Iterator[Piece]:

@@ -62,6 +62,3 @@ class Watermark:
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    def __repr__(self) -> str:
-        return f"<Watermark {self.value}, {len(self._waiting)} waiting>"

@@ -89,6 +89,3 @@ class BrokerGroup:
                     place = f"{topic}/{queue.queue_id} of {self.name}"
                     return f"group {GROUP} is at {offset} of {place}, which ends at {queue.visible}"
         return ""
-
-    def __repr__(self) -> str:
-        return f"<BrokerGroup {self.name} of {len(self.members)}>"

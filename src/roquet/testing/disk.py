@@ -5,7 +5,7 @@ It behaves as `RealDisk` does (one suite of tests runs against both), and in add
     crash()     power loss. Of what was not synced, the seed decides what is there afterwards.
     kill()      the process dies, the machine goes on: everything written is there, and still not synced.
     power_off_after(n)   PowerLost is raised out of the n-th change from now, in the middle of whatever runs
-    fail_syncs, full, cold_ratio   errors and slow reads on demand
+    full, cold_ratio   no room, and slow reads, on demand
     fail(operation, number, ...)   any error out of any operation: EMFILE of an open, EIO of a rename, ENOSPC of a write
 
 What a crash leaves. A file's bytes reach the disk a sector at a time and in any order between sectors; within one sector
@@ -280,10 +280,6 @@ class SimFile:
     def sync(self) -> None:
         file = self._check()
         self._disk.meet("sync", self.path, lambda part: file.lose())
-        if self._disk.fail_syncs:
-            self._disk.fail_syncs -= 1
-            file.lose()
-            raise OSError(errno.EIO, "Input/output error", self.path)
         self._disk.changing(file.sync)
 
     def size(self) -> int:
@@ -328,8 +324,6 @@ class SimDisk:
         """Counts processes: raised by crash and kill."""
         self.full = False
         """Whether nothing more can be allocated."""
-        self.fail_syncs = 0
-        """This many of the next syncs fail."""
         self.cold_ratio = 0.0
         """How many of the `read_now` find their bytes not in memory. Set it before files are opened."""
         self.operations = 0

@@ -68,7 +68,6 @@ class Faults:
         for node in self.world.nodes:
             disk = node.disk
             disk.full = False
-            disk.fail_syncs = 0
             disk.faults.clear()
             disk.cold_ratio = min(disk.cold_ratio, 0.2)
             disk.stay_on()
@@ -118,7 +117,9 @@ class Faults:
         node.disk.power_off_after(self.random.randint(1, 40))
 
     def _kill(self) -> None:
-        node = self._server()
+        self._kill_one(self._server())
+
+    def _kill_one(self, node: Node) -> None:
         if node.up:
             node.kill()
             self._come_back(node)
@@ -135,16 +136,10 @@ class Faults:
             broker.stop_cleanly(stopped)
 
     def _restart_client(self) -> None:
-        client = self.random.choice(self.world.clients)
-        if client.up:
-            client.kill()
-            self._come_back(client)
+        self._kill_one(self.random.choice(self.world.clients))
 
     def _restart_name_server(self) -> None:
-        name_server = self.random.choice(self.world.name_servers)
-        if name_server.up:
-            name_server.kill()
-            self._come_back(name_server)
+        self._kill_one(self.random.choice(self.world.name_servers))
 
     # Network
 
@@ -177,11 +172,7 @@ class Faults:
         node = self.random.choice(self.world.nodes)
         self.simulation.note(f"! the network of {node.name} is slow")
         self.network.slow[node.host] = 800_000
-
-        def over() -> None:
-            self.network.slow.pop(node.host, None)
-
-        self.simulation.after(self.random.randint(1, 5) * SECOND, over)
+        self.simulation.after(self.random.randint(1, 5) * SECOND, lambda: self.network.slow.pop(node.host, None))
 
     # Disks
 
@@ -189,17 +180,13 @@ class Faults:
         node = self._server()
         self.simulation.note(f"! the disk of {node.name} is full")
         node.disk.full = True
-
-        def over() -> None:
-            node.disk.full = False
-
-        self.simulation.after(self.random.randint(1, 6) * SECOND, over)
+        self.simulation.after(self.random.randint(1, 6) * SECOND, lambda: setattr(node.disk, "full", False))
 
     def _failing_sync(self) -> None:
         """A broker must stop taking writes; somebody changes the disk and starts the machine again."""
         node = self._server()
         self.simulation.note(f"! a sync of {node.name} will fail")
-        node.disk.fail_syncs = self.random.randint(1, 3)
+        node.disk.fail("sync", errno.EIO, times=self.random.randint(1, 3))
         self.simulation.after(self.random.randint(1, 3) * SECOND, lambda: self._repair(node))
 
     def _disk_errors(self) -> None:
@@ -213,7 +200,6 @@ class Faults:
 
     def _repair(self, node: Node) -> None:
         node.disk.faults.clear()
-        node.disk.fail_syncs = 0
         if node.failed:
             self._lose_power(node)
 

@@ -49,7 +49,7 @@ class Node:
         if self.up:
             return
         self.runs += 1
-        failing = self.disk.full or self.disk.fail_syncs > 0 or len(self.disk.faults) > 0
+        failing = self.disk.full or len(self.disk.faults) > 0
         try:
             self._begin()
         except (OSError, Damaged) as error:

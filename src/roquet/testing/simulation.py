@@ -14,7 +14,7 @@ from random import Random
 
 from roquet.testing.clock import START_MS
 
-Action = Callable[[], None]
+Action = Callable[[], object]
 
 SECOND = 1_000_000
 """In microseconds, as all times of a simulation."""

@@ -230,19 +230,20 @@ def dumps(value: Any) -> bytes:
         return bytes(text)
 
 
-def write(value: Any, text: bytearray, depth: int) -> None:
+def write(value: Any, text: bytearray, depth: int, *, pretty: bool = False) -> None:
     """Behind what is there. Pieces are not kept: each that orjson makes has a kilobyte, and a large answer a million of them."""
     if depth > DEPTH_MAX:
         raise TypeError(f"value nests deeper than {DEPTH_MAX}")
-    if isinstance(value, dict):
-        mark = b"{"
+    if isinstance(value, dict) and value:
+        mark, indent = b"{", b"\n" + b"\t" * (depth + 1) if pretty else b""
         for key, inner in value.items():
             text += mark
+            text += indent
             text += write_key(key)
             text += b":"
-            write(inner, text, depth + 1)
+            write(inner, text, depth + 1, pretty=pretty)
             mark = b","
-        text += b"}" if value else b"{}"
+        text += indent[:-1] + b"}"
     elif isinstance(value, (list, tuple)):
         mark = b"["
         for inner in value:
@@ -284,23 +285,5 @@ def quoted(value: Any, depth: int) -> Any:
 def dumps_pretty(value: Any) -> bytes:
     """Indented with tabs, int keys bare: for the config files, which people read and Java reads too."""
     text = bytearray()
-    write_pretty(value, text, 0)
+    write(value, text, 0, pretty=True)
     return bytes(text)
-
-
-def write_pretty(value: Any, text: bytearray, depth: int) -> None:
-    if depth > DEPTH_MAX:
-        raise TypeError(f"value nests deeper than {DEPTH_MAX}")
-    if not isinstance(value, dict) or not value:
-        write(value, text, depth)
-        return
-    indent = b"\n" + b"\t" * (depth + 1)
-    mark = b"{"
-    for key, inner in value.items():
-        text += mark
-        text += indent
-        text += write_key(key)
-        text += b":"
-        write_pretty(inner, text, depth + 1)
-        mark = b","
-    text += b"\n" + b"\t" * depth + b"}"

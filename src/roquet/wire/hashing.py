@@ -24,16 +24,8 @@ def java_hash(text: str) -> int:
     return hashed - 0x100000000 if hashed & 0x80000000 else hashed
 
 
-_powers = np.ones(1, dtype=np.uint32)  # 31^0, 31^1, ...; grown by _powers_of_31, which replaces it
-
-
-def _powers_of_31(count: int) -> npt.NDArray[np.uint32]:
-    global _powers
-    if len(_powers) < count:
-        grown = np.full(max(count, 2 * len(_powers), 256), 31, dtype=np.uint32)
-        grown[0] = 1
-        _powers = np.cumprod(grown, dtype=np.uint32)  # wraps at 32 bits, as Java's int does
-    return _powers
+POWERS = np.cumprod([1] + [31] * 0xFFFF, dtype=np.uint32)
+"""31^n; it wraps at 32 bits, as Java's int does."""
 
 
 def java_hashes(texts: Sequence[str]) -> npt.NDArray[np.int32]:
@@ -52,10 +44,12 @@ def java_hashes(texts: Sequence[str]) -> npt.NDArray[np.int32]:
         sizes = np.fromiter((len(one) // 2 for one in encoded), dtype=np.int64, count=count)
     if not len(units):
         return np.zeros(count, dtype=np.int32)
+    if sizes.max() > len(POWERS):
+        return np.array([java_hash(text) for text in texts], dtype=np.int32)
     ends = np.cumsum(sizes)
     # A unit's power is its distance from the end of its own text.
     distance = np.repeat(ends, sizes) - 1 - np.arange(len(units))
-    products = units * _powers_of_31(int(sizes.max()))[distance]
+    products = units * POWERS[distance]
     filled = sizes > 0  # reduceat gives the element itself for an empty run
     hashes = np.zeros(count, dtype=np.uint32)
     hashes[filled] = np.add.reduceat(products, (ends - sizes)[filled], dtype=np.uint32)

@@ -93,6 +93,8 @@ PROPERTIES_MAX: Final = 32_767
 TOPIC_MAX_V1: Final = 127
 TOPIC_MAX_V2: Final = 32_767
 QUEUE_ID_MAX: Final = 65_535
+QUEUES_MAX: Final = 65_535
+"""Of a topic."""
 
 
 def store_time_place(sys_flag: int) -> int:

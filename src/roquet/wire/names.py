@@ -9,8 +9,9 @@ import re
 
 from roquet.errors import Refused
 from roquet.wire.codes import ResponseCode
+from roquet.wire.layout import TOPIC_MAX_V1
 
-TOPIC_LENGTH_MAX = 127
+TOPIC_LENGTH_MAX = TOPIC_MAX_V1
 GROUP_LENGTH_MAX = 255
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"

@@ -68,7 +68,7 @@ class Cancelling:
                 continue
             if gone.get(offset) or self._near.taken_back.is_asked(offset):
                 state = "cancelled already"
-            elif due <= self._near.store.now_ms or self._near.done.has(due, offset):
+            elif due <= self._near.store.staging.now_ms or self._near.done.has(due, offset):
                 # The first, too: the mark may be behind, after a crash it does not know all that was delivered.
                 state = "delivered already"
             elif offset not in gone:
@@ -85,7 +85,9 @@ class Cancelling:
         """The timer that stands where an offset id of this broker says."""
         try:
             host, offset = parse_offset_message_id(text)
-            record = Record.decode(self._near.store.record_at(offset), check_crc=False) if host == self._near.store.store_host else None
+            record = (
+                Record.decode(self._near.store.record_at(offset), check_crc=False) if host == self._near.store.staging.store_host else None
+            )
         except (Refused, LookupError):
             return None
         return record if record is not None and record.topic == TIMER_TOPIC else None
@@ -105,4 +107,4 @@ class Cancelling:
         names = decode_properties(record.properties)
         properties = {name: names[name] for name in (Property.UNIQUE_KEY, REAL_TOPIC, REAL_QUEUE) if name in names}
         properties |= {CANCEL: names.get(Property.UNIQUE_KEY, key), DUE: str(due)}
-        return Draft(TIMER_TOPIC, 0, b"", properties, born_ms=self._near.store.now_ms, born_host=record.born_host, prepared=~offset)
+        return Draft(TIMER_TOPIC, 0, b"", properties, born_ms=self._near.store.staging.now_ms, born_host=record.born_host, prepared=~offset)

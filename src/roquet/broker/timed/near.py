@@ -8,8 +8,9 @@ from roquet.broker.timed.file_work import FileWork
 from roquet.broker.timed.reading import TimerReader
 from roquet.broker.timed.taken_back import TakenBack
 from roquet.store.disk import Cold
+from roquet.store.retention import HOUR_MS
 from roquet.store.store import Store
-from roquet.store.timers import GONE, HOUR_MS, NOTHING, WINDOW_ROWS, Fired, Mark, Rows, TimerFiles, Window
+from roquet.store.timers import GONE, NOTHING, WINDOW_ROWS, Fired, Mark, Rows, TimerFiles, Window
 
 log = logging.getLogger("roquet.broker")
 

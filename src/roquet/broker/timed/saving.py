@@ -93,7 +93,7 @@ class TimerSaving:
 
     def _save(self, now_ms: int) -> None:
         """Files on disk, then the checkpoint that says so. The log comes first: they must not outrun it."""
-        if self._broken or self._near.store.failed or (self.saved is None and not self._near.files.hours):
+        if self._broken or self._near.store.trouble.failed or (self.saved is None and not self._near.files.hours):
             return
         self.finish_hours()
         state = self._state()

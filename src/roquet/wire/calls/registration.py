@@ -18,14 +18,13 @@ from roquet.wire.codes import ResponseCode, SysFlag
 from roquet.wire.compression import decompress
 from roquet.wire.fastjson import dumps, loads
 from roquet.wire.headers import Header, optional, wire
-from roquet.wire.record import body_crc
 
 
 class RegisterBrokerHeader(BrokerHeader):
     ha_server_addr: str = wire("haServerAddr")
     compressed: bool | None = optional("compressed")
     body_crc32: int | None = optional("bodyCrc32")
-    """0 or absent: do not check."""
+    """Of the body as sent (`record.body_crc`); 0 or absent: do not check."""
     heartbeat_timeout_millis: int | None = optional("heartbeatTimeoutMillis", bits=64)
     enable_acting_master: bool | None = optional("enableActingMaster")
 
@@ -105,11 +104,6 @@ class RegisterBrokerBody(Body):
         if at != len(raw):
             raise refused(f"registration: {len(raw) - at} bytes behind its end")
         return dataclasses.replace(cls.from_json({"filterServerList": servers}), topics=TopicTable(table, version))
-
-    @staticmethod
-    def crc(data: bytes) -> int:
-        """bodyCrc32 of the body as sent: CRC-32 without its top bit. 0 in a header means "do not check"."""
-        return body_crc(data)
 
 
 def prefixed(data: bytes) -> bytes:
