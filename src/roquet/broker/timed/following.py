@@ -13,7 +13,7 @@ from roquet.broker.timed.properties import CANCEL, DUE
 from roquet.store.disk import Cold
 from roquet.store.queue import ConsumeQueue
 from roquet.store.timers import GONE, Rows, rows_of
-from roquet.wire.layout import ENTRIES, RECORD_MIN
+from roquet.wire.layout import BLANK_LENGTH, ENTRIES, RECORD_MIN
 from roquet.wire.names import TIMER_TOPIC
 from roquet.wire.record import decode_properties
 
@@ -65,7 +65,7 @@ class Following:
             entries = entries.copy()
             for number in damaged:
                 found = self._near.store.mender.entry(queue, self.followed + number)
-                entries[number] = (0, 0x7FFFFFFF, 0) if found is None else found
+                entries[number] = (0, BLANK_LENGTH, 0) if found is None else found
         return entries
 
     def _rows(self, entries: np.ndarray[Any, Any]) -> tuple[Rows, list[int]]:
@@ -76,7 +76,7 @@ class Following:
             return rows, []
         more: list[tuple[int, int, int]] = []
         cleared: list[int] = []
-        for (_, offset, size), record in self._near.reader.read(rows[unsure & (rows[:, 2] != 0x7FFFFFFF)]):
+        for (_, offset, size), record in self._near.reader.read(rows[unsure & (rows[:, 2] != BLANK_LENGTH)]):
             names = decode_properties(record.properties) if record is not None else {}
             text = names.get(DUE, "")
             if record is None or not text.isdigit() or len(text) > 15:
