@@ -20,6 +20,7 @@ from roquet.nameserver.core import NameServer
 from roquet.net.background import ThreadBackground
 from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
+from roquet.net.connection import PLAIN
 from roquet.net.server import Server, host_bytes
 from roquet.settings import BrokerSettings, NameServerSettings
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, keep
@@ -92,7 +93,7 @@ async def run_broker(
     clock = SystemClock()
     background = ThreadBackground(asyncio.get_running_loop())
     reading = ThreadBackground(asyncio.get_running_loop())
-    caller = AsyncCaller()
+    caller = AsyncCaller(connection=PLAIN)
     settings = settings.replace(config_store_path=settings.config_store_path or os.path.join(settings.store_path_root_dir, BROKER_FILE))
     kept = partial(keep, settings.config_store_path)
     broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading, kept)

@@ -61,7 +61,7 @@ def test_queues_do_not_wait_for_each_other() -> None:
 
 def test_after_a_failure_the_same_messages_come_again_in_a_second_and_nothing_overtakes_them() -> None:
     cluster, [queue] = cluster_with(1)
-    member = ordered(cluster, decide=Outcome.RETRY_LATER, consume_batch_size=2).start()
+    member = ordered(cluster, decide=Outcome.RETRY_LATER, batch_size=2).start()
     fill(cluster, queue, 4)
     cluster.advance(900)
     assert member.bodies == [b"0", b"1"]
@@ -135,7 +135,7 @@ def test_by_default_an_orderly_message_is_never_given_up() -> None:
 
 def test_no_more_calls_run_at_once_than_allowed_and_a_queue_lets_others_go_first_after_a_while() -> None:
     cluster, queues = cluster_with(2)
-    member = ordered(cluster, decide=None, concurrency_max=1, continuous_ms=1_000)
+    member = ordered(cluster, decide=None, concurrency=1, continuous_ms=1_000)
     for queue in queues:
         fill(cluster, queue, 30)
     member.start()

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from roquet.client.core import ProducerCore
 from roquet.client.core.consuming import Judged, Outcome
+from roquet.client.member import CHOICES
 from roquet.errors import ClientError
 from roquet.message import Message, MessageQueue, ReceivedMessage
 from roquet.routing.assign import AVERAGE_BY_CIRCLE
 from roquet.wire.calls.consumers import ConsumeDirectlyResult, ConsumerRunningInfo
-from roquet.wire.calls.members import MessageModel
 from roquet.wire.calls.resets import ConsumerStatusBody, ResetOffsetBody
 from roquet.wire.codes import PullFlag, ResponseCode
 from roquet.wire.command import Command
@@ -54,7 +54,7 @@ def test_progress_waits_for_the_slowest_message() -> None:
 
 def test_at_most_so_many_calls_run_at_once_and_each_gets_at_most_a_batch() -> None:
     cluster, [queue] = cluster_with(1)
-    member = Member(cluster, decide=None, concurrency_max=2, consume_batch_size=3).start()
+    member = Member(cluster, decide=None, concurrency=2, batch_size=3).start()
     for _ in range(8):
         cluster.append(queue, b"x")
     cluster.run()
@@ -279,13 +279,11 @@ def test_unsubscribing_lets_go_and_tells_the_brokers() -> None:
 
 @pytest.mark.parametrize(("consume_from", "begin"), [("first", 3), ("last", 5)])
 def test_a_group_without_progress_begins_where_it_was_told(consume_from: str, begin: int) -> None:
-    from roquet.client.push_consumer import CONSUME_FROM
-
     cluster, [queue] = cluster_with(1)
     cluster.first[queue] = 3
     for _ in range(2):
         cluster.append(queue, b"x")
-    member = Member(cluster, consume_from=CONSUME_FROM[consume_from]).start()
+    member = Member(cluster, consume_from=CHOICES["consume_from"][consume_from]).start()
     assert len(member.seen) == 5 - begin
     assert member.core.queues[queue].next_offset == 5
 
@@ -418,7 +416,7 @@ def test_closing_does_not_wait_forever() -> None:
 def test_broadcasting_takes_every_queue_and_keeps_progress_in_upstreams_file() -> None:
     cluster, queues = cluster_with(2)
     one, two = MemoryFile(), MemoryFile()
-    members = [Member(cluster, name, file=file, model=MessageModel.BROADCASTING).start() for name, file in (("c1", one), ("c2", two))]
+    members = [Member(cluster, name, file=file, broadcasting=True).start() for name, file in (("c1", one), ("c2", two))]
     for queue in queues:
         cluster.append(queue, b"x")
     cluster.advance(5_000)
@@ -427,7 +425,7 @@ def test_broadcasting_takes_every_queue_and_keeps_progress_in_upstreams_file() -
     text = b"".join(one.data[0].split())
     assert text == (b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"t"}:1,{"brokerName":"a","queueId":1,"topic":"t"}:1}}')
     cluster.append(queues[0], b"later")
-    assert Member(cluster, "c3", file=MemoryFile(*one.data), model=MessageModel.BROADCASTING).start().bodies == [b"later"]
+    assert Member(cluster, "c3", file=MemoryFile(*one.data), broadcasting=True).start().bodies == [b"later"]
 
 
 def test_a_damaged_offset_file_falls_back_to_its_backup() -> None:
@@ -435,12 +433,12 @@ def test_a_damaged_offset_file_falls_back_to_its_backup() -> None:
     for number in range(3):
         cluster.append(queue, b"%d" % number)
     file = MemoryFile(b'{"offsetTab', ResetOffsetBody({queue: 2}).encode())
-    assert Member(cluster, file=file, model=MessageModel.BROADCASTING).start().bodies == [b"2"]
+    assert Member(cluster, file=file, broadcasting=True).start().bodies == [b"2"]
 
 
 def test_a_broadcast_message_that_fails_is_given_up() -> None:
     cluster, [queue] = cluster_with(1)
-    member = Member(cluster, file=MemoryFile(), decide=Outcome.RETRY_LATER, model=MessageModel.BROADCASTING).start()
+    member = Member(cluster, file=MemoryFile(), decide=Outcome.RETRY_LATER, broadcasting=True).start()
     cluster.append(queue, b"x")
     cluster.advance(10_000)
     assert len(member.calls) == 1
@@ -450,7 +448,7 @@ def test_a_broadcast_message_that_fails_is_given_up() -> None:
 
 def test_broadcasting_without_a_file_is_refused() -> None:
     with pytest.raises(ClientError, match="offset_file"):
-        Member(FakeCluster("a"), model=MessageModel.BROADCASTING)
+        Member(FakeCluster("a"), broadcasting=True)
 
 
 # -- heartbeats

@@ -10,7 +10,6 @@ from roquet.client.core import PushConsumerSettings
 from roquet.client.core.verdicts import DEAD_LETTER, Outcome, RetryLater
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, decode_properties
-from roquet.wire.calls.members import MessageModel
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from tests.client.fakes import FakeCluster
@@ -72,7 +71,7 @@ def test_a_listener_can_make_a_message_a_dead_letter_at_once() -> None:
 
 def test_of_a_batch_only_those_that_failed_come_again() -> None:
     cluster, [queue] = cluster_with(1)
-    member = Member(cluster, decide=None, consume_batch_size=4)
+    member = Member(cluster, decide=None, batch_size=4)
     for number in range(4):
         cluster.append(queue, b"%d" % number)
     member.start()
@@ -147,7 +146,7 @@ def test_a_copy_that_is_not_surely_stored_is_consumed_here_again() -> None:
 def test_broadcasting_gives_failures_up() -> None:
     cluster, [queue] = cluster_with(1)
     file = MemoryFile()
-    member = Member(cluster, decide=Outcome.RETRY_LATER, file=file, model=MessageModel.BROADCASTING).start()
+    member = Member(cluster, decide=Outcome.RETRY_LATER, file=file, broadcasting=True).start()
     cluster.append(queue, b"x")
     cluster.advance(20_000)
     assert member.calls == [1]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from roquet.client.core.name_servers import parse_name_servers
-from roquet.client.core.routes import TopicRoute
+from roquet.client.core.resolver import TopicRoute, replica_of
 from roquet.client.core.timers import Timers
-from roquet.errors import ClientError, NoRoute
+from roquet.errors import ClientError, ConnectFailed, NoRoute
+from roquet.routing.name_servers import NameServers, parse_name_servers
 from roquet.wire.calls.routes import BrokerData, QueueData, RouteInfo
+from roquet.wire.command import Command
 from tests.client.fakes import FakeCluster, Results
 
 
@@ -132,3 +133,31 @@ def test_a_clock_that_is_set_neither_stops_the_clients_timers_nor_runs_them_earl
     assert ran == []
     cluster.advance(10)
     assert ran == ["x"]
+
+
+def test_one_question_is_the_same_steps_for_everybody_who_has_connections() -> None:
+    """No connection, no clock: the steps say whom to ask, and are told what came of it."""
+    name_servers = NameServers(("n1:1", "n2:1", "n3:1"), 1)
+    steps = name_servers.ask(lambda: Command(105))
+    assert next(steps)[0] == "n2:1"
+    assert steps.send(ConnectFailed("away"))[0] == "n3:1"
+    with pytest.raises(StopIteration) as end:
+        steps.send(Command(105).reply(17))
+    assert end.value.value[0] == "n3:1"
+    assert name_servers.current == "n3:1", "the one that answered is asked next time"
+    again = name_servers.ask(lambda: Command(105))
+    asked = [next(again)[0], again.send(ConnectFailed("a"))[0], again.send(ConnectFailed("b"))[0]]
+    assert asked == ["n3:1", "n1:1", "n2:1"]
+    with pytest.raises(ConnectFailed, match=r"no name server answered \(n3:1: a; n1:1: b; n2:1: c\)"):
+        again.send(ConnectFailed("c"))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "wanted", "expected"),
+    [({}, 0, None), (None, 0, None), ({0: "m", 1: "s"}, 0, ("m", 0)), ({0: "m", 1: "s"}, 1, ("s", 1)), ({0: "m"}, 7, ("m", 0)),
+     ({3: "c", 2: "b"}, 0, ("b", 2))],
+)  # fmt: skip
+def test_the_replica_asked_for_serves_else_the_master_else_the_first_slave(
+    addresses: dict[int, str] | None, wanted: int, expected: tuple[str, int] | None
+) -> None:
+    assert replica_of(addresses, wanted) == expected

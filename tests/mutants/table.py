@@ -1015,14 +1015,14 @@ FAULTS = [
     ),
     Fault(
         "nameserver/rivals.py",
-        "            self._said[key] = (said_ms, count + 1)\n            return",
+        "            self._reported[key] = (reported_ms, count + 1)\n            return",
         "            pass",
         "tests/nameserver/test_nameserver.py::TestTwoBrokersOfOneName::test_are_said_once_and_then_once_a_minute",
         "two brokers of one name fill the log",
     ),
     Fault(
         "nameserver/rivals.py",
-        "            del self._said[next(iter(self._said))]",
+        "            del self._reported[next(iter(self._reported))]",
         "            pass",
         "tests/nameserver/test_nameserver.py::TestTwoBrokersOfOneName::test_with_addresses_that_somebody_makes_up_fill_no_memory",
         "addresses that somebody makes up fill the memory",

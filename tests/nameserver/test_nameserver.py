@@ -473,7 +473,7 @@ class TestTwoBrokersOfOneName:
         link = FakePeer("10.0.0.1:5")
         for number in range(KEPT_MAX + 50):
             self.register(world, f"10.0.0.1:{10_000 + number}", link)
-        assert len(world.server.rivals._said) == KEPT_MAX
+        assert len(world.server.rivals._reported) == KEPT_MAX
 
     def test_are_not_kept_apart_by_default_as_with_apache(self, world: World) -> None:
         self.register(world, "10.0.0.1:10911", FakePeer("10.0.0.1:5"))

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from roquet.errors import CallTimeout, ClientError, ConnectFailed, Rejected
-from roquet.net.blocking import SMALL, BlockingCaller, Room, Tls
+from roquet.net.blocking import SMALL, BlockingCaller, Room
+from roquet.net.connection import ConnectionOptions, Tls
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Framer
 from roquet.wire.signing import Credentials, sign
@@ -261,7 +262,7 @@ def test_a_port_that_there_cannot_be_is_not_taken_for_another(start: Callable[..
 
 def test_requests_are_signed(start: Callable[..., FakeServer]) -> None:
     credentials = Credentials("who", "secret")
-    caller = BlockingCaller(credentials=credentials)
+    caller = BlockingCaller(ConnectionOptions(credentials=credentials))
     answer = caller.call(start(echo).address, Command(11, {"topic": "T"}, b"body"), 5)
     expected = Command(11, {"topic": "T"}, b"body")
     sign(expected, credentials)
@@ -303,14 +304,14 @@ def server_context(certificate: Path, *, asks_who: bool = False) -> ssl.SSLConte
 
 def test_an_encrypted_body_goes_into_the_room_too(start: Callable[..., FakeServer], certificate: Path) -> None:
     server, room = start(echo, server_context(certificate)), Room(memoryview(bytearray(300_000)))
-    caller = BlockingCaller(tls=Tls(ca_file=str(certificate)))
+    caller = BlockingCaller(ConnectionOptions(tls=Tls(ca_file=str(certificate))))
     assert caller.wait_in(room, caller.start(server.address, Command(11, {}, b"x" * 300_000), 10)).body == b""
     assert bytes(room.data) == b"x" * 300_000
     caller.close()
 
 
 def test_a_certificate_that_is_known_is_trusted(start: Callable[..., FakeServer], certificate: Path) -> None:
-    server, caller = start(echo, server_context(certificate)), BlockingCaller(tls=Tls(ca_file=str(certificate)))
+    server, caller = start(echo, server_context(certificate)), BlockingCaller(ConnectionOptions(tls=Tls(ca_file=str(certificate))))
     body = bytes(300_000)
     assert caller.call(server.address, Command(11, {}, body), 10).body == body
     caller.close()
@@ -319,24 +320,24 @@ def test_a_certificate_that_is_known_is_trusted(start: Callable[..., FakeServer]
 def test_a_certificate_that_is_not_known_is_refused_unless_told_otherwise(start: Callable[..., FakeServer], certificate: Path) -> None:
     server = start(echo, server_context(certificate))
     with pytest.raises(ConnectFailed, match=r"no encrypted connection to .*certificate"):
-        BlockingCaller(tls=Tls()).call(server.address, Command(11), 5)
-    caller = BlockingCaller(tls=Tls(verify=False))
+        BlockingCaller(ConnectionOptions(tls=Tls())).call(server.address, Command(11), 5)
+    caller = BlockingCaller(ConnectionOptions(tls=Tls(verify=False)))
     assert caller.call(server.address, Command(11), 5).code == 0
     caller.close()
 
 
 def test_a_server_that_asks_who_we_are_is_told(start: Callable[..., FakeServer], certificate: Path) -> None:
     server = start(echo, server_context(certificate, asks_who=True))
-    caller = BlockingCaller(tls=Tls(ca_file=str(certificate), cert_file=str(certificate)))
+    caller = BlockingCaller(ConnectionOptions(tls=Tls(ca_file=str(certificate), cert_file=str(certificate))))
     assert caller.call(server.address, Command(11), 5).code == 0
     caller.close()
     with pytest.raises(ConnectFailed):
-        BlockingCaller(tls=Tls(ca_file=str(certificate))).call(server.address, Command(11), 5)
+        BlockingCaller(ConnectionOptions(tls=Tls(ca_file=str(certificate)))).call(server.address, Command(11), 5)
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match=r"authorities in .*nowhere.pem"):
-        BlockingCaller(tls=Tls(ca_file=str(tmp_path / "nowhere.pem")))
+        BlockingCaller(ConnectionOptions(tls=Tls(ca_file=str(tmp_path / "nowhere.pem"))))
     (tmp_path / "empty.pem").write_text("")
     with pytest.raises(ClientError, match=r"certificate and key in .*empty.pem"):
-        BlockingCaller(tls=Tls(cert_file=str(tmp_path / "empty.pem")))
+        BlockingCaller(ConnectionOptions(tls=Tls(cert_file=str(tmp_path / "empty.pem"))))

@@ -10,12 +10,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from roquet.client.core.failures import rejected
-from roquet.client.core.name_servers import NameServers, parse_name_servers
-from roquet.client.core.tasks import Tasks
+from roquet.client.core.resolver import MASTER, masters_of
+from roquet.client.core.tasks import Tasks, follow
 from roquet.client.running import finished
 from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import MessageQueue
 from roquet.net.caller import AsyncCaller
+from roquet.net.connection import PLAIN, ConnectionOptions
+from roquet.routing.name_servers import NameServers, parse_name_servers
 from roquet.wire.calls.call import Answer, Answered, AnswerHeader, Asked, Call, Header
 from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO, GET_ROUTEINFO_BY_TOPIC, ClusterInfo, RouteHeader, RouteInfo
 from roquet.wire.codes import ResponseCode
@@ -24,7 +26,6 @@ from roquet.wire.command import Command
 T = TypeVar("T")
 K = TypeVar("K")
 
-MASTER = 0
 AT_ONCE_MAX = 32
 """Calls under way at a time when many are needed (the progress of every group, say)."""
 SUCCESS = (ResponseCode.SUCCESS,)
@@ -53,15 +54,15 @@ class Broker:
 class Asking:
     """Belongs to the event loop it is entered in. Connections are made on first use and kept until it is closed."""
 
-    def __init__(self, namesrv: str | Sequence[str], *, timeout_ms: int = 5_000) -> None:
+    def __init__(self, namesrv: str | Sequence[str], *, timeout_ms: int = 5_000, connection: ConnectionOptions = PLAIN) -> None:
+        self.connection = connection
         self.name_server_addresses = parse_name_servers(namesrv)
         self.timeout_ms = timeout_ms
         self._caller: AsyncCaller | None = None
-        self._name_servers: NameServers | None = None
+        self._name_servers = NameServers(self.name_server_addresses, random.randrange(len(self.name_server_addresses)))
 
     async def __aenter__(self) -> Self:
-        self._caller = AsyncCaller()
-        self._name_servers = NameServers(self.name_server_addresses, self._caller, random.Random())
+        self._caller = AsyncCaller(connection=self.connection)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -115,10 +116,14 @@ class Asking:
         return answer.body
 
     async def master_of(self, queue: MessageQueue) -> str:
-        for address, name in masters_of(await self.route(queue.topic)).items():
-            if name == queue.broker_name:
-                return address
-        raise NoRoute(f"no master of {queue.broker_name} is registered, which has {queue.topic} {queue.queue_id}")
+        address = masters_of((await self.route(queue.topic)).broker_datas).get(queue.broker_name)
+        if address is None:
+            raise NoRoute(f"no master of {queue.broker_name} is registered, which has {queue.topic} {queue.queue_id}")
+        return address
+
+    async def masters_with(self, topic: str) -> dict[str, str]:
+        """Address -> broker name of every master that has the topic. Raises NoRoute."""
+        return {address: name for name, address in masters_of((await self.route(topic)).broker_datas).items()}
 
     # Asking
 
@@ -130,10 +135,8 @@ class Asking:
         accept: Sequence[int] = SUCCESS,
     ) -> Answer[AnswerHeader, Answered]:
         """Ask the name servers: the next one when one does not answer."""
-        if self._name_servers is None:
-            raise ClientError("this Admin is not open; use it in `async with Admin(...) as admin:`")
-        asked = self._name_servers.ask(lambda: call.request(header, language="PYTHON"), self.timeout_ms)
-        address, result = await finished(Tasks(), asked)
+        steps = self._name_servers.ask(lambda: call.request(header, language="PYTHON"))
+        address, result = await finished(Tasks(), follow(self._open(), steps, self.timeout_ms))
         return call.answer(checked(result, address, accept))
 
     async def call(
@@ -146,12 +149,15 @@ class Asking:
         accept: Sequence[int] = SUCCESS,
     ) -> Answer[AnswerHeader, Answered]:
         """One request to one server. Raises Rejected for an answer whose code is not in `accept`."""
-        if self._caller is None:
-            raise ClientError("this Admin is not open; use it in `async with Admin(...) as admin:`")
         answered: asyncio.Future[Command | RoquetError] = asyncio.get_running_loop().create_future()
         request = call.request(header, body, language="PYTHON")
-        self._caller.call(address, request, self.timeout_ms, lambda result: settle(answered, result))
+        self._open().call(address, request, self.timeout_ms, lambda result: settle(answered, result))
         return call.answer(checked(await answered, address, accept))
+
+    def _open(self) -> AsyncCaller:
+        if self._caller is None:
+            raise ClientError("this Admin is not open; use it in `async with Admin(...) as admin:`")
+        return self._caller
 
     async def _from_all(
         self,
@@ -207,11 +213,6 @@ def checked(result: Command | RoquetError, address: str, accept: Sequence[int]) 
     if result.code not in accept:
         raise rejected(result, address)
     return result
-
-
-def masters_of(route: RouteInfo) -> dict[str, str]:
-    """Master address -> broker name, of the brokers that have a topic."""
-    return {data.broker_addrs[MASTER]: data.broker_name for data in route.broker_datas if MASTER in data.broker_addrs}
 
 
 def by_address(brokers: Sequence[Broker]) -> dict[str, str]:

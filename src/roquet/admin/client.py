@@ -12,9 +12,9 @@ address. A server's refusal is Rejected with its code; a cluster-wide change tha
 from __future__ import annotations
 
 from roquet.admin.messages import Messages
-from roquet.admin.offsets import Offsets
+from roquet.admin.offsets import OffsetCalls
 from roquet.admin.servers import Servers
 
 
-class Admin(Offsets, Messages, Servers):
+class Admin(OffsetCalls, Messages, Servers):
     """Belongs to the event loop it is entered in. Connections are made on first use and kept until it is closed."""

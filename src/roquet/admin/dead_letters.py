@@ -26,16 +26,17 @@ from types import TracebackType
 from typing import Any
 from zlib import crc32
 
-from roquet.admin.asking import gather_bounded, masters_of
+from roquet.admin.asking import gather_bounded
 from roquet.admin.client import Admin
 from roquet.admin.topics import QueueStatus
+from roquet.client.core.resolver import masters_of, write_queues
 from roquet.errors import ClientError, InvalidMessage, NoRoute, Rejected, RoquetError
 from roquet.message import MessageQueue, Property, ReceivedMessage
 from roquet.wire.calls.call import Answered, Call
 from roquet.wire.calls.locks import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader
 from roquet.wire.calls.sends import SEND_MESSAGE, SendHeader
-from roquet.wire.codes import Perm, PullFlag, ResponseCode
+from roquet.wire.codes import PullFlag, ResponseCode
 from roquet.wire.names import DEFAULT_TOPIC, DLQ_PREFIX, TOOLS_GROUP, dead_letter_topic, retry_topic
 from roquet.wire.record import decode_records, encode_properties
 
@@ -48,7 +49,7 @@ MARK_EVERY = 500
 
 STORED = (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
-OF_THE_LAST_JOURNEY = frozenset(
+DELIVERY_PROPERTIES = frozenset(
     {
         Property.RETRY_TOPIC, Property.REAL_TOPIC, Property.REAL_QUEUE_ID, Property.DELAY, Property.WAIT, Property.CLUSTER,
         Property.RECONSUME_TIME, Property.MAX_RECONSUME_TIMES, Property.CONSUME_START_TIME, Property.MIN_OFFSET, Property.MAX_OFFSET,
@@ -59,9 +60,9 @@ OF_THE_LAST_JOURNEY = frozenset(
         Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET,
     }
 )  # fmt: skip
-"""Properties that say how the message travelled before; it starts anew."""
+"""They say how the message was delivered before; it starts anew."""
 
-Progress = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 
 class NoDeadLetters(NoRoute):
@@ -137,7 +138,7 @@ def origin_topic(letter: ReceivedMessage) -> str:
 
 def sent_again(letter: ReceivedMessage, target: str) -> dict[str, str]:
     """The properties of the message to be sent: the producer's own, and where it comes from."""
-    properties = {name: value for name, value in letter.properties.items() if name not in OF_THE_LAST_JOURNEY}
+    properties = {name: value for name, value in letter.properties.items() if name not in DELIVERY_PROPERTIES}
     properties[Property.UNIQUE_KEY] = letter.offset_message_id
     properties[Property.DLQ_ORIGIN_MESSAGE_ID] = letter.message_id
     origin = origin_topic(letter)
@@ -191,7 +192,7 @@ class DeadLetters:
             found = await self.admin.topic_status(self.topic)
         except NoRoute:
             raise NoDeadLetters(f"group {self.group!r} has no dead letters: no name server knows the topic {self.topic!r}") from None
-        self._addresses = {name: address for address, name in masters_of(await self.admin.route(self.topic)).items()}
+        self._addresses = masters_of((await self.admin.route(self.topic)).broker_datas)
         return found
 
     async def count(self) -> int:
@@ -229,7 +230,7 @@ class DeadLetters:
 
     # Planning
 
-    async def plan(self, choice: Choice, *, again: bool = False, progress: Progress = lambda count: None) -> Plan:
+    async def plan(self, choice: Choice, *, again: bool = False, progress: OnProgress = lambda count: None) -> Plan:
         """Which letters are chosen, where each would go, and which were sent before. `again`: as if none had been. Changes nothing."""
         starts = {} if again or self.to else await self._marks()
         plan = Plan(skipped=sum(max(0, starts.get(one.queue, 0) - one.min_offset) for one in await self.queues()))
@@ -278,7 +279,7 @@ class DeadLetters:
             return str(error)
         if again:
             return ""
-        for address in masters_of(await self.admin.route(target)):
+        for address in await self.admin.masters_with(target):
             if (await self.admin.broker_config(address)).get("messageIndexEnable", "true") == "false":
                 return f"broker {address} keeps no index (messageIndexEnable=false): nobody could tell what was sent. --again sends anyway"
         return ""
@@ -318,7 +319,7 @@ class DeadLetters:
 
     # Sending
 
-    async def replay(self, plan: Plan, progress: Progress = lambda count: None) -> Outcome:
+    async def replay(self, plan: Plan, progress: OnProgress = lambda count: None) -> Outcome:
         """Send what the plan has left, in order. Stops at the first failure; another run goes on from there."""
         outcome = Outcome()
         marks = {} if self.to else await self._marks()
@@ -369,13 +370,9 @@ class DeadLetters:
         known = self._targets.get(topic)
         if known is None:
             route = await self.admin.route(topic)
-            addresses = {name: address for address, name in masters_of(route).items()}
-            known = self._targets[topic] = [
-                (addresses[data.broker_name], queue_id, data.broker_name)
-                for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
-                if data.perm & Perm.WRITE and data.broker_name in addresses
-                for queue_id in range(data.write_queue_nums)
-            ]
+            masters = masters_of(route.broker_datas)
+            queues = [queue for queue in write_queues(topic, route) if queue.broker_name in masters]
+            known = self._targets[topic] = [(masters[queue.broker_name], queue.queue_id, queue.broker_name) for queue in queues]
         if not known:
             raise ClientError(f"no queue of {topic!r} takes messages now; see: roquet topic route {topic}")
         return known

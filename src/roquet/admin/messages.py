@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roquet.admin.asking import Asking, Broker, masters_of
+from roquet.admin.asking import Asking, Broker
 from roquet.client.core.failures import rejected
 from roquet.errors import ClientError, Refused
 from roquet.message import Property, ReceivedMessage, host_text
@@ -49,7 +49,7 @@ class Messages(Asking):
         return [message for message in await self._query(topic, header) if message.properties.get(Property.UNIQUE_KEY) == unique_key]
 
     async def _query(self, topic: str, header: QueryMessageHeader) -> list[ReceivedMessage]:
-        masters = masters_of(await self.route(topic))
+        masters = await self.masters_with(topic)
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         answers = await self._from_all(masters, QUERY_MESSAGE, header, accept=accept)
         # The index knows hashes only: another key or topic may share one, so callers compare.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from roquet.admin.asking import Broker, gather_bounded, masters_of
+from roquet.admin.asking import Broker, gather_bounded
 from roquet.admin.groups import Groups
 from roquet.admin.topics import QueueStatus, Topics
 from roquet.errors import ClientError
@@ -59,7 +59,7 @@ ResetTo = Literal["first", "last"] | datetime | int
 """The first or the end of what is there, a time, or a queue offset."""
 
 
-class Offsets(Topics, Groups):
+class OffsetCalls(Topics, Groups):
     async def consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
         """The queue offset the group reads next; None when it has none."""
         header = QueryOffsetHeader(group, queue.topic, queue.queue_id)
@@ -118,15 +118,15 @@ class Offsets(Topics, Groups):
         timestamp_ms = int(to.timestamp() * 1000) if isinstance(to, datetime) else {"first": 0, "last": -1}[to]
         header = ResetOffsetHeader(topic, group, timestamp_ms, True)
         accept = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
-        masters = masters_of(await self.route(topic))
+        masters = await self.masters_with(topic)
         answers = await self._from_all(masters, INVOKE_BROKER_TO_RESET_OFFSET, header, accept=accept)
-        told = {queue: offset for answer in answers.values() if answer.ok for queue, offset in answer.body.offset_table.items()}
+        moved = {queue: offset for answer in answers.values() if answer.ok for queue, offset in answer.body.offset_table.items()}
         alone = {masters[address] for address, answer in answers.items() if not answer.ok}
         await gather_bounded(
             [move for move in moves if move.queue.broker_name in alone],
             lambda move: self.set_consumer_offset(group, move.queue, move.target),
         )
-        return [QueueMove(move.queue, move.consumed, told.get(move.queue, move.target)) for move in moves]
+        return [QueueMove(move.queue, move.consumed, moved.get(move.queue, move.target)) for move in moves]
 
     async def clone_progress(self, source: str, target: str, topic: str | None = None, *, offline: bool = True) -> list[Broker]:
         """Another group goes on from where this one is, in one topic or in all. Members of the target must not be running.
@@ -147,7 +147,7 @@ class Offsets(Topics, Groups):
     async def member_positions(self, group: str, topic: str, client_id: str | None = None) -> dict[str, dict[MessageQueue, int]]:
         """How far each running member says it is, by client id. Raises Rejected when a broker knows no member."""
         header = ConsumerStatusHeader(topic, group, client_id)
-        answers = await self._from_all(masters_of(await self.route(topic)), INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
+        answers = await self._from_all(await self.masters_with(topic), INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
         found: dict[str, dict[MessageQueue, int]] = {}
         for answer in answers.values():
             for name, positions in answer.body.consumer_table.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from roquet.admin.asking import Asking, Broker, masters_of
+from roquet.admin.asking import Asking, Broker
 from roquet.errors import ClientError
 from roquet.message import MessageQueue
 from roquet.wire.calls.routes import GET_ROUTEINFO_BY_TOPIC, RouteHeader
@@ -59,7 +59,7 @@ class Topics(Asking):
 
     async def topic_status(self, topic: str) -> list[QueueStatus]:
         """Every queue of the topic on every master that has it, in order."""
-        answers = await self._from_all(masters_of(await self.route(topic)), GET_TOPIC_STATS_INFO, TopicHeader(topic))
+        answers = await self._from_all(await self.masters_with(topic), GET_TOPIC_STATS_INFO, TopicHeader(topic))
         found = [
             QueueStatus(queue, offsets.min_offset, offsets.max_offset, offsets.last_update_timestamp)
             for answer in answers.values()
@@ -122,5 +122,5 @@ class Topics(Asking):
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Groups that consume it or have offsets in it."""
-        answers = await self._from_all(masters_of(await self.route(topic)), QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
+        answers = await self._from_all(await self.masters_with(topic), QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
         return sorted({group for answer in answers.values() for group in answer.body.group_list})

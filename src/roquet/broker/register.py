@@ -27,6 +27,7 @@ from roquet.broker.part import Part, Shared
 from roquet.broker.topics import Topic, Topics, encode_table
 from roquet.errors import Refused, RoquetError
 from roquet.ports import Caller
+from roquet.routing.name_servers import split_addresses
 from roquet.wire.calls.registration import (
     REGISTER_BROKER,
     UNREGISTER_BROKER,
@@ -91,7 +92,7 @@ class Registration(Part):
 
     @property
     def name_servers(self) -> list[str]:
-        return list(dict.fromkeys(address.strip() for address in self.settings.namesrv_addr.split(";") if address.strip()))
+        return split_addresses(self.settings.namesrv_addr)
 
     @property
     def failing(self) -> dict[str, str]:

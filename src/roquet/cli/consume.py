@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from roquet.cli.messages import as_json, body_text, one_line
-from roquet.cli.options import Commands, cluster_options, command, positive, timestamp_ms
+from roquet.cli.options import Commands, cluster_options, command, connection_of, positive, timestamp_ms
 from roquet.cli.render import counted, emit, emit_json, note
 from roquet.cli.topics import admin
 from roquet.errors import ClientError
@@ -90,6 +90,7 @@ async def follow_as_member(arguments: argparse.Namespace) -> int:
         arguments.namesrv,
         consume_from=start if isinstance(start, str) else "timestamp",
         consume_timestamp_ms=start if isinstance(start, int) else 0,
+        connection=connection_of(arguments),
     )
 
     @consumer.on(arguments.topic, arguments.tags)
@@ -125,7 +126,7 @@ async def look(arguments: argparse.Namespace) -> int:
     if arguments.group:
         await refuse_while_members_run(arguments)
     shown = 0
-    async with PullConsumer(arguments.group or TOOLS_GROUP, arguments.namesrv) as consumer:
+    async with PullConsumer(arguments.group or TOOLS_GROUP, arguments.namesrv, connection=connection_of(arguments)) as consumer:
         queues = await consumer.fetch_queues(arguments.topic)
         reader = Reader(consumer, arguments.tags)
         await reader.place(queues, lambda queue: start_of(consumer, queue, arguments))
@@ -192,13 +193,13 @@ class Reader:
         await asyncio.gather(*(self._consumer.commit(queue, offset) for queue, offset in self._shown.items()))
 
     async def messages(self, *, follow: bool) -> AsyncIterator[ReceivedMessage]:
-        async for message in self._there():
+        async for message in self._present():
             yield message
         if follow:
-            async for message in self._coming():
+            async for message in self._arriving():
                 yield message
 
-    async def _there(self) -> AsyncIterator[ReceivedMessage]:
+    async def _present(self) -> AsyncIterator[ReceivedMessage]:
         waiting: list[tuple[int, MessageQueue, int, ReceivedMessage, list[ReceivedMessage]]] = []
 
         async def refill(queue: MessageQueue) -> None:
@@ -227,7 +228,7 @@ class Reader:
             else:
                 await refill(queue)
 
-    async def _coming(self) -> AsyncIterator[ReceivedMessage]:
+    async def _arriving(self) -> AsyncIterator[ReceivedMessage]:
         arrived: asyncio.Queue[ReceivedMessage | Exception] = asyncio.Queue(maxsize=1_000)
         tasks: dict[MessageQueue, asyncio.Task[None]] = {}
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
 from roquet.cli import offsets
-from roquet.cli.options import Commands, cluster_options, command, confirmed, noun, positive
-from roquet.cli.render import counted, emit, emit_json, moment, note, table
+from roquet.cli.options import GROUP, ON_CLUSTER, YES, Commands, argument, cluster_command, confirmed, noun, positive
+from roquet.cli.render import TableColumn, column_json, column_table, counted, emit, emit_json, moment, note, table
 from roquet.cli.topics import admin
+
+if TYPE_CHECKING:
+    from roquet.admin import QueueProgress
 
 
 def add_commands(commands: Commands) -> None:
@@ -24,54 +28,39 @@ def add_commands(commands: Commands) -> None:
         """,
     )
 
-    listing = command(nouns, "list", "list groups with their members and lag", "roquet group list\nroquet group list --all --json")
-    listing.add_argument("--all", action="store_true", help="with the system's own")
-    cluster_options(listing)
-    listing.set_defaults(run=list_groups)
-
-    create = command(
+    cluster_command(
+        nouns, "list", list_groups, "list groups with their members and lag", "roquet group list\nroquet group list --all --json",
+        argument("--all", action="store_true", help="with the system's own"),
+    )  # fmt: skip
+    cluster_command(
         nouns,
         "create",
+        create_group,
         "create a group on every broker of the cluster, or change it",
         """
         roquet group create billing
         roquet group update billing --no-consume         stop all its members from pulling
         """,
+        GROUP,
+        argument("--consume", action=argparse.BooleanOptionalAction, default=True, help="may its members pull"),
+        argument("--broadcast", action=argparse.BooleanOptionalAction, default=True, help="may its members broadcast"),
+        argument("--retry-queues", type=positive, default=1, metavar="N", help="queues of its retry topic (default: 1)"),
+        argument("--retry-max", type=int, default=16, metavar="N", help="attempts before a message is a dead letter (default: 16)"),
+        ON_CLUSTER,
         aliases=("update",),
     )
-    create.add_argument("group", metavar="GROUP")
-    create.add_argument("--consume", action=argparse.BooleanOptionalAction, default=True, help="may its members pull")
-    create.add_argument("--broadcast", action=argparse.BooleanOptionalAction, default=True, help="may its members broadcast")
-    create.add_argument("--retry-queues", type=positive, default=1, metavar="N", help="queues of its retry topic (default: 1)")
-    create.add_argument("--retry-max", type=int, default=16, metavar="N", help="attempts before a message is a dead letter (default: 16)")
-    create.add_argument("--cluster", metavar="NAME", help="only on this cluster's brokers (default: all)")
-    cluster_options(create)
-    create.set_defaults(run=create_group)
-
-    delete = command(nouns, "delete", "delete a group", "roquet group delete billing --yes\nroquet group delete billing --offsets")
-    delete.add_argument("group", metavar="GROUP")
-    delete.add_argument("--offsets", action="store_true", help="forget its progress too; a group of that name then starts anew")
-    delete.add_argument("--yes", action="store_true", help="do not ask")
-    delete.add_argument("--cluster", metavar="NAME", help="only on this cluster's brokers (default: all)")
-    cluster_options(delete)
-    delete.set_defaults(run=delete_group)
-
-    progress = command(
-        nouns,
-        "progress",
-        "show how far a group is in every queue",
+    cluster_command(
+        nouns, "delete", delete_group, "delete a group", "roquet group delete billing --yes\nroquet group delete billing --offsets",
+        GROUP,
+        argument("--offsets", action="store_true", help="forget its progress too; a group of that name then starts anew"),
+        YES, ON_CLUSTER,
+    )  # fmt: skip
+    cluster_command(
+        nouns, "progress", show_progress, "show how far a group is in every queue",
         "roquet group progress billing\nroquet group progress billing --topic pay",
-    )
-    progress.add_argument("group", metavar="GROUP")
-    progress.add_argument("--topic", metavar="TOPIC", help="only in this topic")
-    cluster_options(progress)
-    progress.set_defaults(run=show_progress)
-
-    members = command(nouns, "members", "show who consumes in a group now", "roquet group members billing")
-    members.add_argument("group", metavar="GROUP")
-    cluster_options(members)
-    members.set_defaults(run=show_members)
-
+        GROUP, argument("--topic", metavar="TOPIC", help="only in this topic"),
+    )  # fmt: skip
+    cluster_command(nouns, "members", show_members, "show who consumes in a group now", "roquet group members billing", GROUP)
     offsets.add_commands(nouns)
 
 
@@ -137,50 +126,28 @@ async def delete_group(arguments: argparse.Namespace) -> int:
     return 0
 
 
+PROGRESS_COLUMNS: list[TableColumn[QueueProgress]] = [
+    TableColumn("TOPIC", "topic", lambda one: one.queue.topic),
+    TableColumn("BROKER", "broker", lambda one: one.queue.broker_name),
+    TableColumn("QUEUE", "queueId", lambda one: one.queue.queue_id),
+    TableColumn("END", "brokerOffset", lambda one: one.broker_offset),
+    TableColumn("CONSUMED", "consumerOffset", lambda one: one.consumer_offset),
+    TableColumn("LAG", "lag", lambda one: one.lag),
+    TableColumn("LAST CONSUMED WAS STORED", "lastTimestamp", lambda one: one.last_timestamp, moment),
+]
+
+
 async def show_progress(arguments: argparse.Namespace) -> int:
     async with admin(arguments) as cluster:
         queues = await cluster.progress(arguments.group, arguments.topic)
+    lag = sum(one.lag for one in queues)
     if arguments.json:
-        emit_json(
-            {
-                "group": arguments.group,
-                "lag": sum(one.lag for one in queues),
-                "queues": [
-                    {
-                        "topic": one.queue.topic,
-                        "broker": one.queue.broker_name,
-                        "queueId": one.queue.queue_id,
-                        "brokerOffset": one.broker_offset,
-                        "consumerOffset": one.consumer_offset,
-                        "lag": one.lag,
-                        "lastTimestamp": one.last_timestamp,
-                    }
-                    for one in queues
-                ],
-            }
-        )
-        return 0
-    if not queues:
+        emit_json({"group": arguments.group, "lag": lag, "queues": column_json(PROGRESS_COLUMNS, queues)})
+    elif not queues:
         note(f"group {arguments.group} has no progress yet; are its members running? roquet group members {arguments.group}")
-        return 0
-    emit(
-        table(
-            ["TOPIC", "BROKER", "QUEUE", "END", "CONSUMED", "LAG", "LAST CONSUMED WAS STORED"],
-            [
-                [
-                    one.queue.topic,
-                    one.queue.broker_name,
-                    one.queue.queue_id,
-                    one.broker_offset,
-                    one.consumer_offset,
-                    one.lag,
-                    moment(one.last_timestamp),
-                ]
-                for one in queues
-            ],
-        )
-    )
-    emit(f"lag: {counted(sum(one.lag for one in queues), 'message')}")
+    else:
+        emit(column_table(PROGRESS_COLUMNS, queues))
+        emit(f"lag: {counted(lag, 'message')}")
     return 0
 
 

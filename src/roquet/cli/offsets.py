@@ -6,59 +6,48 @@ import argparse
 import datetime
 from typing import TYPE_CHECKING
 
-from roquet.cli.options import Commands, cluster_options, command, confirmed, timestamp_ms
-from roquet.cli.render import counted, emit, emit_json, note, table
+from roquet.cli.options import DRY_RUN, GROUP, TOPIC, YES, Commands, argument, cluster_command, confirmed, timestamp_ms
+from roquet.cli.render import TableColumn, column_json, column_table, counted, emit, emit_json, note
 from roquet.cli.topics import admin
 
 if TYPE_CHECKING:
-    from roquet.admin.offsets import ProgressReset, ResetTo
+    from roquet.admin.offsets import ProgressReset, QueueMove, ResetTo
 
 OFFSET_MAX = 100_000_000_000
 """Smaller numbers are offsets, larger ones milliseconds since 1970: that is March 1973."""
 
 
 def add_commands(nouns: Commands) -> None:
-    reset = command(
+    cluster_command(
         nouns,
         "reset",
+        reset_group,
         "let a group read a topic again from a time, or from its beginning",
         """
         roquet group reset billing pay --to 2024-05-01T10:00 --dry-run     what would happen
         roquet group reset billing pay --to first
         roquet group reset billing pay --to 4711 --queue 2                 while no member runs
         """,
+        GROUP,
+        TOPIC,
+        argument("--to", type=position, required=True, metavar="TIME|first|last|OFFSET", help="where to go on"),
+        argument("--queue", type=queue_id, metavar="N", help="only this queue of every broker; while no member runs"),
+        DRY_RUN,
+        YES,
     )
-    reset.add_argument("group", metavar="GROUP")
-    reset.add_argument("topic", metavar="TOPIC")
-    reset.add_argument("--to", type=position, required=True, metavar="TIME|first|last|OFFSET", help="where to go on")
-    reset.add_argument("--queue", type=queue_id, metavar="N", help="only this queue of every broker; while no member runs")
-    reset.add_argument("--dry-run", action="store_true", help="say what would happen, and do nothing")
-    reset.add_argument("--yes", action="store_true", help="do not ask")
-    cluster_options(reset)
-    reset.set_defaults(run=reset_group)
-
-    skip = command(
-        nouns, "skip", "let a group skip its backlog in a topic", "roquet group skip billing pay --dry-run\nroquet group skip billing pay"
-    )
-    skip.add_argument("group", metavar="GROUP")
-    skip.add_argument("topic", metavar="TOPIC")
-    skip.add_argument("--dry-run", action="store_true", help="say what would happen, and do nothing")
-    skip.add_argument("--yes", action="store_true", help="do not ask")
-    cluster_options(skip)
-    skip.set_defaults(run=reset_group, to="last", queue=None)
-
-    clone = command(
-        nouns,
-        "clone",
-        "let a group go on from where another one is",
+    skip = cluster_command(
+        nouns, "skip", reset_group, "let a group skip its backlog in a topic",
+        "roquet group skip billing pay --dry-run\nroquet group skip billing pay", GROUP, TOPIC, DRY_RUN, YES,
+    )  # fmt: skip
+    skip.set_defaults(to="last", queue=None)
+    cluster_command(
+        nouns, "clone", clone_group, "let a group go on from where another one is",
         "roquet group clone billing billing-new\nroquet group clone billing audit --topic pay",
-    )
-    clone.add_argument("group", metavar="FROM")
-    clone.add_argument("target", metavar="TO", help="a group without running members")
-    clone.add_argument("--topic", metavar="TOPIC", help="only in this topic (default: in all)")
-    clone.add_argument("--yes", action="store_true", help="do not ask")
-    cluster_options(clone)
-    clone.set_defaults(run=clone_group)
+        argument("group", metavar="FROM"),
+        argument("target", metavar="TO", help="a group without running members"),
+        argument("--topic", metavar="TOPIC", help="only in this topic (default: in all)"),
+        YES,
+    )  # fmt: skip
 
 
 def position(text: str) -> ResetTo:
@@ -90,7 +79,7 @@ async def reset_group(arguments: argparse.Namespace) -> int:
             note(f"roquet: no broker knows a group {group!r}; see which there are: roquet group list")
             return 1
         if not arguments.json:
-            emit(moves_table(plan))
+            emit(column_table(MOVE_COLUMNS, plan.moves))
         if not confirmed(arguments, f"Let group {group} go on there in {topic}?"):
             return 1
         result = await cluster.reset_progress(group, topic, to, queue_id=arguments.queue)
@@ -99,26 +88,11 @@ async def reset_group(arguments: argparse.Namespace) -> int:
 
 def report(reset: ProgressReset, arguments: argparse.Namespace, *, done: bool) -> int:
     if arguments.json:
-        emit_json(
-            {
-                "group": reset.group,
-                "topic": reset.topic,
-                "done": done,
-                "members": reset.members,
-                "queues": [
-                    {
-                        "broker": move.queue.broker_name,
-                        "queueId": move.queue.queue_id,
-                        "consumed": move.consumed,
-                        "target": move.target,
-                    }
-                    for move in reset.moves
-                ],
-            }
-        )
+        queues = column_json(MOVE_COLUMNS, reset.moves)
+        emit_json({"group": reset.group, "topic": reset.topic, "done": done, "members": reset.members, "queues": queues})
         return 0
     if not done:
-        emit(moves_table(reset))
+        emit(column_table(MOVE_COLUMNS, reset.moves))
     again, skipped = both_ways(reset)
     verb = "reads" if done else "would read"
     emit(f"group {reset.group} {verb} {counted(again, 'message')} of {reset.topic} again and skips {counted(skipped, 'message')}")
@@ -129,14 +103,13 @@ def report(reset: ProgressReset, arguments: argparse.Namespace, *, done: bool) -
     return 0
 
 
-def moves_table(reset: ProgressReset) -> str:
-    return table(
-        ["BROKER", "QUEUE", "CONSUMED", "GOES ON AT", "CHANGE"],
-        [
-            [move.queue.broker_name, move.queue.queue_id, move.consumed, move.target, f"{move.target - (move.consumed or 0):+,}"]
-            for move in reset.moves
-        ],
-    )
+MOVE_COLUMNS: list[TableColumn[QueueMove]] = [
+    TableColumn("BROKER", "broker", lambda move: move.queue.broker_name),
+    TableColumn("QUEUE", "queueId", lambda move: move.queue.queue_id),
+    TableColumn("CONSUMED", "consumed", lambda move: move.consumed),
+    TableColumn("GOES ON AT", "target", lambda move: move.target),
+    TableColumn("CHANGE", "", lambda move: f"{move.target - (move.consumed or 0):+,}"),
+]
 
 
 def both_ways(reset: ProgressReset) -> tuple[int, int]:

@@ -6,18 +6,50 @@ import argparse
 import datetime
 import os
 import sys
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from roquet.cli.render import note
 
+if TYPE_CHECKING:
+    from roquet.client import ConnectionOptions
+
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
+Run = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 Commands = Any
 """What argparse's add_subparsers returns; its class is private there."""
 
 
 def default_namesrv() -> str:
     return os.environ.get("NAMESRV_ADDR", "").strip() or DEFAULT_NAMESRV
+
+
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def argument(*names: str, **about: Any) -> Argument:
+    """What argparse's add_argument takes, for a list of them."""
+    return names, about
+
+
+TOPIC = argument("topic", metavar="TOPIC")
+GROUP = argument("group", metavar="GROUP")
+ON_CLUSTER = argument("--cluster", metavar="NAME", help="only on this cluster's brokers (default: all)")
+DRY_RUN = argument("--dry-run", action="store_true", help="say what would happen, and do nothing")
+YES = argument("--yes", action="store_true", help="do not ask")
+
+
+def cluster_command(
+    commands: Commands, name: str, run: Run, about: str, examples: str, *arguments: Argument, aliases: tuple[str, ...] = ()
+) -> argparse.ArgumentParser:
+    """A command that talks to a running cluster."""
+    parser = command(commands, name, about, examples, aliases=aliases)
+    for names, details in arguments:
+        parser.add_argument(*names, **details)
+    cluster_options(parser)
+    parser.set_defaults(run=run)
+    return parser
 
 
 def command(commands: Commands, name: str, about: str, examples: str, *, aliases: tuple[str, ...] = ()) -> argparse.ArgumentParser:
@@ -51,6 +83,13 @@ def cluster_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     parser.add_argument("--timeout", type=positive_seconds, default=5.0, metavar="SECONDS", help="for one answer (default: 5)")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what goes over the wire, on standard error")
+
+
+def connection_of(arguments: argparse.Namespace) -> ConnectionOptions:
+    """How every command connects. Here, and nowhere else, an option about that becomes what the client takes."""
+    from roquet.client import ConnectionOptions
+
+    return ConnectionOptions()
 
 
 def timeout_ms(arguments: argparse.Namespace) -> int:

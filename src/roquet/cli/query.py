@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roquet.cli.messages import as_json, describe
-from roquet.cli.options import Commands, cluster_options, command, noun, positive, timestamp_ms
+from roquet.cli.options import TOPIC, Commands, argument, cluster_command, noun, positive, timestamp_ms
 from roquet.cli.render import emit, emit_json, note
 from roquet.cli.topics import admin
 from roquet.errors import ClientError, Rejected
@@ -27,42 +27,37 @@ def add_commands(commands: Commands) -> None:
         """,
     )
 
-    by_id = command(
+    cluster_command(
         nouns,
         "id",
+        query_id,
         "one message by its id",
         """
         roquet query id 7F00000100002A9F0000000000000000         the broker's id: its address and the place in its log
         roquet query id C0000202000A2A139F1E6D2BAE4F0000 --topic orders   the producer's id, which needs the topic
         """,
+        argument("id", metavar="ID"),
+        argument("--topic", metavar="TOPIC", help="look for the producer's id in this topic"),
     )
-    by_id.add_argument("id", metavar="ID")
-    by_id.add_argument("--topic", metavar="TOPIC", help="look for the producer's id in this topic")
-    cluster_options(by_id)
-    by_id.set_defaults(run=query_id)
-
-    by_key = command(
+    cluster_command(
         nouns,
         "key",
+        query_key,
         "messages that have a key",
         """
         roquet query key orders order-17
         roquet query key orders order-17 --begin 2024-05-01 --end 2024-05-02
         """,
+        TOPIC,
+        argument("key", metavar="KEY"),
+        argument("--max", type=positive, default=64, metavar="N", help="at most so many from each broker (default: 64)"),
+        argument("--begin", type=timestamp_ms, default=0, metavar="TIME", help="stored then or later: 2024-05-01T10:00 or ms"),
+        argument("--end", type=timestamp_ms, default=(1 << 63) - 1, metavar="TIME", help="stored before"),
     )
-    by_key.add_argument("topic", metavar="TOPIC")
-    by_key.add_argument("key", metavar="KEY")
-    by_key.add_argument("--max", type=positive, default=64, metavar="N", help="at most so many from each broker (default: 64)")
-    by_key.add_argument("--begin", type=timestamp_ms, default=0, metavar="TIME", help="stored then or later: 2024-05-01T10:00 or ms")
-    by_key.add_argument("--end", type=timestamp_ms, default=(1 << 63) - 1, metavar="TIME", help="stored before")
-    cluster_options(by_key)
-    by_key.set_defaults(run=query_key)
-
-    unique = command(nouns, "unique", "by the producer's unique key", "roquet query unique orders C0000202000A2A139F1E6D2BAE4F0000")
-    unique.add_argument("topic", metavar="TOPIC")
-    unique.add_argument("key", metavar="UNIQUE_KEY")
-    cluster_options(unique)
-    unique.set_defaults(run=query_unique)
+    cluster_command(
+        nouns, "unique", query_unique, "by the producer's unique key", "roquet query unique orders C0000202000A2A139F1E6D2BAE4F0000",
+        TOPIC, argument("key", metavar="UNIQUE_KEY"),
+    )  # fmt: skip
 
 
 async def query_id(arguments: argparse.Namespace) -> int:
@@ -110,12 +105,9 @@ async def query_unique(arguments: argparse.Namespace) -> int:
 
 def show(messages: list[ReceivedMessage], arguments: argparse.Namespace) -> int:
     if arguments.json:
-        shown: list[dict[str, Any]] = [as_json(message) for message in messages]
-        emit_json(shown)
-    for number, message in enumerate(messages if not arguments.json else []):
-        if number:
-            emit()
-        emit(describe(message))
+        emit_json([as_json(message) for message in messages])
+    elif messages:
+        emit("\n\n".join(map(describe, messages)))
     if not messages:
         note("no message found")
     return 0 if messages else 1

@@ -76,13 +76,13 @@ def upstream(title: str, kind: type[Settings]) -> str:
 
 def fate(kind: type[Settings], key: str) -> str:
     refusal, harmless = kind.refused.get(key), kind.harmless.get(key)
-    said = ["served"] if key in table(kind) else []
+    fates = ["served"] if key in table(kind) else []
     if refusal is not None:
         accepted = " or ".join(f"`{value}`" if value else "(empty)" for value in refusal.accepted)
-        said.append(f"refused unless {accepted}: no {refusal.missing}")
+        fates.append(f"refused unless {accepted}: no {refusal.missing}")
     if harmless is not None:
-        said.append(f"no effect: {harmless.why}")
-    return "; ".join(said)
+        fates.append(f"no effect: {harmless.why}")
+    return "; ".join(fates)
 
 
 def of_no_version() -> str:

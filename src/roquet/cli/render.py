@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import orjson
 
 Cell = str | int | float | None
+T = TypeVar("T")
 
 
 def emit(text: str = "") -> None:
@@ -54,6 +56,26 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, indent: st
         return (indent + "  ".join(padded)).rstrip()
 
     return "\n".join([line(list(headings)), *(line(row) for row in shown)])
+
+
+@dataclass(frozen=True)
+class TableColumn(Generic[T]):
+    """One thing to show of each row: under a heading in a table, under a name in JSON; "" leaves it out there."""
+
+    heading: str
+    name: str
+    value: Callable[[T], Any]
+    text: Callable[[Any], Cell] = lambda value: value
+    """How the value stands in a table."""
+
+
+def column_table(columns: Sequence[TableColumn[T]], rows: Iterable[T]) -> str:
+    shown = [column for column in columns if column.heading]
+    return table([column.heading for column in shown], ([column.text(column.value(row)) for column in shown] for row in rows))
+
+
+def column_json(columns: Sequence[TableColumn[T]], rows: Iterable[T]) -> list[dict[str, Any]]:
+    return [{column.name: column.value(row) for column in columns if column.name} for row in rows]
 
 
 def show(cell: Cell) -> str:

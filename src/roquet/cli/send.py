@@ -7,7 +7,18 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from roquet.cli.options import Commands, cluster_options, command, pair, positive, timeout_ms, timestamp_ms
+from roquet.cli.options import (
+    Commands,
+    argument,
+    cluster_command,
+    cluster_options,
+    command,
+    connection_of,
+    pair,
+    positive,
+    timeout_ms,
+    timestamp_ms,
+)
 from roquet.cli.progress import Bar
 from roquet.cli.render import emit, emit_json, note
 from roquet.errors import InvalidMessage, RoquetError
@@ -52,15 +63,11 @@ def add_commands(commands: Commands) -> None:
     cluster_options(send)
     send.set_defaults(run=run_send)
 
-    cancel = command(
-        commands,
-        "cancel",
-        "cancel a timed message before it is delivered",
+    cluster_command(
+        commands, "cancel", run_cancel, "cancel a timed message before it is delivered",
         "roquet cancel C0000202000A2A139F1E6D2BAE4F0000     the message id that its send was answered with",
-    )
-    cancel.add_argument("id", metavar="ID", help="message id (the producer's or the broker's), or a recall handle")
-    cluster_options(cancel)
-    cancel.set_defaults(run=run_cancel)
+        argument("id", metavar="ID", help="message id (the producer's or the broker's), or a recall handle"),
+    )  # fmt: skip
 
 
 def seconds(text: str) -> float:
@@ -89,7 +96,8 @@ async def run_send(arguments: argparse.Namespace) -> int:
     from roquet.client.producer import Producer
 
     body = read_body(arguments)
-    async with Producer(PRODUCER_GROUP, arguments.namesrv, send_timeout_ms=timeout_ms(arguments)) as producer:
+    made = Producer(PRODUCER_GROUP, arguments.namesrv, send_timeout_ms=timeout_ms(arguments), connection=connection_of(arguments))
+    async with made as producer:
         if arguments.count == 1:
             return await send_one(producer, make_message(arguments, body, 0), arguments)
         return await send_many(producer, body, arguments)

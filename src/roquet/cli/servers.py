@@ -199,12 +199,12 @@ class RecoveryNotes:
     """Says how far the opening of a store is, once a second when it takes longer than that."""
 
     def __init__(self) -> None:
-        self._said = time.monotonic()
+        self._noted = time.monotonic()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self._said >= 1:
-            self._said = now
+        if now - self._noted >= 1:
+            self._noted = now
             note(f"roquet: opening the store: {what} {done / max(total, 1):.0%}")
 
 

@@ -5,11 +5,23 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from roquet.cli.options import Commands, cluster_options, command, confirmed, noun, positive, timeout_ms
-from roquet.cli.render import counted, emit, emit_json, moment, note, table
+from roquet.cli.options import (
+    ON_CLUSTER,
+    TOPIC,
+    YES,
+    Commands,
+    argument,
+    cluster_command,
+    confirmed,
+    connection_of,
+    noun,
+    positive,
+    timeout_ms,
+)
+from roquet.cli.render import TableColumn, column_json, column_table, counted, emit, emit_json, moment, note
 
 if TYPE_CHECKING:
-    from roquet.admin import Admin
+    from roquet.admin import Admin, QueueStatus
     from roquet.wire.calls.routes import QueueData
 
 PERMISSIONS = {"r": 4, "w": 2, "rw": 6, "none": 0}
@@ -27,15 +39,15 @@ def add_commands(commands: Commands) -> None:
         """,
     )
 
-    listing = command(nouns, "list", "list topics", "roquet topic list\nroquet topic list --all --json")
-    listing.add_argument("--all", action="store_true", help="with the system's own and retry topics")
-    listing.add_argument("--cluster", metavar="NAME", help="only of this cluster")
-    cluster_options(listing)
-    listing.set_defaults(run=list_topics)
-
-    create = command(
+    cluster_command(
+        nouns, "list", list_topics, "list topics", "roquet topic list\nroquet topic list --all --json",
+        argument("--all", action="store_true", help="with the system's own and retry topics"),
+        argument("--cluster", metavar="NAME", help="only of this cluster"),
+    )  # fmt: skip
+    cluster_command(
         nouns,
         "create",
+        create_topic,
         "create a topic on every broker of the cluster, or change it",
         """
         roquet topic create orders
@@ -43,40 +55,28 @@ def add_commands(commands: Commands) -> None:
         roquet topic update orders --write-queues 4      shrink: let consumers empty the other queues first
         roquet topic update orders --perm r              no more sending
         """,
+        TOPIC,
+        argument("--queues", type=positive, metavar="N", help="read and write queues on each broker (default: 8, or as it is)"),
+        argument("--read-queues", type=positive, metavar="N", help="queues that consumers see"),
+        argument("--write-queues", type=positive, metavar="N", help="queues that producers use"),
+        argument("--perm", choices=sorted(PERMISSIONS), help="what is allowed (default: rw, or as it is)"),
+        ON_CLUSTER,
         aliases=("update",),
     )
-    create.add_argument("topic", metavar="TOPIC")
-    create.add_argument("--queues", type=positive, metavar="N", help="read and write queues on each broker (default: 8, or as it is)")
-    create.add_argument("--read-queues", type=positive, metavar="N", help="queues that consumers see")
-    create.add_argument("--write-queues", type=positive, metavar="N", help="queues that producers use")
-    create.add_argument("--perm", choices=sorted(PERMISSIONS), help="what is allowed (default: rw, or as it is)")
-    create.add_argument("--cluster", metavar="NAME", help="only on this cluster's brokers (default: all)")
-    cluster_options(create)
-    create.set_defaults(run=create_topic)
-
-    delete = command(nouns, "delete", "delete a topic and its messages", "roquet topic delete orders\nroquet topic delete orders --yes")
-    delete.add_argument("topic", metavar="TOPIC")
-    delete.add_argument("--yes", action="store_true", help="do not ask")
-    delete.add_argument("--cluster", metavar="NAME", help="only on this cluster's brokers (default: all)")
-    cluster_options(delete)
-    delete.set_defaults(run=delete_topic)
-
-    route = command(nouns, "route", "show which brokers have a topic", "roquet topic route orders")
-    route.add_argument("topic", metavar="TOPIC")
-    cluster_options(route)
-    route.set_defaults(run=show_route)
-
-    status = command(nouns, "status", "show every queue of a topic", "roquet topic status orders\nroquet topic status orders --json")
-    status.add_argument("topic", metavar="TOPIC")
-    cluster_options(status)
-    status.set_defaults(run=show_status)
+    cluster_command(
+        nouns, "delete", delete_topic, "delete a topic and its messages", "roquet topic delete orders\nroquet topic delete orders --yes",
+        TOPIC, YES, ON_CLUSTER,
+    )  # fmt: skip
+    cluster_command(nouns, "route", show_route, "show which brokers have a topic", "roquet topic route orders", TOPIC)
+    examples = "roquet topic status orders\nroquet topic status orders --json"
+    cluster_command(nouns, "status", show_status, "show every queue of a topic", examples, TOPIC)
 
 
 def admin(arguments: argparse.Namespace) -> Admin:
     # Here and not above: the servers' commands need none of it, and start faster without.
     from roquet.admin import Admin
 
-    return Admin(arguments.namesrv, timeout_ms=timeout_ms(arguments))
+    return Admin(arguments.namesrv, timeout_ms=timeout_ms(arguments), connection=connection_of(arguments))
 
 
 def belongs_to_users(topic: str, brokers: set[str]) -> bool:
@@ -145,44 +145,35 @@ async def show_route(arguments: argparse.Namespace) -> int:
     async with admin(arguments) as cluster:
         route = await cluster.route(arguments.topic)
     brokers = {data.broker_name: data for data in route.broker_datas}
-    rows = sorted(route.queue_datas, key=lambda queues: queues.broker_name)
+    rows = [one for one in sorted(route.queue_datas, key=lambda queues: queues.broker_name) if one.broker_name in brokers]
+    columns: list[TableColumn[QueueData]] = [
+        TableColumn("CLUSTER", "cluster", lambda one: brokers[one.broker_name].cluster),
+        TableColumn("BROKER", "broker", lambda one: one.broker_name),
+        TableColumn(
+            "ADDRESSES",
+            "addresses",
+            lambda one: {str(number): address for number, address in sorted(brokers[one.broker_name].broker_addrs.items())},
+            lambda addresses: ", ".join(f"{number}={address}" for number, address in addresses.items()),
+        ),
+        TableColumn("READ QUEUES", "readQueues", lambda one: one.read_queue_nums),
+        TableColumn("WRITE QUEUES", "writeQueues", lambda one: one.write_queue_nums),
+        TableColumn("PERMISSION", "perm", lambda one: one.perm, permission),
+    ]
     if arguments.json:
-        emit_json(
-            {
-                "topic": arguments.topic,
-                "brokers": [
-                    {
-                        "cluster": brokers[one.broker_name].cluster,
-                        "broker": one.broker_name,
-                        "addresses": {str(number): address for number, address in sorted(brokers[one.broker_name].broker_addrs.items())},
-                        "readQueues": one.read_queue_nums,
-                        "writeQueues": one.write_queue_nums,
-                        "perm": one.perm,
-                    }
-                    for one in rows
-                    if one.broker_name in brokers
-                ],
-            }
-        )
-        return 0
-    emit(
-        table(
-            ["CLUSTER", "BROKER", "ADDRESSES", "READ QUEUES", "WRITE QUEUES", "PERMISSION"],
-            [
-                [
-                    brokers[one.broker_name].cluster,
-                    one.broker_name,
-                    ", ".join(f"{number}={address}" for number, address in sorted(brokers[one.broker_name].broker_addrs.items())),
-                    one.read_queue_nums,
-                    one.write_queue_nums,
-                    permission(one.perm),
-                ]
-                for one in rows
-                if one.broker_name in brokers
-            ],
-        )
-    )
+        emit_json({"topic": arguments.topic, "brokers": column_json(columns, rows)})
+    else:
+        emit(column_table(columns, rows))
     return 0
+
+
+QUEUE_COLUMNS: list[TableColumn[QueueStatus]] = [
+    TableColumn("BROKER", "broker", lambda one: one.queue.broker_name),
+    TableColumn("QUEUE", "queueId", lambda one: one.queue.queue_id),
+    TableColumn("FIRST", "minOffset", lambda one: one.min_offset),
+    TableColumn("END", "maxOffset", lambda one: one.max_offset),
+    TableColumn("MESSAGES", "", lambda one: one.count),
+    TableColumn("LAST STORED", "lastUpdateTimestamp", lambda one: one.last_update_timestamp, moment),
+]
 
 
 async def show_status(arguments: argparse.Namespace) -> int:
@@ -190,32 +181,9 @@ async def show_status(arguments: argparse.Namespace) -> int:
         queues = await cluster.topic_status(arguments.topic)
         groups = await cluster.groups_of_topic(arguments.topic)
     if arguments.json:
-        emit_json(
-            {
-                "topic": arguments.topic,
-                "groups": groups,
-                "queues": [
-                    {
-                        "broker": one.queue.broker_name,
-                        "queueId": one.queue.queue_id,
-                        "minOffset": one.min_offset,
-                        "maxOffset": one.max_offset,
-                        "lastUpdateTimestamp": one.last_update_timestamp,
-                    }
-                    for one in queues
-                ],
-            }
-        )
+        emit_json({"topic": arguments.topic, "groups": groups, "queues": column_json(QUEUE_COLUMNS, queues)})
         return 0
-    emit(
-        table(
-            ["BROKER", "QUEUE", "FIRST", "END", "MESSAGES", "LAST STORED"],
-            [
-                [one.queue.broker_name, one.queue.queue_id, one.min_offset, one.max_offset, one.count, moment(one.last_update_timestamp)]
-                for one in queues
-            ],
-        )
-    )
+    emit(column_table(QUEUE_COLUMNS, queues))
     total = counted(sum(one.count for one in queues), "message")
     emit(f"{total} in {counted(len(queues), 'queue')}; consumed by: {', '.join(groups) or 'nobody yet'}")
     return 0

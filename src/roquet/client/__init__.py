@@ -14,6 +14,7 @@ from roquet.client.pull_consumer import PullConsumer
 from roquet.client.push_consumer import OrderlyListener, PushConsumer
 from roquet.client.transaction_producer import TransactionProducer
 from roquet.message import Message, MessageQueue, ReceivedMessage
+from roquet.net.connection import ConnectionOptions
 from roquet.routing.sql92 import BadSql
 from roquet.routing.subscription import BadExpression
 
@@ -26,6 +27,7 @@ __all__ = [
     "BadExpression",
     "BadSql",
     "BatchFailed",
+    "ConnectionOptions",
     "GroupTaken",
     "Idempotent",
     "LitePullConsumer",

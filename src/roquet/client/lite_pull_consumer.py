@@ -15,15 +15,13 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
 from roquet.client.member import Member
-from roquet.client.push_consumer import CONSUME_FROM, strategy_of
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, ReceivedMessage
-from roquet.routing.assign import Strategy
 
 log = logging.getLogger(__name__)
 
@@ -35,39 +33,11 @@ class LitePullConsumer(Member[LitePullCore]):
     without, when commit() is called. Either way a crash repeats messages and loses none.
     """
 
-    def __init__(
-        self,
-        group: str,
-        namesrv: str | Sequence[str] = "127.0.0.1:9876",
-        *,
-        auto_commit: bool = True,
-        auto_commit_ms: int = LitePullSettings.auto_commit_ms,
-        pull_batch_size: int = LitePullSettings.pull_batch_size,
-        count_max: int = LitePullSettings.count_max,
-        size_max: int = LitePullSettings.size_max,
-        count_all_max: int = LitePullSettings.count_all_max,
-        consume_from: str = "last",
-        consume_timestamp_ms: int | None = None,
-        strategy: str | Strategy = "AVG",
-        namespace: str = "",
-        instance_name: str | None = None,
-        unit_name: str = "",
-    ) -> None:
-        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name, namespace=namespace)
-        if consume_from not in CONSUME_FROM:
-            raise ClientError(f"consume_from={consume_from!r}; known are {', '.join(CONSUME_FROM)}")
-        self.settings = LitePullSettings(
-            auto_commit=auto_commit,
-            auto_commit_ms=auto_commit_ms,
-            pull_batch_size=pull_batch_size,
-            count_max=count_max,
-            size_max=size_max,
-            count_all_max=count_all_max,
-            consume_from=CONSUME_FROM[consume_from],
-            consume_timestamp_ms=consume_timestamp_ms,
-            strategy=strategy_of(strategy),
-            namespace=self.namespace,
-        )
+    Settings = LitePullSettings
+    settings: LitePullSettings
+
+    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Any) -> None:
+        super().__init__(group, namesrv, **settings)
         self._subscribed: dict[str, str] = {}
         self._assigned: list[MessageQueue] | None = None
 
@@ -164,13 +134,11 @@ class LitePullConsumer(Member[LitePullCore]):
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Everything that poll returned is finished; or, of these queues, everything before these offsets."""
-        core = self._part()
-        await self._wait(core.commit(offsets))
+        await self._wait(self._part().commit(offsets))
 
     async def committed(self, queue: MessageQueue) -> int:
         """How far the group has come, as the broker knows it; -1 when it never was there."""
-        core = self._part()
-        return await self._wait(core.committed(queue))
+        return await self._wait(self._part().committed(queue))
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the next message that poll returns from this queue."""
@@ -178,16 +146,13 @@ class LitePullConsumer(Member[LitePullCore]):
 
     async def seek(self, queue: MessageQueue, offset: int) -> int:
         """poll goes on from this offset, which is returned. Raises ClientError for one outside the queue."""
-        core = self._part()
-        return await self._wait(core.seek(queue, offset))
+        return await self._wait(self._part().seek(queue, offset))
 
     async def seek_to_begin(self, queue: MessageQueue) -> int:
-        core = self._part()
-        return await self._wait(core.seek_to_begin(queue))
+        return await self._wait(self._part().seek_to_begin(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> int:
-        core = self._part()
-        return await self._wait(core.seek_to_end(queue))
+        return await self._wait(self._part().seek_to_end(queue))
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of what was stored at about this time: for seek."""

@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.name_servers import parse_name_servers
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
 from roquet.client.core.tasks import Cancelled, Wait, Work
 from roquet.client.running import finished
 from roquet.client.shared import ClientOptions, SharedClient, join
-from roquet.errors import NotStarted
+from roquet.errors import ClientError, NotStarted
 from roquet.message import ReceivedMessage
+from roquet.net.connection import PLAIN, ConnectionOptions
+from roquet.routing.assign import STRATEGIES
+from roquet.routing.name_servers import parse_name_servers
 
 log = logging.getLogger(__name__)
 
 SETTLE_MS = 5_000
 
 T = TypeVar("T")
+
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "consume_from": {"first": FROM_FIRST, "last": FROM_LAST, "timestamp": FROM_TIMESTAMP},
+    "strategy": dict(STRATEGIES),
+}
+"""Settings that a user gives by a name."""
+
+
+def by_name(settings: dict[str, Any]) -> dict[str, Any]:
+    """The same with the values that the names stand for. Raises ClientError for a name that nobody knows."""
+    for name, values in CHOICES.items():
+        given = settings.get(name)
+        if isinstance(given, str):
+            if given not in values:
+                others = ", others from roquet.routing.assign" if name == "strategy" else ""
+                raise ClientError(f"{name}={given!r}; known are {', '.join(values)}{others}")
+            settings = {**settings, name: values[given]}
+    return settings
 
 
 class Core(Protocol):
@@ -40,11 +62,26 @@ C = TypeVar("C", bound=Core)
 class Member(Generic[C]):
     """Use as `async with`, or call start() and close(). Belongs to the loop it was started in."""
 
-    def __init__(self, group: str, namesrv: str | Sequence[str], *, instance_name: str | None, unit_name: str, namespace: str = "") -> None:
+    Settings: ClassVar[Callable[..., Any]]
+    """What the keyword arguments of this kind of member are, with their defaults, which are upstream's."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        *,
+        namespace: str = "",
+        instance_name: str | None = None,
+        unit_name: str = "",
+        connection: ConnectionOptions = PLAIN,
+        **settings: Any,
+    ) -> None:
+        """The rest of the keyword arguments are the fields of `Settings`."""
         self.group = group
         self.namespace = Namespace(namespace)
         """Names of topics and groups are taken, and shown, without it."""
-        self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name)
+        self.settings = self.Settings(**by_name(settings), namespace=self.namespace)
+        self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name, connection)
         self._shared: SharedClient | None = None
         self._core: C | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -7,7 +7,7 @@ async with Producer("orders-service", "127.0.0.1:9876") as producer:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, Selector
@@ -23,40 +23,8 @@ Callback = Callable[[SendReceipt | RoquetError], None]
 class Producer(Member[ProducerCore]):
     """Sends messages. Many sends may be awaited at once; they share one connection per broker."""
 
-    def __init__(
-        self,
-        group: str,
-        namesrv: str | Sequence[str] = "127.0.0.1:9876",
-        *,
-        instance_name: str | None = None,
-        unit_name: str = "",
-        send_timeout_ms: int = 3_000,
-        retries: int = 2,
-        retry_when_not_ok: bool = False,
-        compress_over: int = 4_096,
-        compression: str = "zlib",
-        compression_level: int = 5,
-        message_size_max: int = ProducerSettings.message_size_max,
-        batch_size_max: int = ProducerSettings.batch_size_max,
-        avoid_slow_brokers: bool = False,
-        default_queues: int = 4,
-        namespace: str = "",
-    ) -> None:
-        """See ProducerSettings for what each means; the defaults are upstream's."""
-        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name, namespace=namespace)
-        self.settings = ProducerSettings(
-            send_timeout_ms=send_timeout_ms,
-            retries=retries,
-            retry_when_not_ok=retry_when_not_ok,
-            compress_over=compress_over,
-            compression=compression,
-            compression_level=compression_level,
-            message_size_max=message_size_max,
-            batch_size_max=batch_size_max,
-            avoid_slow_brokers=avoid_slow_brokers,
-            default_queues=default_queues,
-            namespace=self.namespace,
-        )
+    Settings = ProducerSettings
+    settings: ProducerSettings
 
     def _make(self, client: ClientCore) -> ProducerCore:
         return ProducerCore(client, self.group, self.settings)
@@ -134,8 +102,7 @@ class Producer(Member[ProducerCore]):
         key: object = None,
     ) -> ReceivedMessage:
         """Send a message and wait for the reply of whoever consumes it. Raises RequestTimedOut when there is none in time."""
-        core = self._part()
-        return await self._wait(core.request(message, timeout_ms=timeout_ms, queue=queue, selector=selector, key=key))
+        return await self._wait(self._part().request(message, timeout_ms=timeout_ms, queue=queue, selector=selector, key=key))
 
     async def reply(self, message: ReceivedMessage, body: bytes, *, properties: dict[str, str] | None = None) -> SendReceipt:
         """Answer a message that was sent with request(). Raises InvalidMessage when it asks for no reply."""
@@ -146,8 +113,7 @@ class Producer(Member[ProducerCore]):
 
         Raises ClientError when the broker gave no handle for that, Rejected when it is too late.
         """
-        core = self._part()
-        return await self._wait(core.recall(receipt))
+        return await self._wait(self._part().recall(receipt))
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues a message to this topic can go to."""

@@ -7,10 +7,8 @@ async with PullConsumer("readers", "127.0.0.1:9876") as consumer:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.pull_consumer import BLOCK_MS, PULL_COUNT_MAX, PullConsumerCore
+from roquet.client.core.pull_consumer import BLOCK_MS, PULL_COUNT_MAX, PullConsumerCore, PullConsumerSettings
 from roquet.client.core.pulling import PullResult
 from roquet.client.member import Member
 from roquet.message import MessageQueue
@@ -19,60 +17,42 @@ from roquet.message import MessageQueue
 class PullConsumer(Member[PullConsumerCore]):
     """Reads queues by hand. Takes no part in the group's rebalancing; `commit` and `fetch_offset` are the group's progress."""
 
-    def __init__(
-        self,
-        group: str,
-        namesrv: str | Sequence[str] = "127.0.0.1:9876",
-        *,
-        namespace: str = "",
-        instance_name: str | None = None,
-        unit_name: str = "",
-    ) -> None:
-        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name, namespace=namespace)
+    Settings = PullConsumerSettings
 
     def _make(self, client: ClientCore) -> PullConsumerCore:
-        return PullConsumerCore(client, self.group, namespace=self.namespace)
+        return PullConsumerCore(client, self.group, self.settings)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        core = self._part()
-        return await self._wait(core.fetch_queues(topic))
+        return await self._wait(self._part().fetch_queues(topic))
 
     async def pull(self, queue: MessageQueue, offset: int, count_max: int = PULL_COUNT_MAX, *, tags: str = "*") -> PullResult:
         """What is there now, from `offset` on. Go on from the result's next_offset, whatever its status."""
-        core = self._part()
-        return await self._wait(core.pull(queue, offset, count_max=count_max, tags=tags))
+        return await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags))
 
     async def pull_blocking(
         self, queue: MessageQueue, offset: int, count_max: int = PULL_COUNT_MAX, *, tags: str = "*", block_ms: int = BLOCK_MS
     ) -> PullResult:
         """The same, but wait at the broker when there is nothing yet."""
-        core = self._part()
-        return await self._wait(core.pull(queue, offset, count_max=count_max, tags=tags, block_ms=block_ms))
+        return await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, block_ms=block_ms))
 
     async def fetch_offset(self, queue: MessageQueue) -> int:
         """How far the group has come; -1 when it has no progress in this queue."""
-        core = self._part()
-        return await self._wait(core.fetch_offset(queue))
+        return await self._wait(self._part().calls.fetch_offset(self._part().group, self.namespace.wrap_queue(queue)))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """The group is done with everything before `offset`."""
-        core = self._part()
-        await self._wait(core.commit(queue, offset))
+        await self._wait(self._part().calls.update_offset(self._part().group, self.namespace.wrap_queue(queue), offset))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        core = self._part()
-        return await self._wait(core.min_offset(queue))
+        return await self._wait(self._part().calls.min_offset(self.namespace.wrap_queue(queue)))
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        core = self._part()
-        return await self._wait(core.max_offset(queue))
+        return await self._wait(self._part().calls.max_offset(self.namespace.wrap_queue(queue)))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of what was stored at about this time."""
-        core = self._part()
-        return await self._wait(core.search_offset(queue, timestamp_ms))
+        return await self._wait(self._part().calls.search_offset(self.namespace.wrap_queue(queue), timestamp_ms))
 
     async def earliest_time(self, queue: MessageQueue) -> int:
         """Store time in ms of the first message that still exists."""
-        core = self._part()
-        return await self._wait(core.earliest_time(queue))
+        return await self._wait(self._part().calls.earliest_time(self.namespace.wrap_queue(queue)))

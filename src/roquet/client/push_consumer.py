@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.push_consumer import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP, PushConsumerCore, PushConsumerSettings, check_sql
+from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings, check_sql
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
@@ -32,8 +32,6 @@ from roquet.client.offset_file import DiskOffsetFile
 from roquet.client.running import finished
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, ReceivedMessage
-from roquet.routing.assign import STRATEGIES, Strategy
-from roquet.wire.calls.members import MessageModel
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +42,6 @@ Function = Callable[[Any], Any]
 OrderlyListener = Function
 """The same for a consumer that is orderly. Returns None for success; RETRY_LATER or Suspend(ms) for the same messages again
 after a moment; COMMIT or ROLLBACK with auto_commit=False."""
-
-CONSUME_FROM = {"first": FROM_FIRST, "last": FROM_LAST, "timestamp": FROM_TIMESTAMP}
 
 
 class PushConsumer(Member[PushConsumerCore]):
@@ -60,68 +56,32 @@ class PushConsumer(Member[PushConsumerCore]):
     suspend_queue_ms, or as Suspend(ms) says), and no other member has the queue meanwhile.
     """
 
+    Settings = PushConsumerSettings
+    settings: PushConsumerSettings
+
     def __init__(
         self,
         group: str,
         namesrv: str | Sequence[str] = "127.0.0.1:9876",
         *,
         listener: Function | None = None,
-        broadcasting: bool = False,
-        consume_from: str = "last",
-        consume_timestamp_ms: int | None = None,
-        strategy: str | Strategy = "AVG",
-        concurrency: int = 20,
-        batch_size: int = 1,
-        pull_batch_size: int = 32,
-        count_max: int = PushConsumerSettings.count_max,
-        size_max: int = PushConsumerSettings.size_max,
-        span_max: int = PushConsumerSettings.span_max,
-        reconsume_times_max: int = PushConsumerSettings.reconsume_times_max,
-        consume_timeout_ms: int = PushConsumerSettings.consume_timeout_ms,
-        orderly: bool = False,
-        auto_commit: bool = True,
-        suspend_queue_ms: int = PushConsumerSettings.suspend_queue_ms,
-        continuous_ms: int = PushConsumerSettings.continuous_ms,
-        namespace: str = "",
-        instance_name: str | None = None,
-        unit_name: str = "",
         offsets_directory: str | os.PathLike[str] | None = None,
         close_wait_ms: int = 30_000,
+        **settings: Any,
     ) -> None:
-        """`listener` serves the topics that were subscribed without a function of their own. `consume_from` (first, last
-        or timestamp) is where a group begins in a queue that it has no progress in. `batch_size`: messages per call;
-        with more than 1 functions get lists. `strategy`: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, or one of routing.assign.
+        """`listener` serves the topics that were subscribed without a function of their own. The rest is Member's, and the fields of
+        PushConsumerSettings: `consume_from` (first, last or timestamp) is where a group begins in a queue that it has no progress in;
+        with a `batch_size` above 1 functions get lists; `strategy` is AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, or one of routing.assign.
         """
-        if broadcasting and instance_name is None:
-            instance_name = "DEFAULT"  # as upstream: offsets are filed under the client id, which must survive a restart
-        super().__init__(group, namesrv, instance_name=instance_name, unit_name=unit_name, namespace=namespace)
-        if consume_from not in CONSUME_FROM:
-            raise ClientError(f"consume_from={consume_from!r}; known are {', '.join(CONSUME_FROM)}")
-        self.settings = PushConsumerSettings(
-            model=MessageModel.BROADCASTING if broadcasting else MessageModel.CLUSTERING,
-            consume_from=CONSUME_FROM[consume_from],
-            consume_timestamp_ms=consume_timestamp_ms,
-            strategy=strategy_of(strategy),
-            concurrency_max=concurrency,
-            consume_batch_size=batch_size,
-            pull_batch_size=pull_batch_size,
-            count_max=count_max,
-            size_max=size_max,
-            span_max=span_max,
-            reconsume_times_max=reconsume_times_max,
-            consume_timeout_ms=consume_timeout_ms,
-            orderly=orderly,
-            auto_commit=auto_commit,
-            suspend_queue_ms=suspend_queue_ms,
-            continuous_ms=continuous_ms,
-            namespace=self.namespace,
-        )
+        if settings.get("broadcasting") and settings.get("instance_name") is None:
+            settings["instance_name"] = "DEFAULT"  # as upstream: offsets are filed under the client id, which must survive a restart
+        super().__init__(group, namesrv, **settings)
         self.close_wait_ms = close_wait_ms
         self._offsets_directory = offsets_directory
         self._listener = listener
         self._functions: dict[str, Function] = {}
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
-        self._calls = Functions(group, concurrency)
+        self._calls = Functions(group, self.settings.concurrency)
         self._closed = asyncio.Event()
 
     # -- subscribing
@@ -168,7 +128,7 @@ class PushConsumer(Member[PushConsumerCore]):
 
     def _make(self, client: ClientCore) -> PushConsumerCore:
         file = None
-        if self.settings.model is MessageModel.BROADCASTING:
+        if self.settings.broadcasting:
             file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
         core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file)
         for topic, (tags, sql) in self._subscribed.items():
@@ -229,7 +189,7 @@ class PushConsumer(Member[PushConsumerCore]):
         self._calls.begin(self._call(function, messages, judge))
 
     async def _call(self, function: Function, messages: list[ReceivedMessage], judge: Judged) -> None:
-        given: Any = messages if self.settings.consume_batch_size > 1 else messages[0]
+        given: Any = messages if self.settings.batch_size > 1 else messages[0]
         verdict: Outcome | RetryLater | Suspend = Outcome.RETRY_LATER
         try:
             result = await self._calls.call(function, given)
@@ -241,11 +201,3 @@ class PushConsumer(Member[PushConsumerCore]):
             log.exception("! group %s: consuming %s failed", self.group, ", ".join(message.message_id for message in messages))
         finally:
             judge(verdict)
-
-
-def strategy_of(strategy: str | Strategy) -> Strategy:
-    if not isinstance(strategy, str):
-        return strategy
-    if strategy not in STRATEGIES:
-        raise ClientError(f"strategy={strategy!r}; by name there are {', '.join(STRATEGIES)}, others from roquet.routing.assign")
-    return STRATEGIES[strategy]

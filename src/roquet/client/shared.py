@@ -21,6 +21,7 @@ from roquet.client.core.failures import GroupTaken
 from roquet.client.core.instance import ClientCore
 from roquet.clock import SystemClock
 from roquet.net.caller import AsyncCaller
+from roquet.net.connection import PLAIN, ConnectionOptions
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ class ClientOptions:
     name_servers: tuple[str, ...]
     instance_name: str | None = None
     unit_name: str = ""
+    connection: ConnectionOptions = PLAIN
 
 
 class Joining(Protocol):
@@ -57,7 +59,7 @@ class SharedClient:
     def __init__(self, key: tuple[ClientOptions, int], client_id: str, ip: bytes) -> None:
         self.key = key
         self.users = 0
-        self.caller = AsyncCaller()
+        self.caller = AsyncCaller(connection=key[0].connection)
         self.core = ClientCore(
             name_servers=key[0].name_servers,
             client_id=client_id,

@@ -21,6 +21,7 @@ from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings
 from roquet.store.disk import Disk
 from roquet.wire import fastjson
+from roquet.wire.calls.call import AnyCall, Carried
 from roquet.wire.calls.kv import DELETE_KV_CONFIG, GET_KV_CONFIG, GET_KVLIST_BY_NAMESPACE, PUT_KV_CONFIG, KvResponseHeader, KvTable
 from roquet.wire.calls.registration import REGISTER_BROKER, UNREGISTER_BROKER, RegisterBrokerBody, RegisterBrokerResponseHeader
 from roquet.wire.calls.routes import (
@@ -210,7 +211,7 @@ class NameServer:
                 topics=tuple(topics.topic_config_table.values()),
                 filter_servers=filter_servers,
                 expiry_ms=header.heartbeat_timeout_millis,
-                told=digest,
+                digest=digest,
             )
             is_new = (name, address) not in self.registry.live
             master = self.registry.register(registration, peer, now_ms, expiry_ms=self.settings.broker_expiry_ms)
@@ -261,27 +262,9 @@ class NameServer:
         standard = request.version >= STANDARD_JSON_VERSION or bool(header.accept_standard_json_only)
         return GET_ROUTEINFO_BY_TOPIC.reply(request, body=route.encode(standard))
 
-    def cluster_info(self, peer: Peer, request: Command) -> Command:
-        return GET_BROKER_CLUSTER_INFO.reply(request, body=self.registry.cluster_info())
-
-    def all_topics(self, peer: Peer, request: Command) -> Command:
-        return GET_ALL_TOPIC_LIST_FROM_NAMESERVER.reply(request, body=self.registry.all_topics())
-
     def topics_of_cluster(self, peer: Peer, request: Command) -> Command:
         cluster = GET_TOPICS_BY_CLUSTER.read_header(request).cluster
         return GET_TOPICS_BY_CLUSTER.reply(request, body=self.registry.topics_of_cluster(cluster))
-
-    def system_topics(self, peer: Peer, request: Command) -> Command:
-        return GET_SYSTEM_TOPIC_LIST_FROM_NS.reply(request, body=self.registry.system_topics())
-
-    def unit_topics(self, peer: Peer, request: Command) -> Command:
-        return GET_UNIT_TOPIC_LIST.reply(request, body=self.registry.unit_topics())
-
-    def unit_sub_topics(self, peer: Peer, request: Command) -> Command:
-        return GET_HAS_UNIT_SUB_TOPIC_LIST.reply(request, body=self.registry.unit_sub_topics())
-
-    def unit_sub_not_unit_topics(self, peer: Peer, request: Command) -> Command:
-        return GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST.reply(request, body=self.registry.unit_sub_not_unit_topics())
 
     def delete_topic(self, peer: Peer, request: Command) -> Command:
         header = DELETE_TOPIC_IN_NAMESRV.read_header(request)
@@ -397,6 +380,12 @@ def next_portion(portions: Portions) -> Command | None:
 
 Handler = Callable[[NameServer, Peer, Command], Command | Portions]
 
+
+def shows(call: AnyCall, of: Callable[[Registry[Peer]], Carried]) -> Handler:
+    """A request without conditions: this of the registry is the body of the answer."""
+    return lambda server, peer, request: call.reply(request, body=of(server.registry))
+
+
 HANDLERS: dict[int, Handler] = {
     RequestCode.PUT_KV_CONFIG: NameServer.put_kv,
     RequestCode.GET_KV_CONFIG: NameServer.get_kv,
@@ -404,17 +393,17 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.REGISTER_BROKER: NameServer.register,
     RequestCode.UNREGISTER_BROKER: NameServer.unregister,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: NameServer.route,
-    RequestCode.GET_BROKER_CLUSTER_INFO: NameServer.cluster_info,
+    RequestCode.GET_BROKER_CLUSTER_INFO: shows(GET_BROKER_CLUSTER_INFO, Registry.cluster_info),
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: NameServer.wipe_write_perm,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NameServer.all_topics,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: shows(GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Registry.all_topics),
     RequestCode.DELETE_TOPIC_IN_NAMESRV: NameServer.delete_topic,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: NameServer.register_topic,
     RequestCode.GET_KVLIST_BY_NAMESPACE: NameServer.kv_namespace,
     RequestCode.GET_TOPICS_BY_CLUSTER: NameServer.topics_of_cluster,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: NameServer.system_topics,
-    RequestCode.GET_UNIT_TOPIC_LIST: NameServer.unit_topics,
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: NameServer.unit_sub_topics,
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: NameServer.unit_sub_not_unit_topics,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: shows(GET_SYSTEM_TOPIC_LIST_FROM_NS, Registry.system_topics),
+    RequestCode.GET_UNIT_TOPIC_LIST: shows(GET_UNIT_TOPIC_LIST, Registry.unit_topics),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: shows(GET_HAS_UNIT_SUB_TOPIC_LIST, Registry.unit_sub_topics),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: shows(GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Registry.unit_sub_not_unit_topics),
     RequestCode.UPDATE_NAMESRV_CONFIG: NameServer.update_config,
     RequestCode.GET_NAMESRV_CONFIG: NameServer.get_config,
     RequestCode.QUERY_DATA_VERSION: NameServer.data_version,

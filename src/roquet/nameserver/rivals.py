@@ -1,6 +1,6 @@
 """Brokers that take one name and id from each other.
 
-Upstream's name server gives the route to whoever registered last, without a word. Here it is said who replaced whom: once for
+Upstream's name server gives the route to whoever registered last, without a word. Here it is reported who replaced whom: once for
 each pair of addresses, and again at most once a minute while it goes on, for two such brokers register in turns for ever.
 """
 
@@ -17,24 +17,24 @@ KEPT_MAX = 1_000
 
 
 class Rivals:
-    """State: when each pair was spoken of last, and how often it was met since."""
+    """State: when each pair was reported last, and how often it was met since."""
 
     def __init__(self) -> None:
-        self._said: dict[Hashable, tuple[int, int]] = {}  # the longest unsaid first
+        self._reported: dict[Hashable, tuple[int, int]] = {}  # the longest unreported first
 
     def met(
         self, broker_name: str, broker_id: int, holder: str, newcomer: str, peer: str, now_ms: int, *, alive: bool, refused: bool
     ) -> None:
         """`newcomer` registers under the name and id that `holder` has; the request came from `peer`."""
         key = (broker_name, broker_id, frozenset((holder, newcomer)))
-        said_ms, count = self._said.get(key, (now_ms - AGAIN_MS, 0))
-        if now_ms - said_ms < AGAIN_MS:
-            self._said[key] = (said_ms, count + 1)
+        reported_ms, count = self._reported.get(key, (now_ms - AGAIN_MS, 0))
+        if now_ms - reported_ms < AGAIN_MS:
+            self._reported[key] = (reported_ms, count + 1)
             return
-        self._said.pop(key, None)
-        self._said[key] = (now_ms, 0)
-        if len(self._said) > KEPT_MAX:
-            del self._said[next(iter(self._said))]
+        self._reported.pop(key, None)
+        self._reported[key] = (now_ms, 0)
+        if len(self._reported) > KEPT_MAX:
+            del self._reported[next(iter(self._reported))]
         what = "is refused: the other one is alive" if refused else "takes its route"
         if not alive:
             what += ": the other one was silent for too long"

@@ -15,51 +15,24 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from roquet.errors import Broken, CallTimeout, ClientError, ConnectFailed, Rejected
+from roquet.errors import Broken, CallTimeout, ClientError, ConnectFailed, Rejected, RoquetError
 from roquet.net.address import endpoint
+from roquet.net.connection import PLAIN, ConnectionOptions
 from roquet.wire.command import ONEWAY, Command, decode
-from roquet.wire.frame import FRAME_SIZE_MAX
+from roquet.wire.frame import FRAME_SIZE_MAX, Framer
 from roquet.wire.pending import OPAQUE_MAX
-from roquet.wire.signing import Credentials, sign
+from roquet.wire.signing import sign
 
-CONNECT_TIMEOUT_S = 3.0
+T = TypeVar("T")
+
 SMALL = 16 * 1024
-"""Frames up to this are received in one piece and cut; of larger ones the body is received by itself."""
+"""Frames up to this are received in one piece for the framer; of larger ones it sees the beginning, and the body is received by itself."""
 PIPELINED_MAX = 128
 """Requests that `call_all` has under way on one connection at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """How to encrypt. Without `ca_file` the machine's own authorities count; `verify=False` trusts any server."""
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    """Who we are, for servers that want to know; the key may be in the same file."""
-    key_file: str | None = None
-    verify: bool = True
-
-    def context(self) -> ssl.SSLContext:
-        """Raises ClientError naming the file that cannot be used."""
-        made = ssl.create_default_context()
-        if not self.verify:
-            made.check_hostname = False
-            made.verify_mode = ssl.CERT_NONE
-        try:
-            if self.ca_file is not None:
-                made.load_verify_locations(self.ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ClientError(f"the authorities in {self.ca_file!r} cannot be read: {error}; give a PEM file") from None
-        try:
-            if self.cert_file is not None:
-                made.load_cert_chain(self.cert_file, self.key_file)
-        except (OSError, ssl.SSLError) as error:
-            files = " and ".join(repr(one) for one in (self.cert_file, self.key_file) if one)
-            raise ClientError(f"the certificate and key in {files} cannot be read: {error}; give PEM files that belong together") from None
-        return made
 
 
 @dataclass(slots=True, eq=False)
@@ -89,19 +62,12 @@ class Room:
 
 
 class BlockingCaller:
-    def __init__(
-        self,
-        *,
-        credentials: Credentials | None = None,
-        tls: Tls | None = None,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        frame_size_max: int = FRAME_SIZE_MAX,
-    ) -> None:
-        """With `credentials` every request is signed. Raises ClientError when the files of `tls` cannot be used."""
-        self.credentials = credentials
-        self.connect_timeout_s = connect_timeout_s
+    def __init__(self, connection: ConnectionOptions = PLAIN, *, frame_size_max: int = FRAME_SIZE_MAX) -> None:
+        """Raises ClientError when the files of the connection's TLS cannot be used."""
+        self.credentials = connection.credentials
+        self.connect_timeout_s = connection.connect_timeout_ms / 1000
         self.frame_size_max = frame_size_max
-        self._tls = None if tls is None else tls.context()
+        self._tls = None if connection.tls is None else connection.tls.context()
         self._lines: dict[str, _Line] = {}
 
     def call(self, address: str, command: Command, timeout_s: float) -> Command:
@@ -187,6 +153,20 @@ class BlockingCaller:
         return f"<BlockingCaller {', '.join(open_now) or 'no connection'}>"
 
 
+def follow(caller: BlockingCaller, steps: Generator[tuple[str, Command], Command | RoquetError, T], timeout_s: float) -> T:
+    """What the steps give, when each of their requests was answered or failed (routing/name_servers.py)."""
+    answer: Command | RoquetError | None = None
+    while True:
+        try:
+            address, command = next(steps) if answer is None else steps.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return] # what the steps returned
+        try:
+            answer = caller.call(address, command, timeout_s)
+        except ClientError as error:
+            answer = error
+
+
 def succeeded(answer: Command, address: str) -> Command:
     if answer.code != 0:
         raise Rejected(answer.code, (answer.remark or "no remark").strip(), address)
@@ -245,7 +225,7 @@ class _Line:
             self.end("a request could not be written in time")
             raise CallTimeout(f"{self.address} did not take a request of {len(frame)} bytes in time; it may be overloaded") from None
         except OSError as error:
-            raise self._lost(str(error)) from None
+            raise self._connection_lost(str(error)) from None
 
     # -- reading
 
@@ -268,18 +248,17 @@ class _Line:
             raise CallTimeout(
                 f"no answer from {self.address} in time; the server may or may not have done what was asked, so check before repeating it"
             )
-        size, word = struct.unpack(">II", front)
-        header_size = word & 0xFFFFFF
         try:
-            if not 4 <= size <= self._frame_size_max:
-                raise Broken(f"frame length {size}, allowed are 4 to {self._frame_size_max}")
-            if header_size > size - 4 or word >> 24 > 1:
-                raise Broken(f"bad header length {header_size} or form {word >> 24} in a frame of {size}")
-            if size <= SMALL:
-                rest = self._receive(size - 4, deadline, inside=True)
-                return decode((word >> 24, rest[:header_size], rest[header_size:]))
-            command = decode((word >> 24, self._receive(header_size, deadline, inside=True), b""))
-            left = size - 4 - header_size
+            framer = Framer(self._frame_size_max)
+            frames = framer.feed(front)
+            left = framer.needed - len(front)
+            if left and left <= SMALL:
+                frames = framer.feed(self._receive(left, deadline, inside=True))
+            if frames:
+                return decode(frames[0])
+            header_size = int.from_bytes(front[5:], "big")
+            command = decode((front[4], self._receive(header_size, deadline, inside=True), b""))
+            left -= header_size
             if room is not None and left <= room.left and command.is_response and command.opaque == opaque:
                 self._receive_into(room.data[room.used : room.used + left], deadline)
                 room.used += left
@@ -304,9 +283,9 @@ class _Line:
                     return b""
                 raise self._stopped() from None
             except OSError as error:
-                raise self._lost(str(error)) from None
+                raise self._connection_lost(str(error)) from None
             if not piece:
-                raise self._lost("the server closed it")
+                raise self._connection_lost("the server closed it")
             pieces.append(piece)
             left -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -320,9 +299,9 @@ class _Line:
             except (BlockingIOError, TimeoutError):
                 raise self._stopped() from None
             except OSError as error:
-                raise self._lost(str(error)) from None
+                raise self._connection_lost(str(error)) from None
             if not got:
-                raise self._lost("the server closed it")
+                raise self._connection_lost("the server closed it")
             room = room[got:]
 
     def _limit(self, deadline: float) -> None:
@@ -349,7 +328,7 @@ class _Line:
         self.end("an answer stopped in its middle")
         return CallTimeout(f"{self.address} sent part of an answer and then nothing in time; it may be overloaded")
 
-    def _lost(self, reason: str) -> ConnectFailed:
+    def _connection_lost(self, reason: str) -> ConnectFailed:
         self.end(reason)
         return ConnectFailed(self._sentence(reason))
 

@@ -13,8 +13,9 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
-from roquet.errors import Broken, ConnectFailed, RoquetError
+from roquet.errors import Broken, ClientError, ConnectFailed, RoquetError
 from roquet.net.address import endpoint
+from roquet.net.connection import PLAIN, ConnectionOptions
 from roquet.net.unfinished import Unfinished
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import Framer
@@ -26,7 +27,6 @@ Reply = Callable[[Command], None]
 Handler = Callable[[str, Command, Reply], None]
 """(address, request from the server, reply). A request that is not oneway should get exactly one reply."""
 
-CONNECT_TIMEOUT_MS = 3_000
 SILENT_MS = 10_000
 """A connection on which a call timed out and nothing at all has arrived for this long is taken for dead, and opened anew."""
 UNFINISHED_MAX = 128 * 1024 * 1024
@@ -39,9 +39,12 @@ BACKLOG_MAX = 4 * 1024 * 1024
 class AsyncCaller:
     """Belongs to the loop it was made in; every method is called on that loop."""
 
-    def __init__(self, handler: Handler | None = None, *, connect_timeout_ms: int = CONNECT_TIMEOUT_MS) -> None:
+    def __init__(self, handler: Handler | None = None, connection: ConnectionOptions = PLAIN) -> None:
+        """Raises ClientError for what is not served: credentials and TLS."""
+        if connection.credentials is not None or connection.tls is not None:
+            raise ClientError("credentials and TLS are not served by the asyncio client, admin and the broker yet; leave them out")
         self.handler = handler
-        self.connect_timeout_ms = connect_timeout_ms
+        self.connection = connection
         self.closed = False
         self._loop = asyncio.get_running_loop()
         self._lines: dict[str, _Line] = {}
@@ -174,7 +177,7 @@ class _Line(asyncio.Protocol):
         self._paused = False
         self._partial = False  # part of a frame has come
         self._waiters: list[asyncio.Future[None]] = []
-        self._lost = loop.create_future()
+        self._socket_closed = loop.create_future()
 
     # -- opening
 
@@ -184,10 +187,10 @@ class _Line(asyncio.Protocol):
     async def _connect(self) -> None:
         try:
             host, port = endpoint(self.address)
-            async with asyncio.timeout(self.caller.connect_timeout_ms / 1000):
+            async with asyncio.timeout(self.caller.connection.connect_timeout_ms / 1000):
                 await self._loop.create_connection(lambda: self, host, port)
         except TimeoutError:
-            limit = self.caller.connect_timeout_ms
+            limit = self.caller.connection.connect_timeout_ms
             self.end(ConnectFailed(f"no connection to {self.address} within {limit} ms; is it reachable from this host?"))
         except (OSError, ValueError) as error:
             self.end(ConnectFailed(f"cannot connect to {self.address}: {error}; is the server running there, and the address right?"))
@@ -298,8 +301,8 @@ class _Line(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         reason = f": {error}" if error else ""
         self.end(ConnectFailed(f"the connection to {self.address} was lost{reason}; the request may or may not have been carried out"))
-        if not self._lost.done():
-            self._lost.set_result(None)
+        if not self._socket_closed.done():
+            self._socket_closed.set_result(None)
 
     def end(self, error: ConnectFailed) -> None:
         """No more use of this connection. Idempotent."""
@@ -313,8 +316,8 @@ class _Line(asyncio.Protocol):
         if self._transport is not None:
             self._flush()
             self._transport.close()
-        elif not self._lost.done():
-            self._lost.set_result(None)
+        elif not self._socket_closed.done():
+            self._socket_closed.set_result(None)
         self._out.clear()
         self._wake()
         self.calls.fail_all(error)
@@ -326,7 +329,7 @@ class _Line(asyncio.Protocol):
             await asyncio.gather(self._connecting, return_exceptions=True)
         try:
             async with asyncio.timeout(1):
-                await asyncio.shield(self._lost)
+                await asyncio.shield(self._socket_closed)
         except TimeoutError:
             if self._transport is not None:
                 self._transport.abort()

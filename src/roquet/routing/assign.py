@@ -15,6 +15,7 @@ import bisect
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from roquet.message import MessageQueue
 
@@ -51,9 +52,7 @@ class Average:
     5 queues, members a b c  ->  a: 0 1   b: 2 3   c: 4
     """
 
-    @property
-    def name(self) -> str:
-        return "AVG"
+    name: ClassVar[str] = "AVG"
 
     def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         if me not in members:
@@ -67,14 +66,12 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class AverageByCircle:
-    """Dealt out like cards.
+    """One queue each, in turns.
 
     5 queues, members a b c  ->  a: 0 3   b: 1 4   c: 2
     """
 
-    @property
-    def name(self) -> str:
-        return "AVG_BY_CIRCLE"
+    name: ClassVar[str] = "AVG_BY_CIRCLE"
 
     def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         if me not in members:
@@ -88,9 +85,7 @@ class Configured:
 
     queues: tuple[MessageQueue, ...]
 
-    @property
-    def name(self) -> str:
-        return "CONFIG"
+    name: ClassVar[str] = "CONFIG"
 
     def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         return list(self.queues)
@@ -98,7 +93,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoom:
-    """Only the queues of brokers named "<room>@<name>" whose room is one of `rooms`; each member a run, the rest dealt out.
+    """Only the queues of brokers named "<room>@<name>" whose room is one of `rooms`; each member a run, the rest one each.
 
     5 queues, members a b c  ->  a: 0 3   b: 1 4   c: 2
     8 queues, members a b c  ->  a: 0 1 6   b: 2 3 7   c: 4 5
@@ -106,9 +101,7 @@ class MachineRoom:
 
     rooms: frozenset[str]
 
-    @property
-    def name(self) -> str:
-        return "MACHINE_ROOM"
+    name: ClassVar[str] = "MACHINE_ROOM"
 
     def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         if me not in members:
@@ -181,9 +174,7 @@ class ConsistentHash:
         if not 0 <= self.virtual_nodes <= 100_000:
             raise ValueError(f"virtual_nodes={self.virtual_nodes}, allowed are 0 to 100000")
 
-    @property
-    def name(self) -> str:
-        return "CONSISTENT_HASH"
+    name: ClassVar[str] = "CONSISTENT_HASH"
 
     def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         if me not in members:

@@ -96,5 +96,5 @@ class QueueChoice:
         ranked = faults.ranked([queue.broker_name for queue in queues if queue.broker_name != avoid], now_ms)
         broker_name = ranked[self._worst_turn % max(1, len(ranked) // 2)]
         self._worst_turn += 1
-        there = [queue for queue in queues if queue.broker_name == broker_name]
-        return there[turn % len(there)]
+        on_broker = [queue for queue in queues if queue.broker_name == broker_name]
+        return on_broker[turn % len(on_broker)]

@@ -55,11 +55,25 @@ class Registration:
     version: DataVersion
     topics: tuple[TopicConfig, ...] = ()
     filter_servers: tuple[str, ...] | None = None
-    """None: said nothing of them, what is known stays."""
+    """None: it names none, and what is known stays."""
     expiry_ms: int | None = None
-    """5.x brokers say how long they may be silent."""
-    told: bytes = b""
-    """A digest of all of it; b"" when nobody took one."""
+    """5.x brokers give how long they may be silent."""
+    digest: bytes = b""
+    """Of all of it; b"" when nobody took one."""
+
+    def check(self) -> None:
+        """Raises Refused for names and numbers that no broker may have."""
+        for what, text in (("brokerName", self.broker_name), ("clusterName", self.cluster), ("brokerAddr", self.address)):
+            check_name(what, text)
+        if len(self.ha_address) > NAME_LENGTH_MAX:
+            raise refused(f"haServerAddr of {len(self.ha_address)} characters, at most {NAME_LENGTH_MAX} are allowed")
+        if self.broker_id < 0:
+            raise refused(f"brokerId is {self.broker_id}, expected 0 for a master or a positive number for a slave")
+        if len(self.filter_servers or ()) > FILTER_SERVERS_MAX:
+            raise refused(f"{len(self.filter_servers or ())} filter servers, limit is {FILTER_SERVERS_MAX}")
+        names = (topic.topic_name for topic in self.topics if not 0 < len(topic.topic_name) <= NAME_LENGTH_MAX)
+        for name in names if self.broker_id == MASTER_ID else ():
+            check_name("a topic's name", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +97,10 @@ class Live(Generic[L]):
     """None: what it has is not known in full, so the next registration counts as changed."""
     link: L
     filter_servers: tuple[str, ...] = ()
-    told: bytes = b""
+    digest: bytes = b""
     """Digest of the registration that this came from; b"" when it is not known."""
     dropped: int = 0
-    """How often queues had been dropped when it was told."""
+    """How often queues had been dropped when it registered."""
 
 
 @dataclass(slots=True)
@@ -98,7 +112,7 @@ class Registry(Generic[L]):
     clusters: dict[str, set[str]] = field(default_factory=dict)
     live: dict[tuple[str, str], Live[L]] = field(default_factory=dict)
     dropped: int = 0
-    """How often queues were dropped from `topics`: since then a broker may have topics that it told us and that we lack."""
+    """How often queues were dropped from `topics`: since then a broker may have topics that it registered and that we lack."""
 
     # Brokers come
 
@@ -108,96 +122,87 @@ class Registry(Generic[L]):
         address = None if group is None else group.broker_addrs.get(broker_id)
         return None if address is None else self.live.get((broker_name, address))
 
-    def heard_again(self, broker_name: str, broker_id: int, address: str, told: bytes, link: L, now_ms: int) -> bool:
+    def heard_again(self, broker_name: str, broker_id: int, address: str, digest: bytes, link: L, now_ms: int) -> bool:
         """The same registration, byte for byte, as this broker's last one: a sign of life, and nothing else to do. False: it is not."""
         live = self.holder(broker_name, broker_id)
-        if live is None or live.address != address or not told or live.told != told or live.dropped != self.dropped:
+        if live is None or live.address != address or not digest or live.digest != digest or live.dropped != self.dropped:
             return False
         live.seen_ms, live.link = now_ms, link
         return True
 
-    def register(self, said: Registration, link: L, now_ms: int, *, expiry_ms: int = EXPIRY_MS) -> Registered:
+    def register(self, new: Registration, link: L, now_ms: int, *, expiry_ms: int = EXPIRY_MS) -> Registered:
         """Take in a registration. Raises Refused, and changes nothing, when a limit would be passed.
 
         A topic that a registration does not name stays: a broker that has just made a topic registers that one alone.
         """
-        self._check(said)
-        group = self.brokers.get(said.broker_name)
+        new.check()
+        self._check_room(new)
+        group = self.brokers.get(new.broker_name)
         if group is None:
-            group = self.brokers[said.broker_name] = BrokerData(cluster=said.cluster, broker_name=said.broker_name, broker_addrs={})
-        self.clusters.setdefault(said.cluster, set()).add(said.broker_name)
+            group = self.brokers[new.broker_name] = BrokerData(cluster=new.cluster, broker_name=new.broker_name, broker_addrs={})
+        self.clusters.setdefault(new.cluster, set()).add(new.broker_name)
 
         addresses = group.broker_addrs
         # A slave that became the master comes with the same address under id 0: the address must not stay under two ids.
-        for other in [number for number, address in addresses.items() if address == said.address and number != said.broker_id]:
+        for other in [number for number, address in addresses.items() if address == new.address and number != new.broker_id]:
             del addresses[other]
-        taken_from = addresses.get(said.broker_id)
-        is_new = taken_from != said.address
+        taken_from = addresses.get(new.broker_id)
+        is_new = taken_from != new.address
         if is_new and taken_from is not None:
-            del self.live[said.broker_name, taken_from]  # lost its id to this one; should it speak again, it is new
-        addresses[said.broker_id] = said.address
+            del self.live[new.broker_name, taken_from]  # lost its id to this one; should it speak again, it is new
+        addresses[new.broker_id] = new.address
 
-        key = (said.broker_name, said.address)
+        key = (new.broker_name, new.address)
         before = self.live.get(key)
-        changed = is_new or before is None or before.version != said.version
-        if said.broker_id == MASTER_ID:
-            self._take_topics(said, changed)
-        filters = said.filter_servers
+        changed = is_new or before is None or before.version != new.version
+        if new.broker_id == MASTER_ID:
+            self._take_topics(new, changed)
+        filters = new.filter_servers
         self.live[key] = Live(
-            said.broker_name,
-            said.address,
-            said.ha_address,
+            new.broker_name,
+            new.address,
+            new.ha_address,
             now_ms,
-            expiry_ms if said.expiry_ms is None else min(max(said.expiry_ms, EXPIRY_RANGE_MS[0]), EXPIRY_RANGE_MS[1]),
+            expiry_ms if new.expiry_ms is None else min(max(new.expiry_ms, EXPIRY_RANGE_MS[0]), EXPIRY_RANGE_MS[1]),
             # The first word of a broker with one topic may be that topic alone, sent because it is new while we were
             # restarting. Its version stands for all topics; believing it would hide the rest from QUERY_DATA_VERSION.
-            None if is_new and len(said.topics) == 1 else said.version,
+            None if is_new and len(new.topics) == 1 else new.version,
             link,
             (before.filter_servers if before else ()) if filters is None else filters,
-            said.told,
+            new.digest,
             self.dropped,
         )
-        return self.master_of(said.broker_name, said.broker_id)
+        return self.master_of(new.broker_name, new.broker_id)
 
     def master_of(self, broker_name: str, broker_id: int) -> Registered:
         """What a member of this broker group gets to know."""
         master = None if broker_id == MASTER_ID else self.holder(broker_name, MASTER_ID)
         return Registered(master.address, master.ha_address) if master else Registered()
 
-    def _take_topics(self, said: Registration, changed: bool) -> None:
-        name = said.broker_name
-        for topic in said.topics:
+    def _take_topics(self, new: Registration, changed: bool) -> None:
+        name = new.broker_name
+        for topic in new.topics:
             queues = self.topics.setdefault(topic.topic_name, {})
             # With an unchanged version only what we lack is taken, so a wiped write permission stays wiped.
             if changed or name not in queues:
                 queues[name] = QueueData(name, topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
 
-    def _check(self, said: Registration) -> None:
-        for what, text in (("brokerName", said.broker_name), ("clusterName", said.cluster), ("brokerAddr", said.address)):
-            if not text or len(text) > NAME_LENGTH_MAX:
-                raise refused(f"{what} of {len(text)} characters, allowed are 1 to {NAME_LENGTH_MAX}")
-        if len(said.ha_address) > NAME_LENGTH_MAX:
-            raise refused(f"haServerAddr of {len(said.ha_address)} characters, at most {NAME_LENGTH_MAX} are allowed")
-        if said.broker_id < 0:
-            raise refused(f"brokerId is {said.broker_id}, expected 0 for a master or a positive number for a slave")
-        if len(said.filter_servers or ()) > FILTER_SERVERS_MAX:
-            raise refused(f"{len(said.filter_servers or ())} filter servers, limit is {FILTER_SERVERS_MAX}")
-        group = self.brokers.get(said.broker_name)
-        if group is None and len(self.brokers) >= BROKERS_MAX:
-            raise refused(f"there are {BROKERS_MAX} broker groups, the limit; {said.broker_name!r} would be one more")
-        if group is not None and said.broker_id not in group.broker_addrs and len(group.broker_addrs) >= ADDRESSES_MAX:
-            raise refused(f"broker group {said.broker_name!r} has {ADDRESSES_MAX} members, the limit; {said.address} would be one more")
-        if (group is None or said.broker_id not in group.broker_addrs) and len(self.live) >= LIVE_MAX:
-            raise refused(f"there are {LIVE_MAX} brokers, the limit; {said.address} would be one more")
-        if said.cluster not in self.clusters and len(self.clusters) >= CLUSTERS_MAX:
-            raise refused(f"there are {CLUSTERS_MAX} clusters, the limit; {said.cluster!r} would be one more")
-        if said.broker_id == MASTER_ID:
-            for topic in said.topics:
-                if not topic.topic_name or len(topic.topic_name) > NAME_LENGTH_MAX:
-                    raise refused(f"a topic's name of {len(topic.topic_name)} characters, allowed are 1 to {NAME_LENGTH_MAX}")
-            new = len({topic.topic_name for topic in said.topics}.difference(self.topics)) if said.topics else 0
-            if len(self.topics) + new > TOPICS_MAX:
-                raise refused(f"{new} new topics beside the {len(self.topics)} there are, limit is {TOPICS_MAX}; delete some first")
+    def _check_room(self, new: Registration) -> None:
+        """Raises Refused when a table would grow beyond its limit."""
+        group = self.brokers.get(new.broker_name)
+        is_member = group is not None and new.broker_id in group.broker_addrs
+        fresh = len({topic.topic_name for topic in new.topics}.difference(self.topics)) if new.broker_id == MASTER_ID else 0
+        for one_more, count, limit, what, name in (
+            (group is None, len(self.brokers), BROKERS_MAX, f"there are {BROKERS_MAX} broker groups", repr(new.broker_name)),
+            (not is_member, len(group.broker_addrs) if group else 0, ADDRESSES_MAX,
+             f"broker group {new.broker_name!r} has {ADDRESSES_MAX} members", new.address),
+            (not is_member, len(self.live), LIVE_MAX, f"there are {LIVE_MAX} brokers", new.address),
+            (new.cluster not in self.clusters, len(self.clusters), CLUSTERS_MAX, f"there are {CLUSTERS_MAX} clusters", repr(new.cluster)),
+        ):  # fmt: skip
+            if one_more and count >= limit:
+                raise refused(f"{what}, the limit; {name} would be one more")
+        if len(self.topics) + fresh > TOPICS_MAX:
+            raise refused(f"{fresh} new topics beside the {len(self.topics)} there are, limit is {TOPICS_MAX}; delete some first")
 
     def version_of(self, broker_name: str, address: str) -> DataVersion | None:
         live = self.live.get((broker_name, address))
@@ -334,6 +339,11 @@ class Registry(Generic[L]):
 def copy_of(group: BrokerData) -> BrokerData:
     """So that an answer does not change while it waits to be written."""
     return replace(group, broker_addrs=dict(sorted(group.broker_addrs.items())))
+
+
+def check_name(what: str, text: str) -> None:
+    if not text or len(text) > NAME_LENGTH_MAX:
+        raise refused(f"{what} of {len(text)} characters, allowed are 1 to {NAME_LENGTH_MAX}")
 
 
 def refused(remark: str) -> Refused:

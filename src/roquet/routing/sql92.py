@@ -73,8 +73,7 @@ class Compiler:
                 place = self.place(of)
                 return lambda values: None if values[place] is None else False
             case Logic(is_and=is_and, parts=parts):
-                functions = tuple(map(self.function, parts))
-                return all_of(functions) if is_and else any_of(functions)
+                return combined(tuple(map(self.function, parts)), not is_and)
             case Compare(operator=operator):
                 return self.equal(node) if operator == "=" else self.ordered(node)
             case IsNull(of=of):
@@ -203,34 +202,20 @@ def kind_of(node: Node) -> Kind:
     return Kind.NOTHING if isinstance(node, Negative) else Kind.BOOLEAN
 
 
-def all_of(parts: tuple[Function, ...]) -> Function:
-    """Stops at the first false; goes on behind an unknown, which a later false outdoes."""
+def combined(parts: tuple[Function, ...], decisive: bool) -> Function:
+    """AND, which one false decides, or OR, which one true does: it stops there, and goes on behind an unknown."""
 
-    def all_of(values: Values) -> bool | None:
-        answer: bool | None = True
+    def combined(values: Values) -> bool | None:
+        answer: bool | None = not decisive
         for part in parts:
             found = part(values)
-            if found is False:
-                return False
+            if found is decisive:
+                return found is True
             if found is None:
                 answer = None
         return answer
 
-    return all_of
-
-
-def any_of(parts: tuple[Function, ...]) -> Function:
-    def any_of(values: Values) -> bool | None:
-        answer: bool | None = False
-        for part in parts:
-            found = part(values)
-            if found:
-                return True
-            if found is None:
-                answer = None
-        return answer
-
-    return any_of
+    return combined
 
 
 def one_of(place: int, wanted: frozenset[bytes], negated: bool) -> Function:

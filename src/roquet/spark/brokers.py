@@ -14,27 +14,27 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from roquet.client.core.failures import BadAnswer, rejected
-from roquet.client.core.name_servers import parse_name_servers
 from roquet.client.core.queue_calls import queue_header, read_header
-from roquet.client.core.routes import read_queues
-from roquet.errors import CallTimeout, ClientError, ConnectFailed, NoRoute, Rejected, RoquetError
+from roquet.client.core.resolver import Resolver, read_queues, replica_of
+from roquet.errors import CallTimeout, ClientError, ConnectFailed, NoRoute, Rejected
 from roquet.message import MessageQueue
-from roquet.net.blocking import BlockingCaller, Call, Room, Tls
+from roquet.net.blocking import BlockingCaller, Call, Room, follow
 from roquet.net.buffers import keep_memory
+from roquet.net.connection import PLAIN, ConnectionOptions
+from roquet.routing.name_servers import NameServers, parse_name_servers
 from roquet.routing.subscription import ALL, SQL92, TAG
 from roquet.spark.answers import Gathered
 from roquet.spark.places import Chunk, DataGone, Wanted
 from roquet.spark.tags import TagCheck
 from roquet.wire import headers
 from roquet.wire.calls.offsets import UpdateOffsetHeader
-from roquet.wire.calls.pulls import PullResponseHeader
-from roquet.wire.calls.queues import OffsetResponseHeader, SearchOffsetHeader
+from roquet.wire.calls.pulls import PULL_MESSAGE, PullResponseHeader
+from roquet.wire.calls.queues import GET_MAX_OFFSET, SearchOffsetHeader
 from roquet.wire.calls.routes import RouteInfo
 from roquet.wire.calls.topics import TopicList
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.layout import store_time_of
-from roquet.wire.signing import Credentials
 
 TIMEOUT_S = 120.0
 CALL_S = 15.0
@@ -79,16 +79,15 @@ class BrokerPlace:
         name_servers: str | Sequence[str],
         *,
         group: str,
-        credentials: Credentials | None = None,
-        tls: Tls | None = None,
+        connection: ConnectionOptions = PLAIN,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """`timeout_s`: how long a broker may be away before reading from it fails. Raises ClientError for a bad address or file."""
         self.name_servers = parse_name_servers(name_servers)
         self.group = group
         self.timeout_s = timeout_s
-        self._caller = BlockingCaller(credentials=credentials, tls=tls)
-        self._current = 0  # of the name servers, the one that answered last
+        self._caller = BlockingCaller(connection)
+        self._resolver = Resolver(NameServers(self.name_servers))
         self._routes: dict[str, tuple[float, RouteInfo]] = {}
         self._addresses: dict[str, str] = {}  # broker name -> where it was last known to be
         self._scans: dict[str, bool] = {}  # address -> it answers large pulls
@@ -99,7 +98,8 @@ class BrokerPlace:
     # -- what is there
 
     def topics(self) -> list[str]:
-        answer, address = self._ask_name_server(Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        steps = self._resolver.name_servers.ask(lambda: Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        address, answer = follow(self._caller, steps, ASK_S)
         if answer.code != ResponseCode.SUCCESS:
             raise rejected(answer, address)
         return sorted(set(TopicList.decode(answer.body).topic_list))
@@ -204,7 +204,7 @@ class BrokerPlace:
                 if answer.code not in BUSY:
                     raise rejected(answer, address)
             else:
-                found[queue] = read_header(OffsetResponseHeader, answer, address).offset
+                found[queue] = read_header(GET_MAX_OFFSET.answer(answer), address).offset
         return found
 
     def _call_all(
@@ -241,35 +241,19 @@ class BrokerPlace:
         if route is not None and now - asked < ROUTE_S:
             return route
         try:
-            answer, address = self._ask_name_server(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
+            found = follow(self._caller, self._resolver.ask(topic), ASK_S)
         except ConnectFailed:
             if route is None:
                 raise
             return route  # brokers work on without name servers, and so do we
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise NoRoute(f"no name server knows topic {topic!r}; create it, or send to it once so that a broker does")
-        if answer.code != ResponseCode.SUCCESS:
-            raise rejected(answer, address)
-        try:
-            route = RouteInfo.decode(answer.body)
-        except RoquetError as error:
-            raise BadAnswer(f"{address} sent a route of {topic!r} that cannot be read: {error}") from None
-        self._routes[topic] = (now, route)
-        for broker in route.broker_datas:
-            if broker.broker_addrs:  # the master, which is 0, or the first slave
-                self._addresses[broker.broker_name] = broker.broker_addrs[min(broker.broker_addrs)]
-        return route
-
-    def _ask_name_server(self, command: Command) -> tuple[Command, str]:
-        reasons: list[str] = []
-        for _ in self.name_servers:
-            address = self.name_servers[self._current]
-            try:
-                return self._caller.call(address, command, ASK_S), address
-            except ClientError as error:
-                reasons.append(f"{address}: {error}")
-                self._current = (self._current + 1) % len(self.name_servers)
-        raise ConnectFailed(f"no name server answered ({'; '.join(reasons)}); start one, or mend the namesrv address")
+        if isinstance(found, NoRoute):
+            raise found
+        self._routes[topic] = (now, found)
+        for broker in found.broker_datas:
+            replica = replica_of(broker.broker_addrs)
+            if replica is not None:
+                self._addresses[broker.broker_name] = replica[0]
+        return found
 
     def __repr__(self) -> str:
         return f"<BrokerPlace {';'.join(self.name_servers)} as {self.group}>"
@@ -348,7 +332,7 @@ class _Reading:
             if "SQL92" in refusal.remark:
                 refusal.args = (f"{refusal.args[0]}; set enablePropertyFilter=true in its configuration, or use tags",)
             raise refusal
-        header = read_header(PullResponseHeader, answer, call.address)
+        header = read_header(PULL_MESSAGE.answer(answer), call.address)
         after = header.next_begin_offset
         if answer.code != ResponseCode.SUCCESS:
             self._nothing(begin, after, header)

@@ -18,6 +18,7 @@ from roquet.errors import ClientError
 from roquet.spark.places import Wanted
 
 if TYPE_CHECKING:
+    from roquet.net.connection import ConnectionOptions
     from roquet.spark.places import Place
 
 EARLIEST, LATEST = -2, -1
@@ -199,13 +200,18 @@ def place_of(where: Where | Mapping[str, str]) -> Place:
         from roquet.spark.files import FilePlace
 
         return FilePlace(where.path, where.broker or None)
-    from roquet.net.blocking import Tls
     from roquet.spark.brokers import BrokerPlace
+
+    return BrokerPlace(where.namesrv, group=where.group, connection=connection_of(where), timeout_s=where.timeout_s)
+
+
+def connection_of(where: Where) -> ConnectionOptions:
+    from roquet.net.connection import ConnectionOptions, Tls
     from roquet.wire.signing import Credentials
 
     credentials = Credentials(where.access_key, where.secret_key, where.security_token or None) if where.access_key else None
     tls = Tls(where.tls_ca_file or None, where.tls_cert_file or None, where.tls_key_file or None, where.tls_verify) if where.tls else None
-    return BrokerPlace(where.namesrv, group=where.group, credentials=credentials, tls=tls, timeout_s=where.timeout_s)
+    return ConnectionOptions(credentials=credentials, tls=tls)
 
 
 def known(given: Mapping[str, str]) -> dict[str, str]:

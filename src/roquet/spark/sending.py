@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 
 from roquet.client.core.failures import RETRIED, rejected
 from roquet.client.core.receipt import STATUSES, SendStatus
-from roquet.client.core.routes import MASTER, TopicRoute, as_default
+from roquet.client.core.resolver import Resolver, TopicRoute, writable
 from roquet.client.core.send_command import SendCommand, SendTemplate
-from roquet.errors import ClientError, ConnectFailed, NoRoute, RoquetError, SendFailed
+from roquet.errors import ClientError, NoRoute, RoquetError, SendFailed
 from roquet.message import MessageQueue
-from roquet.net.blocking import BlockingCaller, Call
+from roquet.net.blocking import BlockingCaller, Call, follow
 from roquet.routing.choose import QueueChoice
+from roquet.routing.name_servers import NameServers
 from roquet.spark.letters import Letter
-from roquet.wire.calls.routes import RouteInfo
-from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import DEFAULT_TOPIC
 
@@ -73,7 +73,7 @@ class Sending:
     ) -> None:
         self.counts = Counts()
         self.caller = caller
-        self.name_servers = list(name_servers)
+        self._resolver = Resolver(NameServers(name_servers))
         self.group = group
         self.in_flight_max = in_flight_max
         self.window: float = in_flight_max
@@ -153,7 +153,10 @@ class Sending:
                 self._template(letter, queue.broker_name), queue.queue_id, 0, int(time.time() * 1000), letter.flag, letter.properties,
                 bytes(letter.body),
             )  # fmt: skip
-            self._under_way.append((self.caller.start(master_of(route, queue), command, self.timeout_s), parcel))
+            address = route.masters.get(queue.broker_name)
+            if address is None:
+                raise NoRoute(f"broker {queue.broker_name!r} has no master that is known; queue {queue} cannot be written now")
+            self._under_way.append((self.caller.start(address, command, self.timeout_s), parcel))
         except ClientError as error:
             self._failed(parcel, error)
 
@@ -225,47 +228,11 @@ class Sending:
             return known
         self._stale.discard(topic)
         try:
-            info = self._ask(topic)
-            if info is not None:
-                found = TopicRoute(topic, info)
-            elif known is not None and not known.by_default:
-                return known  # it was there: its broker, or the name server, is just being restarted
-            else:
-                # As every producer does: the brokers that create topics on demand create this one with its first message.
-                default = self._ask(DEFAULT_TOPIC)
-                if default is None:
-                    raise NoRoute(f"no broker has topic {topic!r}, and none creates topics on demand; create it first")
-                found = TopicRoute(topic, as_default(default, DEFAULT_QUEUES), by_default=DEFAULT_QUEUES)
-            if not found.write_queues:
-                raise NoRoute(f"topic {topic!r} has no queue that takes writes now: no permission, or no master; look at its brokers")
+            # As every producer does: the brokers that create topics on demand create this one with its first message.
+            found = writable(follow(self.caller, self._resolver.find(topic, DEFAULT_QUEUES), ASK_TIMEOUT_S))
         except ClientError:
             if known is None:
                 raise
             return known  # what was true a moment ago is the best there is
         self._routes[topic] = found
         return found
-
-    def _ask(self, topic: str) -> RouteInfo | None:
-        """None: nobody knows the topic. The name server that answered is asked first the next time."""
-        reasons: list[str] = []
-        for address in list(self.name_servers):
-            try:
-                answer = self.caller.call(address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}), ASK_TIMEOUT_S)
-            except ClientError as error:
-                reasons.append(str(error))
-                continue
-            self.name_servers.remove(address)
-            self.name_servers.insert(0, address)
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                return None
-            if answer.code != ResponseCode.SUCCESS:
-                raise rejected(answer, address)
-            return RouteInfo.decode(answer.body)
-        raise ConnectFailed(f"no name server answered: {'; '.join(reasons)}")
-
-
-def master_of(route: TopicRoute, queue: MessageQueue) -> str:
-    for broker in route.info.broker_datas:
-        if broker.broker_name == queue.broker_name and MASTER in broker.broker_addrs:
-            return broker.broker_addrs[MASTER]
-    raise NoRoute(f"broker {queue.broker_name!r} has no master that is known; its queues of {queue.topic!r} cannot be written now")

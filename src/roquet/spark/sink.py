@@ -23,15 +23,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from roquet.client.core.name_servers import parse_name_servers
 from roquet.errors import Refused
-from roquet.net.blocking import BlockingCaller, Tls
+from roquet.net.blocking import BlockingCaller
+from roquet.routing.name_servers import parse_name_servers
 from roquet.spark.encode import BATCH_BYTES_MAX, check_columns, encode, id_prefix
 from roquet.spark.letters import BATCH_BYTES, letters
-from roquet.spark.options import BadOption, Option, Where, duration_s, where_of
+from roquet.spark.options import BadOption, Option, Where, connection_of, duration_s, where_of
 from roquet.spark.sending import Sending
 from roquet.wire.names import check_group
-from roquet.wire.signing import Credentials
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -129,9 +128,7 @@ def write_batches(settings: Settings, batches: Iterator[pa.RecordBatch], partiti
     """Send every row and wait for every answer. Raises BadRow, SendFailed and what else goes wrong, naming the rows."""
     begun = time.monotonic()
     where = settings.where
-    credentials = Credentials(where.access_key, where.secret_key, where.security_token or None) if where.access_key else None
-    tls = Tls(where.tls_ca_file or None, where.tls_cert_file or None, where.tls_key_file or None, where.tls_verify) if where.tls else None
-    caller = BlockingCaller(credentials=credentials, tls=tls)
+    caller = BlockingCaller(connection_of(where))
     sending = Sending(
         caller, parse_name_servers(where.namesrv), settings.group,
         in_flight_max=settings.in_flight_max, timeout_s=settings.timeout_s, retries=settings.retries, turn=partition,

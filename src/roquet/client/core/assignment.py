@@ -10,13 +10,11 @@ import logging
 from collections.abc import Collection
 
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.routes import TopicRoute
+from roquet.client.core.resolver import TopicRoute
 from roquet.errors import Rejected, RoquetError
 from roquet.message import MessageQueue
 from roquet.routing.assign import Strategy
-from roquet.wire.calls.members import ConsumerList, GroupHeader
-from roquet.wire.codes import RequestCode
-from roquet.wire.headers import encode
+from roquet.wire.calls.members import GET_CONSUMER_LIST_BY_GROUP, GroupHeader
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +53,12 @@ class Assignment:
         if address is None:
             return None
         try:
-            answer = await self.client.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, encode(GroupHeader(consumer_group=self.group)))
+            answer = await self.client.call(address, GET_CONSUMER_LIST_BY_GROUP, GroupHeader(self.group))
         except RoquetError as error:
             log.info("! members of group %s are not known: %s", self.group, error)
             raise (NotListed if isinstance(error, Rejected) else NotReached)(str(error)) from None  # code 1: "no consumer for this group"
         try:
-            members = ConsumerList.decode(answer.body).consumer_id_list
+            members = answer.body.consumer_id_list
             mine = self.strategy(self.group, self.client.client_id, queues, members)
         except Exception as error:  # an answer that cannot be read, or a strategy of the user's
             log.error("! group %s cannot share the queues of %s: %s", self.group, topic, error)

@@ -14,10 +14,10 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Generic, TypeVar
 
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.offsets import Offsets
+from roquet.client.core.offsets import ConsumerOffsets
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL, SendingBack, restore_topic
 from roquet.client.core.tasks import Wait
@@ -28,6 +28,9 @@ __all__ = ["RETRY_LATER", "Consuming", "Consumption", "Judged", "Listener", "Out
 
 log = logging.getLogger(__name__)
 
+W = TypeVar("W")
+"""What waits for its turn."""
+
 AGAIN_MS = 5_000
 RECONSUME_TIMES_MAX = 16
 TIMEOUT_MS = 15 * 60_000
@@ -35,22 +38,62 @@ WATCH_MS = 60_000
 """How often running calls are looked at; less when the timeout is less."""
 
 
-class Consumption(Protocol):
+class Consumption(Generic[W]):
     """What a push consumer does with what it pulled: Consuming, or OrderedConsuming."""
 
-    listener: Listener
-    running: int
-    """Calls of the listener under way."""
-    failures: dict[str, int]
-    """Failed messages by topic."""
-    idle: Wait[bool]
-    """Ends with True after stop(), when the last of them is over."""
+    def __init__(
+        self,
+        client: ClientCore,
+        group: str,
+        offsets: ConsumerOffsets,
+        listener: Listener,
+        sending_back: SendingBack,
+        *,
+        concurrency_max: int,
+        batch_size: int,
+    ) -> None:
+        self.client = client
+        self.group = group
+        self.offsets = offsets
+        self.listener = listener
+        self.sending_back = sending_back
+        self.concurrency_max = concurrency_max
+        self.batch_size = batch_size
+        self.running = 0
+        """Calls of the listener under way."""
+        self.failures: dict[str, int] = {}
+        """Failed messages by topic."""
+        self.idle: Wait[bool] = Wait()
+        """Ends with True after stop(), when the last of them is over."""
+        self._waiting: deque[W] = deque()
+        self._starting = False
+        self._stopped = False
 
-    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None: ...
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        raise NotImplementedError
+
+    def _begin(self, waiting: W) -> None:
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Start nothing more. What runs may finish; `idle` says when."""
-        ...
+        self._stopped = True
+        self._waiting.clear()
+        self._idle()
+
+    def _start(self) -> None:
+        if self._starting:  # a listener that answers at once brought us back here
+            return
+        self._starting = True
+        try:
+            while self._waiting and self.running < self.concurrency_max and not self._stopped:
+                self._begin(self._waiting.popleft())
+        finally:
+            self._starting = False
+
+    def _idle(self) -> None:
+        if self._stopped and self.running == 0:
+            self.idle.end(True)
 
 
 class _Call:
@@ -66,37 +109,13 @@ class _Call:
         """Took too long: its messages are being given back."""
 
 
-class Consuming:
-    def __init__(
-        self,
-        client: ClientCore,
-        group: str,
-        offsets: Offsets,
-        listener: Listener,
-        sending_back: SendingBack,
-        *,
-        concurrency_max: int,
-        batch_size: int,
-        broadcasting: bool,
-        timeout_ms: int = TIMEOUT_MS,
-    ) -> None:
-        self.client = client
-        self.group = group
-        self.offsets = offsets
-        self.listener = listener
-        self.sending_back = sending_back
-        self.concurrency_max = concurrency_max
-        self.batch_size = batch_size
+class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
+    def __init__(self, *args: Any, broadcasting: bool, timeout_ms: int = TIMEOUT_MS, **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self.broadcasting = broadcasting
         self.timeout_ms = timeout_ms
-        self.running = 0
-        self.failures: dict[str, int] = {}
-        self.idle: Wait[bool] = Wait()
-        self._waiting: deque[tuple[ProcessQueue, list[ReceivedMessage]]] = deque()
         self._calls: dict[_Call, None] = {}  # a set that keeps its order
         self._watching = False
-        self._starting = False
-        self._stopped = False
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         """Consume these, in calls of at most batch_size messages of one topic (a retry queue holds several topics)."""
@@ -110,22 +129,9 @@ class Consuming:
             self._waiting.append((process_queue, batch))
         self._start()
 
-    def stop(self) -> None:
-        self._stopped = True
-        self._waiting.clear()
-        self._idle()
-
-    def _start(self) -> None:
-        if self._starting:  # a listener that answers at once brought us back here
-            return
-        self._starting = True
-        try:
-            while self._waiting and self.running < self.concurrency_max and not self._stopped:
-                process_queue, messages = self._waiting.popleft()
-                if not process_queue.dropped:
-                    self._run(process_queue, messages)
-        finally:
-            self._starting = False
+    def _begin(self, waiting: tuple[ProcessQueue, list[ReceivedMessage]]) -> None:
+        if not waiting[0].dropped:
+            self._run(*waiting)
 
     def _run(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         """With a callback, since this is the path of every message: a coroutine would cost a third more. It begins where one fails."""
@@ -156,10 +162,6 @@ class Consuming:
         self.running -= 1
         self._start()
         self._idle()
-
-    def _idle(self) -> None:
-        if self._stopped and self.running == 0:
-            self.idle.end(True)
 
     def _finish(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         if not messages:

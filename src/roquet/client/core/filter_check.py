@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from roquet.client.core.instance import ClientCore
 from roquet.errors import Rejected, RoquetError
 from roquet.routing.subscription import is_tag_type
-from roquet.wire.calls.members import CheckClientBody, SubscriptionData
-from roquet.wire.codes import RequestCode
+from roquet.wire.calls.members import CHECK_CLIENT_CONFIG, CheckClientBody, SubscriptionData
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +27,8 @@ async def _check(client: ClientCore, group: str, subscription: SubscriptionData)
         return None
     names = dict.fromkeys(queue.broker_name for queue in route.read_queues)
     addresses = [found[0] for found in map(client.routes.reader, names) if found is not None]
-    body = CheckClientBody(client.client_id, group, subscription).encode()
-    answers = await client.tasks.each(client.call(address, RequestCode.CHECK_CLIENT_CONFIG, {}, body=body) for address in addresses)
+    body = CheckClientBody(client.client_id, group, subscription)
+    answers = await client.tasks.each(client.call(address, CHECK_CLIENT_CONFIG, body=body) for address in addresses)
     refusal = None
     for address, answer in zip(addresses, answers, strict=True):
         if isinstance(answer, Rejected):

@@ -12,20 +12,23 @@ on one thread, and reaches the world through its Caller alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from roquet.client.core.failures import GroupTaken, rejected
-from roquet.client.core.name_servers import NameServers
 from roquet.client.core.replies import Replies
-from roquet.client.core.routes import Routes, TopicRoute
-from roquet.client.core.tasks import Tasks, Wait, call
+from roquet.client.core.resolver import TopicRoute
+from roquet.client.core.routes import Routes
+from roquet.client.core.tasks import Tasks, Wait
+from roquet.client.core.tasks import call as answered
 from roquet.client.core.timers import Timer, Timers
 from roquet.errors import RoquetError
 from roquet.message import Property, ReceivedMessage
 from roquet.ports import Caller, Clock
-from roquet.wire.calls.members import ConsumerData, HeartbeatBody, ProducerData
+from roquet.routing.name_servers import NameServers
+from roquet.wire.calls.call import Answer, Answered, AnswerHeader, Asked, Call, Header
+from roquet.wire.calls.members import HEART_BEAT, UNREGISTER_CLIENT, HeartbeatBody, ProducerData, UnregisterClientHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.ids import UniqueIds
@@ -33,6 +36,9 @@ from roquet.wire.record import Record
 
 if TYPE_CHECKING:
     from random import Random
+
+    from roquet.client.core.group_member import GroupMember
+    from roquet.client.core.producer import ProducerCore
 
 log = logging.getLogger(__name__)
 
@@ -48,38 +54,6 @@ REFRESH_AGAIN_MS = 1_000
 T = TypeVar("T")
 
 Reply = Callable[[Command], None]
-
-
-class ProducerPart(Protocol):
-    """What the client needs of a producer."""
-
-    group: str
-
-    def topics(self) -> Iterable[str]: ...
-
-    def check_transaction(self, address: str, message: ReceivedMessage, command: Command) -> None:
-        """A broker asks how the transaction of this half message ended."""
-        ...
-
-
-class ConsumerPart(Protocol):
-    """What the client needs of a consumer."""
-
-    group: str
-
-    def topics(self) -> Iterable[str]: ...
-
-    def heartbeat(self) -> ConsumerData: ...
-
-    def rebalance(self) -> None: ...
-
-    def route_changed(self, route: TopicRoute) -> None: ...
-
-    def persist(self) -> None: ...
-
-    def asked(self, address: str, command: Command, reply: Reply) -> None:
-        """A broker's request to this consumer: RESET_CONSUMER_CLIENT_OFFSET and its kin."""
-        ...
 
 
 class ClientCore:
@@ -102,12 +76,12 @@ class ClientCore:
         self.random = random
         self.timers = Timers()
         self.tasks = Tasks()
-        self.name_servers = NameServers(name_servers, caller, random)
-        self.routes = Routes(self.name_servers, self.command, self.tasks)
+        self.name_servers = NameServers(name_servers, random.randrange(len(name_servers)))
+        self.routes = Routes(self.name_servers, self.command, caller, self.tasks)
         self.routes.on_change = self._route_changed
         self.ids = UniqueIds(ip, pid, random.getrandbits(32))
-        self.producers: dict[str, ProducerPart] = {}
-        self.consumers: dict[str, ConsumerPart] = {}
+        self.producers: dict[str, ProducerCore] = {}
+        self.consumers: dict[str, GroupMember] = {}
         self.replies = Replies(self)
         self.broker_versions: dict[str, int] = {}
         self.started_ms = clock.now_ms()
@@ -159,48 +133,47 @@ class ClientCore:
     async def call(
         self,
         address: str,
-        code: int,
-        fields: dict[str, str] | None = None,
+        call: Call[Header, Asked, AnswerHeader, Answered],
+        header: Header | None = None,
+        body: Asked | bytes = b"",
         *,
-        body: bytes = b"",
         timeout_ms: int = CALL_TIMEOUT_MS,
         accept: Sequence[int] = (0,),
-    ) -> Command:
+    ) -> Answer[AnswerHeader, Answered]:
         """The answer. Raises ConnectFailed, CallTimeout, or Rejected for a code that is not in `accept`."""
-        answer = await call(self.caller, address, self.command(code, fields, body), timeout_ms)
+        answer = await answered(self.caller, address, call.request(header, body, language=LANGUAGE), timeout_ms)
         if answer.code not in accept:
             raise rejected(answer, address)
-        return answer
+        return call.answer(answer)
 
     # -- who is here
 
-    def add_producer(self, part: ProducerPart) -> None:
+    def add_producer(self, part: ProducerCore) -> None:
         if part.group in self.producers:
             raise GroupTaken(f"this client already has a producer of group {part.group!r}; share it, or pass another instance_name")
         self.producers[part.group] = part
         self._groups_changed()
 
-    def add_consumer(self, part: ConsumerPart) -> None:
+    def add_consumer(self, part: GroupMember) -> None:
         if part.group in self.consumers:
             raise GroupTaken(f"this client already has a consumer of group {part.group!r}; pass another instance_name for a second one")
         self.consumers[part.group] = part
         self._groups_changed()
 
-    async def remove_producer(self, part: ProducerPart) -> None:
+    async def remove_producer(self, part: ProducerCore) -> None:
         if self.producers.get(part.group) is part:
             del self.producers[part.group]
-            await self._unregister({"producerGroup": part.group})
+            await self._unregister(UnregisterClientHeader(self.client_id, producer_group=part.group))
 
-    async def remove_consumer(self, part: ConsumerPart) -> None:
+    async def remove_consumer(self, part: GroupMember) -> None:
         if self.consumers.get(part.group) is part:
             del self.consumers[part.group]
-            await self._unregister({"consumerGroup": part.group})
+            await self._unregister(UnregisterClientHeader(self.client_id, consumer_group=part.group))
 
-    async def _unregister(self, fields: dict[str, str]) -> None:
+    async def _unregister(self, header: UnregisterClientHeader) -> None:
         """Tell every broker we greeted, and wait until all answered or had their three seconds."""
-        fields = {"clientID": self.client_id, **fields}
         greeted = sorted(self._greeted.intersection(self.routes.addresses()))
-        await self.tasks.each(self.call(address, RequestCode.UNREGISTER_CLIENT, fields) for address in greeted)
+        await self.tasks.each(self.call(address, UNREGISTER_CLIENT, header) for address in greeted)
 
     def close(self) -> None:
         """No more timers and tasks. Remove producers and consumers first; the shell closes the Caller."""
@@ -211,7 +184,7 @@ class ClientCore:
     # -- routes
 
     def topics_in_use(self) -> set[str]:
-        parts: list[ProducerPart | ConsumerPart] = [*self.producers.values(), *self.consumers.values()]
+        parts: list[ProducerCore | GroupMember] = [*self.producers.values(), *self.consumers.values()]
         return {topic for part in parts for topic in part.topics()}
 
     def poll_routes(self) -> None:
@@ -272,12 +245,12 @@ class ClientCore:
             return
         self._greeted.add(address)
         try:
-            answer = await self.call(address, RequestCode.HEART_BEAT, body=self.heartbeat_body().encode())
+            answer = await self.call(address, HEART_BEAT, body=self.heartbeat_body())
         except RoquetError as error:
             self._greeted.discard(address)
             log.info("! heartbeat to %s: %s", address, error)
         else:
-            self.broker_versions[address] = answer.version
+            self.broker_versions[address] = answer.command.version
 
     # -- consumers' rhythm
 

@@ -17,28 +17,19 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from roquet.client.core.beginning import FROM_LAST, HALF_AN_HOUR_MS, where_to_begin
+from roquet.client.core.checks import check_ranges
+from roquet.client.core.group_member import GroupMember, GroupSettings
 from roquet.client.core.instance import ClientCore, Reply
-from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.offsets import RemoteOffsets
-from roquet.client.core.process_queue import COUNT_MAX, SIZE_MAX
-from roquet.client.core.producer import valid
-from roquet.client.core.pulling import HASTY_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, Puller, PullResult, PullStatus, wait_after
-from roquet.client.core.queue_calls import QueueCalls
-from roquet.client.core.routes import TopicRoute
+from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
 from roquet.client.core.send_back import restore_topic
-from roquet.client.core.share import Share
 from roquet.client.core.tasks import Wait
 from roquet.errors import ClientError, NotStarted, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
-from roquet.routing.assign import AVERAGE, Strategy
-from roquet.routing.subscription import TagFilter, next_version, subscribe
-from roquet.wire.calls.members import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
-from roquet.wire.calls.resets import ResetOffsetBody, ResetOffsetHeader
+from roquet.routing.subscription import subscribe
+from roquet.wire.calls.members import ConsumeType
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import decode
-from roquet.wire.names import check_group, check_topic
 
 log = logging.getLogger(__name__)
 
@@ -47,29 +38,21 @@ POLL_MS = 5_000
 
 
 @dataclass
-class LitePullSettings:
+class LitePullSettings(GroupSettings):
     """Upstream's defaults."""
 
     auto_commit: bool = True
     auto_commit_ms: int = 5_000
     pull_batch_size: int = 10
     """Messages per pull, and so the most that one poll returns."""
-    count_max: int = COUNT_MAX
-    size_max: int = SIZE_MAX
     count_all_max: int = 10_000
-    """Messages read ahead: per queue, their bytes, and in all."""
-    consume_from: ConsumeFromWhere = FROM_LAST
-    consume_timestamp_ms: int | None = None
-    strategy: Strategy = AVERAGE
+    """Messages read ahead in all."""
     block_ms: int = BLOCK_MS
-    namespace: Namespace = NO_NAMESPACE
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("pull_batch_size", 1, 1_024), ("count_max", 1, 65_535), ("count_all_max", 1, 10_000_000), ("auto_commit_ms", 1_000, 1 << 40),
-        ):  # fmt: skip
-            if not low <= getattr(self, name) <= high:
-                raise ClientError(f"{name}={getattr(self, name)}; allowed are {low} to {high}")
+        check_ranges(
+            self, pull_batch_size=(1, 1_024), count_max=(1, 65_535), count_all_max=(1, 10_000_000), auto_commit_ms=(1_000, 1 << 40)
+        )
 
 
 class _Reading:
@@ -87,27 +70,19 @@ class _Reading:
         self.go_on: Wait[None] = Wait()  # pulling waits, because of the pause or until poll takes some
 
 
-class LitePullCore:
+class LitePullCore(GroupMember):
+    consume_type = ConsumeType.CONSUME_ACTIVELY
+    offsets: RemoteOffsets
+
     def __init__(self, client: ClientCore, group: str, settings: LitePullSettings | None = None) -> None:
         self.settings = settings or LitePullSettings()
-        self.namespace = self.settings.namespace
-        valid(check_group, group)
-        self.client = client
-        self.group = group = self.namespace.wrap(group)
-        self.calls = QueueCalls(client)
-        self.offsets = RemoteOffsets(group, self.calls)
-        self.share = Share(client, group, self, strategy=self.settings.strategy, broadcasting=False)
-        self.subscriptions: dict[str, SubscriptionData] = {}
+        super().__init__(client, group, self.settings, broadcasting=False)
+        self.offsets = RemoteOffsets(self.group, self.calls)
         self.readings: dict[MessageQueue, _Reading] = {}
-        self.settled: Wait[bool] = Wait()
-        """Ends when the first share of queues is being read."""
         self.started = False
-        self.started_ms = 0
-        self._filters: dict[str, TagFilter] = {}
         self._assigned: set[MessageQueue] | None = None  # None: not by hand
         self._taking: set[MessageQueue] = set()  # of these, those that are on their way to be read
         self._joined = False
-        self._puller = Puller(client, group)
         self._ready: deque[tuple[_Reading, list[ReceivedMessage], int]] = deque()  # (queue, messages, position after them)
         self._count = 0
         self._polls: deque[Wait[list[ReceivedMessage]]] = deque()
@@ -119,16 +94,10 @@ class LitePullCore:
         if self._assigned is not None:
             raise ClientError("this consumer was given queues with assign(); subscribe and assign exclude each other, make another one")
         topic = self.namespace.wrap(topic)
-        valid(check_topic, topic)
-        self.subscriptions[topic] = subscribe(topic, tags, next_version(self.subscriptions.get(topic), self.client.clock.now_ms()))
-        self._filters[topic] = TagFilter.of(self.subscriptions[topic])
+        self._subscribe(subscribe(topic, tags, self._version(topic)))
         if self.started:
             self._join()
             self.share.topic_added(topic)
-
-    def unsubscribe(self, topic: str) -> None:
-        if self.subscriptions.pop(self.namespace.wrap(topic), None) is not None:
-            self.share.topic_removed(self.namespace.wrap(topic))
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these from now on."""
@@ -199,35 +168,12 @@ class LitePullCore:
         await self.offsets.persist_surely()
         await self.client.remove_consumer(self)
 
-    def topics(self) -> Collection[str]:
-        return self.subscriptions.keys()
-
-    def heartbeat(self) -> ConsumerData:
-        return ConsumerData(
-            group_name=self.group,
-            consume_type=ConsumeType.CONSUME_ACTIVELY,
-            message_model=MessageModel.CLUSTERING,
-            consume_from_where=self.settings.consume_from,
-            subscription_data_set=list(self.subscriptions.values()),
-        )
-
-    def persist(self) -> None:
-        self.offsets.persist()
-
-    def rebalance(self) -> None:
-        self.client.tasks.start(self.share.rebalance())
-
-    def route_changed(self, route: TopicRoute) -> None:
-        self.share.route_changed(route)
-
     def asked(self, address: str, command: Command, reply: Reply) -> None:
         if command.code != RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             reply(self.client.answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "a lite pull consumer does not serve this"))
             return
-        header = decode(ResetOffsetHeader, command.fields)
-        for queue, offset in ResetOffsetBody.decode(command.body).offset_table.items():
-            if queue.topic == header.topic and queue in self.readings and offset >= 0:
-                self._restart(self.readings[queue], offset)
+        for queue, offset in self._moves(command):
+            self._restart(self.readings[queue], offset)
         reply(self.client.answer(command, ResponseCode.SUCCESS))
 
     # -- Share's reader
@@ -236,9 +182,7 @@ class LitePullCore:
         return self.readings.keys()
 
     async def prepare(self, queue: MessageQueue) -> int:
-        settings = self.settings
-        timestamp = self.started_ms - HALF_AN_HOUR_MS if settings.consume_timestamp_ms is None else settings.consume_timestamp_ms
-        return await where_to_begin(self.calls, self.offsets, queue, settings.consume_from, timestamp)
+        return await self._where_to_begin(queue)
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
         self._read(_Reading(queue, offset))
@@ -296,8 +240,7 @@ class LitePullCore:
         if not self._is_read(reading):
             return 0
         self._keep(reading, result)
-        hasty = result.next_offset == before and self.client.clock.steady_ms() - asked_ms < HASTY_MS
-        return HASTY_MS if hasty else 0
+        return self._pause_ms(before, asked_ms, result)
 
     def _keep(self, reading: _Reading, result: PullResult) -> None:
         """Until poll takes them."""

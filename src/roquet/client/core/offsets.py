@@ -16,47 +16,46 @@ from roquet.wire.fastjson import dumps_pretty
 log = logging.getLogger(__name__)
 
 
-class Offsets(Protocol):
-    table: dict[MessageQueue, int]
+class ConsumerOffsets:
+    """What a consumer knows of its group's progress, and where that is written down."""
+
+    def __init__(self) -> None:
+        self.table: dict[MessageQueue, int] = {}
 
     async def load(self, queue: MessageQueue) -> int:
         """Where the group was; NO_OFFSET (-1) when it never was anywhere."""
-        ...
+        return self.table.get(queue, NO_OFFSET)
 
-    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None: ...
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
+        if not increase_only or offset > self.table.get(queue, NO_OFFSET):
+            self.table[queue] = offset
 
     def persist(self) -> None:
         """Write down what changed since the last time."""
-        ...
+        raise NotImplementedError
 
     async def persist_surely(self) -> None:
         """Write down everything, and wait until it is: for the end."""
-        ...
+        self.persist()
 
     def release(self, queue: MessageQueue) -> None:
         """The queue is no longer ours: write its progress down and let go of it."""
-        ...
+        self.persist()
 
     async def release_surely(self, queue: MessageQueue) -> None:
         """The same, and wait until it is written (or cannot be)."""
-        ...
+        self.release(queue)
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue is somebody else's already: write nothing."""
-        ...
 
 
-def advance(table: dict[MessageQueue, int], queue: MessageQueue, offset: int, increase_only: bool) -> None:
-    if not increase_only or offset > table.get(queue, NO_OFFSET):
-        table[queue] = offset
-
-
-class RemoteOffsets:
+class RemoteOffsets(ConsumerOffsets):
     """Kept by the queue's broker. Sent oneway and only when changed; pulls carry it along too."""
 
     def __init__(self, group: str, calls: QueueCalls) -> None:
+        super().__init__()
         self.group = group
-        self.table: dict[MessageQueue, int] = {}
         self.writable: Callable[[MessageQueue], bool] = lambda queue: True
         """Whether the queue is surely ours now; progress in one that may be somebody else's is kept back."""
         self._calls = calls
@@ -70,7 +69,7 @@ class RemoteOffsets:
         return stored
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        advance(self.table, queue, offset, increase_only)
+        super().update(queue, offset, increase_only=increase_only)
         if not increase_only:
             # Said on purpose, so it is sent even if it is what was sent last: pulls may have carried a higher one since.
             self._sent.pop(queue, None)
@@ -131,13 +130,13 @@ class OffsetFile(Protocol):
         ...
 
 
-class LocalOffsets:
-    """Kept in a file, in upstream's format: {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:12}}."""
+class LocalOffsets(ConsumerOffsets):
+    """Kept in a file, also of queues that were let go, for they may come back. Upstream's format:
+    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:12}}."""
 
     def __init__(self, file: OffsetFile) -> None:
-        self.table: dict[MessageQueue, int] = {}
+        super().__init__()
         self._file = file
-        self._written: dict[MessageQueue, int] = {}
         for data in file.read():
             try:
                 self.table = dict(ResetOffsetBody.decode(data).offset_table)
@@ -146,12 +145,6 @@ class LocalOffsets:
             else:
                 break
         self._written = dict(self.table)
-
-    async def load(self, queue: MessageQueue) -> int:
-        return self.table.get(queue, NO_OFFSET)
-
-    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        advance(self.table, queue, offset, increase_only)
 
     def persist(self) -> None:
         if self.table == self._written:
@@ -162,15 +155,3 @@ class LocalOffsets:
             log.error("! broadcast offsets are not written: %s; after a restart messages will come again", error)
         else:
             self._written = dict(self.table)
-
-    async def persist_surely(self) -> None:
-        self.persist()
-
-    def release(self, queue: MessageQueue) -> None:
-        self.persist()  # and keep it: the queue may come back
-
-    async def release_surely(self, queue: MessageQueue) -> None:
-        self.persist()
-
-    def forget(self, queue: MessageQueue) -> None:
-        pass

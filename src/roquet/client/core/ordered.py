@@ -14,14 +14,13 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
-from roquet.client.core.instance import ClientCore
-from roquet.client.core.offsets import Offsets
+from roquet.client.core.consuming import Consumption
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.queue_locks import QueueLocks
-from roquet.client.core.send_back import SendingBack
 from roquet.client.core.tasks import Wait
-from roquet.client.core.verdicts import Listener, Outcome, Suspend, Verdict
+from roquet.client.core.verdicts import Outcome, Suspend, Verdict
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
 
@@ -58,41 +57,23 @@ class _Lane:
         self.resting = None
 
 
-class OrderedConsuming:
+class OrderedConsuming(Consumption[_Lane]):
     def __init__(
         self,
-        client: ClientCore,
-        group: str,
-        offsets: Offsets,
-        listener: Listener,
-        sending_back: SendingBack,
+        *args: Any,
         locks: QueueLocks | None,
-        *,
-        concurrency_max: int,
-        batch_size: int,
         auto_commit: bool = True,
         suspend_ms: int = SUSPEND_MS,
         continuous_ms: int = CONTINUOUS_MS,
+        **settings: Any,
     ) -> None:
         """`locks` is None for broadcasting: every member consumes every queue, each in order."""
-        self.client = client
-        self.group = group
-        self.offsets = offsets
-        self.listener = listener
-        self.sending_back = sending_back
+        super().__init__(*args, **settings)
         self.locks = locks
-        self.concurrency_max = concurrency_max
-        self.batch_size = batch_size
         self.auto_commit = auto_commit
         self.suspend_ms = suspend_ms
         self.continuous_ms = continuous_ms
-        self.running = 0
-        self.failures: dict[str, int] = {}
-        self.idle: Wait[bool] = Wait()
         self._lanes: dict[MessageQueue, _Lane] = {}
-        self._ready: deque[_Lane] = deque()
-        self._starting = False
-        self._stopped = False
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         lane = self._lanes.get(process_queue.queue)
@@ -102,11 +83,6 @@ class OrderedConsuming:
             lane.restart(process_queue)
         lane.pending.extend(messages)
         self._line_up(lane)
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._ready.clear()
-        self._idle()
 
     async def until_free(self, queue: MessageQueue) -> None:
         """Returns when no call for this queue is under way: at once, or after the one that is. Nothing more of it begins."""
@@ -126,23 +102,15 @@ class OrderedConsuming:
             return
         lane.ready = True
         if first:
-            self._ready.appendleft(lane)
+            self._waiting.appendleft(lane)
         else:
             lane.since_ms = NOT_YET
-            self._ready.append(lane)
+            self._waiting.append(lane)
         self._start()
 
-    def _start(self) -> None:
-        if self._starting:  # a listener that answers at once brought us back here
-            return
-        self._starting = True
-        try:
-            while self._ready and self.running < self.concurrency_max and not self._stopped:
-                lane = self._ready.popleft()
-                lane.ready = False
-                self._turn(lane)
-        finally:
-            self._starting = False
+    def _begin(self, waiting: _Lane) -> None:
+        waiting.ready = False
+        self._turn(waiting)
 
     async def _rest(self, lane: _Lane, delay_ms: int) -> None:
         token = lane.resting = object()
@@ -268,7 +236,3 @@ class OrderedConsuming:
             self._line_up(lane, first=keep_on)
         self._start()
         self._idle()
-
-    def _idle(self) -> None:
-        if self._stopped and self.running == 0:
-            self.idle.end(True)

@@ -14,18 +14,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
+from roquet.client.core.checks import check_ranges, valid
 from roquet.client.core.failures import RETRIED, BadAnswer, BatchFailed, SendTimedOut, rejected
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.receipt import STATUSES, SendReceipt, SendStatus
 from roquet.client.core.replies import REPLY, RequestTimedOut
-from roquet.client.core.routes import TopicRoute
+from roquet.client.core.resolver import TopicRoute, writable
 from roquet.client.core.send_command import SendCommand, SendTemplate
 from roquet.client.core.tasks import Wait
-from roquet.errors import CallTimeout, ClientError, InvalidMessage, NoRoute, NotStarted, Refused, RoquetError, SendFailed
+from roquet.errors import CallTimeout, ClientError, InvalidMessage, NoRoute, NotStarted, RoquetError, SendFailed
 from roquet.message import Message, MessageQueue, Property, ReceivedMessage, encode_properties
 from roquet.routing.choose import Faults, QueueChoice
 from roquet.wire.batch import join_batch
+from roquet.wire.calls.sends import RECALL_MESSAGE, RecallMessageHeader
 from roquet.wire.codes import RequestCode, SysFlag
 from roquet.wire.command import Command
 from roquet.wire.compression import KINDS, compress
@@ -65,9 +67,7 @@ class ProducerSettings:
     def __post_init__(self) -> None:
         if self.compression not in KINDS:
             raise ClientError(f"compression={self.compression!r}; known are {', '.join(KINDS)}")
-        for name, low, high in (("send_timeout_ms", 1, 3_600_000), ("retries", 0, 100), ("message_size_max", 1, 15 << 20)):
-            if not low <= getattr(self, name) <= high:
-                raise ClientError(f"{name}={getattr(self, name)}; allowed are {low} to {high}")
+        check_ranges(self, send_timeout_ms=(1, 3_600_000), retries=(0, 100), message_size_max=(1, 15 << 20))
 
 
 class _Topic:
@@ -243,12 +243,12 @@ class ProducerCore:
                 " or its broker cannot recall messages"
             )
         queue = self.namespace.wrap_queue(receipt.queue)
-        fields = {"producerGroup": self.group, "topic": queue.topic, "recallHandle": handle, "bname": queue.broker_name}
+        header = RecallMessageHeader(self.group, queue.topic, handle, queue.broker_name)
         if self._known_route(queue.topic) is None:
             await self.fetch_route(queue.topic)
         timeout_ms = self.settings.send_timeout_ms
-        answer = await self.client.call(self._address(queue), RequestCode.RECALL_MESSAGE, fields, timeout_ms=timeout_ms)
-        return answer.fields.get("msgId") or receipt.message_id
+        answer = await self.client.call(self._address(queue), RECALL_MESSAGE, header, timeout_ms=timeout_ms)
+        return answer.command.fields.get("msgId") or receipt.message_id
 
     def check_transaction(self, address: str, message: ReceivedMessage, command: Command) -> None:
         """A broker asks how a transaction ended; only a TransactionCore knows any."""
@@ -356,9 +356,7 @@ class ProducerCore:
         return route
 
     async def fetch_route(self, topic: str) -> TopicRoute:
-        route = await self.client.routes.fetch(topic, fallback=True, default_queues=self.settings.default_queues)
-        if not route.write_queues:
-            raise NoRoute(f"topic {topic!r} has no queue that takes writes now: no permission, or no master; look at its brokers")
+        route = writable(await self.client.routes.fetch(topic, self.settings.default_queues))
         self._topic(topic)
         return route
 
@@ -599,16 +597,6 @@ def select(selector: Selector, queues: Sequence[MessageQueue], message: Message,
     if not isinstance(chosen, MessageQueue) or chosen.topic != message.topic:
         raise ClientError(f"the queue selector returned {chosen!r}; it must return one of the queues of topic {message.topic!r}")
     return chosen
-
-
-def valid(check: Callable[[str], None], name: str) -> None:
-    """The same rules as the broker's, as the client's error."""
-    if not isinstance(name, str):
-        raise InvalidMessage(f"the name {name!r} is no text")
-    try:
-        check(name)
-    except Refused as refusal:
-        raise InvalidMessage(refusal.remark) from None
 
 
 def per_message(receipt: SendReceipt, message_ids: tuple[str, ...]) -> list[SendReceipt]:

@@ -6,9 +6,11 @@ the same group (upstream's pull consumer does). Its progress is the group's all 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from roquet.client.core.checks import valid
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
-from roquet.client.core.producer import valid
 from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, Puller, PullResult
 from roquet.client.core.queue_calls import QueueCalls
 from roquet.errors import NotStarted
@@ -20,11 +22,16 @@ BLOCK_MS = 20_000
 PULL_COUNT_MAX = 32
 
 
+@dataclass
+class PullConsumerSettings:
+    namespace: Namespace = NO_NAMESPACE
+
+
 class PullConsumerCore:
-    def __init__(self, client: ClientCore, group: str, *, namespace: Namespace = NO_NAMESPACE) -> None:
+    def __init__(self, client: ClientCore, group: str, settings: PullConsumerSettings | None = None) -> None:
         valid(check_group, group)
         self.client = client
-        self.namespace = namespace
+        self.namespace = namespace = (settings or PullConsumerSettings()).namespace
         self.group = group = namespace.wrap(group)
         self.started = False
         self.calls = QueueCalls(client)
@@ -59,24 +66,6 @@ class PullConsumerCore:
             for message in wanted:
                 message.record.topic = self.namespace.unwrap(message.record.topic)
         return result._replace(messages=wanted)
-
-    async def fetch_offset(self, queue: MessageQueue) -> int:
-        return await self.calls.fetch_offset(self.group, self.namespace.wrap_queue(queue))
-
-    async def commit(self, queue: MessageQueue, offset: int) -> None:
-        await self.calls.update_offset(self.group, self.namespace.wrap_queue(queue), offset)
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        return await self.calls.min_offset(self.namespace.wrap_queue(queue))
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        return await self.calls.max_offset(self.namespace.wrap_queue(queue))
-
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        return await self.calls.search_offset(self.namespace.wrap_queue(queue), timestamp_ms)
-
-    async def earliest_time(self, queue: MessageQueue) -> int:
-        return await self.calls.earliest_time(self.namespace.wrap_queue(queue))
 
     def _check_started(self) -> None:
         if not self.started:

@@ -10,10 +10,9 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.queue_calls import locate, read_header
 from roquet.errors import ConnectFailed, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
-from roquet.wire.calls.pulls import PullHeader, PullResponseHeader
-from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
-from roquet.wire.command import Command
-from roquet.wire.headers import encode
+from roquet.wire.calls.call import Answer, Records
+from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader, PullResponseHeader
+from roquet.wire.codes import PullFlag, ResponseCode
 from roquet.wire.record import decode_readable
 
 log = logging.getLogger(__name__)
@@ -113,16 +112,16 @@ class Puller:
             expression_type="TAG",
             broker_name=queue.broker_name,
         )
-        answer = await self.client.call(address, RequestCode.PULL_MESSAGE, encode(header), timeout_ms=timeout_ms, accept=ACCEPTED)
+        answer = await self.client.call(address, PULL_MESSAGE, header, timeout_ms=timeout_ms, accept=ACCEPTED)
         return self._read(queue, answer, address)
 
-    def _read(self, queue: MessageQueue, answer: Command, address: str) -> PullResult:
-        header = read_header(PullResponseHeader, answer, address)
+    def _read(self, queue: MessageQueue, answer: Answer[PullResponseHeader, Records], address: str) -> PullResult:
+        header = read_header(answer, address)
         status = STATUSES[answer.code]
         self.suggested[queue] = header.suggest_which_broker_id
         messages: list[ReceivedMessage] = []
         if status is PullStatus.FOUND:
-            records, troubles = decode_readable(answer.body)
+            records, troubles = decode_readable(answer.body.data)
             messages = [ReceivedMessage(record, queue.broker_name) for record in records]
             for trouble in troubles:
                 self.damaged += 1

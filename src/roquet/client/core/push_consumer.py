@@ -10,39 +10,37 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from roquet.client.core.assignment import RETRY_MS
-from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP, HALF_AN_HOUR_MS, where_to_begin
+from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
+from roquet.client.core.checks import check_ranges
 from roquet.client.core.consuming import RECONSUME_TIMES_MAX, TIMEOUT_MS, Consuming, Consumption
 from roquet.client.core.filter_check import check_filters
+from roquet.client.core.group_member import GroupMember, GroupSettings
 from roquet.client.core.instance import ClientCore, Reply
-from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
-from roquet.client.core.offsets import LocalOffsets, OffsetFile, Offsets, RemoteOffsets
+from roquet.client.core.offsets import ConsumerOffsets, LocalOffsets, OffsetFile, RemoteOffsets
 from roquet.client.core.ordered import CONTINUOUS_MS, NO_LIMIT, OrderedConsuming
 from roquet.client.core.ordered import SUSPEND_MS as SUSPEND_QUEUE_MS
-from roquet.client.core.process_queue import COUNT_MAX, SIZE_MAX, SPAN_MAX, ProcessQueue
-from roquet.client.core.producer import valid
-from roquet.client.core.pulling import HASTY_MS, SUSPEND_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, Puller, PullResult, PullStatus, wait_after
-from roquet.client.core.queue_calls import QueueCalls
+from roquet.client.core.process_queue import SPAN_MAX, ProcessQueue
+from roquet.client.core.pulling import SUSPEND_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
 from roquet.client.core.queue_locks import QueueLocks
-from roquet.client.core.routes import TopicRoute
 from roquet.client.core.running_info import running_info
 from roquet.client.core.send_back import SendingBack, restore_topic
-from roquet.client.core.share import NotYet, Share
+from roquet.client.core.share import NotYet
 from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Listener, Outcome, Verdict
 from roquet.errors import ClientError, ConnectFailed, NotStarted, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.routing import sql92
-from roquet.routing.assign import AVERAGE, Strategy
-from roquet.routing.subscription import TagFilter, next_version, sql_subscription, subscribe
+from roquet.routing.subscription import sql_subscription, subscribe
 from roquet.wire.calls.consumers import ConsumeDirectlyResult
-from roquet.wire.calls.members import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
-from roquet.wire.calls.resets import ConsumerStatusBody, ConsumerStatusHeader, ResetOffsetBody, ResetOffsetHeader
+from roquet.wire.calls.members import ConsumeType, SubscriptionData
+from roquet.wire.calls.resets import ConsumerStatusBody, ConsumerStatusHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.headers import decode
-from roquet.wire.names import check_group, check_topic, retry_topic
+from roquet.wire.names import retry_topic
 from roquet.wire.record import Record
 
 __all__ = ["FROM_FIRST", "FROM_LAST", "FROM_TIMESTAMP", "PushConsumerCore", "PushConsumerSettings"]
@@ -56,20 +54,15 @@ CLOSE_WAIT_MS = 30_000
 
 
 @dataclass
-class PushConsumerSettings:
+class PushConsumerSettings(GroupSettings):
     """Upstream's defaults."""
 
-    model: MessageModel = MessageModel.CLUSTERING
-    consume_from: ConsumeFromWhere = FROM_LAST
-    """Where a group that has no progress in a queue begins."""
-    consume_timestamp_ms: int | None = None
-    """For FROM_TIMESTAMP. None: half an hour before the consumer was started."""
-    strategy: Strategy = AVERAGE
-    concurrency_max: int = 20
-    consume_batch_size: int = 1
+    broadcasting: bool = False
+    concurrency: int = 20
+    """Calls of the listener at a time."""
+    batch_size: int = 1
+    """Messages per call."""
     pull_batch_size: int = 32
-    count_max: int = COUNT_MAX
-    size_max: int = SIZE_MAX
     span_max: int = SPAN_MAX
     reconsume_times_max: int = -1
     """After so many failures a message becomes a dead letter. -1: 16 times; orderly, never."""
@@ -82,18 +75,14 @@ class PushConsumerSettings:
     """Orderly: how long a queue waits after a failure."""
     continuous_ms: int = CONTINUOUS_MS
     """Orderly: after so long a queue lets others go first, when there are more than may run at once."""
-    namespace: Namespace = NO_NAMESPACE
     suspend_ms: int = SUSPEND_MS
     pull_timeout_ms: int = SUSPENDED_TIMEOUT_MS
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("concurrency_max", 1, 10_000), ("consume_batch_size", 1, 1_024), ("pull_batch_size", 1, 1_024),
-            ("count_max", 1, 65_535), ("span_max", 1, 65_535), ("reconsume_times_max", -1, NO_LIMIT),
-            ("consume_timeout_ms", 1, 1 << 40), ("suspend_queue_ms", 10, 30_000), ("continuous_ms", 1, 1 << 40),
-        ):  # fmt: skip
-            if not low <= getattr(self, name) <= high:
-                raise ClientError(f"{name}={getattr(self, name)}; allowed are {low} to {high}")
+        check_ranges(
+            self, concurrency=(1, 10_000), batch_size=(1, 1_024), pull_batch_size=(1, 1_024), count_max=(1, 65_535), span_max=(1, 65_535),
+            reconsume_times_max=(-1, NO_LIMIT), consume_timeout_ms=(1, 1 << 40), suspend_queue_ms=(10, 30_000), continuous_ms=(1, 1 << 40),
+        )  # fmt: skip
 
     @property
     def times_max(self) -> int:
@@ -102,7 +91,9 @@ class PushConsumerSettings:
         return NO_LIMIT if self.orderly else RECONSUME_TIMES_MAX
 
 
-class PushConsumerCore:
+class PushConsumerCore(GroupMember):
+    consume_type = ConsumeType.CONSUME_PASSIVELY
+
     def __init__(
         self,
         client: ClientCore,
@@ -114,49 +105,39 @@ class PushConsumerCore:
     ) -> None:
         """`offset_file` is needed for broadcasting only."""
         self.settings = settings or PushConsumerSettings()
-        self.namespace = self.settings.namespace
-        valid(check_group, group)
-        self.client = client
-        self.group = group = self.namespace.wrap(group)
-        self.broadcasting = self.settings.model is MessageModel.BROADCASTING
-        self.calls = QueueCalls(client)
+        super().__init__(client, group, self.settings, broadcasting=self.settings.broadcasting)
+        group = self.group
         if self.broadcasting:
             if offset_file is None:
                 raise ClientError("broadcasting needs a file for its offsets; pass offset_file")
-            self.offsets: Offsets = LocalOffsets(offset_file)
+            self.offsets: ConsumerOffsets = LocalOffsets(offset_file)
         else:
             self.offsets = RemoteOffsets(group, self.calls)
             self.offsets.writable = self._is_mine
         sending_back = SendingBack(client, group, times_max=self.settings.times_max, namespace=self.namespace)
         self.locks: QueueLocks | None = None
-        self.consuming: Consumption
+        self.consuming: Consumption[Any]
         if self.settings.orderly:
             if not self.broadcasting:
                 self.locks = QueueLocks(client, group, self.offsets, self.calls)
-                self.locks.on_lost = self._lost
+                self.locks.on_lost = self._lock_lost
             self.consuming = OrderedConsuming(
-                client, group, self.offsets, listener, sending_back, self.locks,
-                concurrency_max=self.settings.concurrency_max, batch_size=self.settings.consume_batch_size,
+                client, group, self.offsets, listener, sending_back, locks=self.locks,
+                concurrency_max=self.settings.concurrency, batch_size=self.settings.batch_size,
                 auto_commit=self.settings.auto_commit, suspend_ms=self.settings.suspend_queue_ms,
                 continuous_ms=self.settings.continuous_ms,
             )  # fmt: skip
         else:
             self.consuming = Consuming(
                 client, group, self.offsets, listener, sending_back,
-                concurrency_max=self.settings.concurrency_max, batch_size=self.settings.consume_batch_size,
+                concurrency_max=self.settings.concurrency, batch_size=self.settings.batch_size,
                 broadcasting=self.broadcasting, timeout_ms=self.settings.consume_timeout_ms,
             )  # fmt: skip
-        self.share = Share(client, group, self, strategy=self.settings.strategy, broadcasting=self.broadcasting)
-        self.subscriptions: dict[str, SubscriptionData] = {}
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self.paused = False
-        self.settled: Wait[bool] = Wait()
         self.refusal: Rejected | None = None
         """What a broker said against an SQL filter at the start. Nothing is pulled then."""
-        self.started_ms = 0
         self.state = "new"  # new -> running -> closing
-        self._filters: dict[str, TagFilter] = {}
-        self._puller = Puller(client, group)
         self._leaving: dict[MessageQueue, ProcessQueue] = {}  # let go, but a call for it still runs
         self._left_one: Wait[None] = Wait()  # ends when one of them is through
 
@@ -165,8 +146,7 @@ class PushConsumerCore:
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
         """Before or after start. Subscribing again replaces the filter. Raises BadExpression; for `sql` it is BadSql, with the place."""
         topic = self.namespace.wrap(topic)
-        valid(check_topic, topic)
-        version = next_version(self.subscriptions.get(topic), self.client.clock.now_ms())
+        version = self._version(topic)
         if sql is None:
             self._subscribe(subscribe(topic, tags, version))
         else:
@@ -174,20 +154,12 @@ class PushConsumerCore:
             self._subscribe(sql_subscription(topic, sql, version))
 
     def _subscribe(self, subscription: SubscriptionData) -> None:
-        self.subscriptions[subscription.topic] = subscription
-        self._filters[subscription.topic] = TagFilter.of(subscription)
+        super()._subscribe(subscription)
         self.share.topic_added(subscription.topic)
-
-    def unsubscribe(self, topic: str) -> None:
-        topic = self.namespace.wrap(topic)
-        if self.subscriptions.pop(topic, None) is None:
-            return
-        self.share.topic_removed(topic)
 
     # -- being part of a client
 
     def start(self) -> None:
-        """`settled` ends when the first rebalance is through: the queues there are now have a pull under way."""
         if not self.broadcasting:
             self._subscribe(subscribe(retry_topic(self.group), "*", self.client.clock.now_ms()))
         self.started_ms = self.client.clock.now_ms()
@@ -204,21 +176,6 @@ class PushConsumerCore:
         elif self.state == "running":
             await self.share.start()
         self.settled.end(True)
-
-    def topics(self) -> Collection[str]:
-        return self.subscriptions.keys()
-
-    def heartbeat(self) -> ConsumerData:
-        return ConsumerData(
-            group_name=self.group,
-            consume_type=ConsumeType.CONSUME_PASSIVELY,
-            message_model=self.settings.model,
-            consume_from_where=self.settings.consume_from,
-            subscription_data_set=list(self.subscriptions.values()),
-        )
-
-    def persist(self) -> None:
-        self.offsets.persist()
 
     async def close(self, *, wait_ms: int = CLOSE_WAIT_MS) -> None:
         """Stop pulling, let what runs finish (for `wait_ms` at most), write progress down, leave the group."""
@@ -243,12 +200,6 @@ class PushConsumerCore:
         await self.client.remove_consumer(self)
 
     # -- taking and letting go
-
-    def route_changed(self, route: TopicRoute) -> None:
-        self.share.route_changed(route)
-
-    def rebalance(self) -> None:
-        self.client.tasks.start(self.share.rebalance())
 
     def held(self) -> Collection[MessageQueue]:
         return self.queues.keys()
@@ -300,7 +251,7 @@ class PushConsumerCore:
     def _is_mine(self, queue: MessageQueue) -> bool:
         return self.locks is None or self.locks.holds(queue)
 
-    def _lost(self, queue: MessageQueue) -> None:
+    def _lock_lost(self, queue: MessageQueue) -> None:
         """The lock was somebody else's for a time: forget what is held here, and begin anew when it is ours again."""
         leaving = self._leaving.pop(queue, None)
         process_queue = self.queues.pop(queue, None)
@@ -311,11 +262,6 @@ class PushConsumerCore:
         if process_queue is not None:
             self.share.rebalance_soon(queue.topic, RETRY_MS)
         self._left_one.end(None)
-
-    async def _where_to_begin(self, queue: MessageQueue) -> int:
-        settings = self.settings
-        timestamp = self.started_ms - HALF_AN_HOUR_MS if settings.consume_timestamp_ms is None else settings.consume_timestamp_ms
-        return await where_to_begin(self.calls, self.offsets, queue, settings.consume_from, timestamp)
 
     # -- pulling
 
@@ -364,8 +310,7 @@ class PushConsumerCore:
             self._moved(process_queue, result)
             return 0
         self._take(process_queue, result)
-        hasty = result.next_offset == before and self.client.clock.steady_ms() - asked_ms < HASTY_MS
-        return HASTY_MS if hasty else 0
+        return self._pause_ms(before, asked_ms, result)
 
     def _not_pulled(self, process_queue: ProcessQueue, error: RoquetError) -> int:
         queue = process_queue.queue
@@ -420,11 +365,9 @@ class PushConsumerCore:
         ANSWERS[command.code](self, command, reply)
 
     def _reset_offsets(self, command: Command, reply: Reply) -> None:
-        header = decode(ResetOffsetHeader, command.fields)
-        for queue, offset in ResetOffsetBody.decode(command.body).offset_table.items():
-            if queue.topic == header.topic and queue in self.queues and offset >= 0:
-                log.warning("= group %s: %s is put to offset %d by an operator", self.group, queue, offset)
-                self._restart(queue, offset)
+        for queue, offset in self._moves(command):
+            log.warning("= group %s: %s is put to offset %d by an operator", self.group, queue, offset)
+            self._restart(queue, offset)
         reply(self.client.answer(command, ResponseCode.SUCCESS))
 
     def _status(self, command: Command, reply: Reply) -> None:

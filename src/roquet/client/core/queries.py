@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from roquet.client.core.checks import valid
 from roquet.client.core.failures import BadAnswer, rejected
-from roquet.client.core.instance import ClientCore
-from roquet.client.core.producer import valid
-from roquet.client.core.routes import MASTER
+from roquet.client.core.instance import LANGUAGE, ClientCore
+from roquet.client.core.resolver import ASK_TIMEOUT_MS, masters_of, replica_of
+from roquet.client.core.tasks import follow
 from roquet.errors import ClientError, NoRoute, Refused, RoquetError
 from roquet.message import Property, ReceivedMessage, host_text
-from roquet.wire.calls.queries import QueryMessageHeader, ViewMessageHeader
-from roquet.wire.calls.routes import ClusterInfo
-from roquet.wire.calls.topics import CreateTopicHeader
-from roquet.wire.codes import Perm, RequestCode, ResponseCode
-from roquet.wire.command import Command
-from roquet.wire.headers import encode
+from roquet.wire.calls.call import Answer, Records
+from roquet.wire.calls.queries import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageHeader, QueryMessageResponseHeader, ViewMessageHeader
+from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO
+from roquet.wire.calls.topics import UPDATE_AND_CREATE_TOPIC, CreateTopicHeader
+from roquet.wire.codes import Perm, ResponseCode
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.names import DEFAULT_TOPIC, check_topic
 from roquet.wire.record import decode_readable, decode_records
@@ -36,23 +36,19 @@ class Queries:
         header = QueryMessageHeader(
             topic=topic, key=key, max_num=count_max, begin_timestamp=begin_ms, end_timestamp=end_ms, unique_key_query=unique
         )
-        fields = encode(header)
         route = await self.client.routes.fetch(topic)
-        places = [
-            (broker.broker_name, broker.broker_addrs.get(MASTER) or next(iter(broker.broker_addrs.values())))
-            for broker in route.info.broker_datas
-            if broker.broker_addrs
-        ]
+        found_at = [(broker.broker_name, replica_of(broker.broker_addrs)) for broker in route.info.broker_datas]
+        places = [(name, replica[0]) for name, replica in found_at if replica is not None]
         if not places:
             raise NoRoute(f"no broker of topic {topic!r} is known")
         found: list[ReceivedMessage] = []
         failures: list[RoquetError] = []
-        answers = await self.client.tasks.each(self._query(address, fields) for _, address in places)
+        answers = await self.client.tasks.each(self._query(address, header) for _, address in places)
         for (broker_name, address), answer in zip(places, answers, strict=True):
             if isinstance(answer, RoquetError):
                 failures.append(answer)
-            elif answer.code == ResponseCode.SUCCESS:
-                records, troubles = decode_readable(answer.body)
+            elif answer.ok:
+                records, troubles = decode_readable(answer.body.data)
                 found.extend(ReceivedMessage(record, broker_name) for record in records)
                 failures.extend(BadAnswer(f"{address} sent a record that cannot be read: {trouble}") for trouble in troubles)
         # The index knows hashes; the real key decides here.
@@ -61,9 +57,9 @@ class Queries:
             raise failures[0]
         return sorted(real, key=lambda message: message.store_timestamp)[-count_max:]
 
-    async def _query(self, address: str, fields: dict[str, str]) -> Command:
+    async def _query(self, address: str, header: QueryMessageHeader) -> Answer[QueryMessageResponseHeader, Records]:
         accept = (0, ResponseCode.QUERY_NOT_FOUND)
-        return await self.client.call(address, RequestCode.QUERY_MESSAGE, fields, timeout_ms=QUERY_TIMEOUT_MS, accept=accept)
+        return await self.client.call(address, QUERY_MESSAGE, header, timeout_ms=QUERY_TIMEOUT_MS, accept=accept)
 
     async def view_message(self, message_id: str, *, topic: str | None = None) -> ReceivedMessage:
         """The message with this id. With a topic, the id may be the producer's; without, it must be the broker's (offset_message_id)."""
@@ -80,9 +76,9 @@ class Queries:
             address = host_text(host)
         except Refused as refusal:
             raise ClientError(f"{refusal.remark}; to find a producer's id, give the topic too") from None
-        answer = await self.client.call(address, RequestCode.VIEW_MESSAGE_BY_ID, encode(ViewMessageHeader(offset=offset)))
+        answer = await self.client.call(address, VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
         try:
-            [record] = decode_records(answer.body)
+            [record] = decode_records(answer.body.data)
         except (RoquetError, ValueError) as error:
             raise BadAnswer(f"{address} sent no readable record for {message_id}: {error}") from None
         return ReceivedMessage(record, self.client.routes.broker_at(address))
@@ -102,11 +98,9 @@ class Queries:
             topic_sys_flag=0,
             order=False,
         )
-        fields = encode(header)
         masters = await self._masters(cluster)
-        code = RequestCode.UPDATE_AND_CREATE_TOPIC
         results = await self.client.tasks.each(
-            self.client.call(address, code, fields, timeout_ms=CREATE_TIMEOUT_MS) for address in masters.values()
+            self.client.call(address, UPDATE_AND_CREATE_TOPIC, header, timeout_ms=CREATE_TIMEOUT_MS) for address in masters.values()
         )
         failures = [f"{name}: {result}" for name, result in zip(masters, results, strict=True) if isinstance(result, RoquetError)]
         if failures:
@@ -117,24 +111,20 @@ class Queries:
 
     async def _masters(self, cluster: str | None) -> dict[str, str]:
         """Broker name -> address, in order."""
-        address, answer = await self.client.name_servers.ask(lambda: self.client.command(RequestCode.GET_BROKER_CLUSTER_INFO), 3_000)
+        steps = self.client.name_servers.ask(lambda: GET_BROKER_CLUSTER_INFO.request(language=LANGUAGE))
+        address, answer = await follow(self.client.caller, steps, ASK_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             raise rejected(answer, address)
         try:
-            masters = masters_of(ClusterInfo.decode(answer.body), cluster)
+            info = GET_BROKER_CLUSTER_INFO.answer(answer).body
         except RoquetError as error:
             raise BadAnswer(f"{address} sent a cluster table that cannot be read: {error}") from None
+        names = info.cluster_addr_table.get(cluster, set()) if cluster else set(info.broker_addr_table)
+        masters = masters_of(data for name, data in info.broker_addr_table.items() if name in names)
         if not masters:
             where = f"cluster {cluster!r}" if cluster else "this name server"
             raise NoRoute(f"no broker of {where} takes topics now; start one, or wait until it has registered")
         return dict(sorted(masters.items()))
-
-
-def masters_of(info: ClusterInfo, cluster: str | None) -> dict[str, str]:
-    """Broker name -> address of its master."""
-    table = info.broker_addr_table
-    names = info.cluster_addr_table.get(cluster, set()) if cluster else set(table)
-    return {name: table[name].broker_addrs[MASTER] for name in names if name in table and MASTER in table[name].broker_addrs}
 
 
 def has_key(message: ReceivedMessage, topic: str, key: str, unique: bool) -> bool:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from roquet.client.core.failures import BadAnswer
-from roquet.client.core.instance import ClientCore
+from roquet.client.core.instance import LANGUAGE, ClientCore
 from roquet.errors import NoRoute, Refused, RoquetError
 from roquet.message import MessageQueue
-from roquet.wire.calls.offsets import QueryOffsetHeader, UpdateOffsetHeader
-from roquet.wire.calls.queues import OffsetResponseHeader, QueueHeader, SearchOffsetHeader, TimestampResponseHeader
-from roquet.wire.codes import RequestCode, ResponseCode
-from roquet.wire.command import Command
-from roquet.wire.headers import decode, encode
+from roquet.wire.calls.call import Answer, Call, Header
+from roquet.wire.calls.offsets import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, QueryOffsetHeader, UpdateOffsetHeader
+from roquet.wire.calls.queues import (
+    GET_EARLIEST_MSG_STORETIME,
+    GET_MAX_OFFSET,
+    GET_MIN_OFFSET,
+    SEARCH_OFFSET_BY_TIMESTAMP,
+    QueueHeader,
+    SearchOffsetHeader,
+)
+from roquet.wire.codes import ResponseCode
 
 H = TypeVar("H")
 
@@ -37,10 +42,10 @@ async def locate(client: ClientCore, queue: MessageQueue, *, broker_id: int = 0)
     return found
 
 
-def read_header(kind: type[H], answer: Command, address: str) -> H:
+def read_header(answer: Answer[H, Any], address: str) -> H:
     """The typed header of an answer. Raises BadAnswer."""
     try:
-        return decode(kind, answer.fields)
+        return answer.header
     except Refused as refusal:
         raise BadAnswer(f"{address} answered with fields that do not fit: {refusal.remark}") from None
 
@@ -51,52 +56,45 @@ class QueueCalls:
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The first offset that still exists."""
-        return await self._number(queue, RequestCode.GET_MIN_OFFSET, encode(queue_header(queue)))
+        return (await self._ask(queue, GET_MIN_OFFSET, queue_header(queue))).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """One past the last offset."""
-        return await self._number(queue, RequestCode.GET_MAX_OFFSET, encode(queue_header(queue)))
+        return (await self._ask(queue, GET_MAX_OFFSET, queue_header(queue))).offset
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of what was stored nearest to this time."""
-        header = SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name)
-        return await self._number(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, encode(header))
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms, broker_name=queue.broker_name)
+        return (await self._ask(queue, SEARCH_OFFSET_BY_TIMESTAMP, header)).offset
 
     async def earliest_time(self, queue: MessageQueue) -> int:
         """Store time of the first message that still exists, ms."""
-        address, _ = await locate(self.client, queue)
-        answer = await self.client.call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, encode(queue_header(queue)))
-        return read_header(TimestampResponseHeader, answer, address).timestamp
+        return (await self._ask(queue, GET_EARLIEST_MSG_STORETIME, queue_header(queue))).timestamp
 
     async def fetch_offset(self, group: str, queue: MessageQueue) -> int:
         """How far the group has come; NO_OFFSET (-1) when it has no progress there."""
-        header = QueryOffsetHeader(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
-        return await self._number(queue, RequestCode.QUERY_CONSUMER_OFFSET, encode(header), accept=(0, ResponseCode.QUERY_NOT_FOUND))
+        address, _ = await locate(self.client, queue)
+        header = QueryOffsetHeader(group, queue.topic, queue.queue_id, broker_name=queue.broker_name)
+        answer = await self.client.call(address, QUERY_CONSUMER_OFFSET, header, accept=(0, ResponseCode.QUERY_NOT_FOUND))
+        return read_header(answer, address).offset if answer.ok else NO_OFFSET
 
     async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Remember how far the group has come. Returns when the broker has it."""
-        address, _ = await locate(self.client, queue)
-        await self.client.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, update_fields(group, queue, offset))
+        await self._ask(queue, UPDATE_CONSUMER_OFFSET, update_header(group, queue, offset))
 
     async def send_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """The same oneway, as upstream sends it."""
         address, _ = await locate(self.client, queue)
-        command = self.client.command(RequestCode.UPDATE_CONSUMER_OFFSET, update_fields(group, queue, offset))
+        command = UPDATE_CONSUMER_OFFSET.request(update_header(group, queue, offset), language=LANGUAGE)
         self.client.caller.oneway(address, command)
 
-    async def _number(self, queue: MessageQueue, code: RequestCode, fields: dict[str, str], *, accept: Sequence[int] = (0,)) -> int:
+    async def _ask(self, queue: MessageQueue, call: Call[Header, Any, H, Any], header: Header) -> H:
         address, _ = await locate(self.client, queue)
-        answer = await self.client.call(address, code, fields, accept=accept)
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return NO_OFFSET
-        return read_header(OffsetResponseHeader, answer, address).offset
+        return read_header(await self.client.call(address, call, header), address)
 
 
-def update_fields(group: str, queue: MessageQueue, offset: int) -> dict[str, str]:
-    header = UpdateOffsetHeader(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset, broker_name=queue.broker_name
-    )
-    return encode(header)
+def update_header(group: str, queue: MessageQueue, offset: int) -> UpdateOffsetHeader:
+    return UpdateOffsetHeader(group, queue.topic, queue.queue_id, offset, broker_name=queue.broker_name)
 
 
 def queue_header(queue: MessageQueue) -> QueueHeader:

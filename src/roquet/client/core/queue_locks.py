@@ -14,15 +14,14 @@ from collections.abc import Callable, Iterable
 
 from roquet.client.core.failures import BadAnswer
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.offsets import Offsets
+from roquet.client.core.offsets import ConsumerOffsets
 from roquet.client.core.queue_calls import QueueCalls, locate
-from roquet.client.core.routes import MASTER
+from roquet.client.core.resolver import MASTER
 from roquet.client.core.tasks import Task, ignore
 from roquet.errors import ConnectFailed, NoRoute, RoquetError
 from roquet.message import MessageQueue
-from roquet.wire.calls.locks import LockBody, LockResult
-from roquet.wire.codes import RequestCode
-from roquet.wire.command import Command
+from roquet.wire.calls.call import Answer, Answered, Call, Nothing
+from roquet.wire.calls.locks import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ TIMEOUT_MS = 1_000
 class QueueLocks:
     """`on_lost` is told each queue that the broker gave, or may have given, to somebody else meanwhile."""
 
-    def __init__(self, client: ClientCore, group: str, offsets: Offsets, calls: QueueCalls) -> None:
+    def __init__(self, client: ClientCore, group: str, offsets: ConsumerOffsets, calls: QueueCalls) -> None:
         self.client = client
         self.group = group
         self._offsets = offsets
@@ -82,7 +81,7 @@ class QueueLocks:
         for queue in (queue for group in by_broker.values() for queue in group):
             self.confirmed.pop(queue, None)
             self._doubted.discard(queue)
-        for result in await self.client.tasks.each(self._call(RequestCode.UNLOCK_BATCH_MQ, *one) for one in by_broker.items()):
+        for result in await self.client.tasks.each(self._call(UNLOCK_BATCH_MQ, *one) for one in by_broker.items()):
             if isinstance(result, RoquetError):
                 log.info("! locks of group %s are not given back: %s; they expire after a minute", self.group, result)
 
@@ -141,18 +140,20 @@ class QueueLocks:
         self.on_lost(queue)
 
     async def _ask(self, broker_name: str, queues: list[MessageQueue]) -> set[MessageQueue]:
-        answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker_name, queues)
+        answer = await self._call(LOCK_BATCH_MQ, broker_name, queues)
         try:
-            return LockResult.decode(answer.body).lock_ok_mq_set
+            return answer.body.lock_ok_mq_set
         except RoquetError as error:
             raise BadAnswer(f"broker {broker_name} sent locks that cannot be read: {error}") from None
 
-    async def _call(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> Command:
-        body = LockBody(self.group, self.client.client_id, set(queues)).encode()
+    async def _call(
+        self, call: Call[Nothing, LockBody, Nothing, Answered], broker_name: str, queues: list[MessageQueue]
+    ) -> Answer[Nothing, Answered]:
+        body = LockBody(self.group, self.client.client_id, set(queues))
         address, broker_id = await locate(self.client, queues[0])
         if broker_id != MASTER:
             raise NoRoute(f"broker {broker_name!r} has no master now, and only a master gives locks")
-        return await self.client.call(address, code, body=body, timeout_ms=TIMEOUT_MS)
+        return await self.client.call(address, call, body=body, timeout_ms=TIMEOUT_MS)
 
 
 def grouped(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:

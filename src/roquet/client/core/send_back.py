@@ -8,12 +8,10 @@ from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.queue_calls import locate
-from roquet.client.core.routes import MASTER
+from roquet.client.core.resolver import MASTER
 from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
-from roquet.wire.calls.sends import SendBackHeader
-from roquet.wire.codes import RequestCode
-from roquet.wire.headers import encode
+from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendBackHeader
 from roquet.wire.names import is_retry_topic, retry_topic
 
 log = logging.getLogger(__name__)
@@ -55,7 +53,7 @@ class SendingBack:
         address, broker_id = await locate(self.client, message.queue)
         if broker_id != MASTER:
             raise NoRoute(f"broker {message.queue.broker_name!r} has no master now")
-        await self.client.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, encode(header), timeout_ms=TIMEOUT_MS)
+        await self.client.call(address, CONSUMER_SEND_MSG_BACK, header, timeout_ms=TIMEOUT_MS)
 
     async def send_anew(self, message: ReceivedMessage, times: int) -> None:
         """Send a copy to the group's retry topic that has failed `times` times; the broker makes it a dead letter when

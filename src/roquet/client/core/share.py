@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from roquet.client.core.assignment import RETRY_MS, Assignment, NotListed, NotReached, diff
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.routes import TopicRoute
+from roquet.client.core.resolver import TopicRoute
 from roquet.client.core.tasks import Task, Wait, ignore
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue

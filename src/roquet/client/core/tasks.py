@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from roquet.errors import NotStarted, RoquetError
 from roquet.ports import Caller
+from roquet.routing.name_servers import Steps
 from roquet.wire.command import Command
 
 log = logging.getLogger(__name__)
@@ -196,6 +197,20 @@ def call(caller: Caller, address: str, command: Command, timeout_ms: int) -> Wai
     answer: Wait[Command] = Wait()
     caller.call(address, command, timeout_ms, answer.end)
     return answer
+
+
+async def follow(caller: Caller, steps: Steps[T], timeout_ms: int) -> T:
+    """What the steps give, when each of their requests was answered or failed."""
+    answer: Command | RoquetError | None = None
+    while True:
+        try:
+            address, command = next(steps) if answer is None else steps.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return] # what the steps returned
+        try:
+            answer = await call(caller, address, command, timeout_ms)
+        except RoquetError as error:
+            answer = error
 
 
 def ignore(result: object) -> None:

@@ -14,16 +14,15 @@ from functools import partial
 from typing import NamedTuple
 
 from roquet.client.core.failures import BadAnswer
-from roquet.client.core.instance import ClientCore
+from roquet.client.core.instance import LANGUAGE, ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, with_properties
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.tasks import Wait
 from roquet.errors import InvalidMessage, Refused, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
-from roquet.wire.calls.transactions import CheckTransactionHeader, EndTransactionHeader
-from roquet.wire.codes import RequestCode
+from roquet.wire.calls.transactions import END_TRANSACTION, CheckTransactionHeader, EndTransactionHeader
 from roquet.wire.command import Command
-from roquet.wire.headers import decode, encode
+from roquet.wire.headers import decode
 from roquet.wire.ids import parse_offset_message_id
 
 log = logging.getLogger(__name__)
@@ -127,7 +126,7 @@ class TransactionCore(ProducerCore):
         self._tell(address, header, error)
 
     def _tell(self, address: str, header: EndTransactionHeader, error: str) -> None:
-        command = self.client.command(RequestCode.END_TRANSACTION, encode(header))
+        command = END_TRANSACTION.request(header, language=LANGUAGE)
         if error:
             command.remark = error[:REMARK_MAX]
         self.client.caller.oneway(address, command)

@@ -154,18 +154,15 @@ def by_queue(batch: Any, topic: str) -> dict[MessageQueue, Any]:
 
 
 def run_task(task: Task) -> Answer:
-    from roquet.client.core.name_servers import parse_name_servers
-    from roquet.net.blocking import BlockingCaller, Tls
+    from roquet.net.blocking import BlockingCaller
+    from roquet.routing.name_servers import parse_name_servers
     from roquet.spark.encode import encode
     from roquet.spark.letters import letters
-    from roquet.spark.options import where_of
+    from roquet.spark.options import connection_of, where_of
     from roquet.spark.sending import Sending
-    from roquet.wire.signing import Credentials
 
     where = where_of(task.target)
-    credentials = Credentials(where.access_key, where.secret_key, where.security_token or None) if where.access_key else None
-    tls = Tls(where.tls_ca_file or None, where.tls_cert_file or None, where.tls_key_file or None, where.tls_verify) if where.tls else None
-    caller = BlockingCaller(credentials=credentials, tls=tls)
+    caller = BlockingCaller(connection_of(where))
     sending = Sending(caller, parse_name_servers(where.namesrv), "roquet_replay")
     pace = Pace(task.rate, time.monotonic())
     topic, target = task.piece.topic, task.to_topic or task.piece.topic
