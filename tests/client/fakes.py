@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from roquet.client.core import ClientCore
+from roquet.client.core.instance import ClientCore
 from roquet.errors import CallTimeout, ConnectFailed, RoquetError
 from roquet.message import MessageQueue
 from roquet.ports import Answered

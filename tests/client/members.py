@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from roquet.client.core import PushConsumerCore, PushConsumerSettings
-from roquet.client.core.push_consumer import FROM_FIRST
+from roquet.client.core.push_consumer import FROM_FIRST, PushConsumerCore, PushConsumerSettings
 from roquet.client.core.verdicts import Judged, Outcome, Verdict
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.wire.command import Command

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from roquet.client.core import ProducerCore, PushConsumerCore
 from roquet.client.core.failures import SendTimedOut
+from roquet.client.core.producer import ProducerCore
+from roquet.client.core.push_consumer import PushConsumerCore
 from roquet.client.core.receipt import SendReceipt
 from roquet.message import Message
 from roquet.wire.codes import RequestCode, ResponseCode

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roquet.client.core import LitePullCore, LitePullSettings
 from roquet.client.core.beginning import FROM_FIRST
+from roquet.client.core.lite_pull import LitePullCore, LitePullSettings
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.tasks import Cancelled, Task, Work
 from roquet.errors import ClientError, ConnectFailed, NotStarted

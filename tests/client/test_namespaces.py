@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roquet.client.core import ProducerCore, ProducerSettings
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
+from roquet.client.core.producer import ProducerCore, ProducerSettings
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.verdicts import Outcome, RetryLater
 from roquet.errors import ClientError

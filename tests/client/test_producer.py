@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roquet.client.core import ProducerCore, ProducerSettings
 from roquet.client.core.batches import RECORD_SIZE, split_messages, split_places, stored_size
 from roquet.client.core.failures import BatchFailed, GroupTaken, SendTimedOut, ServerRejected
+from roquet.client.core.producer import ProducerCore, ProducerSettings
 from roquet.client.core.receipt import SendReceipt, SendStatus
 from roquet.client.core.send_command import SendCommand, SendTemplate
 from roquet.errors import ConnectFailed, InvalidMessage, NoRoute, NotStarted, RoquetError, SendFailed

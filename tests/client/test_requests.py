@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from roquet.client.core import ProducerCore
-from roquet.client.core.producer import by_hash, java_object_hash
+from roquet.client.core.producer import ProducerCore, by_hash, java_object_hash
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import RequestTimedOut, host_bytes, reply_message
 from roquet.client.core.tasks import ignore

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from roquet.client.core import PushConsumerSettings
+from roquet.client.core.push_consumer import PushConsumerSettings
 from roquet.client.core.verdicts import DEAD_LETTER, Outcome, RetryLater
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, decode_properties

@@ -9,8 +9,7 @@ import pytest
 
 import roquet
 from roquet.client import BadExpression, BadSql
-from roquet.client.core import PushConsumerCore, PushConsumerSettings
-from roquet.client.core.push_consumer import FROM_FIRST
+from roquet.client.core.push_consumer import FROM_FIRST, PushConsumerCore, PushConsumerSettings
 from roquet.errors import ClientError, Rejected
 from roquet.message import Message, ReceivedMessage
 from roquet.wire.calls.members import CheckClientBody

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from roquet.client.core.failures import rejected
 from roquet.client.core.resolver import MASTER, masters_of
 from roquet.client.core.tasks import Tasks, follow
+from roquet.client.core.tasks import call as answered
 from roquet.client.running import finished
 from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import MessageQueue
@@ -149,10 +150,11 @@ class Asking:
         accept: Sequence[int] = SUCCESS,
     ) -> Answer[AnswerHeader, Answered]:
         """One request to one server. Raises Rejected for an answer whose code is not in `accept`."""
-        answered: asyncio.Future[Command | RoquetError] = asyncio.get_running_loop().create_future()
         request = call.request(header, body, language="PYTHON")
-        self._open().call(address, request, self.timeout_ms, lambda result: settle(answered, result))
-        return call.answer(checked(await answered, address, accept))
+        return call.answer(checked(await finished(Tasks(), self._exchange(address, request)), address, accept))
+
+    async def _exchange(self, address: str, request: Command) -> Command:
+        return await answered(self._open(), address, request, self.timeout_ms)
 
     def _open(self) -> AsyncCaller:
         if self._caller is None:
@@ -202,14 +204,7 @@ class Asking:
         return answers[-1]
 
 
-def settle(future: asyncio.Future[K], value: K) -> None:
-    if not future.done():  # the waiter may have been cancelled meanwhile
-        future.set_result(value)
-
-
-def checked(result: Command | RoquetError, address: str, accept: Sequence[int]) -> Command:
-    if isinstance(result, RoquetError):
-        raise result
+def checked(result: Command, address: str, accept: Sequence[int]) -> Command:
     if result.code not in accept:
         raise rejected(result, address)
     return result

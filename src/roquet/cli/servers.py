@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -184,13 +184,7 @@ def run_broker(arguments: argparse.Namespace) -> Any:
         return 0
 
     async def many() -> int:
-        stop = Stopper().event
-        supervisor = Supervisor([broker_program(shard, arguments) for shard in shards], say=emit)
-        announce = asyncio.create_task(announce_cluster(supervisor, shards))
-        try:
-            return 0 if await supervisor.run(stop) else 1
-        finally:
-            announce.cancel()
+        return await run_shards(shards, Stopper().event, arguments, announce_cluster)
 
     return one() if arguments.shards == 1 else many()
 
@@ -213,10 +207,10 @@ def boot_line(settings: BrokerSettings, address: str) -> str:
     return f"The broker[{settings.broker_name}, {address}] {BOOT_SUCCESS}. {where}"
 
 
-async def announce_cluster(supervisor: Supervisor, shards: Sequence[BrokerSettings]) -> None:
-    await supervisor.wait_until_booted()
-    announce(f"{len(shards)} brokers are up:")
-    for line in supervisor.report():
+async def announce_cluster(supervisor: Supervisor) -> None:
+    report = supervisor.report()
+    announce(f"{len(report)} brokers are up:")
+    for line in report:
         announce("  " + line)
 
 
@@ -324,7 +318,8 @@ async def up(namesrv: NameServerSettings, shards: list[BrokerSettings], argument
         forward = asyncio.create_task(pass_on(stop, brokers_stop))
         try:
             if len(shards) > 1:
-                code = await run_shards(shards, address, brokers_stop, arguments)
+                listed = [(shard, f"{shard.bind_address}:{shard.listen_port}") for shard in shards]
+                code = await run_shards(shards, brokers_stop, arguments, lambda _: greet(address, listed))
             else:
                 code = await run_one(shards[0], address, brokers_stop)
         finally:
@@ -367,14 +362,17 @@ async def pass_on(stop: asyncio.Event, further: asyncio.Event) -> None:
     further.set()
 
 
-async def run_shards(shards: list[BrokerSettings], namesrv: str, stop: asyncio.Event, arguments: argparse.Namespace) -> int:
+async def run_shards(
+    shards: list[BrokerSettings], stop: asyncio.Event, arguments: argparse.Namespace, booted: Callable[[Supervisor], Awaitable[None]]
+) -> int:
+    """`booted` is called when all of them are up."""
     supervisor = Supervisor([broker_program(shard, arguments) for shard in shards], say=emit)
 
-    async def announce() -> None:
+    async def wait() -> None:
         await supervisor.wait_until_booted()
-        await greet(namesrv, [(shard, f"{shard.bind_address}:{shard.listen_port}") for shard in shards])
+        await booted(supervisor)
 
-    task = asyncio.create_task(announce())
+    task = asyncio.create_task(wait())
     try:
         return 0 if await supervisor.run(stop) else 1
     finally:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from roquet.cli.options import Commands, cluster_options, command, positive_seconds
-from roquet.cli.render import Cell, counted, duration, emit, emit_json, printable, size, table
+from roquet.cli.render import TableColumn, column_json, column_table, counted, duration, emit, emit_json, printable, size
 from roquet.cli.topics import admin, belongs_to_users
 from roquet.errors import RoquetError
 
@@ -138,28 +138,31 @@ async def show_status(arguments: argparse.Namespace) -> int:
             await asyncio.sleep(arguments.watch)
 
 
+def columns(now_ms: int) -> list[TableColumn[BrokerStatus]]:
+    return [
+        TableColumn("CLUSTER", "cluster", lambda one: one.broker.cluster),
+        TableColumn("BROKER", "broker", lambda one: one.broker.name),
+        TableColumn("ROLE", "brokerId", lambda one: one.broker.broker_id, lambda number: f"slave {number}" if number else "master"),
+        TableColumn("ADDRESS", "address", lambda one: one.broker.address),
+        TableColumn("", "answers", lambda one: not one.error),
+        TableColumn("", "version", lambda one: one.version),
+        TableColumn("VERSION", "", lambda one: one.version if not one.error else "does not answer"),
+        TableColumn("", "uptimeSeconds", lambda one: round(one.uptime_s(now_ms), 1)),
+        TableColumn("UP", "", lambda one: duration(one.uptime_s(now_ms)) if not one.error else "-"),
+        TableColumn("IN/S", "inPerSecond", lambda one: one.number("putTps")),
+        TableColumn("OUT/S", "outPerSecond", lambda one: one.number("getTransferedTps")),
+        TableColumn("IN", "in", lambda one: int(one.number("msgPutTotalTodayNow"))),
+        TableColumn("OUT", "out", lambda one: int(one.number("msgGetTotalTodayNow"))),
+        TableColumn("LOG", "logBytes", lambda one: one.log_bytes, size),
+        TableColumn("DISK", "diskShare", lambda one: one.disk_share, lambda share: f"{share:.0%}"),
+        TableColumn("", "warnings", lambda one: one.warnings),
+    ]
+
+
 def to_text(status: ClusterStatus, now_ms: int) -> str:
     lines = [f"name server  {', '.join(status.name_servers)}", ""]
     if status.brokers:
-        rows: list[list[Cell]] = [
-            [
-                one.broker.cluster,
-                one.broker.name,
-                "master" if one.broker.is_master else f"slave {one.broker.broker_id}",
-                one.broker.address,
-                one.version if not one.error else "does not answer",
-                duration(one.uptime_s(now_ms)) if not one.error else "-",
-                one.number("putTps"),
-                one.number("getTransferedTps"),
-                int(one.number("msgPutTotalTodayNow")),
-                int(one.number("msgGetTotalTodayNow")),
-                size(one.log_bytes),
-                f"{one.disk_share:.0%}",
-            ]
-            for one in status.brokers
-        ]
-        headings = ["CLUSTER", "BROKER", "ROLE", "ADDRESS", "VERSION", "UP", "IN/S", "OUT/S", "IN", "OUT", "LOG", "DISK"]
-        lines.append(table(headings, rows))
+        lines.append(column_table(columns(now_ms), status.brokers))
     else:
         lines.append("no broker is registered; start one: roquet broker")
     total = counted(sum(status.lag.values()), "message")
@@ -176,25 +179,7 @@ def to_text(status: ClusterStatus, now_ms: int) -> str:
 def to_json(status: ClusterStatus, now_ms: int) -> dict[str, Any]:
     return {
         "nameServers": list(status.name_servers),
-        "brokers": [
-            {
-                "cluster": one.broker.cluster,
-                "broker": one.broker.name,
-                "brokerId": one.broker.broker_id,
-                "address": one.broker.address,
-                "answers": not one.error,
-                "version": one.version,
-                "uptimeSeconds": round(one.uptime_s(now_ms), 1),
-                "inPerSecond": one.number("putTps"),
-                "outPerSecond": one.number("getTransferedTps"),
-                "in": int(one.number("msgPutTotalTodayNow")),
-                "out": int(one.number("msgGetTotalTodayNow")),
-                "logBytes": one.log_bytes,
-                "diskShare": one.disk_share,
-                "warnings": one.warnings,
-            }
-            for one in status.brokers
-        ],
+        "brokers": column_json(columns(now_ms), status.brokers),
         "topics": status.topics,
         "lag": status.lag,
         "warnings": status.warnings,

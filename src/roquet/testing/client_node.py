@@ -5,9 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from roquet.client.core import ClientCore, ProducerCore, ProducerSettings, PushConsumerSettings
 from roquet.client.core.consuming import Judged, Outcome
-from roquet.client.core.push_consumer import FROM_FIRST
+from roquet.client.core.instance import ClientCore
+from roquet.client.core.producer import ProducerCore, ProducerSettings
+from roquet.client.core.push_consumer import FROM_FIRST, PushConsumerSettings
 from roquet.client.core.receipt import SendReceipt
 from roquet.errors import RoquetError
 from roquet.message import Message, MessageQueue, ReceivedMessage

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roquet.client.core import ClientCore, PullConsumerCore
+from roquet.client.core.instance import ClientCore
+from roquet.client.core.pull_consumer import PullConsumerCore
 from roquet.client.core.pulling import PullResult, PullStatus
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue

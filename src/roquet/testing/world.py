@@ -18,7 +18,8 @@ from random import Random
 from typing import Any
 
 from roquet.broker.core import Broker
-from roquet.client.core import ProducerCore, PushConsumerCore
+from roquet.client.core.producer import ProducerCore
+from roquet.client.core.push_consumer import PushConsumerCore
 from roquet.nameserver.core import NameServer
 from roquet.testing.broker_group import BrokerGroup
 from roquet.testing.broker_node import BrokerNode

@@ -108,10 +108,6 @@ class OrderedConsuming(Consumption[_Lane]):
             self._waiting.append(lane)
         self._start()
 
-    def _begin(self, waiting: _Lane) -> None:
-        waiting.ready = False
-        self._turn(waiting)
-
     async def _rest(self, lane: _Lane, delay_ms: int) -> None:
         token = lane.resting = object()
         await self.client.sleep(delay_ms)
@@ -119,8 +115,9 @@ class OrderedConsuming(Consumption[_Lane]):
             lane.resting = None
             self._line_up(lane)
 
-    def _turn(self, lane: _Lane) -> None:
-        process_queue = lane.process_queue
+    def _begin(self, waiting: _Lane) -> None:
+        lane, process_queue = waiting, waiting.process_queue
+        lane.ready = False
         if process_queue.dropped or process_queue.leaving or not lane.pending:
             return
         if self.locks is not None and not self.locks.holds(process_queue.queue):
