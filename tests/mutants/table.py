@@ -413,8 +413,8 @@ FAULTS = [
     ),
     Fault(
         "broker/members.py",
-        "            self._notify(group)\n        for told",
-        "            pass\n        for told",
+        "            self._notify(group)\n        for listener",
+        "            pass\n        for listener",
         "tests/broker/test_members.py::test_the_notification_of_a_change_is_apaches",
         "members do not hear of a new one",
     ),
