@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,22 +14,37 @@ import pytest
 
 from roquet import Admin, Message, Producer
 from roquet.embed import Embedded, embedded
+from tests.spark.standalone import LAUNCHER, SMALL_JVM
 
 T = TypeVar("T")
+
+# Of every Spark that these tests start, also in commands that are processes of their own: half the processor time.
+os.environ |= LAUNCHER | {"SPARK_SUBMIT_OPTS": SMALL_JVM}
+
+SMALL_SQL = {
+    # Tables of a few hundred rows: making and compiling code for them takes longer than any query, and so does planning them twice.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from roquet.spark.java import NoJava, find_java
-    from roquet.spark.session import session
+    from roquet.spark.session import SETTINGS, session
 
     try:
         find_java()
     except NoJava as error:
         pytest.skip(str(error))
-    made = session("roquet tests", "local[2]")
-    yield made
-    made.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in SMALL_SQL.items():
+            patch.setitem(SETTINGS, key, value)  # commands that run in this process set them again
+        made = session("roquet tests", "local[2]")
+        yield made
+        made.stop()
 
 
 @dataclass

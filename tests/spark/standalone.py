@@ -26,8 +26,10 @@ SPARK_HOME = Path(pyspark.__file__).parent
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 PATIENCE_S = 600.0
 """A busy machine takes long to start five JVMs; a quiet one needs a tenth of this."""
-SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""They live for seconds: no time and no memory for a better compiler."""
+SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""They live for seconds: no time and no memory for a better compiler, and nobody doubts Spark's own classes."""
+LAUNCHER = {"SPARK_LAUNCHER_OPTS": SMALL_JVM}
+"""Of the JVM that puts the command of each JVM together."""
 EXECUTOR_MEMORY = "512m"
 MASTER, PAGE = r"Starting Spark master at (spark://[\w.:]+)", r"MasterWebUI to .*started at (http://[\w.:]+)"
 STARTED = "I have been elected leader|New state: ALIVE"
@@ -135,6 +137,7 @@ def environment() -> dict[str, str]:
     given = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     return given | {
         "SPARK_HOME": str(SPARK_HOME),
+        **LAUNCHER,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "128m",
         "SPARK_DAEMON_JAVA_OPTS": f"{SMALL_JVM} -Dspark.master.rest.enabled=false",  # its port is fixed
