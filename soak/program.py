@@ -108,22 +108,22 @@ def run(orders: Orders) -> None:
 
         spark = session("soak", orders.master, orders.conf)
     fate = Fate(Path(orders.doom))
-    archive = partial(
-        pipeline.archive, orders.where, orders.topics, orders.to,
-        spark=spark, delta=orders.delta, batch_rows=orders.batch_rows, compact_above=CROWDED, fault=fate.at,
-    )  # fmt: skip
+    output = pipeline.Output(delta=orders.delta, batch_rows=orders.batch_rows, compact_above=CROWDED)
+    archive = partial(pipeline.archive, orders.where, orders.topics, orders.to, spark=spark, output=output)
     if orders.to_the_end:
-        archive()
+        archive(control=pipeline.Control(fault=fate.at))
         return
     batches: list[int] = []
+    following = pipeline.Control(
+        follow=True,
+        every_s=orders.every_s,
+        progress=lambda done, _: batches.append(done),
+        stop=lambda: len(batches) >= orders.commits,
+        fault=fate.at,
+    )
     while True:
         batches.clear()
-        archive(
-            follow=True,
-            every_s=orders.every_s,
-            progress=lambda done, _: batches.append(done),
-            stop=lambda: len(batches) >= orders.commits,
-        )
+        archive(control=following)
         fate.at(SOON)
         pipeline.compact(orders.to, spark=spark, fault=fate.compacting)
 

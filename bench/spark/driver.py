@@ -70,11 +70,13 @@ def parquet(spark: SparkSession, job: Job) -> Job:
 
 def archive(spark: SparkSession, job: Job) -> Job:
     """A topic to Roquet's archive, from nothing."""
+    from roquet.spark.pipelines.archive import Output
     from roquet.spark.pipelines.archive import archive as pipeline
 
+    output = Output(columns=job["columns"], compression=job["compression"])
     with Scratch() as target:
         began = time.perf_counter()
-        pipeline(job["where"], [job["topic"]], target / "out", spark=spark, columns=job["columns"], compression=job["compression"])
+        pipeline(job["where"], [job["topic"]], target / "out", spark=spark, output=output)
         seconds = time.perf_counter() - began
         return {**written(target / "out"), "seconds": seconds}
 

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 
 from roquet.spark.options import place_of
-from roquet.spark.pipelines.archive import archive, read_archive
+from roquet.spark.pipelines.archive import Control, archive, read_archive
 from roquet.spark.places import Place
 from roquet.spark.session import session
 
@@ -88,7 +88,7 @@ def batch(spark: SparkSession, where: dict[str, str], directory: Path) -> None:
 
 def pipeline(spark: SparkSession, where: dict[str, str], topic: str, directory: Path) -> None:
     """Ours: it commits files and offsets together."""
-    summary = archive(where, [topic], directory / "archive", spark=spark, open_place=partial(held_place, directory))
+    summary = archive(where, [topic], directory / "archive", spark=spark, control=Control(open_place=partial(held_place, directory)))
     found = answer(read_archive(spark, directory / "archive"))
     publish(directory, {**found, "archived": summary.rows})
 

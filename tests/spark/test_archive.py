@@ -36,7 +36,7 @@ from roquet.spark.archive.plan import chosen_topics, cut, rows_of_batch, starts
 from roquet.spark.archive.typed import parse_property, value_of
 from roquet.spark.offsets import Range
 from roquet.spark.options import place_of
-from roquet.spark.pipelines.archive import archive, archive_info, compact, plan, read_archive, verify_archive
+from roquet.spark.pipelines.archive import Control, Output, Selection, archive, archive_info, compact, plan, read_archive, verify_archive
 from roquet.spark.places import DataGone, Wanted
 from tests.spark.conftest import Servers
 
@@ -92,10 +92,10 @@ def numbers(path: Path) -> list[int]:
 def test_a_topic_is_archived_once_and_the_next_run_takes_what_came_since(
     servers: Servers, topic: str, where: dict[str, str], tmp_path: Path, delta: bool
 ) -> None:
-    assert archive(where, [topic], tmp_path / "a", delta=delta).rows == COUNT
-    assert archive(where, [topic], tmp_path / "a", delta=delta).rows == 0
+    assert archive(where, [topic], tmp_path / "a", output=Output(delta=delta)).rows == COUNT
+    assert archive(where, [topic], tmp_path / "a", output=Output(delta=delta)).rows == 0
     send(servers, messages(topic, 50, COUNT))
-    assert archive(where, [topic], tmp_path / "a", delta=delta).rows == 50
+    assert archive(where, [topic], tmp_path / "a", output=Output(delta=delta)).rows == 50
     assert numbers(tmp_path / "a") == list(range(COUNT + 50))
     verdict = verify_archive(tmp_path / "a")
     assert (verdict.rows, verdict.problems) == (COUNT + 50, [])
@@ -110,7 +110,13 @@ def test_a_store_s_files_give_the_same_archive_as_its_broker(servers: Servers, t
 
 def test_batches_are_bounded_and_every_one_is_a_commit(topic: str, where: dict[str, str], tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    summary = archive(where, [topic], tmp_path / "a", batch_rows=70, progress=lambda done, total: seen.append((done, total)))
+    summary = archive(
+        where,
+        [topic],
+        tmp_path / "a",
+        output=Output(batch_rows=70),
+        control=Control(progress=lambda done, total: seen.append((done, total))),
+    )
     assert summary.batches == 5
     assert seen == [(70, COUNT), (140, COUNT), (210, COUNT), (280, COUNT), (COUNT, COUNT)]
     assert load(tmp_path / "a").number == 4
@@ -118,17 +124,17 @@ def test_batches_are_bounded_and_every_one_is_a_commit(topic: str, where: dict[s
 
 
 def test_a_filter_leaves_rows_out_and_the_offsets_still_go_on(topic: str, where: dict[str, str], tmp_path: Path) -> None:
-    summary = archive(where, [topic], tmp_path / "a", wanted=Wanted(tags="even"))
+    summary = archive(where, [topic], tmp_path / "a", selection=Selection(wanted=Wanted(tags="even")))
     assert (summary.rows, summary.messages) == (COUNT // 2, COUNT)
     assert numbers(tmp_path / "a") == list(range(0, COUNT, 2))
-    assert archive(where, [topic], tmp_path / "a", wanted=Wanted(tags="even")).messages == 0
+    assert archive(where, [topic], tmp_path / "a", selection=Selection(wanted=Wanted(tags="even"))).messages == 0
     assert verify_archive(tmp_path / "a").fine
 
 
 def test_latest_is_remembered_even_when_nothing_came_yet(servers: Servers, topic: str, where: dict[str, str], tmp_path: Path) -> None:
-    assert archive(where, [topic], tmp_path / "a", starting="latest").rows == 0
+    assert archive(where, [topic], tmp_path / "a", selection=Selection(starting="latest")).rows == 0
     send(servers, messages(topic, 5, COUNT))
-    assert archive(where, [topic], tmp_path / "a", starting="latest").rows == 5
+    assert archive(where, [topic], tmp_path / "a", selection=Selection(starting="latest")).rows == 5
 
 
 def test_a_run_that_follows_goes_on_until_it_is_stopped(servers: Servers, topic: str, where: dict[str, str], tmp_path: Path) -> None:
@@ -142,7 +148,7 @@ def test_a_run_that_follows_goes_on_until_it_is_stopped(servers: Servers, topic:
     def stop() -> bool:
         return len(read_rows(tmp_path / "a")) == COUNT + 7
 
-    summary = archive(where, [topic], tmp_path / "a", follow=True, every_s=0.01, wait=wait, stop=stop)
+    summary = archive(where, [topic], tmp_path / "a", control=Control(follow=True, every_s=0.01, wait=wait, stop=stop))
     assert (summary.rows, summary.batches) == (COUNT + 7, 2)
 
 
@@ -163,7 +169,7 @@ def test_a_broker_that_is_away_for_a_moment_is_waited_for(topic: str, where: dic
     def away(*_: object) -> Iterable[Any]:
         raise ConnectFailed("the broker is away")
 
-    assert archive(where, [topic], tmp_path / "a", open_place=flaky, every_s=0.01).rows == COUNT
+    assert archive(where, [topic], tmp_path / "a", control=Control(open_place=flaky, every_s=0.01)).rows == COUNT
     assert verify_archive(tmp_path / "a").fine
 
 
@@ -177,13 +183,18 @@ def test_a_topic_that_is_forgotten_while_its_broker_is_away_is_waited_for(topic:
         place.topics = lambda: [] if next(asked) == 1 else real()  # type: ignore[method-assign]
         return place
 
-    assert archive(where, [topic], tmp_path / "a", batch_rows=COUNT // 2, open_place=forgetful, every_s=0.01).rows == COUNT
+    assert (
+        archive(
+            where, [topic], tmp_path / "a", output=Output(batch_rows=COUNT // 2), control=Control(open_place=forgetful, every_s=0.01)
+        ).rows
+        == COUNT
+    )
     with pytest.raises(NoRoute):
         archive(where, [topic, "never-there"], tmp_path / "a")
 
 
 def test_messages_that_are_gone_stop_the_run_unless_they_may_be_skipped(topic: str, where: dict[str, str], tmp_path: Path) -> None:
-    archive(where, [topic], tmp_path / "a", batch_rows=3, stop=after(1))
+    archive(where, [topic], tmp_path / "a", output=Output(batch_rows=3), control=Control(stop=after(1)))
     reached = load(tmp_path / "a").offsets
 
     def short(options: Any) -> Any:
@@ -194,8 +205,8 @@ def test_messages_that_are_gone_stop_the_run_unless_they_may_be_skipped(topic: s
         return place
 
     with pytest.raises(DataGone, match="was asked for"):
-        archive(where, [topic], tmp_path / "a", open_place=short)
-    summary = archive(where, [topic], tmp_path / "a", open_place=short, skip_lost=True)
+        archive(where, [topic], tmp_path / "a", control=Control(open_place=short))
+    summary = archive(where, [topic], tmp_path / "a", selection=Selection(skip_lost=True), control=Control(open_place=short))
     assert summary.rows == 30
     assert {(gap.queue_id, gap.start) for gap in summary.gaps} == {(queue.queue_id, offset) for queue, offset in reached.items()}
     assert verify_archive(tmp_path / "a").fine
@@ -215,26 +226,26 @@ def test_a_property_becomes_a_column_later_and_older_files_give_null(
 ) -> None:
     archive(where, [topic], tmp_path / "a")
     send(servers, messages(topic, 20, COUNT))
-    archive(where, [topic], tmp_path / "a", properties=["number:bigint", "region"], spark=spark)
+    archive(where, [topic], tmp_path / "a", spark=spark, output=Output(properties=["number:bigint", "region"]))
     rows = read_archive(spark, tmp_path / "a").select("properties", "number", "region").collect()
     assert sorted(row.number for row in rows if row.number is not None) == list(range(COUNT, COUNT + 20))
     assert all(row.region == ("eu" if row.number is not None else None) for row in rows)
     with pytest.raises(ArchiveError, match="number is bigint"):
-        archive(where, [topic], tmp_path / "a", properties=["number:string"])
+        archive(where, [topic], tmp_path / "a", output=Output(properties=["number:string"]))
 
 
 def test_fewer_columns_can_be_asked_for_and_offsets_are_always_there(topic: str, where: dict[str, str], tmp_path: Path) -> None:
-    archive(where, [topic], tmp_path / "a", columns=["topic", "body"])
+    archive(where, [topic], tmp_path / "a", output=Output(columns=["topic", "body"]))
     assert set(read(tmp_path / "a").schema.names) == {"broker", "queue_id", "queue_offset", "store_time", "body", "topic", "date"}
     assert verify_archive(tmp_path / "a").fine
     with pytest.raises(ArchiveError, match="no column colour"):
-        archive(where, [topic], tmp_path / "b", columns=["colour"])
+        archive(where, [topic], tmp_path / "b", output=Output(columns=["colour"]))
 
 
 def test_a_run_that_fails_lets_go_of_the_archive(topic: str, where: dict[str, str], tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ArchiveError, match="no column colour"):
-            archive(where, [topic], tmp_path / "a", columns=["colour"])
+            archive(where, [topic], tmp_path / "a", output=Output(columns=["colour"]))
     assert archive(where, [topic], tmp_path / "a").rows == COUNT
 
 
@@ -275,12 +286,12 @@ def codecs(path: Path) -> set[str]:
 def test_files_are_compressed_as_asked_also_when_they_are_put_together_and_by_the_next_run(
     servers: Servers, topic: str, where: dict[str, str], tmp_path: Path, compression: str, delta: bool
 ) -> None:
-    archive(where, [topic], tmp_path / "a", compression=compression, batch_rows=100, delta=delta)
+    archive(where, [topic], tmp_path / "a", output=Output(compression=compression, batch_rows=100, delta=delta))
     assert codecs(tmp_path / "a") == {CODECS[compression]}
     assert compact(tmp_path / "a") == 3
     assert codecs(tmp_path / "a") == {CODECS[compression]}
     send(servers, messages(topic, 10, COUNT))
-    archive(where, [topic], tmp_path / "a", delta=delta)
+    archive(where, [topic], tmp_path / "a", output=Output(delta=delta))
     assert codecs(tmp_path / "a") == {CODECS[compression]}
     assert archive_info(tmp_path / "a")["compression"] == compression
     assert verify_archive(tmp_path / "a").rows == COUNT + 10
@@ -293,12 +304,12 @@ def test_a_new_archive_is_compressed_with_zstd_and_can_change_to_another(
     assert codecs(tmp_path / "a") == {"ZSTD"}
     for number, compression in enumerate(CODECS):
         send(servers, messages(topic, 10, COUNT + number * 10))
-        archive(where, [topic], tmp_path / "a", compression=compression)
+        archive(where, [topic], tmp_path / "a", output=Output(compression=compression))
     assert codecs(tmp_path / "a") == set(CODECS.values())
     rows = read_archive(spark, tmp_path / "a").select("properties").collect()
     assert sorted(int(row.properties["number"]) for row in rows) == list(range(COUNT + 10 * len(CODECS)))
     with pytest.raises(ArchiveError, match="no compression brotli; there are zstd, lz4, snappy, none"):
-        archive(where, [topic], tmp_path / "a", compression="brotli")
+        archive(where, [topic], tmp_path / "a", output=Output(compression="brotli"))
 
 
 # ---- looking after it -----------------------------------------------------------------------------------------------------
@@ -306,7 +317,7 @@ def test_a_new_archive_is_compressed_with_zstd_and_can_change_to_another(
 
 @pytest.mark.parametrize("delta", [False, True])
 def test_small_files_are_put_together_and_the_rows_stay(topic: str, where: dict[str, str], tmp_path: Path, delta: bool) -> None:
-    archive(where, [topic], tmp_path / "a", batch_rows=50, delta=delta)
+    archive(where, [topic], tmp_path / "a", output=Output(batch_rows=50, delta=delta))
     by = [("queue_id", "ascending"), ("queue_offset", "ascending")]
     before = archive_table(tmp_path / "a").sort_by(by)
     assert archive_info(tmp_path / "a")["files"] == 6
@@ -314,7 +325,7 @@ def test_small_files_are_put_together_and_the_rows_stay(topic: str, where: dict[
     assert archive_info(tmp_path / "a")["files"] == 1
     assert archive_table(tmp_path / "a").sort_by(by) == before
     assert verify_archive(tmp_path / "a").fine
-    assert archive(where, [topic], tmp_path / "a", delta=delta).rows == 0
+    assert archive(where, [topic], tmp_path / "a", output=Output(delta=delta)).rows == 0
     assert compact(tmp_path / "a") == 0
 
 
@@ -325,7 +336,7 @@ def archive_table(path: Path) -> pa.Table:
 
 
 def test_a_compacted_file_is_in_the_order_of_its_queues(topic: str, where: dict[str, str], tmp_path: Path) -> None:
-    archive(where, [topic], tmp_path / "a", batch_rows=50)
+    archive(where, [topic], tmp_path / "a", output=Output(batch_rows=50))
     compact(tmp_path / "a")
     table = archive_table(tmp_path / "a")
     keys = list(zip(table["queue_id"].to_pylist(), table["queue_offset"].to_pylist(), strict=True))
@@ -333,8 +344,8 @@ def test_a_compacted_file_is_in_the_order_of_its_queues(topic: str, where: dict[
 
 
 def test_a_day_with_very_many_small_files_is_compacted_unasked(topic: str, where: dict[str, str], tmp_path: Path) -> None:
-    assert archive(where, [topic], tmp_path / "a", batch_rows=50, compact_above=10).compacted == 0
-    assert archive(where, [topic], tmp_path / "a", compact_above=5).compacted == 6
+    assert archive(where, [topic], tmp_path / "a", output=Output(batch_rows=50, compact_above=10)).compacted == 0
+    assert archive(where, [topic], tmp_path / "a", output=Output(compact_above=5)).compacted == 6
 
 
 @pytest.mark.parametrize("delta", [False, True])
@@ -342,9 +353,12 @@ def test_a_run_that_follows_compacts_while_it_goes(topic: str, where: dict[str, 
     """It may run for months."""
     seen: list[int] = []
     summary = archive(
-        where, [topic], tmp_path / "a", batch_rows=20, follow=True, every_s=0.01, compact_above=4, delta=delta,
-        progress=lambda done, _: seen.append(done), stop=lambda: len(seen) == COUNT // 20,
-    )  # fmt: skip
+        where,
+        [topic],
+        tmp_path / "a",
+        output=Output(batch_rows=20, compact_above=4, delta=delta),
+        control=Control(follow=True, every_s=0.01, progress=lambda done, _: seen.append(done), stop=lambda: len(seen) == COUNT // 20),
+    )
     assert summary.compacted >= 10
     assert archive_info(tmp_path / "a")["files"] <= 5
     assert len(archive_table(tmp_path / "a")) == COUNT
@@ -353,7 +367,7 @@ def test_a_run_that_follows_compacts_while_it_goes(topic: str, where: dict[str, 
 
 def test_a_delta_table_keeps_a_committed_file_whatever_number_its_name_has(topic: str, where: dict[str, str], tmp_path: Path) -> None:
     """Names of an uncommitted batch tell its number; those that optimize gives mean something else."""
-    archive(where, [topic], tmp_path, delta=True)
+    archive(where, [topic], tmp_path, output=Output(delta=True))
     with closing(DeltaBook.open(tmp_path)) as book:
         file = next(iter(book.state.files.values()))
         other = replace(file, path=file.path.replace("part-00000000", "part-00000099"))
@@ -365,7 +379,7 @@ def test_a_delta_table_keeps_a_committed_file_whatever_number_its_name_has(topic
 
 
 def test_verify_finds_what_was_done_to_the_files(topic: str, where: dict[str, str], tmp_path: Path) -> None:
-    archive(where, [topic], tmp_path / "a", batch_rows=100)
+    archive(where, [topic], tmp_path / "a", output=Output(batch_rows=100))
     files = sorted((tmp_path / "a").glob("topic=*/date=*/*.parquet"))
     data = bytearray(files[0].read_bytes())
     data[len(data) // 2] ^= 1
@@ -380,7 +394,7 @@ def test_verify_finds_what_was_done_to_the_files(topic: str, where: dict[str, st
 
 
 def test_an_archive_of_one_format_does_not_go_on_as_the_other(topic: str, where: dict[str, str], tmp_path: Path) -> None:
-    archive(where, [topic], tmp_path / "a", delta=True)
+    archive(where, [topic], tmp_path / "a", output=Output(delta=True))
     with pytest.raises(ArchiveError, match="--format delta"):
         archive(where, [topic], tmp_path / "a")
 
@@ -400,8 +414,8 @@ def test_a_crash_on_either_side_of_the_commit_loses_and_doubles_nothing(
 
     for _ in range(3):
         with pytest.raises(Crash):
-            archive(where, [topic], tmp_path / "a", batch_rows=60, delta=delta, fault=fault)
-    archive(where, [topic], tmp_path / "a", delta=delta)
+            archive(where, [topic], tmp_path / "a", output=Output(batch_rows=60, delta=delta), control=Control(fault=fault))
+    archive(where, [topic], tmp_path / "a", output=Output(delta=delta))
     assert sorted(int(dict(row)["number"]) for row in archive_table(tmp_path / "a")["properties"].to_pylist()) == list(range(COUNT))
     assert numbers(tmp_path / "a") == list(range(COUNT))
     assert verify_archive(tmp_path / "a").problems == []
@@ -409,8 +423,8 @@ def test_a_crash_on_either_side_of_the_commit_loses_and_doubles_nothing(
 
 CHILD = """
 import sys
-from roquet.spark.pipelines.archive import archive
-archive({"path": sys.argv[1]}, [sys.argv[2]], sys.argv[3], batch_rows=12, delta=sys.argv[4] == "True")
+from roquet.spark.pipelines.archive import Output, archive
+archive({"path": sys.argv[1]}, [sys.argv[2]], sys.argv[3], output=Output(batch_rows=12, delta=sys.argv[4] == "True"))
 """
 
 
@@ -428,7 +442,7 @@ def test_a_process_that_is_killed_again_and_again_archives_every_message_once(
             time.sleep(0.001)
         child.kill()
         assert child.wait() == -signal.SIGKILL, "it was done before it could be killed"
-    archive({"path": str(servers.store)}, [topic], path, delta=delta)
+    archive({"path": str(servers.store)}, [topic], path, output=Output(delta=delta))
     table = archive_table(path)
     assert sorted(int(dict(row)["number"]) for row in table["properties"].to_pylist()) == list(range(COUNT))
     assert verify_archive(path).problems == []
@@ -502,7 +516,7 @@ def test_messages_of_several_days_go_to_their_days(tmp_path: Path) -> None:
 def test_spark_reads_from_the_archive_what_it_reads_from_the_topic(
     servers: Servers, topic: str, where: dict[str, str], tmp_path: Path, spark: Any, delta: bool
 ) -> None:
-    assert archive(where, [topic], tmp_path / "a", spark=spark, batch_rows=200, delta=delta).rows == COUNT
+    assert archive(where, [topic], tmp_path / "a", spark=spark, output=Output(batch_rows=200, delta=delta)).rows == COUNT
     there = spark.read.format("rocketmq").options(**where, subscribe=topic).load()
     kept = read_archive(spark, tmp_path / "a")
     assert kept.columns == there.columns
@@ -517,7 +531,7 @@ def test_rows_whose_files_were_not_moved_yet_are_read_from_staging(topic: str, w
             raise Crash
 
     with pytest.raises(Crash):
-        archive(where, [topic], tmp_path / "a", fault=fault)
+        archive(where, [topic], tmp_path / "a", control=Control(fault=fault))
     assert not list((tmp_path / "a").glob("topic=*"))
     assert read_archive(spark, tmp_path / "a").where(f"topic = '{topic}'").count() == COUNT
 

@@ -18,7 +18,7 @@ from roquet import Message
 from roquet.spark.archive import write
 from roquet.spark.archive.manifest import ArchiveError
 from roquet.spark.archive.read import opened
-from roquet.spark.pipelines.archive import archive, compact, verify_archive
+from roquet.spark.pipelines.archive import Control, Output, archive, compact, verify_archive
 from tests.spark.conftest import Servers
 
 COUNT = 240
@@ -37,7 +37,7 @@ LIMITED = """
 import resource, sys
 from roquet.cli.main import explain
 from roquet.errors import RoquetError
-from roquet.spark.pipelines.archive import archive, compact
+from roquet.spark.pipelines.archive import Control, Output, archive, compact
 
 store, topic, path, format, point, work = sys.argv[1:]
 
@@ -51,7 +51,7 @@ try:
     if work == "compact":
         compact(path, fault=fault)
     else:
-        archive({"path": store}, [topic], path, delta=format == "delta", fault=fault)
+        archive({"path": store}, [topic], path, output=Output(delta=format == "delta"), control=Control(fault=fault))
 except (RoquetError, OSError) as error:
     sys.exit(explain(error))
 """
@@ -84,7 +84,7 @@ def test_a_run_that_finds_no_room_says_so_leaves_nothing_and_the_next_one_finish
     servers: Servers, topic: str, tmp_path: Path, point: str, delta: bool
 ) -> None:
     path, where = tmp_path / "a", {"path": str(servers.store)}
-    archive(where, [topic], path, delta=delta, batch_rows=DONE, stop=iter([False, True, True]).__next__)
+    archive(where, [topic], path, output=Output(delta=delta, batch_rows=DONE), control=Control(stop=iter([False, True, True]).__next__))
     before = opened(path)
     for _ in range(2):
         said = limited(servers, topic, path, delta, point)
@@ -94,7 +94,7 @@ def test_a_run_that_finds_no_room_says_so_leaves_nothing_and_the_next_one_finish
         assert opened(path) == before
         assert rubbish(path) == []
         assert numbers(path) == list(range(DONE))
-    assert archive(where, [topic], path, delta=delta).rows == COUNT - DONE
+    assert archive(where, [topic], path, output=Output(delta=delta)).rows == COUNT - DONE
     assert numbers(path) == list(range(COUNT))
     assert verify_archive(path).problems == []
 
@@ -107,7 +107,7 @@ def test_an_archive_that_cannot_even_be_begun_is_begun_by_the_next_run(servers: 
 
 
 def test_a_compaction_that_finds_no_room_changes_nothing(servers: Servers, topic: str, tmp_path: Path) -> None:
-    archive({"path": str(servers.store)}, [topic], tmp_path / "a", batch_rows=DONE)
+    archive({"path": str(servers.store)}, [topic], tmp_path / "a", output=Output(batch_rows=DONE))
     before = opened(tmp_path / "a")
     for point in ("data", "before commit"):
         assert "cannot be written to: File too large" in limited(servers, topic, tmp_path / "a", False, point, "compact")
@@ -123,7 +123,7 @@ def test_files_of_a_batch_stay_when_its_commit_was_made_before_the_disk_failed(s
             raise OSError(28, "No space left on device")
 
     with pytest.raises(ArchiveError, match="No space left on device"):
-        archive({"path": str(servers.store)}, [topic], tmp_path / "a", fault=fault)
+        archive({"path": str(servers.store)}, [topic], tmp_path / "a", control=Control(fault=fault))
     assert verify_archive(tmp_path / "a").rows == COUNT
     assert archive({"path": str(servers.store)}, [topic], tmp_path / "a").rows == 0
     assert numbers(tmp_path / "a") == list(range(COUNT))

@@ -69,7 +69,8 @@ def busy_worker(cluster: Cluster, job: Process, directory: Path) -> Process:
     def waiting() -> bool:
         assert job.handle.poll() is None, f"the job ended:\n{cluster.log()}"
         tasks = {int(path.name.rpartition("-")[2]) for path in directory.glob("task-*")}
-        found.extend(worker for worker in cluster.workers if tasks & set(descendants(worker.handle.pid)))
+        if tasks:  # the threads of all those JVMs are many
+            found.extend(worker for worker in cluster.workers if tasks & set(descendants(worker.handle.pid)))
         return bool(found)
 
     wait_until(waiting, f"a task of {directory.name}", cluster.log)

@@ -23,8 +23,8 @@ from roquet.spark.columns import arrow_schema
 from roquet.spark.decode import Decoder
 from roquet.spark.options import place_of
 from roquet.spark.pipelines import restore as pipeline
-from roquet.spark.pipelines.archive import archive, compact
-from roquet.spark.pipelines.restore import Piece, overlapping, restore, rounds
+from roquet.spark.pipelines.archive import Output, archive, compact
+from roquet.spark.pipelines.restore import Piece, Run, Source, Target, overlapping, restore, rounds
 from roquet.spark.places import Wanted
 from roquet.spark.replay import Choice, Pace, ReplayError, added, covers, joined, unique_ids, within
 from tests.spark.conftest import Servers
@@ -59,7 +59,7 @@ def where(servers: Servers) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def kept(topic: str, where: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("kept") / "archive"
-    archive(where, [topic], path, batch_rows=50)
+    archive(where, [topic], path, output=Output(batch_rows=50))
     return path
 
 
@@ -110,7 +110,7 @@ def test_a_selection_is_sent_and_nothing_else(
     topic: str, where: dict[str, str], kept: Path, target: str, tmp_path: Path, choice: dict[str, Any], expected: set[int], source: str
 ) -> None:
     given: dict[str, Any] = {"archive": kept} if source == "archive" else {"where": where}
-    summary = restore(Choice((topic,), **choice), where, **given, to_topic=target, run=uuid.uuid4().hex, state_dir=tmp_path)
+    summary = restore(Choice((topic,), **choice), Source(**given), Target(where, target), Run(uuid.uuid4().hex, tmp_path))
     assert bodies(where, target) == sorted(expected)
     assert summary.chosen == len(expected)
 
@@ -119,14 +119,14 @@ def test_an_expression_of_spark_chooses_and_a_wrong_one_is_explained(
     topic: str, where: dict[str, str], kept: Path, target: str, tmp_path: Path, spark: Any
 ) -> None:
     choice = Choice((topic,), where="tags = 'even' and cast(properties['number'] as int) < 10")
-    restore(choice, where, archive=kept, to_topic=target, run="spark", state_dir=tmp_path, spark=spark)
+    restore(choice, Source(archive=kept), Target(where, target), Run("spark", tmp_path), spark=spark)
     assert bodies(where, target) == [0, 2, 4, 6, 8]
     with pytest.raises(ReplayError, match="colour"):
-        restore(Choice((topic,), where="colour = 1"), where, archive=kept, to_topic=target, run="wrong", state_dir=tmp_path, spark=spark)
+        restore(Choice((topic,), where="colour = 1"), Source(archive=kept), Target(where, target), Run("wrong", tmp_path), spark=spark)
 
 
 def test_a_dry_run_counts_and_shows_and_sends_nothing(topic: str, where: dict[str, str], kept: Path, target: str, tmp_path: Path) -> None:
-    summary = restore(Choice((topic,), tags="even"), where, archive=kept, to_topic=target, run="dry", state_dir=tmp_path, dry_run=True)
+    summary = restore(Choice((topic,), tags="even"), Source(archive=kept), Target(where, target, dry_run=True), Run("dry", tmp_path))
     assert (summary.chosen, summary.seen) == (COUNT // 2, COUNT)
     assert len(summary.shown) == 10
     assert bodies(where, target) == []
@@ -136,7 +136,7 @@ def test_a_dry_run_counts_and_shows_and_sends_nothing(topic: str, where: dict[st
 @pytest.mark.parametrize("name", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_x", "no/topic"])
 def test_a_system_topic_is_refused(topic: str, where: dict[str, str], kept: Path, name: str) -> None:
     with pytest.raises(ReplayError):
-        restore(Choice((topic,)), where, archive=kept, to_topic=name, run="system")
+        restore(Choice((topic,)), Source(archive=kept), Target(where, name), Run("system"))
 
 
 # ---- how ------------------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_a_system_topic_is_refused(topic: str, where: dict[str, str], kept: Path
 def test_what_is_sent_says_where_it_comes_from_and_keeps_the_rest(
     topic: str, where: dict[str, str], kept: Path, target: str, tmp_path: Path
 ) -> None:
-    restore(Choice((topic,)), where, archive=kept, to_topic=target, run="marked", state_dir=tmp_path)
+    restore(Choice((topic,)), Source(archive=kept), Target(where, target), Run("marked", tmp_path))
     was = {row["body"]: row for row in rows(where, topic)}
     now = rows(where, target)
     assert len({row["unique_id"] for row in now}) == COUNT
@@ -162,19 +162,19 @@ def test_the_ids_of_a_run_are_the_same_from_the_archive_from_its_compacted_form_
     servers: Servers, topic: str, where: dict[str, str], tmp_path: Path
 ) -> None:
     path = tmp_path / "archive"
-    archive(where, [topic], path, batch_rows=50)
+    archive(where, [topic], path, output=Output(batch_rows=50))
     seen = []
     sources: list[dict[str, Any]] = [{"archive": path}, {"archive": path}, {"where": where}, {"where": {"path": str(servers.store)}}]
     for number, source in enumerate(sources):
         goal = servers.topic(f"target-{uuid.uuid4().hex}", queues=2)
-        restore(Choice((topic,)), where, **source, to_topic=goal, run="same", state_dir=tmp_path / str(number))
+        restore(Choice((topic,)), Source(**source), Target(where, goal), Run("same", tmp_path / str(number)))
         seen.append(sorted((row["unique_id"], row["body"]) for row in rows(where, goal)))
         compact(path)
     assert seen[0] == seen[1] == seen[2] == seen[3]
 
 
 def test_the_order_of_every_queue_can_be_kept(topic: str, where: dict[str, str], kept: Path, target: str, tmp_path: Path) -> None:
-    restore(Choice((topic,)), where, archive=kept, to_topic=target, run="ordered", state_dir=tmp_path, keep_order=True)
+    restore(Choice((topic,)), Source(archive=kept), Target(where, target, keep_order=True), Run("ordered", tmp_path))
     by_queue = [[int(row["body"]) for row in rows(where, target) if row["queue_id"] == queue] for queue in range(3)]
     assert by_queue == [list(range(queue, COUNT, 3)) for queue in range(3)]
 
@@ -191,23 +191,23 @@ def test_a_run_goes_on_where_it_stopped_and_another_begins_anew(
         raise Stopped
 
     with pytest.raises(Stopped):
-        restore(Choice((topic,)), where, archive=kept, to_topic=target, run="a", state_dir=tmp_path, progress=stop)
+        restore(Choice((topic,)), Source(archive=kept), Target(where, target), Run("a", tmp_path), progress=stop)
     sent = len(bodies(where, target))
     assert 0 < sent < COUNT
-    summary = restore(Choice((topic,)), where, archive=kept, to_topic=target, run="a", state_dir=tmp_path)
+    summary = restore(Choice((topic,)), Source(archive=kept), Target(where, target), Run("a", tmp_path))
     assert (summary.chosen, summary.before) == (COUNT - sent, sent)
     assert bodies(where, target) == list(range(COUNT))
-    assert restore(Choice((topic,)), where, archive=kept, to_topic=target, run="a", state_dir=tmp_path).chosen == 0
+    assert restore(Choice((topic,)), Source(archive=kept), Target(where, target), Run("a", tmp_path)).chosen == 0
     with pytest.raises(ReplayError, match="another choice"):
-        restore(Choice((topic,), tags="even"), where, archive=kept, to_topic=target, run="a", state_dir=tmp_path)
-    assert restore(Choice((topic,), tags="even"), where, archive=kept, to_topic=target, run="b", state_dir=tmp_path).chosen == COUNT // 2
+        restore(Choice((topic,), tags="even"), Source(archive=kept), Target(where, target), Run("a", tmp_path))
+    assert restore(Choice((topic,), tags="even"), Source(archive=kept), Target(where, target), Run("b", tmp_path)).chosen == COUNT // 2
 
 
 def test_a_run_does_not_send_its_own_messages_once_more(servers: Servers, where: dict[str, str], tmp_path: Path) -> None:
     name = servers.topic(f"loop-{uuid.uuid4().hex}", queues=1)
     servers.send([Message(name, b"%d" % number) for number in range(5)])
-    assert restore(Choice((name,)), where, where=where, run="loop", state_dir=tmp_path).chosen == 5
-    assert restore(Choice((name,)), where, where=where, run="loop", state_dir=tmp_path).chosen == 0
+    assert restore(Choice((name,)), Source(where=where), Target(where), Run("loop", tmp_path)).chosen == 5
+    assert restore(Choice((name,)), Source(where=where), Target(where), Run("loop", tmp_path)).chosen == 0
     assert bodies(where, name) == sorted([*range(5), *range(5)])
 
 
@@ -225,7 +225,7 @@ def test_the_rate_reaches_the_tasks(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr("roquet.spark.pipelines.restore.time.sleep", slept.append)
-    restore(Choice((topic,)), where, archive=kept, to_topic=target, run="slow", state_dir=tmp_path, rate=100)
+    restore(Choice((topic,)), Source(archive=kept), Target(where, target, rate=100), Run("slow", tmp_path))
     assert sum(slept) > 0.5
     assert bodies(where, target) == list(range(COUNT))
 

@@ -104,7 +104,15 @@ def archive(arguments: argparse.Namespace) -> int:
     from roquet.spark.places import Wanted
     from roquet.spark.session import session
 
-    delta = is_delta(arguments)
+    output = pipeline.Output(
+        columns=[name.strip() for name in arguments.columns.split(",")] if arguments.columns else None,
+        properties=arguments.property,
+        compression=arguments.compression,
+        delta=is_delta(arguments),
+        batch_rows=arguments.batch_rows,
+        batch_bytes=arguments.batch_bytes,
+        compact_above=None if arguments.no_compact else FILES_MAX,
+    )
     spark = session("roquet archive", arguments.master)
     stopping = Stopping()
     total = None if arguments.follow else planned(arguments).rows
@@ -114,21 +122,16 @@ def archive(arguments: argparse.Namespace) -> int:
             arguments.topics,
             arguments.to,
             spark=spark,
-            starting=arguments.starting,
-            until_ms=arguments.until,
-            wanted=Wanted(arguments.tags, arguments.sql),
-            columns=[name.strip() for name in arguments.columns.split(",")] if arguments.columns else None,
-            properties=arguments.property,
-            compression=arguments.compression,
-            delta=delta,
-            batch_rows=arguments.batch_rows,
-            batch_bytes=arguments.batch_bytes,
-            skip_lost=arguments.skip_lost,
-            follow=arguments.follow,
-            every_s=arguments.every,
-            compact_above=None if arguments.no_compact else FILES_MAX,
-            stop=lambda: stopping.asked,
-            progress=lambda done, _: bar.add(done - bar.done),
+            selection=pipeline.Selection(
+                arguments.starting, arguments.until, Wanted(arguments.tags, arguments.sql), skip_lost=arguments.skip_lost
+            ),
+            output=output,
+            control=pipeline.Control(
+                follow=arguments.follow,
+                every_s=arguments.every,
+                stop=lambda: stopping.asked,
+                progress=lambda done, _: bar.add(done - bar.done),
+            ),
         )
     show_summary(arguments, summary)
     return 0
@@ -196,16 +199,10 @@ def show_summary(arguments: argparse.Namespace, summary: Summary) -> None:
 
 
 def planned(arguments: argparse.Namespace) -> Plan:
-    from roquet.spark.pipelines.archive import plan
+    from roquet.spark.pipelines.archive import Selection, plan
 
-    return plan(
-        place_of(arguments),
-        arguments.topics,
-        arguments.to,
-        starting=arguments.starting,
-        until_ms=arguments.until,
-        skip_lost=arguments.skip_lost,
-    )
+    selection = Selection(arguments.starting, arguments.until, skip_lost=arguments.skip_lost)
+    return plan(place_of(arguments), arguments.topics, arguments.to, selection=selection)
 
 
 def dry_run(arguments: argparse.Namespace) -> int:

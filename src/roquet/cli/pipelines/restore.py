@@ -90,10 +90,10 @@ def run_name(arguments: argparse.Namespace) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from roquet.spark.pipelines.restore import restore
+    from roquet.spark.pipelines.restore import Run, Source, Target, restore
     from roquet.spark.session import session
 
-    source = None if arguments.archive else place_of(arguments)
+    source = Source(arguments.archive) if arguments.archive else Source(where=place_of(arguments))
     store, arguments.store = arguments.store, None
     target = place_of(arguments)
     arguments.store = store
@@ -105,16 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
     with Bar("looking" if arguments.dry_run else "sending", None) as bar:
         summary = restore(
             choice_of(arguments),
-            target,
-            archive=arguments.archive,
-            where=source,
-            to_topic=arguments.to_topic,
-            run=name,
-            state_dir=arguments.state or (None if arguments.archive else "roquet-replays"),
+            source,
+            Target(target, arguments.to_topic, arguments.rate, arguments.keep_order, arguments.dry_run),
+            Run(name, arguments.state or (None if arguments.archive else "roquet-replays")),
             spark=spark,
-            rate=arguments.rate,
-            keep_order=arguments.keep_order,
-            dry_run=arguments.dry_run,
             progress=lambda _seen, chosen: bar.add(chosen - bar.done),
         )
     show(arguments, summary)

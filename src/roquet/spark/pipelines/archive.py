@@ -36,7 +36,9 @@ from roquet.spark.places import DataGone, Place, Wanted
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Plan", "Summary", "archive", "archive_info", "compact", "plan", "read_archive", "verify_archive"]
+__all__ = [
+    "Control", "Output", "Plan", "Selection", "Summary", "archive", "archive_info", "compact", "plan", "read_archive", "verify_archive",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,62 @@ class Book(Protocol):
     ) -> Commit: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages of the topics."""
+
+    starting: str | int = EARLIEST
+    """earliest, latest or ms since 1970, for topics that the archive does not know yet."""
+    until_ms: int | None = None
+    wanted: Wanted = ALL
+    skip_lost: bool = False
+    """Go on when the broker removed messages before they were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How the archive is written."""
+
+    columns: Sequence[str] | None = None
+    properties: Sequence[str] = ()
+    """name:type, each a column of its own."""
+    compression: str | None = None
+    """zstd, lz4, snappy or none; else what the archive had last."""
+    delta: bool = False
+    batch_rows: int = BATCH_ROWS
+    batch_bytes: int = BATCH_BYTES
+    """Of one commit, about."""
+    compact_above: int | None = FILES_MAX
+    """Small files of a day that may stay as they are; None: any number."""
+
+
+def nothing(_done: int, _total: int) -> None:
+    """Of nobody who wants to hear of progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """How long a run goes on, and what it is given instead of the world."""
+
+    follow: bool = False
+    """Until `stop()` is true; else until what is there now."""
+    every_s: float = EVERY_S
+    stop: Callable[[], bool] = lambda: False
+    wait: Callable[[float], object] = time.sleep
+    progress: Callable[[int, int], None] = nothing
+    open_place: Callable[[Mapping[str, str]], Place] = place_of
+    fault: Fault = no_fault
+
+    def pause(self, seconds: float) -> None:
+        """Waits, in small steps, so that a signal is heard."""
+        until = time.monotonic() + seconds
+        while not self.stop() and (left := until - time.monotonic()) > 0:
+            self.wait(min(0.2, left))
+
+
+EVERYTHING, AS_BEFORE, TO_THE_END = Selection(), Output(), Control()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +240,11 @@ class Job:
     where: dict[str, str]
     topics: Sequence[str]
     to: Path
-    starting: str | int
-    until_ms: int | None
-    wanted: Wanted
-    shape: Shape
-    batch_rows: int
-    batch_bytes: int
-    skip_lost: bool
-    delta: bool
-    run: Runner
+    selection: Selection
     open_place: Callable[[Mapping[str, str]], Place]
+    output: Output = AS_BEFORE
+    shape: Shape = field(default_factory=Shape)
+    run: Runner = field(default_factory=Here)
 
     def plan(self, place: Place, state: State, ends: Offsets | None = None) -> Plan:
         """From where the archive stands to `ends`, or to what is there now. Raises DataGone, ArchiveError, NoRoute."""
@@ -200,11 +253,12 @@ class Job:
         away = sorted({queue.broker_name for queue in queues if queue not in bounds})
         if away:
             raise ConnectFailed(f"broker {', '.join(away)} does not answer, and has queues of these topics")
-        begin, gaps = starts(state.offsets, self._first(place, state, bounds), bounds, skip_lost=self.skip_lost)
+        begin, gaps = starts(state.offsets, self._first(place, state, bounds), bounds, skip_lost=self.selection.skip_lost)
         if ends is None:
             ends = {queue: high for queue, (_, high) in bounds.items()}
-            if self.until_ms is not None:
-                ends |= {queue: min(ends[queue], stop) for queue, stop in place.offsets_at(queues, self.until_ms).items() if queue in ends}
+            if self.selection.until_ms is not None:
+                until = place.offsets_at(queues, self.selection.until_ms)
+                ends |= {queue: min(ends[queue], stop) for queue, stop in until.items() if queue in ends}
         return Plan(ranges(begin, ends), gaps, [(queue, at) for queue, at in begin.items() if queue not in state.offsets])
 
     def _queues(self, place: Place, state: State) -> list[MessageQueue]:
@@ -220,11 +274,11 @@ class Job:
         """Where queues begin that the archive does not know. A queue added to a known topic begins at its first message."""
         known = {queue.topic for queue in state.offsets}
         fresh = [queue for queue in bounds if queue.topic not in known]
-        if self.starting == EARLIEST or not fresh:
+        if self.selection.starting == EARLIEST or not fresh:
             return {}
-        if self.starting == LATEST:
+        if self.selection.starting == LATEST:
             return {queue: bounds[queue][1] for queue in fresh}
-        return place.offsets_at(fresh, int(self.starting))
+        return place.offsets_at(fresh, int(self.selection.starting))
 
     def batch(self, book: Book, planned: Plan, rows_max: int) -> tuple[list[File], int, int]:
         """One batch of the plan, committed: its files, messages and bytes read.
@@ -240,8 +294,9 @@ class Job:
         taken = ranges(begin, ends)
         with writing(self.to):
             staging = book.stage()
+        prefix, wanted, delta = f"part-{book.state.number + 1:08d}-", self.selection.wanted, self.output.delta
         tasks = [
-            Task(self.where, part, self.wanted, str(self.to), str(staging), f"part-{book.state.number + 1:08d}-", self.shape, self.delta)
+            Task(self.where, part, wanted, str(self.to), str(staging), prefix, self.shape, delta)
             for part in cut(taken, self.run.width * TASKS_PER_CORE)
         ]
         answers: list[Answer] = self.run(partial(run_task, open_place=self.open_place), tasks)
@@ -260,7 +315,7 @@ class Job:
                 files,
                 ranges=[(queue, start, stop) for queue, (start, stop) in reached.items()],
                 gaps=planned.gaps,
-                filtered=self.wanted != ALL,
+                filtered=wanted != ALL,
                 columns=self.shape.columns,
                 properties=self.shape.properties,
                 compression=self.shape.compression,
@@ -279,27 +334,24 @@ def open_book(path: str | Path, *, delta: bool, fault: Fault = no_fault) -> Book
         return DeltaBook.open(Path(path), fault=fault) if delta else Ledger.open(path, fault=fault)
 
 
-def shape_of(state: State, columns: Sequence[str] | None, properties: Sequence[str], compression: str | None) -> Shape:
-    if compression is not None and compression not in COMPRESSIONS:
-        raise ArchiveError(f"there is no compression {compression}; there are {', '.join(COMPRESSIONS)}")
-    for name in columns or ():
+def shape_of(state: State, output: Output) -> Shape:
+    if output.compression is not None and output.compression not in COMPRESSIONS:
+        raise ArchiveError(f"there is no compression {output.compression}; there are {', '.join(COMPRESSIONS)}")
+    for name in output.columns or ():
         if name not in BY_NAME:
             raise ArchiveError(f"there is no column {name}; there are {', '.join(BY_NAME)}")
-    chosen = tuple(columns) if columns else (() if state.columns else tuple(column.name for column in COLUMNS))
-    kept = evolved(state, chosen, [parse_property(text) for text in properties])
-    return Shape(*kept, compression or state.compression or COMPRESSION)
+    chosen = tuple(output.columns) if output.columns else (() if state.columns else tuple(column.name for column in COLUMNS))
+    kept = evolved(state, chosen, [parse_property(text) for text in output.properties])
+    return Shape(*kept, output.compression or state.compression or COMPRESSION)
 
 
 def plan(
-    where: Mapping[str, str], topics: Sequence[str], to: str | Path, *, starting: str | int = EARLIEST, until_ms: int | None = None,
-    skip_lost: bool = False, open_place: Callable[[Mapping[str, str]], Place] = place_of,
-) -> Plan:  # fmt: skip
+    where: Mapping[str, str], topics: Sequence[str], to: str | Path, *, selection: Selection = EVERYTHING, control: Control = TO_THE_END
+) -> Plan:
     """What `archive` would read now. Changes nothing."""
     there = (Path(to) / "_roquet").is_dir() or (Path(to) / "_delta_log").is_dir()
-    job = Job(
-        dict(where), topics, Path(to), starting, until_ms, ALL, Shape(), BATCH_ROWS, BATCH_BYTES, skip_lost, False, Here(), open_place
-    )  # fmt: skip
-    with closing(open_place(where)) as place:
+    job = Job(dict(where), topics, Path(to), selection, control.open_place)
+    with closing(control.open_place(where)) as place:
         return job.plan(place, opened(to) if there else State())
 
 
@@ -309,75 +361,44 @@ def archive(
     to: str | Path,
     *,
     spark: SparkSession | None = None,
-    starting: str | int = EARLIEST,
-    until_ms: int | None = None,
-    wanted: Wanted = ALL,
-    columns: Sequence[str] | None = None,
-    properties: Sequence[str] = (),
-    compression: str | None = None,
-    delta: bool = False,
-    batch_rows: int = BATCH_ROWS,
-    batch_bytes: int = BATCH_BYTES,
-    skip_lost: bool = False,
-    follow: bool = False,
-    every_s: float = EVERY_S,
-    compact_above: int | None = FILES_MAX,
-    stop: Callable[[], bool] = lambda: False,
-    wait: Callable[[float], object] = time.sleep,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-    open_place: Callable[[Mapping[str, str]], Place] = place_of,
-    fault: Fault = no_fault,
+    selection: Selection = EVERYTHING,
+    output: Output = AS_BEFORE,
+    control: Control = TO_THE_END,
 ) -> Summary:
     """Messages of these topics to `to`, each exactly once, also over many runs and crashes.
 
-    `where`: source options that name the place. `topics`: names, `orders-*`, `/regular expressions/`. `starting`: earliest,
-    latest or ms since 1970, for topics that the archive does not know yet. `compression`: zstd, lz4, snappy or none; else what
-    the archive had last. Until what is there now, or with `follow` until `stop()` is true. Without `spark` it works in this
-    process alone.
+    `where`: source options that name the place. `topics`: names, `orders-*`, `/regular expressions/`. Without `spark` it works
+    in this process alone.
     """
     begun = time.monotonic()
     summary = Summary()
-    with closing(open_book(to, delta=delta, fault=fault)) as book, closing(open_place(where)) as place:
+    with closing(open_book(to, delta=output.delta, fault=control.fault)) as book, closing(control.open_place(where)) as place:
         run: Runner = Here() if spark is None else OnSpark(spark)
-        shape = shape_of(book.state, columns, properties, compression)
-        job = Job(
-            dict(where), topics, Path(to), starting, until_ms, wanted, shape, batch_rows, batch_bytes, skip_lost, delta, run, open_place
-        )  # fmt: skip
+        job = Job(dict(where), topics, Path(to), selection, control.open_place, output, shape_of(book.state, output), run)
 
         def tidy() -> None:
-            if compact_above is not None and not stop():
-                summary.compacted += compact_book(book, Path(to), run, more_than=compact_above)
+            if output.compact_above is not None and not control.stop():
+                summary.compacted += compact_book(book, Path(to), run, more_than=output.compact_above)
 
-        work(job, book, place, summary, follow, every_s, stop, wait, progress, tidy)
+        work(job, book, place, summary, control, tidy)
         tidy()
     summary.seconds = time.monotonic() - begun
     summary.offsets = dict(book.state.offsets)
     return summary
 
 
-def work(
-    job: Job,
-    book: Book,
-    place: Place,
-    summary: Summary,
-    follow: bool,
-    every_s: float,
-    stop: Callable[[], bool],
-    wait: Callable[[float], object],
-    progress: Callable[[int, int], None],
-    tidy: Callable[[], None],
-) -> None:
+def work(job: Job, book: Book, place: Place, summary: Summary, control: Control, tidy: Callable[[], None]) -> None:
     ends: Offsets | None = None
     bytes_read = messages = total = 0
     away_since: float | None = None
-    while not stop():
+    while not control.stop():
         try:
             planned = job.plan(place, book.state, ends)
-            if not follow and ends is None:
+            if not control.follow and ends is None:
                 ends = {one.queue: one.stop for one in planned.ranges}
                 total = planned.rows
             if planned.ranges or planned.gaps or planned.fresh:
-                rows_max = rows_of_batch(job.batch_rows, job.batch_bytes, messages, bytes_read)
+                rows_max = rows_of_batch(job.output.batch_rows, job.output.batch_bytes, messages, bytes_read)
                 files, read, size = job.batch(book, planned, rows_max)
                 messages, bytes_read = messages + read, bytes_read + size
                 summary.batches += 1
@@ -386,32 +407,25 @@ def work(
                 summary.files += len(files)
                 summary.bytes += sum(file.bytes for file in files)
                 summary.gaps.extend(planned.gaps)
-                progress(messages, total)
-                if follow:  # it may have no end
+                control.progress(messages, total)
+                if control.follow:  # it may have no end
                     tidy()
             away_since = None
-            if not follow and not planned.ranges:
+            if not control.follow and not planned.ranges:
                 return
-            if follow and planned.rows < job.batch_rows:
-                patient(every_s, stop, wait)
+            if control.follow and planned.rows < job.output.batch_rows:
+                control.pause(control.every_s)
         except DataGone:
-            if not job.skip_lost:
+            if not job.selection.skip_lost:
                 raise
             # Retention was faster than the batch. Planned again, the next one begins where there is something, with a gap.
             log.warning("messages went away while they were read; planning again")
         except (ConnectFailed, CallTimeout) as error:
             away_since = time.monotonic() if away_since is None else away_since
-            if not follow and time.monotonic() - away_since > AWAY_S:
+            if not control.follow and time.monotonic() - away_since > AWAY_S:
                 raise
             log.warning("%s; trying again", error)
-            patient(min(every_s, 1.0), stop, wait)
-
-
-def patient(seconds: float, stop: Callable[[], bool], wait: Callable[[float], object]) -> None:
-    """Waits, in small steps, so that a signal is heard."""
-    until = time.monotonic() + seconds
-    while not stop() and (left := until - time.monotonic()) > 0:
-        wait(min(0.2, left))
+            control.pause(min(control.every_s, 1.0))
 
 
 def rewrite_task(root: str, staging: str, shape: Shape, group: Group) -> list[File]:

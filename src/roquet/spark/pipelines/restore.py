@@ -75,20 +75,62 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """Where the messages come from: an archive, or a place (source options that name it)."""
+
+    archive: str | Path | None = None
+    where: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.archive is None) == (self.where is None):
+            raise ReplayError("say where the messages come from: an archive, or a store or cluster; one of them")
+
+    @property
+    def root(self) -> Path | None:
+        return None if self.archive is None else Path(self.archive)
+
+    @property
+    def place(self) -> dict[str, str]:
+        return dict(self.where or {})
+
+    def __str__(self) -> str:
+        return str(self.archive or self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where they go, and how."""
+
+    where: Mapping[str, str]
+    """Source options of a cluster."""
+    topic: str = ""
+    """Else each to the topic that it came from."""
+    rate: float | None = None
+    """Messages a second, of all tasks together."""
+    keep_order: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The same name goes on where it stopped, and makes the same unique ids."""
+
+    name: str
+    state_dir: str | Path | None = None
+    """Where its progress is kept; else in the archive."""
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     piece: Piece
     where: dict[str, str]
     """Of the source, when it is not an archive."""
-    target: dict[str, str]
+    target: Target
     choice: Choice
     chosen: dict[MessageQueue, list[Stretch]] | None
     """What `where` chose; None without."""
     done: Done
-    to_topic: str
     run: str
-    rate: float | None
-    keep_order: bool
-    send: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +155,13 @@ class Summary:
     topics: dict[str, int] = field(default_factory=dict)
     """Target -> messages."""
     shown: list[tuple[str, int, int, str | None, str | None, int]] = field(default_factory=list)
+
+    def add(self, topic: str, target: str, answer: Answer) -> None:
+        self.seen += answer.seen
+        self.chosen += answer.chosen
+        self.bytes += answer.bytes
+        self.topics[target] = self.topics.get(target, 0) + answer.chosen
+        self.shown += [(topic, *row) for row in answer.shown][: SHOWN_MAX - len(self.shown)]
 
 
 # ---- in a task ------------------------------------------------------------------------------------------------------------
@@ -161,11 +210,11 @@ def run_task(task: Task) -> Answer:
     from roquet.spark.options import connection_of, where_of
     from roquet.spark.sending import Sending
 
-    where = where_of(task.target)
+    where = where_of(task.target.where)
     caller = BlockingCaller(connection_of(where))
     sending = Sending(caller, parse_name_servers(where.namesrv), "roquet_replay")
-    pace = Pace(task.rate, time.monotonic())
-    topic, target = task.piece.topic, task.to_topic or task.piece.topic
+    pace = Pace(task.target.rate, time.monotonic())
+    topic, target = task.piece.topic, task.target.topic or task.piece.topic
     seen = chosen = size = 0
     done: dict[MessageQueue, list[Stretch]] = defaultdict(list)
     shown: list[tuple[int, int, str | None, str | None, int]] = []
@@ -188,9 +237,9 @@ def run_task(task: Task) -> Answer:
             size += pc.sum(pc.binary_length(batch["body"])).as_py()
             for start in range(0, batch.num_rows, pace.rows_max):
                 part = batch.slice(start, pace.rows_max)
-                if task.send:
+                if not task.target.dry_run:
                     time.sleep(pace.delay(part.num_rows, time.monotonic()))
-                    queues = sorted(sending.queues(target)) if task.keep_order else None
+                    queues = sorted(sending.queues(target)) if task.target.keep_order else None
                     table, ids = outgoing(part, topic, task.run, queues)
                     rows_out = with_ids(encode(table, partition=0, first=chosen, prefix=bytes(12), topic=target), ids)
                     sending.send(letters(rows_out, {name: sending.queues(name) for name in rows_out.topics}))
@@ -314,56 +363,38 @@ def joined_offsets(offsets: Any) -> list[Stretch]:
 
 def restore(
     choice: Choice,
-    target: Mapping[str, str],
+    source: Source,
+    target: Target,
+    run: Run,
     *,
-    archive: str | Path | None = None,
-    where: Mapping[str, str] | None = None,
-    to_topic: str = "",
-    run: str,
-    state_dir: str | Path | None = None,
     spark: SparkSession | None = None,
-    rate: float | None = None,
-    keep_order: bool = False,
-    dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda seen, chosen: None,
 ) -> Summary:
-    """Send what `choice` says from `archive`, or from the place `where`, to `target` (source options of a cluster).
-
-    `run` names it: the same name goes on where it stopped, and makes the same unique ids. Raises ReplayError.
-    """
+    """Send what `choice` says. Raises ReplayError."""
     begun = time.monotonic()
-    if (archive is None) == (where is None):
-        raise ReplayError("say where the messages come from: an archive, or a store or cluster; one of them")
     if choice.where is not None and spark is None:
         raise ReplayError("where is a Spark SQL expression and needs a Spark session")
-    root = Path(archive) if archive is not None else None
+    root = source.root
     if root is not None:
         choice = from_archive(root, choice)
-    for topic in {to_topic} if to_topic else set(choice.topics):
+    for topic in {target.topic} if target.topic else set(choice.topics):
         check_target(topic)
-    book = Progress(progress_path(root, state_dir, run), run, choice, to_topic, str(archive or dict(where or {})))
+    book = Progress(progress_path(root, run), run.name, choice, target.topic, str(source))
     runner: Runner = Here() if spark is None else OnSpark(spark)
-    lanes = archive_pieces(root, choice, book.done, keep_order) if root else place_pieces(where or {}, choice, book.done)
+    lanes = archive_pieces(root, choice, book.done, target.keep_order) if root else place_pieces(source.place, choice, book.done)
     chosen = None
     if choice.where is not None and spark is not None:
-        frame = read_archive(spark, root, topics=choice.topics) if root else topics_frame(spark, where or {}, choice)
+        frame = read_archive(spark, root, topics=choice.topics) if root else topics_frame(spark, source.place, choice)
         chosen = chosen_by(spark, frame, choice)
-    summary = Summary(run, before=book.sent)
-    for pieces in rounds(lanes, runner.width * PIECES_PER_CORE, keep_order):
-        share = None if rate is None else rate / min(len(pieces), runner.width)
-        tasks = [
-            Task(piece, dict(where or {}), dict(target), choice, chosen, book.done, to_topic, run, share, keep_order, not dry_run)
-            for piece in pieces
-        ]
+    summary = Summary(run.name, before=book.sent)
+    for pieces in rounds(lanes, runner.width * PIECES_PER_CORE, target.keep_order):
+        share = None if target.rate is None else target.rate / min(len(pieces), runner.width)
+        mine = replace(target, where=dict(target.where), rate=share)
+        tasks = [Task(piece, source.place, mine, choice, chosen, book.done, run.name) for piece in pieces]
         answers: list[Answer] = runner(partial(run_task), tasks)
         for piece, answer in zip(pieces, answers, strict=True):
-            summary.seen += answer.seen
-            summary.chosen += answer.chosen
-            summary.bytes += answer.bytes
-            name = to_topic or piece.topic
-            summary.topics[name] = summary.topics.get(name, 0) + answer.chosen
-            summary.shown += [(piece.topic, *row) for row in answer.shown][: SHOWN_MAX - len(summary.shown)]
-        if not dry_run:
+            summary.add(piece.topic, target.topic or piece.topic, answer)
+        if not target.dry_run:
             book.save(answers)
         progress(summary.seen, summary.chosen)
     summary.seconds = time.monotonic() - begun
@@ -397,13 +428,13 @@ def topics_frame(spark: SparkSession, where: Mapping[str, str], choice: Choice) 
     return spark.read.format("rocketmq").options(**where, subscribe=",".join(choice.topics)).load()
 
 
-def progress_path(root: Path | None, state_dir: str | Path | None, run: str) -> Path:
-    if not run or any(sign in run for sign in "/\\\0") or run.startswith("."):
-        raise ReplayError(f"run {run!r} cannot name a file; use letters, digits, - and _")
-    if state_dir is None and root is None:
+def progress_path(root: Path | None, run: Run) -> Path:
+    if not run.name or any(sign in run.name for sign in "/\\\0") or run.name.startswith("."):
+        raise ReplayError(f"run {run.name!r} cannot name a file; use letters, digits, - and _")
+    if run.state_dir is None and root is None:
         raise ReplayError("progress has no place: give a state directory")
-    home = Path(state_dir) if state_dir is not None else (root or Path()) / "_roquet" / "replays"
-    return home / f"{run}.json"
+    home = Path(run.state_dir) if run.state_dir is not None else (root or Path()) / "_roquet" / "replays"
+    return home / f"{run.name}.json"
 
 
 class Progress:
