@@ -20,8 +20,9 @@ from roquet.spark.answers import CHUNK_BYTES, CHUNK_ROWS, ROOM_BYTES
 from roquet.spark.brokers import BrokerPlace, EndMissing
 from roquet.spark.places import Chunk, DataGone, Wanted
 from roquet.spark.tags import TagCheck
+from roquet.wire.calls.call import AnyCall
+from roquet.wire.calls.offsets import QUERY_CONSUMER_OFFSET, QueryOffsetHeader
 from roquet.wire.calls.routes import BrokerData, QueueData, RouteInfo
-from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 from roquet.wire.layout import MAGIC_V1, MAGIC_V2
 from roquet.wire.record import Record, decode_properties, decode_records
@@ -142,11 +143,11 @@ class TestARealBroker:
             read(place, queue, *bounds[queue])
 
         place.commit("brokers_progress", {queue: bounds[queue][1] for queue in queues})
-        assert place._numbers(queues, RequestCode.QUERY_CONSUMER_OFFSET, lambda queue: committed(queue, "brokers_progress")) == {
+        assert place._numbers(queues, QUERY_CONSUMER_OFFSET, lambda queue: committed(queue, "brokers_progress")) == {
             queue: bounds[queue][1] for queue in queues
         }
         # Of a group that never committed, brokers say that it stands at the beginning.
-        others = place._numbers(queues, RequestCode.QUERY_CONSUMER_OFFSET, lambda queue: committed(queue, "spark_reader"))
+        others = place._numbers(queues, QUERY_CONSUMER_OFFSET, lambda queue: committed(queue, "spark_reader"))
         assert others == dict.fromkeys(queues, 0)
 
     def test_says_what_is_gone_and_what_is_not_there_any_more(
@@ -167,8 +168,8 @@ class TestARealBroker:
         assert place.bounds([MessageQueue("BrokersNobody", "broker-x", 0)]) == {}
 
 
-def committed(queue: MessageQueue, group: str) -> dict[str, str]:
-    return {"consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue_id)}
+def committed(queue: MessageQueue, group: str) -> QueryOffsetHeader:
+    return QueryOffsetHeader(group, queue.topic, queue.queue_id)
 
 
 def test_no_name_server_is_said_with_its_address() -> None:
@@ -451,8 +452,8 @@ def test_a_search_by_time_names_its_broker_and_no_other_field_by_mistake(monkeyp
     place = place_of(Upstream(10))
     asked: list[tuple[int, dict[str, str]]] = []
 
-    def numbers(queues: list[MessageQueue], code: RequestCode, fields: Callable[[MessageQueue], dict[str, str]]) -> dict[MessageQueue, int]:
-        asked.extend((int(code), fields(queue)) for queue in queues)
+    def numbers(queues: list[MessageQueue], call: AnyCall, header: Callable[[MessageQueue], object]) -> dict[MessageQueue, int]:
+        asked.extend((command.code, command.fields) for command in (call.request(header(queue)) for queue in queues))
         return {}
 
     monkeypatch.setattr(place, "_numbers", numbers)

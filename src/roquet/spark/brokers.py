@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from roquet.client.core.failures import BadAnswer, rejected
 from roquet.client.core.queue_calls import queue_header, read_header
@@ -26,13 +27,13 @@ from roquet.routing.subscription import ALL, SQL92, TAG
 from roquet.spark.answers import Gathered
 from roquet.spark.places import Chunk, DataGone, Wanted
 from roquet.spark.tags import TagCheck
-from roquet.wire import headers
-from roquet.wire.calls.offsets import UpdateOffsetHeader
-from roquet.wire.calls.pulls import PULL_MESSAGE, PullResponseHeader
-from roquet.wire.calls.queues import GET_MAX_OFFSET, SearchOffsetHeader
+from roquet.wire.calls.call import AnyCall
+from roquet.wire.calls.offsets import UPDATE_CONSUMER_OFFSET, UpdateOffsetHeader
+from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader, PullResponseHeader
+from roquet.wire.calls.queues import GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader
 from roquet.wire.calls.routes import RouteInfo
-from roquet.wire.calls.topics import TopicList
-from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
+from roquet.wire.calls.topics import GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+from roquet.wire.codes import PullFlag, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.layout import store_time_of
 
@@ -98,26 +99,26 @@ class BrokerPlace:
     # -- what is there
 
     def topics(self) -> list[str]:
-        steps = self._resolver.name_servers.ask(lambda: Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        steps = self._resolver.name_servers.ask(GET_ALL_TOPIC_LIST_FROM_NAMESERVER.request)
         address, answer = follow(self._caller, steps, ASK_S)
         if answer.code != ResponseCode.SUCCESS:
             raise rejected(answer, address)
-        return sorted(set(TopicList.decode(answer.body).topic_list))
+        return sorted(set(GET_ALL_TOPIC_LIST_FROM_NAMESERVER.answer(answer).body.topic_list))
 
     def queues(self, topic: str) -> list[MessageQueue]:
         return sorted(read_queues(topic, self._route(topic)))
 
     def bounds(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
-        first = self._numbers(queues, RequestCode.GET_MIN_OFFSET, lambda queue: headers.encode(queue_header(queue)))
+        first = self._numbers(queues, GET_MIN_OFFSET, queue_header)
         # The end is asked for afterwards: it only rises, so it never lies before the first.
-        end = self._numbers(list(first), RequestCode.GET_MAX_OFFSET, lambda queue: headers.encode(queue_header(queue)))
+        end = self._numbers(list(first), GET_MAX_OFFSET, queue_header)
         return {queue: (max(0, first[queue]), max(0, first[queue], end[queue])) for queue in queues if queue in end}
 
     def offsets_at(self, queues: Sequence[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
-        def fields(queue: MessageQueue) -> dict[str, str]:
-            return headers.encode(SearchOffsetHeader(queue.topic, queue.queue_id, max(0, time_ms), broker_name=queue.broker_name))
+        def header(queue: MessageQueue) -> SearchOffsetHeader:
+            return SearchOffsetHeader(queue.topic, queue.queue_id, max(0, time_ms), broker_name=queue.broker_name)
 
-        near = self._numbers(queues, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+        near = self._numbers(queues, SEARCH_OFFSET_BY_TIMESTAMP, header)
         bounds = self.bounds(list(near))
         # Brokers answer what was stored nearest, before or after, and any of several of one moment.
         return {queue: self._first_at(queue, near[queue], *bounds[queue], time_ms) for queue in queues if queue in bounds}
@@ -125,11 +126,11 @@ class BrokerPlace:
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Remember how far a group has come. Raises the first failure, after all were tried."""
 
-        def fields(queue: MessageQueue) -> dict[str, str]:
-            return headers.encode(UpdateOffsetHeader(group, queue.topic, queue.queue_id, offsets[queue], queue.broker_name))
+        def header(queue: MessageQueue) -> UpdateOffsetHeader:
+            return UpdateOffsetHeader(group, queue.topic, queue.queue_id, offsets[queue], queue.broker_name)
 
         failed: ClientError | None = None
-        for _, answer, address in self._call_all(list(offsets), RequestCode.UPDATE_CONSUMER_OFFSET, fields):
+        for _, answer, address in self._call_all(list(offsets), UPDATE_CONSUMER_OFFSET, header):
             if isinstance(answer, ClientError):
                 failed = failed or answer
             elif answer.code != ResponseCode.SUCCESS:
@@ -192,23 +193,21 @@ class BrokerPlace:
 
     # -- asking
 
-    def _numbers(
-        self, queues: Sequence[MessageQueue], code: RequestCode, fields: Callable[[MessageQueue], dict[str, str]]
-    ) -> dict[MessageQueue, int]:
+    def _numbers(self, queues: Sequence[MessageQueue], call: AnyCall, header: Callable[[MessageQueue], object]) -> dict[MessageQueue, int]:
         """One number of every queue whose broker answers. Raises Rejected when one answers that it will not."""
         found: dict[MessageQueue, int] = {}
-        for queue, answer, address in self._call_all(queues, code, fields):
+        for queue, answer, address in self._call_all(queues, call, header):
             if isinstance(answer, ClientError):
                 self._routes.pop(queue.topic, None)
             elif answer.code != ResponseCode.SUCCESS:
                 if answer.code not in BUSY:
                     raise rejected(answer, address)
             else:
-                found[queue] = read_header(GET_MAX_OFFSET.answer(answer), address).offset
+                found[queue] = read_header(call.answer(answer), address).offset
         return found
 
     def _call_all(
-        self, queues: Sequence[MessageQueue], code: RequestCode, fields: Callable[[MessageQueue], dict[str, str]]
+        self, queues: Sequence[MessageQueue], call: AnyCall, header: Callable[[MessageQueue], object]
     ) -> Iterator[tuple[MessageQueue, Command | ClientError, str]]:
         reached: list[tuple[MessageQueue, str]] = []
         for queue in queues:
@@ -216,7 +215,7 @@ class BrokerPlace:
                 reached.append((queue, self.address_of(queue)))
             except NoRoute as error:
                 yield queue, error, ""
-        answers = self._caller.call_all(((address, Command(code, fields(queue))) for queue, address in reached), CALL_S)
+        answers = self._caller.call_all(((address, call.request(header(queue))) for queue, address in reached), CALL_S)
         for (queue, address), answer in zip(reached, answers, strict=True):
             yield queue, answer, address
 
@@ -276,20 +275,18 @@ class _Reading:
         self.ending_since = 0.0
         self.gone: DataGone | None = None
         """Why it goes no further, once messages turned out to be missing."""
-        self.fields = {
-            "consumerGroup": place.group,
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "sysFlag": str(int(PullFlag.SUBSCRIPTION)),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subVersion": "0",
-            "subscription": wanted.sql if wanted.sql is not None else wanted.tags or ALL,
-            "expressionType": SQL92 if wanted.sql is not None else TAG,
-            "bname": queue.broker_name,
-        }
-        if scans and SCAN_BYTES:
-            self.fields["scanBytes"] = str(SCAN_BYTES)
+        self.header = PullHeader(
+            place.group,
+            queue.topic,
+            queue.queue_id,
+            start,
+            PULL_COUNT,
+            PullFlag.SUBSCRIPTION,
+            subscription=wanted.sql if wanted.sql is not None else wanted.tags or ALL,
+            expression_type=SQL92 if wanted.sql is not None else TAG,
+            broker_name=queue.broker_name,
+            scan_bytes=str(SCAN_BYTES) if scans and SCAN_BYTES else None,
+        )
 
     def ask_ahead(self) -> None:
         """Have as many pulls under way as make sense. A failure shows in next_answer."""
@@ -306,8 +303,8 @@ class _Reading:
             self._failed(error)
 
     def _pull(self, address: str, begin: int, end: int, *, in_front: bool = False) -> None:
-        fields = self.fields | {"queueOffset": str(begin), "maxMsgNums": str(min(PULL_COUNT, end - begin)), "scanStop": str(end)}
-        call = self.place._caller.start(address, Command(RequestCode.PULL_MESSAGE, fields), CALL_S)
+        header = replace(self.header, queue_offset=begin, max_msg_nums=min(PULL_COUNT, end - begin), scan_stop=str(end))
+        call = self.place._caller.start(address, PULL_MESSAGE.request(header), CALL_S)
         if in_front:
             self.pulls.appendleft((begin, end, call))
         else:
