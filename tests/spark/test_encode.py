@@ -15,7 +15,7 @@ from roquet.errors import ClientError
 from roquet.message import Message, MessageQueue, encode_properties
 from roquet.spark.columns import arrow_schema
 from roquet.spark.encode import SYSTEM, BadRow, Rows, check_columns, encode, id_prefix, unique_ids
-from roquet.spark.letters import Letter, letters
+from roquet.spark.requests import Request, requests
 from roquet.wire.batch import join_batch, split_batch
 from roquet.wire.record import decode_properties
 
@@ -65,8 +65,8 @@ def queues_of(*topics: str, count: int = 4) -> dict[str, list[MessageQueue]]:
     return {topic: [MessageQueue(topic, "broker-a", number) for number in range(count)] for topic in topics}
 
 
-def bodies(letter: Letter) -> list[bytes]:
-    return [body for _, body, _ in split_batch(bytes(letter.body))] if letter.batch else [bytes(letter.body)]
+def bodies(request: Request) -> list[bytes]:
+    return [body for _, body, _ in split_batch(bytes(request.body))] if request.batch else [bytes(request.body)]
 
 
 def id_of(number: int) -> str:
@@ -99,16 +99,16 @@ def test_requests_hold_what_the_client_would_have_sent_byte_for_byte(found: list
         part = join_batch([(message.flag, message.body, encode_properties(message.properties).encode())])
         expected[row["topic"], queue] = expected.get((row["topic"], queue), b"") + part
     joined: dict[tuple[str, MessageQueue | None], bytes] = {}
-    for letter in letters(made, queues, bytes_max):
-        assert letter.batch
-        assert len(letter.body) <= bytes_max or letter.count == 1
-        joined[letter.topic, letter.queue] = joined.get((letter.topic, letter.queue), b"") + letter.body
+    for request in requests(made, queues, bytes_max):
+        assert request.batch
+        assert len(request.body) <= bytes_max or request.count == 1
+        joined[request.topic, request.queue] = joined.get((request.topic, request.queue), b"") + request.body
     assert joined == expected
 
 
 def test_a_string_body_is_written_as_utf_8_and_keys_may_be_one_string() -> None:
-    [letter] = letters(encoded(body=["grün"], keys=["a b"]), queues_of("t"))
-    [(_, body, properties)] = split_batch(bytes(letter.body))
+    [request] = requests(encoded(body=["grün"], keys=["a b"]), queues_of("t"))
+    [(_, body, properties)] = split_batch(bytes(request.body))
     assert body == "grün".encode()
     assert decode_properties(properties)["KEYS"] == "a b"
 
@@ -116,18 +116,18 @@ def test_a_string_body_is_written_as_utf_8_and_keys_may_be_one_string() -> None:
 def test_rows_that_name_their_queue_go_there_and_a_given_queue_beats_the_order_key() -> None:
     made = encoded(body=[b"1", b"2", b"3"], order_key=["k", None, "k"], queue_id=pa.array([2, 2, None], pa.int32()))
     queues = queues_of("t")
-    found = {letter.queue: bodies(letter) for letter in letters(made, queues)}
+    found = {request.queue: bodies(request) for request in requests(made, queues)}
     assert found == {queues["t"][2]: [b"1", b"2"], by_hash(queues["t"], Message("t", b"3"), "k"): [b"3"]}
 
 
 def test_a_queue_that_several_brokers_have_needs_the_broker() -> None:
     queues = {"t": [MessageQueue("t", "a", 0), MessageQueue("t", "b", 0)]}
-    [letter] = letters(encoded(body=[b"1"], queue_id=[0], broker=["b"]), queues)
-    assert letter.queue == MessageQueue("t", "b", 0)
+    [request] = requests(encoded(body=[b"1"], queue_id=[0], broker=["b"]), queues)
+    assert request.queue == MessageQueue("t", "b", 0)
     with pytest.raises(BadRow, match=r"row 0 of partition 3.*each of a, b; say which with a column broker"):
-        letters(encoded(body=[b"1"], queue_id=[0]), queues)
+        requests(encoded(body=[b"1"], queue_id=[0]), queues)
     with pytest.raises(BadRow, match="no queue 7 on broker 'b'"):
-        letters(encoded(body=[b"1"], queue_id=[7], broker=["b"]), queues)
+        requests(encoded(body=[b"1"], queue_id=[7], broker=["b"]), queues)
 
 
 def test_delayed_and_very_large_rows_travel_alone_and_rows_of_one_key_keep_their_order() -> None:
@@ -138,19 +138,19 @@ def test_delayed_and_very_large_rows_travel_alone_and_rows_of_one_key_keep_their
         delay_level=pa.array([None, None, None, 3, None], pa.int32()),
         deliver_time=pa.array([None, None, None, None, soon], pa.timestamp("us", tz="UTC")),
     )
-    found = letters(made, queues_of("t"))
-    assert [letter.batch for letter in found] == [True, False, True, False, False]
-    assert b"".join(body[:1] for letter in found for body in bodies(letter)) == b"12345"
-    assert len({letter.queue for letter in found}) == 1
+    found = requests(made, queues_of("t"))
+    assert [request.batch for request in found] == [True, False, True, False, False]
+    assert b"".join(body[:1] for request in found for body in bodies(request)) == b"12345"
+    assert len({request.queue for request in found}) == 1
     assert decode_properties(found[3].properties)["DELAY"] == "3"
     assert decode_properties(found[4].properties)["TIMER_DELIVER_MS"] == str(int(soon.timestamp() * 1000))
-    assert all(decode_properties(letter.properties)["UNIQ_KEY"] for letter in found if not letter.batch)
+    assert all(decode_properties(request.properties)["UNIQ_KEY"] for request in found if not request.batch)
 
 
 def test_properties_that_only_the_system_writes_are_left_out() -> None:
     old = {"UNIQ_KEY": "0" * 32, "DELAY": "3", "RETRY_TOPIC": "x", "TRAN_MSG": "true", "CLUSTER": "c", "colour": "red", "TAGS": "old"}
-    [letter] = letters(encoded(body=[b"1"], properties=pa.array([list(old.items())], MAP)), queues_of("t"))
-    [(_, _, properties)] = split_batch(bytes(letter.body))
+    [request] = requests(encoded(body=[b"1"], properties=pa.array([list(old.items())], MAP)), queues_of("t"))
+    [(_, _, properties)] = split_batch(bytes(request.body))
     assert decode_properties(properties) == {"colour": "red", "TAGS": "old", "UNIQ_KEY": id_of(0)}
 
 

@@ -10,7 +10,7 @@ from roquet.errors import CallTimeout, ClientError, ConnectFailed, NoRoute, Send
 from roquet.message import MessageQueue
 from roquet.net.blocking import BlockingCaller, Call
 from roquet.spark import sending
-from roquet.spark.letters import Letter
+from roquet.spark.requests import Request
 from roquet.spark.sending import Sending
 from roquet.wire.calls.routes import BrokerData, QueueData, RouteInfo
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
@@ -60,17 +60,17 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "PAUSE_S", 0.0)
 
 
-def letter(body: bytes, queue: MessageQueue | None = None) -> Letter:
-    return Letter("t", queue, True, body, "", 0, 10, f"rows of {body.decode()}")
+def request(body: bytes, queue: MessageQueue | None = None) -> Request:
+    return Request("t", queue, True, body, "", 0, 10, f"rows of {body.decode()}")
 
 
 def made(brokers: Brokers, **options: int) -> Sending:
     return Sending(brokers, ["down:1", "up:1"], "g", **options)
 
 
-def run(brokers: Brokers, letters: list[Letter], **options: int) -> Sending:
+def run(brokers: Brokers, requests: list[Request], **options: int) -> Sending:
     made_one = made(brokers, **options)
-    made_one.send(letters)
+    made_one.send(requests)
     made_one.finish()
     return made_one
 
@@ -85,7 +85,7 @@ QUEUE = MessageQueue("t", "a", 1)
 
 def test_requests_without_a_queue_take_turns_and_several_are_under_way() -> None:
     brokers = Brokers()
-    counts = run(brokers, [letter(b"%d" % number) for number in range(9)], in_flight_max=4).counts
+    counts = run(brokers, [request(b"%d" % number) for number in range(9)], in_flight_max=4).counts
     assert [(broker, queue) for broker, queue, _ in brokers.sent[:5]] == [("a", "0"), ("a", "1"), ("b", "0"), ("b", "1"), ("a", "0")]
     assert brokers.most == 4
     assert (counts.rows, counts.requests, counts.retries) == (90, 9, 0)
@@ -93,14 +93,14 @@ def test_requests_without_a_queue_take_turns_and_several_are_under_way() -> None
 
 def test_one_that_failed_is_tried_at_another_broker_with_the_same_bytes() -> None:
     brokers = Brokers(failing_first(CallTimeout("late"), Command(ResponseCode.SYSTEM_BUSY)))
-    counts = run(brokers, [letter(b"x")]).counts
+    counts = run(brokers, [request(b"x")]).counts
     assert [(broker, body) for broker, _, body in brokers.sent] == [("a", b"x"), ("b", b"x"), ("a", b"x")]
     assert counts.retries == 2
 
 
 def test_requests_to_one_queue_follow_each_other_and_are_repeated_there() -> None:
     brokers = Brokers(failing_first(OK, ConnectFailed("gone"), CallTimeout("late")))
-    run(brokers, [letter(b"%d" % number, QUEUE) for number in range(4)] + [letter(b"free")])
+    run(brokers, [request(b"%d" % number, QUEUE) for number in range(4)] + [request(b"free")])
     there = [(broker, queue, body) for broker, queue, body in brokers.sent if body != b"free"]
     assert {(broker, queue) for broker, queue, _ in there} == {("a", "1")}
     stored = [body for _, _, body in there]
@@ -112,7 +112,7 @@ def test_requests_to_one_queue_follow_each_other_and_are_repeated_there() -> Non
 def test_after_the_last_attempt_the_rows_and_every_reason_are_named() -> None:
     brokers = Brokers(lambda _address, _command: ConnectFailed("nobody home"))
     with pytest.raises(SendFailed, match=r"rows of x: not confirmed by topic 't' after 3 attempts .*nobody home") as failure:
-        run(brokers, [letter(b"x")], retries=2)
+        run(brokers, [request(b"x")], retries=2)
     assert [broker for broker, _ in failure.value.attempts] == ["a", "b", "a"]
 
 
@@ -125,7 +125,7 @@ def test_a_busy_broker_gets_fewer_at_once_and_then_more_again() -> None:
         return answer(address, command)
 
     brokers = Brokers(decide)
-    counts = run(brokers, [letter(b"%d" % number) for number in range(200)], in_flight_max=8).counts
+    counts = run(brokers, [request(b"%d" % number) for number in range(200)], in_flight_max=8).counts
     assert (counts.requests, counts.retries) == (200, 8)
     assert max(at_once[:8]) == 8
     assert max(at_once[8:14]) <= 4
@@ -137,19 +137,19 @@ def test_keys_that_a_broker_does_not_know_fail_at_once_with_what_to_do() -> None
     remark = "org.apache.rocketmq.acl.common.AclException: No acl config for hare, org.apache..."
     brokers = Brokers(lambda _address, _command: Command(ResponseCode.SYSTEM_ERROR, remark=remark))
     with pytest.raises(SendFailed, match=r"rows of x: not sent to 't': .*No acl config for hare.*give the accessKey and secretKey"):
-        run(brokers, [letter(b"x")])
+        run(brokers, [request(b"x")])
     assert len(brokers.sent) == 1
 
 
 def test_what_a_retry_cannot_mend_fails_at_once_with_the_rows() -> None:
     brokers = Brokers(lambda _address, _command: Command(ResponseCode.MESSAGE_ILLEGAL, remark="too odd"))
     with pytest.raises(SendFailed, match=r"rows of x: not sent to 't': .*too odd"):
-        run(brokers, [letter(b"x")])
+        run(brokers, [request(b"x")])
     assert len(brokers.sent) == 1
 
 
 def test_rows_that_are_stored_less_safely_count_and_are_told_apart() -> None:
-    counts = run(Brokers(failing_first(Command(ResponseCode.FLUSH_DISK_TIMEOUT))), [letter(b"x"), letter(b"y")]).counts
+    counts = run(Brokers(failing_first(Command(ResponseCode.FLUSH_DISK_TIMEOUT))), [request(b"x"), request(b"y")]).counts
     assert (counts.rows, counts.unsure) == (20, 10)
 
 
@@ -167,6 +167,6 @@ def test_a_route_that_is_lost_for_a_moment_is_still_used() -> None:
     sends = made(brokers)
     assert sends.queues("t")
     brokers.topics = {"TBW102"}  # the name server was restarted: no broker has told it of the topic yet
-    sends.send([letter(b"x", QUEUE)])
+    sends.send([request(b"x", QUEUE)])
     sends.finish()
     assert [broker for broker, _, _ in brokers.sent] == ["a", "a"]

@@ -25,7 +25,7 @@ from roquet.message import MessageQueue
 from roquet.net.blocking import BlockingCaller, Call, follow
 from roquet.routing.choose import QueueChoice
 from roquet.routing.name_servers import NameServers
-from roquet.spark.letters import Letter
+from roquet.spark.requests import Request
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import DEFAULT_TOPIC
@@ -39,10 +39,10 @@ DEFAULT_QUEUES = 4
 
 
 @dataclass(slots=True, eq=False)
-class Parcel:
-    """A letter and what became of its attempts."""
+class Pending:
+    """A request and what became of its attempts."""
 
-    letter: Letter
+    request: Request
     attempts: list[tuple[str, str]] = field(default_factory=list)
     queue: MessageQueue | None = None
     not_before: float = 0.0
@@ -85,19 +85,19 @@ class Sending:
         self._stale: set[str] = set()  # topics whose route is to be asked for again
         self._choices: dict[str, QueueChoice] = {}
         self._templates: dict[tuple[str, str, bool], SendTemplate] = {}
-        self._ready: deque[Parcel] = deque()
-        self._under_way: deque[tuple[Call, Parcel]] = deque()
-        self._later: list[Parcel] = []
-        self._behind: dict[MessageQueue, deque[Parcel]] = {}  # of queues that a parcel is on its way to: what waits for it
+        self._ready: deque[Pending] = deque()
+        self._under_way: deque[tuple[Call, Pending]] = deque()
+        self._later: list[Pending] = []
+        self._behind: dict[MessageQueue, deque[Pending]] = {}  # of queues that a request is on its way to: what waits for it
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Those that take writes. Raises NoRoute, ConnectFailed."""
         return self._route(topic).write_queues
 
-    def send(self, letters: Iterable[Letter]) -> None:
+    def send(self, requests: Iterable[Request]) -> None:
         """Returns when at most `in_flight_max` are without an answer; those are on their way meanwhile. Raises SendFailed."""
-        for letter in letters:
-            self._take(Parcel(letter))
+        for request in requests:
+            self._take(Pending(request))
         while self._left() > self.in_flight_max:
             self._step()
         while self._ready and len(self._under_way) < int(self.window):
@@ -113,97 +113,97 @@ class Sending:
     def _left(self) -> int:
         return len(self._ready) + len(self._under_way) + len(self._later) + sum(map(len, self._behind.values()))
 
-    def _take(self, parcel: Parcel) -> None:
-        queue = parcel.letter.queue
+    def _take(self, pending: Pending) -> None:
+        queue = pending.request.queue
         if queue is not None:
             behind = self._behind.get(queue)
             if behind is not None:
-                behind.append(parcel)
+                behind.append(pending)
                 return
             self._behind[queue] = deque()
-        self._ready.append(parcel)
+        self._ready.append(pending)
 
     def _step(self) -> None:
         if self._later:
             now = time.monotonic()
-            due = [parcel for parcel in self._later if parcel.not_before <= now]
+            due = [pending for pending in self._later if pending.not_before <= now]
             if due:
-                self._later = [parcel for parcel in self._later if parcel.not_before > now]
+                self._later = [pending for pending in self._later if pending.not_before > now]
                 self._ready.extend(due)
         if self._ready and len(self._under_way) < int(self.window):
             self._start(self._ready.popleft())
         elif self._under_way:
-            call, parcel = self._under_way.popleft()
+            call, pending = self._under_way.popleft()
             try:
                 answer = self.caller.wait(call)
             except ClientError as error:
-                self._failed(parcel, error)
+                self._failed(pending, error)
             else:
-                self._answered(parcel, answer, call.address)
+                self._answered(pending, answer, call.address)
         elif self._later:
-            time.sleep(max(0.0, min(parcel.not_before for parcel in self._later) - time.monotonic()))
+            time.sleep(max(0.0, min(pending.not_before for pending in self._later) - time.monotonic()))
 
-    def _start(self, parcel: Parcel) -> None:
-        letter = parcel.letter
+    def _start(self, pending: Pending) -> None:
+        request = pending.request
         try:
-            route = self._route(letter.topic)
-            avoid = parcel.attempts[-1][0] if parcel.attempts else None
-            queue = parcel.queue = letter.queue or self._choice(letter.topic).next(route.write_queues, 0, avoid)
+            route = self._route(request.topic)
+            avoid = pending.attempts[-1][0] if pending.attempts else None
+            queue = pending.queue = request.queue or self._choice(request.topic).next(route.write_queues, 0, avoid)
             command = SendCommand(
-                self._template(letter, queue.broker_name), queue.queue_id, 0, int(time.time() * 1000), letter.flag, letter.properties,
-                bytes(letter.body),
+                self._template(request, queue.broker_name), queue.queue_id, 0, int(time.time() * 1000), request.flag, request.properties,
+                bytes(request.body),
             )  # fmt: skip
             address = route.masters.get(queue.broker_name)
             if address is None:
                 raise NoRoute(f"broker {queue.broker_name!r} has no master that is known; queue {queue} cannot be written now")
-            self._under_way.append((self.caller.start(address, command, self.timeout_s), parcel))
+            self._under_way.append((self.caller.start(address, command, self.timeout_s), pending))
         except ClientError as error:
-            self._failed(parcel, error)
+            self._failed(pending, error)
 
-    def _answered(self, parcel: Parcel, answer: Command, address: str) -> None:
+    def _answered(self, pending: Pending, answer: Command, address: str) -> None:
         status = STATUSES.get(answer.code)
         if status is None:
             refusal = rejected(answer, address)
             if answer.code not in RETRIED or refusal.of_keys:
-                raise SendFailed(f"{parcel.letter.rows}: not sent to {parcel.letter.topic!r}: {refusal}", self._tried(parcel, refusal))
+                raise SendFailed(f"{pending.request.rows}: not sent to {pending.request.topic!r}: {refusal}", self._tried(pending, refusal))
             if answer.code == ResponseCode.SYSTEM_BUSY:
                 self.window = max(1.0, self.window / 2)
-            self._failed(parcel, refusal)
+            self._failed(pending, refusal)
             return
-        letter = parcel.letter
+        request = pending.request
         self.window = min(self.in_flight_max, self.window + 1 / self.window)
-        self.counts.rows += letter.count
+        self.counts.rows += request.count
         self.counts.requests += 1
         if status is not SendStatus.SEND_OK:
-            self.counts.unsure += letter.count
-            log.warning("! %s: %s stored it with %s", letter.rows, address, status)
-        if letter.queue is not None:
-            behind = self._behind[letter.queue]
+            self.counts.unsure += request.count
+            log.warning("! %s: %s stored it with %s", request.rows, address, status)
+        if request.queue is not None:
+            behind = self._behind[request.queue]
             if behind:
                 self._ready.append(behind.popleft())
             else:
-                del self._behind[letter.queue]
+                del self._behind[request.queue]
 
-    def _failed(self, parcel: Parcel, error: RoquetError) -> None:
+    def _failed(self, pending: Pending, error: RoquetError) -> None:
         """Try it again later, or give up."""
-        letter = parcel.letter
-        parcel.attempts = self._tried(parcel, error)
-        self._stale.add(letter.topic)
-        if len(parcel.attempts) > self.retries:
-            tried = "; ".join(f"{broker}: {reason}" for broker, reason in dict.fromkeys(parcel.attempts))
+        request = pending.request
+        pending.attempts = self._tried(pending, error)
+        self._stale.add(request.topic)
+        if len(pending.attempts) > self.retries:
+            tried = "; ".join(f"{broker}: {reason}" for broker, reason in dict.fromkeys(pending.attempts))
             raise SendFailed(
-                f"{letter.rows}: not confirmed by topic {letter.topic!r} after {len(parcel.attempts)} attempts ({tried});"
+                f"{request.rows}: not confirmed by topic {request.topic!r} after {len(pending.attempts)} attempts ({tried});"
                 " it may be stored nevertheless, and a repetition carries the same unique id",
-                parcel.attempts,
+                pending.attempts,
             ) from None
         self.counts.retries += 1
-        pause = min(PAUSE_S * 2 ** (len(parcel.attempts) - 1), PAUSE_S_MAX)
-        log.warning("! %s: attempt %d failed, again in %.1f s: %s", letter.rows, len(parcel.attempts), pause, error)
-        parcel.not_before = time.monotonic() + pause
-        self._later.append(parcel)
+        pause = min(PAUSE_S * 2 ** (len(pending.attempts) - 1), PAUSE_S_MAX)
+        log.warning("! %s: attempt %d failed, again in %.1f s: %s", request.rows, len(pending.attempts), pause, error)
+        pending.not_before = time.monotonic() + pause
+        self._later.append(pending)
 
-    def _tried(self, parcel: Parcel, error: RoquetError) -> list[tuple[str, str]]:
-        return [*parcel.attempts, (parcel.queue.broker_name if parcel.queue else "no broker", str(error))]
+    def _tried(self, pending: Pending, error: RoquetError) -> list[tuple[str, str]]:
+        return [*pending.attempts, (pending.queue.broker_name if pending.queue else "no broker", str(error))]
 
     # -- where topics are
 
@@ -213,12 +213,12 @@ class Sending:
             made = self._choices[topic] = QueueChoice(self._turn)
         return made
 
-    def _template(self, letter: Letter, broker_name: str) -> SendTemplate:
-        key = (letter.topic, broker_name, letter.batch)
+    def _template(self, request: Request, broker_name: str) -> SendTemplate:
+        key = (request.topic, broker_name, request.batch)
         made = self._templates.get(key)
         if made is None:
             made = self._templates[key] = SendTemplate(
-                self.group, letter.topic, broker_name, default_topic=DEFAULT_TOPIC, default_queues=DEFAULT_QUEUES, batch=letter.batch
+                self.group, request.topic, broker_name, default_topic=DEFAULT_TOPIC, default_queues=DEFAULT_QUEUES, batch=request.batch
             )
         return made
 

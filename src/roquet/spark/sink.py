@@ -27,8 +27,8 @@ from roquet.errors import Refused
 from roquet.net.blocking import BlockingCaller
 from roquet.routing.name_servers import parse_name_servers
 from roquet.spark.encode import BATCH_BYTES_MAX, check_columns, encode, id_prefix
-from roquet.spark.letters import BATCH_BYTES, letters
 from roquet.spark.options import BadOption, Option, Where, connection_of, duration_s, where_of
+from roquet.spark.requests import BATCH_BYTES, requests
 from roquet.spark.sending import Sending
 from roquet.wire.names import check_group
 
@@ -138,7 +138,7 @@ def write_batches(settings: Settings, batches: Iterator[pa.RecordBatch], partiti
         for batch in batches:
             for piece in pieces(batch):
                 rows = encode(piece, partition=partition, first=first, prefix=prefix, topic=settings.topic)
-                sending.send(letters(rows, {topic: sending.queues(topic) for topic in rows.topics}, settings.batch_bytes))
+                sending.send(requests(rows, {topic: sending.queues(topic) for topic in rows.topics}, settings.batch_bytes))
                 first += piece.num_rows
         sending.finish()
     finally:

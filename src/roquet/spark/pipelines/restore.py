@@ -206,8 +206,8 @@ def run_task(task: Task) -> Answer:
     from roquet.net.blocking import BlockingCaller
     from roquet.routing.name_servers import parse_name_servers
     from roquet.spark.encode import encode
-    from roquet.spark.letters import letters
     from roquet.spark.options import connection_of, where_of
+    from roquet.spark.requests import requests
     from roquet.spark.sending import Sending
 
     where = where_of(task.target.where)
@@ -242,7 +242,7 @@ def run_task(task: Task) -> Answer:
                     queues = sorted(sending.queues(target)) if task.target.keep_order else None
                     table, ids = outgoing(part, topic, task.run, queues)
                     rows_out = with_ids(encode(table, partition=0, first=chosen, prefix=bytes(12), topic=target), ids)
-                    sending.send(letters(rows_out, {name: sending.queues(name) for name in rows_out.topics}))
+                    sending.send(requests(rows_out, {name: sending.queues(name) for name in rows_out.topics}))
                 chosen += part.num_rows
         if task.piece.range is not None:  # also what a filter left out at the source
             one = task.piece.range

@@ -24,7 +24,7 @@ BATCH_BYTES = 256 * 1024
 
 
 @dataclass(slots=True)
-class Letter:
+class Request:
     """One request to be: a batch, or one message."""
 
     topic: str
@@ -40,7 +40,7 @@ class Letter:
     """Which rows these are, for people."""
 
 
-def letters(rows: Rows, queues: Mapping[str, Sequence[MessageQueue]], bytes_max: int = BATCH_BYTES) -> list[Letter]:
+def requests(rows: Rows, queues: Mapping[str, Sequence[MessageQueue]], bytes_max: int = BATCH_BYTES) -> list[Request]:
     """The requests for these rows. Rows with one target keep their order, in one request and from one to the next.
 
     `queues`: of every topic in rows.topics, those that take writes. Raises BadRow for a queue that is not among them.
@@ -57,16 +57,16 @@ def letters(rows: Rows, queues: Mapping[str, Sequence[MessageQueue]], bytes_max:
     data = memoryview(frames.buffers()[2])
     sorted_target, alone = target[by_target], rows.alone[by_target]
     edges = np.flatnonzero((sorted_target[1:] != sorted_target[:-1]) | alone[1:] | alone[:-1]) + 1
-    made: list[Letter] = []
+    made: list[Request] = []
     for start, stop in cuts(offsets, edges, bytes_max):
         first, last = int(by_target[start]), int(by_target[stop - 1])
         topic, queue = targets[int(sorted_target[start])]
         if alone[start]:
             text = rows.properties[first].as_py().decode()
-            made.append(Letter(topic, queue, False, rows.body[first].as_py(), text, int(rows.flag[first]), 1, rows.name(first)))
+            made.append(Request(topic, queue, False, rows.body[first].as_py(), text, int(rows.flag[first]), 1, rows.name(first)))
         else:
             named = rows.name(first) if start + 1 == stop else f"{stop - start} rows, {rows.name(first)} to {rows.name(last)}"
-            made.append(Letter(topic, queue, True, data[offsets[start] : offsets[stop]], "", 0, stop - start, named))
+            made.append(Request(topic, queue, True, data[offsets[start] : offsets[stop]], "", 0, stop - start, named))
     return made
 
 
