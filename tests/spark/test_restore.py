@@ -24,7 +24,7 @@ from roquet.spark.decode import Decoder
 from roquet.spark.options import place_of
 from roquet.spark.pipelines import restore as pipeline
 from roquet.spark.pipelines.archive import Output, archive, compact
-from roquet.spark.pipelines.restore import Piece, Run, Source, Target, overlapping, restore, rounds
+from roquet.spark.pipelines.restore import Portion, Run, Source, Target, overlapping, restore, rounds
 from roquet.spark.places import Wanted
 from roquet.spark.replay import Choice, Pace, ReplayError, added, covers, joined, unique_ids, within
 from tests.spark.conftest import Servers
@@ -182,7 +182,7 @@ def test_the_order_of_every_queue_can_be_kept(topic: str, where: dict[str, str],
 def test_a_run_goes_on_where_it_stopped_and_another_begins_anew(
     topic: str, where: dict[str, str], kept: Path, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "PIECES_PER_CORE", 1)
+    monkeypatch.setattr(pipeline, "PORTIONS_PER_CORE", 1)
 
     class Stopped(BaseException):
         pass
@@ -282,10 +282,10 @@ def test_files_that_share_a_stretch_of_a_queue_are_found() -> None:
     assert overlapping([file("x")]) == {"x"}
 
 
-def test_kept_in_order_no_two_pieces_of_a_queue_are_under_way_at_once() -> None:
-    lanes = [[Piece("a", str(step)) for step in range(3)], [Piece("b", str(step)) for step in range(2)]]
+def test_kept_in_order_no_two_portions_of_a_queue_are_under_way_at_once() -> None:
+    lanes = [[Portion("a", str(step)) for step in range(3)], [Portion("b", str(step)) for step in range(2)]]
     for now in rounds(lanes, 8, keep_order=True):
-        assert len({piece.topic for piece in now}) == len(now)
+        assert len({portion.topic for portion in now}) == len(now)
     assert [len(now) for now in rounds(lanes, 4, keep_order=False)] == [4, 1]
 
 

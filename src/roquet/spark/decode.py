@@ -1,6 +1,6 @@
 """Stored records -> Arrow batches, thousands at a time, only the columns that are asked for.
 
-    chunk ─ pieces of a few thousand records ─ Piece: fronts, places of body, topic and properties ─ one function per column
+    chunk ─ batches of a few thousand records ─ AlikeRecords: fronts, places of body, topic and properties ─ one function per column
 
 Nothing here runs once per row, except what cannot be had otherwise: decompressing bodies, and their checksums when asked for.
 A record's lengths are trusted only after they were compared with its size, all at once; what does not fit is a BadRecord that
@@ -83,24 +83,26 @@ class Decoder:
             yield from self._decode(data, slice(middle, rows.stop))
 
     def _batch(self, data: Data, rows: slice) -> Any:
-        pieces = list(data.pieces(rows))
-        if len(pieces) == 1:
-            return self._alike(pieces[0][1])
-        back = np.argsort(np.concatenate([chosen for chosen, _ in pieces]))
-        return pa.concat_batches([self._alike(piece) for _, piece in pieces]).take(pa.array(back))
+        groups = list(data.by_hosts(rows))
+        if len(groups) == 1:
+            return self._batch_of(groups[0][1])
+        back = np.argsort(np.concatenate([chosen for chosen, _ in groups]))
+        return pa.concat_batches([self._batch_of(records) for _, records in groups]).take(pa.array(back))
 
-    def _alike(self, piece: Piece) -> Any:
-        piece.check_fronts()
+    def _batch_of(self, records: AlikeRecords) -> Any:
+        records.check_fronts()
         if self.check_crc:
-            piece.check_bodies()
-        arrays = [COLUMNS[name](piece) if name != "broker" else self._broker(piece) for name in self.schema.names]
+            records.check_bodies()
+        arrays = [COLUMNS[name](records) if name != "broker" else self._broker(records) for name in self.schema.names]
         if not arrays:
             # A batch of no columns still has rows.
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * piece.count, pa.struct([])))
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * records.count, pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _broker(self, piece: Piece) -> Any:
-        return pa.nulls(piece.count, pa.string()) if self.broker is None else pa.repeat(pa.scalar(self.broker, pa.string()), piece.count)
+    def _broker(self, records: AlikeRecords) -> Any:
+        return (
+            pa.nulls(records.count, pa.string()) if self.broker is None else pa.repeat(pa.scalar(self.broker, pa.string()), records.count)
+        )
 
 
 class Data:
@@ -125,16 +127,16 @@ class Data:
         if int(self.stops[-1]) > self.bytes.size:
             raise BadRecord(f"a record at {positions[-1]} of {sizes[-1]} bytes, but there are only {self.bytes.size} bytes")
 
-    def pieces(self, rows: slice) -> Iterator[tuple[Places, Piece]]:
-        """These records by the width of their hosts, mostly all in one piece; each with the numbers of its rows, counted from 0."""
+    def by_hosts(self, rows: slice) -> Iterator[tuple[Places, AlikeRecords]]:
+        """These records by the width of their hosts, mostly all in one group; each with the numbers of its rows, counted from 0."""
         starts, stops = self.starts[rows], self.stops[rows]
         hosts = self.sys_flags[starts + SYS_FLAG_AT].astype(np.int32) & HOSTS_V6
         for kind in np.unique(hosts).tolist() if hosts.any() else (0,):
             chosen = np.flatnonzero(hosts == kind)
-            yield chosen, Piece(self, starts[chosen], stops[chosen], kind)
+            yield chosen, AlikeRecords(self, starts[chosen], stops[chosen], kind)
 
 
-class Piece:
+class AlikeRecords:
     """Records of one batch whose hosts are alike. Parts are looked at when the first column needs them."""
 
     def __init__(self, data: Data, starts: Places, stops: Places, hosts: int) -> None:
@@ -340,9 +342,9 @@ def raw_properties(chunk: Chunk) -> list[bytes]:
     """The properties of each record as stored: what SQL filters judge by, one at a time."""
     found: list[bytes] = [b""] * len(chunk.positions)
     if found:
-        for chosen, piece in Data(chunk).pieces(slice(None)):
-            piece.check_fronts()
-            for row, raw in zip(chosen.tolist(), piece.raw_properties().to_pylist(), strict=True):
+        for chosen, records in Data(chunk).by_hosts(slice(None)):
+            records.check_fronts()
+            for row, raw in zip(chosen.tolist(), records.raw_properties().to_pylist(), strict=True):
                 found[row] = raw
     return found
 
@@ -359,29 +361,29 @@ def numbers(texts: Any, digits: int) -> Any:
     return pc.if_else(sound, texts, pa.scalar(None, pa.string())).cast(pa.int64())
 
 
-COLUMNS: dict[str, Callable[[Piece], Any]] = {
-    "topic": Piece.topics,
-    "queue_id": lambda piece: piece.number("queue_id", np.int32),
-    "queue_offset": lambda piece: piece.number("queue_offset", np.int64),
-    "body": Piece.bodies,
-    "keys": lambda piece: piece.properties.value(Property.KEYS),
-    "tags": lambda piece: piece.properties.value(Property.TAGS),
-    "properties": lambda piece: piece.properties.map(),
-    "born_time": lambda piece: piece.time("born_ms"),
-    "born_host": lambda piece: piece.host("born_host"),
-    "store_time": lambda piece: piece.time("store_ms"),
-    "store_host": lambda piece: piece.host("store_host"),
-    "unique_id": lambda piece: piece.properties.value(Property.UNIQUE_KEY),
-    "message_id": Piece.message_ids,
-    "reconsume_times": lambda piece: piece.number("reconsumed", np.int32),
-    "order_key": lambda piece: piece.properties.value(Property.SHARDING_KEY),
-    "delay_level": Piece.delay_levels,
-    "deliver_time": Piece.deliver_times,
-    "transaction": lambda piece: piece.in_transaction(lambda: TRANSACTIONS.take(pa.array(piece.transactions)), pa.string()),
-    "transaction_id": lambda piece: piece.in_transaction(piece.transaction_ids, pa.string()),
-    "prepared_offset": lambda piece: piece.in_transaction(lambda: piece.number("prepared", np.int64), pa.int64()),
-    "flag": lambda piece: piece.number("flag", np.int32),
-    "sys_flag": lambda piece: pa.array(piece.sys_flag),
-    "physical_offset": lambda piece: piece.number("physical_offset", np.int64),
-    "stored_size": lambda piece: piece.number("size", np.int32),
+COLUMNS: dict[str, Callable[[AlikeRecords], Any]] = {
+    "topic": AlikeRecords.topics,
+    "queue_id": lambda records: records.number("queue_id", np.int32),
+    "queue_offset": lambda records: records.number("queue_offset", np.int64),
+    "body": AlikeRecords.bodies,
+    "keys": lambda records: records.properties.value(Property.KEYS),
+    "tags": lambda records: records.properties.value(Property.TAGS),
+    "properties": lambda records: records.properties.map(),
+    "born_time": lambda records: records.time("born_ms"),
+    "born_host": lambda records: records.host("born_host"),
+    "store_time": lambda records: records.time("store_ms"),
+    "store_host": lambda records: records.host("store_host"),
+    "unique_id": lambda records: records.properties.value(Property.UNIQUE_KEY),
+    "message_id": AlikeRecords.message_ids,
+    "reconsume_times": lambda records: records.number("reconsumed", np.int32),
+    "order_key": lambda records: records.properties.value(Property.SHARDING_KEY),
+    "delay_level": AlikeRecords.delay_levels,
+    "deliver_time": AlikeRecords.deliver_times,
+    "transaction": lambda records: records.in_transaction(lambda: TRANSACTIONS.take(pa.array(records.transactions)), pa.string()),
+    "transaction_id": lambda records: records.in_transaction(records.transaction_ids, pa.string()),
+    "prepared_offset": lambda records: records.in_transaction(lambda: records.number("prepared", np.int64), pa.int64()),
+    "flag": lambda records: records.number("flag", np.int32),
+    "sys_flag": lambda records: pa.array(records.sys_flag),
+    "physical_offset": lambda records: records.number("physical_offset", np.int64),
+    "stored_size": lambda records: records.number("size", np.int32),
 }

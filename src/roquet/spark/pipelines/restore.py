@@ -1,6 +1,6 @@
 """Messages of an archive, a store or a topic back to a topic: a selection, at a rate, marked, and resumed after a crash.
 
-The driver cuts the input into pieces (row groups of files, or ranges of queues); a task reads a piece, chooses, encodes and
+The driver cuts the input into portions (row groups of files, or ranges of queues); a task reads a portion, chooses, encodes and
 sends, and has succeeded when every message was acknowledged. After each round the run's progress is saved: of every queue
 the offsets that were dealt with. A run of the same name goes on from there. What a crashed round had sent already is sent
 again, with the same unique ids (replay.py).
@@ -54,14 +54,14 @@ from roquet.spark.replay import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PIECE_ROWS = 131_072
-PIECES_PER_CORE = 4
+PORTION_ROWS = 131_072
+PORTIONS_PER_CORE = 4
 """In one round, after which progress is saved."""
 SHOWN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Portion:
     """A row group of a file (all queues or one), or a range of a queue."""
 
     topic: str
@@ -122,7 +122,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    piece: Piece
+    portion: Portion
     where: dict[str, str]
     """Of the source, when it is not an archive."""
     target: Target
@@ -167,27 +167,27 @@ class Summary:
 # ---- in a task ------------------------------------------------------------------------------------------------------------
 
 
-def read_piece(task: Task) -> Iterator[Any]:
+def read_portion(task: Task) -> Iterator[Any]:
     """Record batches with as many of COLUMNS as there are."""
-    piece = task.piece
-    if piece.range is not None:
+    portion = task.portion
+    if portion.range is not None:
         place = place_of(task.where)
         try:
-            decoder = Decoder(arrow_schema(COLUMNS), piece.range.queue.broker_name)
-            for chunk in place.chunks(piece.range.queue, piece.range.start, piece.range.stop, Wanted(task.choice.tags)):
+            decoder = Decoder(arrow_schema(COLUMNS), portion.range.queue.broker_name)
+            for chunk in place.chunks(portion.range.queue, portion.range.start, portion.range.stop, Wanted(task.choice.tags)):
                 yield from decoder.batches(chunk)
         finally:
             place.close()
         return
-    with pq.ParquetFile(piece.path, memory_map=True) as file:
+    with pq.ParquetFile(portion.path, memory_map=True) as file:
         there = [name for name in COLUMNS if name in file.schema_arrow.names]
         if "body" not in there:
-            raise ReplayError(f"{piece.path} has no bodies; this archive was made with --columns and cannot be sent again")
-        if piece.queue is not None:
+            raise ReplayError(f"{portion.path} has no bodies; this archive was made with --columns and cannot be sent again")
+        if portion.queue is not None:
             schema = pa.schema([file.schema_arrow.field(name) for name in there])
-            yield from rows_of(file, schema, piece.queue.broker_name, piece.queue.queue_id)
+            yield from rows_of(file, schema, portion.queue.broker_name, portion.queue.queue_id)
         else:
-            yield from file.iter_batches(batch_size=4_096, row_groups=[piece.group], columns=there)
+            yield from file.iter_batches(batch_size=4_096, row_groups=[portion.group], columns=there)
 
 
 def by_queue(batch: Any, topic: str) -> dict[MessageQueue, Any]:
@@ -214,17 +214,17 @@ def run_task(task: Task) -> Answer:
     caller = BlockingCaller(connection_of(where))
     sending = Sending(caller, parse_name_servers(where.namesrv), "roquet_replay")
     pace = Pace(task.target.rate, time.monotonic())
-    topic, target = task.piece.topic, task.target.topic or task.piece.topic
+    topic, target = task.portion.topic, task.target.topic or task.portion.topic
     seen = chosen = size = 0
     done: dict[MessageQueue, list[Stretch]] = defaultdict(list)
     shown: list[tuple[int, int, str | None, str | None, int]] = []
     try:
-        for batch in read_piece(task):
+        for batch in read_portion(task):
             mask = task.choice.mask(batch) & ~of_run(batch, task.run)
             offsets = batch["queue_offset"].to_numpy()
             for queue, rows in by_queue(batch, topic).items():
                 mine = offsets[rows]
-                done[queue] += [(int(mine.min()), int(mine.max()) + 1)] if task.piece.alone else stretches(mine)
+                done[queue] += [(int(mine.min()), int(mine.max()) + 1)] if task.portion.alone else stretches(mine)
                 mask[rows] &= ~within(mine, task.done.get(queue, []))
                 if task.chosen is not None:
                     mask[rows] &= within(mine, task.chosen.get(queue, []))
@@ -244,8 +244,8 @@ def run_task(task: Task) -> Answer:
                     rows_out = with_ids(encode(table, partition=0, first=chosen, prefix=bytes(12), topic=target), ids)
                     sending.send(requests(rows_out, {name: sending.queues(name) for name in rows_out.topics}))
                 chosen += part.num_rows
-        if task.piece.range is not None:  # also what a filter left out at the source
-            one = task.piece.range
+        if task.portion.range is not None:  # also what a filter left out at the source
+            one = task.portion.range
             done[one.queue] = [(one.start, one.stop)]
         sending.finish()
     finally:
@@ -265,25 +265,25 @@ def sample(batch: Any, count: int) -> list[tuple[int, int, str | None, str | Non
 # ---- in the driver --------------------------------------------------------------------------------------------------------
 
 
-def archive_pieces(root: Path, choice: Choice, done: Done, keep_order: bool) -> list[list[Piece]]:
-    """Lanes of pieces: those of one lane are sent one after the other, lanes at the same time."""
+def archive_portions(root: Path, choice: Choice, done: Done, keep_order: bool) -> list[list[Portion]]:
+    """Lanes of portions: those of one lane are sent one after the other, lanes at the same time."""
     state = opened(root)
     files = [file for file in selected(state, choice.topics or None, choice.since_ms, choice.until_ms) if not dealt_with(file, done)]
     mixed = overlapping(state.files.values())
     if not keep_order:
         return [
-            [Piece(file.topic, str(locate(root, file)), group, alone=file.path not in mixed)]
+            [Portion(file.topic, str(locate(root, file)), group, alone=file.path not in mixed)]
             for file in files
             for group in range(groups_of(root, file))
         ]
-    lanes: dict[MessageQueue, list[tuple[int, Piece]]] = defaultdict(list)
+    lanes: dict[MessageQueue, list[tuple[int, Portion]]] = defaultdict(list)
     for file in files:
         if not file.spans:
             raise ReplayError(f"{root} does not tell which queues a file holds, so their order cannot be kept; leave --keep-order out")
         for span in file.spans:
             queue = MessageQueue(file.topic, span.broker, span.queue_id)
-            lanes[queue].append((span.start, Piece(file.topic, str(locate(root, file)), queue=queue, alone=file.path not in mixed)))
-    return [[piece for _, piece in sorted(lane, key=lambda one: one[0])] for _, lane in sorted(lanes.items())]
+            lanes[queue].append((span.start, Portion(file.topic, str(locate(root, file)), queue=queue, alone=file.path not in mixed)))
+    return [[portion for _, portion in sorted(lane, key=lambda one: one[0])] for _, lane in sorted(lanes.items())]
 
 
 def overlapping(files: Iterable[File]) -> set[str]:
@@ -316,7 +316,7 @@ def dealt_with(file: File, done: Done) -> bool:
     )
 
 
-def place_pieces(where: Mapping[str, str], choice: Choice, done: Done) -> list[list[Piece]]:
+def place_portions(where: Mapping[str, str], choice: Choice, done: Done) -> list[list[Portion]]:
     """One lane for each queue."""
     place = place_of(where)
     try:
@@ -329,13 +329,13 @@ def place_pieces(where: Mapping[str, str], choice: Choice, done: Done) -> list[l
         high = place.offsets_at(queues, choice.until_ms) if choice.until_ms is not None else {}
     finally:
         place.close()
-    lanes: list[list[Piece]] = []
+    lanes: list[list[Portion]] = []
     for queue, (first, end) in sorted(bounds.items()):
         start = max(first, low.get(queue, first), choice.from_offset or 0)
         stop = min(end, high.get(queue, end), choice.to_offset if choice.to_offset is not None else end)
         if start < stop:
-            ranges = [one for one in split(Range(queue, start, stop), PIECE_ROWS) if not covers(done.get(queue, []), one.start, one.stop)]
-            lanes.append([Piece(queue.topic, range=one) for one in ranges])
+            ranges = [one for one in split(Range(queue, start, stop), PORTION_ROWS) if not covers(done.get(queue, []), one.start, one.stop)]
+            lanes.append([Portion(queue.topic, range=one) for one in ranges])
     return lanes
 
 
@@ -381,19 +381,19 @@ def restore(
         check_target(topic)
     book = Progress(progress_path(root, run), run.name, choice, target.topic, str(source))
     runner: Runner = Here() if spark is None else OnSpark(spark)
-    lanes = archive_pieces(root, choice, book.done, target.keep_order) if root else place_pieces(source.place, choice, book.done)
+    lanes = archive_portions(root, choice, book.done, target.keep_order) if root else place_portions(source.place, choice, book.done)
     chosen = None
     if choice.where is not None and spark is not None:
         frame = read_archive(spark, root, topics=choice.topics) if root else topics_frame(spark, source.place, choice)
         chosen = chosen_by(spark, frame, choice)
     summary = Summary(run.name, before=book.sent)
-    for pieces in rounds(lanes, runner.width * PIECES_PER_CORE, target.keep_order):
-        share = None if target.rate is None else target.rate / min(len(pieces), runner.width)
+    for portions in rounds(lanes, runner.width * PORTIONS_PER_CORE, target.keep_order):
+        share = None if target.rate is None else target.rate / min(len(portions), runner.width)
         mine = replace(target, where=dict(target.where), rate=share)
-        tasks = [Task(piece, source.place, mine, choice, chosen, book.done, run.name) for piece in pieces]
+        tasks = [Task(portion, source.place, mine, choice, chosen, book.done, run.name) for portion in portions]
         answers: list[Answer] = runner(partial(run_task), tasks)
-        for piece, answer in zip(pieces, answers, strict=True):
-            summary.add(piece.topic, target.topic or piece.topic, answer)
+        for portion, answer in zip(portions, answers, strict=True):
+            summary.add(portion.topic, target.topic or portion.topic, answer)
         if not target.dry_run:
             book.save(answers)
         progress(summary.seen, summary.chosen)
@@ -401,12 +401,12 @@ def restore(
     return summary
 
 
-def rounds(lanes: Sequence[Sequence[Piece]], count: int, keep_order: bool) -> Iterator[list[Piece]]:
+def rounds(lanes: Sequence[Sequence[Portion]], count: int, keep_order: bool) -> Iterator[list[Portion]]:
     """Pieces that are sent at the same time. Kept in order: no two of one lane."""
     if not keep_order:
-        pieces = [piece for lane in lanes for piece in lane]
-        for start in range(0, len(pieces), count):
-            yield pieces[start : start + count]
+        portions = [portion for lane in lanes for portion in lane]
+        for start in range(0, len(portions), count):
+            yield portions[start : start + count]
         return
     for step in range(max(map(len, lanes), default=0)):
         now = [lane[step] for lane in lanes if step < len(lane)]
