@@ -14,12 +14,14 @@ What cannot be read becomes an event of the kind `malformed` that says why, so t
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from roquet.spark.columns import TIME, Column
 
 RECORD_END, FIELD_END = "\x02", "\x01"
 NUMBER = r"^-?[0-9]{1,18}$"
@@ -31,16 +33,6 @@ TYPES = ("Normal", "TransHalf", "TransCommit", "Delay", "Order")
 """Upstream's MessageType, in its order. Order is 5.x only."""
 OUTCOMES = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED")
 """Upstream's ConsumeReturnType, in its order."""
-
-TIME = pa.timestamp("us", tz="UTC")
-
-
-class Column(NamedTuple):
-    name: str
-    sql: str
-    arrow: pa.DataType
-    about: str
-
 
 EVENT: tuple[Column, ...] = (
     Column("kind", "string", pa.string(), "Pub, SubBefore, SubAfter, EndTransaction, Recall, or malformed"),
