@@ -379,7 +379,7 @@ def restore(
         choice = from_archive(root, choice)
     for topic in {target.topic} if target.topic else set(choice.topics):
         check_target(topic)
-    book = Progress(progress_path(root, run), run.name, choice, target.topic, str(source))
+    book = RunFile(run_path(root, run), run.name, choice, target.topic, str(source))
     runner: Runner = Here() if spark is None else OnSpark(spark)
     lanes = archive_portions(root, choice, book.done, target.keep_order) if root else place_portions(source.place, choice, book.done)
     chosen = None
@@ -428,7 +428,7 @@ def topics_frame(spark: SparkSession, where: Mapping[str, str], choice: Choice) 
     return spark.read.format("rocketmq").options(**where, subscribe=",".join(choice.topics)).load()
 
 
-def progress_path(root: Path | None, run: Run) -> Path:
+def run_path(root: Path | None, run: Run) -> Path:
     if not run.name or any(sign in run.name for sign in "/\\\0") or run.name.startswith("."):
         raise ReplayError(f"run {run.name!r} cannot name a file; use letters, digits, - and _")
     if run.state_dir is None and root is None:
@@ -437,7 +437,7 @@ def progress_path(root: Path | None, run: Run) -> Path:
     return home / f"{run.name}.json"
 
 
-class Progress:
+class RunFile:
     """How far a run is: one small file, replaced at once after every round."""
 
     def __init__(self, path: Path, run: str, choice: Choice, to_topic: str, source: str) -> None:
