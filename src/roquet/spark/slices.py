@@ -30,8 +30,8 @@ def gather(data: pa.Buffer, starts: Places, stops: Places, kind: pa.DataType) ->
     offsets = np.empty(2 * count, np.int32)
     offsets[0::2] = starts - base
     offsets[1::2] = stops - base
-    laid_out = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(offsets), data.slice(base, length)])
-    return laid_out.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    all_of_them = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(offsets), data.slice(base, length)])
+    return all_of_them.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
 
 
 def offsets_of(array: Any) -> npt.NDArray[np.int32]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from roquet.cli.options import Commands, confirmed, positive
 from roquet.cli.pipeline import place_of
 from roquet.cli.pipelines.report import add_report
-from roquet.cli.pipelines.rows import kept, laid_out, plain, rows_of
+from roquet.cli.pipelines.rows import kept, as_table, plain, rows_of
 from roquet.cli.pipelines.times import text_of, time_options, times_of
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, emit, emit_json, note, printable
@@ -107,10 +107,10 @@ def answer(arguments: argparse.Namespace) -> int:
             bar.add()
     total = sum(row["letters"] for row in counts)
     if not arguments.json:
-        emit(laid_out(COUNTS, counts) if counts else "(none)")
+        emit(as_table(COUNTS, counts) if counts else "(none)")
         emit(f"{counted(total, 'dead letter')} of {counted(len({row['group'] for row in counts}), 'group')}")
         if shown:
-            emit("\n" + laid_out(SHOWN, shown))
+            emit("\n" + as_table(SHOWN, shown))
     document: dict[str, Any] = {"letters": total, "reasons": [plain(row) for row in counts]}
     if arguments.show:
         document["shown"] = [plain(row) | {"properties": dict(row["properties"] or ())} for row in shown]
@@ -160,7 +160,7 @@ def summary(results: list[Redriven], verb: str) -> None:
         targets = ", ".join(sorted({step.target for step in steps})) or "-"
         number = len(one.left) if verb == "would send" else one.sent
         rows.append({"group": one.group, "chosen": one.chosen, "number": number, "before": one.sent_before, "to": targets})
-    emit(laid_out({"group": "GROUP", "chosen": "CHOSEN", "number": verb.upper(), "before": "SENT BEFORE", "to": "TO"}, rows))
+    emit(as_table({"group": "GROUP", "chosen": "CHOSEN", "number": verb.upper(), "before": "SENT BEFORE", "to": "TO"}, rows))
 
 
 def outcome(results: list[Redriven], *, dry_run: bool) -> dict[str, Any]:

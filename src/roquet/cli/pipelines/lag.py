@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from roquet.cli.options import Commands, positive_seconds
 from roquet.cli.pipeline import place_of
 from roquet.cli.pipelines.report import add_report
-from roquet.cli.pipelines.rows import kept, laid_out, plain, rows_of
+from roquet.cli.pipelines.rows import kept, as_table, plain, rows_of
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, duration, emit, emit_json, note
 
@@ -134,13 +134,13 @@ def now(arguments: argparse.Namespace, samples: list[Sample]) -> int:
             line["queues"] += 1
             line["lag"] += one.lag
         rows = list(sums.values())
-    emit(laid_out(headings(arguments.queues), rows))
+    emit(as_table(headings(arguments.queues), rows))
     return 0
 
 
 def report(rows: list[dict[str, Any]], each_queue: bool) -> None:
     more = {"produce_rate": "PRODUCED/S", "consume_rate": "CONSUMED/S", "state": "STATE", "when": "CATCHES UP"}
-    emit(laid_out(headings(each_queue) | more, [row | {"when": when(row)} for row in rows]))
+    emit(as_table(headings(each_queue) | more, [row | {"when": when(row)} for row in rows]))
 
 
 def headings(each_queue: bool) -> dict[str, str]:

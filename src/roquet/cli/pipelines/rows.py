@@ -44,7 +44,7 @@ def ms(when: datetime.datetime | None) -> int:
     return 0 if when is None else round(when.timestamp() * 1000)
 
 
-def laid_out(columns: Mapping[str, str], rows: Iterable[dict[str, Any]]) -> str:
+def as_table(columns: Mapping[str, str], rows: Iterable[dict[str, Any]]) -> str:
     """A table of these columns under these headings."""
     return table(list(columns.values()), [[cell(name, row[name]) for name in columns] for row in rows])
 

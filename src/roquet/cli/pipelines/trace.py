@@ -9,7 +9,7 @@ from typing import Any
 from roquet.cli.options import Commands, positive, positive_seconds
 from roquet.cli.pipeline import place_of
 from roquet.cli.pipelines.report import add_report
-from roquet.cli.pipelines.rows import first, kept, laid_out, plain, rows_of
+from roquet.cli.pipelines.rows import first, kept, as_table, plain, rows_of
 from roquet.cli.pipelines.times import text_of, time_options, times_of
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, emit, emit_json, note, printable
@@ -127,7 +127,7 @@ def report(kinds: dict[str, int], totals: dict[str, int], answers: dict[str, lis
         total = totals.get(name, len(rows))
         emit(f"\n{title}: {total:,}" if name in totals else f"\n{title}")
         if rows or name not in totals:
-            emit(laid_out(columns, rows))
+            emit(as_table(columns, rows))
         if total > len(rows):
             emit(f"... and {total - len(rows):,} more; --slowest N shows more")
     if totals["malformed"]:
