@@ -84,15 +84,15 @@ def differences(what: str, rows: Sequence[Row], topic: Collection[Row], acknowle
     times = Counter(row[:3] for row in rows)
     there, wanted = set(rows), set(topic)
     return [
-        *told(f"{what}: there twice", [place for place, count in times.items() if count > 1]),
-        *told(f"{what}: missing", wanted - there),
-        *told(f"{what}: not in the topic", there - wanted),
-        *told(f"{what}: acknowledged and not there", set(acknowledged) - there),
+        *listed(f"{what}: there twice", [place for place, count in times.items() if count > 1]),
+        *listed(f"{what}: missing", wanted - there),
+        *listed(f"{what}: not in the topic", there - wanted),
+        *listed(f"{what}: acknowledged and not there", set(acknowledged) - there),
         *([] if len(rows) == len(topic) else [f"{what}: {len(rows):,} rows, the topic has {len(topic):,}"]),
     ]
 
 
-def told(what: str, rows: Collection[Any], show: Callable[[Any], str] = lambda row: "/".join(map(str, row))) -> list[str]:
+def listed(what: str, rows: Collection[Any], show: Callable[[Any], str] = lambda row: "/".join(map(str, row))) -> list[str]:
     if not rows:
         return []
     some = ", ".join(show(row) for row in sorted(rows)[:SHOWN])

@@ -564,9 +564,9 @@ def test_the_command_archives_and_the_next_call_finds_nothing_new(
     call = ["pipeline", "archive", topic, "--to", str(tmp_path / "a"), "-n", where["namesrvAddr"], "--batch-rows", "100"]
     assert main([*call, "--json", "--compression", "lz4"]) == 0
     assert codecs(tmp_path / "a") == {"LZ4"}
-    said = json.loads(capsys.readouterr().out)
-    assert (said["rows"], said["batches"]) == (COUNT, 3)
-    assert said["offsets"][topic]["broker-a"] == {"0": 100, "1": 100, "2": 100}
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["rows"], printed["batches"]) == (COUNT, 3)
+    assert printed["offsets"][topic]["broker-a"] == {"0": 100, "1": 100, "2": 100}
     assert main(call) == 0
     assert "Nothing new" in capsys.readouterr().out
     assert main(["pipeline", "archive", "--to", str(tmp_path / "a"), "--compact"]) == 0

@@ -87,10 +87,10 @@ def test_a_run_that_finds_no_room_says_so_leaves_nothing_and_the_next_one_finish
     archive(where, [topic], path, output=Output(delta=delta, batch_rows=DONE), control=Control(stop=iter([False, True, True]).__next__))
     before = opened(path)
     for _ in range(2):
-        said = limited(servers, topic, path, delta, point)
-        assert f"{path} cannot be written to: File too large" in said
-        assert "Make room there and run the same command again" in said
-        assert "Traceback" not in said
+        output = limited(servers, topic, path, delta, point)
+        assert f"{path} cannot be written to: File too large" in output
+        assert "Make room there and run the same command again" in output
+        assert "Traceback" not in output
         assert opened(path) == before
         assert rubbish(path) == []
         assert numbers(path) == list(range(DONE))
@@ -100,8 +100,8 @@ def test_a_run_that_finds_no_room_says_so_leaves_nothing_and_the_next_one_finish
 
 
 def test_an_archive_that_cannot_even_be_begun_is_begun_by_the_next_run(servers: Servers, topic: str, tmp_path: Path) -> None:
-    said = limited(servers, topic, tmp_path / "a", False, "data")
-    assert "cannot be written to: File too large" in said
+    output = limited(servers, topic, tmp_path / "a", False, "data")
+    assert "cannot be written to: File too large" in output
     assert archive({"path": str(servers.store)}, [topic], tmp_path / "a").rows == COUNT
     assert verify_archive(tmp_path / "a").problems == []
 
@@ -160,7 +160,7 @@ def run():
     verdict = verify_archive(path + "/a")
     left = [str(one) for one in Path(path, "a", "_staging").rglob("part-*")]
     free = os.statvfs(path)
-    return {"code": done.returncode, "said": done.stderr, "rows": verdict.rows, "problems": verdict.problems, "left": left,
+    return {"code": done.returncode, "output": done.stderr, "rows": verdict.rows, "problems": verdict.problems, "left": left,
             "commits": opened(path + "/a").number + 1, "free": free.f_bavail * free.f_frsize}
 
 mount("size=160k")
@@ -185,7 +185,7 @@ def test_the_command_on_a_disk_that_fills_up_ends_with_a_sentence_and_goes_on_wh
     assert done.returncode == 0, done.stderr
     full, roomy = json.loads(done.stdout.splitlines()[-1])
     assert full["code"] == 1
-    before, sentence, after = full["said"].partition(f"roquet: {tmp_path}/a cannot be written to: No space left on device.")
+    before, sentence, after = full["output"].partition(f"roquet: {tmp_path}/a cannot be written to: No space left on device.")
     assert sentence
     assert "Traceback" not in before
     assert "/roquet/" not in after.replace(str(tmp_path), "")  # PySpark's own workers may say that they lost the process that ends here

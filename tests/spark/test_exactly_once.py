@@ -56,7 +56,7 @@ def test_rows_that_are_the_same_are_no_difference_whatever_their_order() -> None
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "sentence"),
     [
         (ROWS[:2], "x: missing: 1 rows, the first t/1/0/13"),
         ([*ROWS, ROWS[0]], "x: there twice: 1 rows, the first t/0/0"),
@@ -65,8 +65,8 @@ def test_rows_that_are_the_same_are_no_difference_whatever_their_order() -> None
         (ROWS[1:], "x: acknowledged and not there: 1 rows, the first t/0/0/11"),
     ],
 )
-def test_a_row_that_is_missing_or_there_twice_or_changed_is_told(rows: list[Row], said: str) -> None:
-    assert said in differences("x", rows, ROWS, ROWS[:2])
+def test_a_row_that_is_missing_or_there_twice_or_changed_is_reported(rows: list[Row], sentence: str) -> None:
+    assert sentence in differences("x", rows, ROWS, ROWS[:2])
     assert digest(rows) != digest(ROWS)
 
 

@@ -274,7 +274,7 @@ def test_the_command_asks_before_it_changes_anything(kit: StoreKit, spark: Any, 
     assert main(["pipeline", "rebuild", "--store", path]) == 1
     assert "say --yes" in capsys.readouterr().err
     assert main(["pipeline", "rebuild", "--store", path, "--queues", "--yes", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["queueEntries"] == 120
-    assert [Path(old).name.split(".")[0] for old in said["old"]] == ["consumequeue"]
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["queueEntries"] == 120
+    assert [Path(old).name.split(".")[0] for old in printed["old"]] == ["consumequeue"]
     assert derived(path) == before

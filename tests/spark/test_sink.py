@@ -196,9 +196,9 @@ def test_a_task_that_is_tried_again_gets_the_key_of_its_job_and_another_job_anot
 
 
 def test_a_summary_counts_rows_repetitions_and_tasks() -> None:
-    told = summary("written", [Sent(0, 10, 2, 1, 0, 0.5), None, Sent(1, 5, 1, 0, 5, 1.5)])
-    assert told.startswith("written: 15 rows in 3 requests by 2 tasks, the longest took 1.5 s, 1 attempts were repeated")
-    assert told.endswith("5 rows were stored less safely than the broker is set to")
+    text = summary("written", [Sent(0, 10, 2, 1, 0, 0.5), None, Sent(1, 5, 1, 0, 5, 1.5)])
+    assert text.startswith("written: 15 rows in 3 requests by 2 tasks, the longest took 1.5 s, 1 attempts were repeated")
+    assert text.endswith("5 rows were stored less safely than the broker is set to")
 
 
 class Away:

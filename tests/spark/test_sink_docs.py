@@ -50,9 +50,9 @@ def test_every_option_of_the_sink_is_documented_as_it_is() -> None:
 
 
 def test_the_options_that_it_shares_with_the_source_are_named() -> None:
-    said = SECTION.split("\n### Options of the sink\n")[1].split("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", said)) == {name for name in PLACE if not name.startswith("tls")}
-    assert "the other `tls...`" in said
+    options = SECTION.split("\n### Options of the sink\n")[1].split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", options)) == {name for name in PLACE if not name.startswith("tls")}
+    assert "the other `tls...`" in options
 
 
 def stored(servers: Servers, topic: str) -> dict[int, list[ReceivedMessage]]:

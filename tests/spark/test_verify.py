@@ -297,6 +297,6 @@ def test_the_command_prints_the_problems_and_exits_with_1(kit: StoreKit, spark: 
     assert "Nothing is wrong." in capsys.readouterr().out
     wrong_tag(Path(path))
     assert main(["pipeline", "verify", "--store", path, "--json"]) == 1
-    said = json.loads(capsys.readouterr().out)
-    assert said["problems"]["queue entry wrong"]["count"] == 1
-    assert "T/0 offset 5" in said["problems"]["queue entry wrong"]["first"][0]
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["problems"]["queue entry wrong"]["count"] == 1
+    assert "T/0 offset 5" in printed["problems"]["queue entry wrong"]["first"][0]

@@ -85,8 +85,8 @@ def run_name(arguments: argparse.Namespace) -> str:
     """The same selection to the same topic is the same run, unless it is named."""
     import hashlib
 
-    said = repr((choice_of(arguments), arguments.to_topic, arguments.archive, arguments.store))
-    return arguments.run_name or "replay-" + hashlib.blake2b(said.encode(), digest_size=6).hexdigest()
+    selection = repr((choice_of(arguments), arguments.to_topic, arguments.archive, arguments.store))
+    return arguments.run_name or "replay-" + hashlib.blake2b(selection.encode(), digest_size=6).hexdigest()
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -144,7 +144,7 @@ class DeltaBook:
             AddAction(file.path, file.bytes, {"topic": file.topic, "date": file.date}, commit.at_ms, True, statistics(file))
             for file in files
         ]
-        said = state_to_json(replace(after, files={})).decode()
+        state_text = state_to_json(replace(after, files={})).decode()
         self._fault("before commit")
         try:
             self._table.create_write_transaction(
@@ -153,7 +153,7 @@ class DeltaBook:
                 self._table.schema(),
                 PARTITIONED,
                 commit_properties=delta.CommitProperties(
-                    custom_metadata={METADATA: said}, app_transactions=[delta.Transaction(APP, commit.number)]
+                    custom_metadata={METADATA: state_text}, app_transactions=[delta.Transaction(APP, commit.number)]
                 ),
             )
         except CommitFailedError as error:

@@ -296,8 +296,8 @@ def index_file_is_whole(layout: files.Layout, name: str) -> Findings:
             findings.remarks["ahead of the log"] += int(np.count_nonzero(behind))
         ends = int(table.entries["offset"][1]), last
         if (table.begin_offset, table.end_offset) != ends:
-            said = f"{table.begin_offset} to {table.end_offset}"
-            findings.problem("index file wrong", f"{name}: its header says log offsets {said}, its entries {ends[0]} to {ends[1]}")
+            claimed = f"{table.begin_offset} to {table.end_offset}"
+            findings.problem("index file wrong", f"{name}: its header says log offsets {claimed}, its entries {ends[0]} to {ends[1]}")
         used = int(np.count_nonzero(slots))
         if table.slots_used not in (used, table.number - 1):  # the oldest versions counted every entry
             findings.problem("index file wrong", f"{name}: its header counts {table.slots_used} slots, {used} are used")

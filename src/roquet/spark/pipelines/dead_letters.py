@@ -114,7 +114,7 @@ def described(
     """Rows of dead letter topics with what they tell: group, origin_topic, origin_message_id, max_attempts, age_s, reason."""
     from pyspark.sql import functions as F
 
-    said = [F.element_at("properties", F.lit(name)) for name in reason_properties]
+    given = [F.element_at("properties", F.lit(name)) for name in reason_properties]
     limit = F.expr(f"try_cast(properties['{Property.MAX_RECONSUME_TIMES}'] as int)")  # anybody may have written it
     if attempts:
         limits = F.create_map(*(F.lit(part) for pair in sorted(attempts.items()) for part in pair))
@@ -125,14 +125,14 @@ def described(
         .when(F.col("reconsume_times") >= F.col("max_attempts"), F.concat(failed, F.lit(", as often as allowed")))
         .otherwise(F.concat(failed, F.format_string(", its consumer gave up before the %d allowed", F.col("max_attempts"))))
     )
-    told = F.substring(F.coalesce(*said, F.lit(None).cast("string")), 1, REASON_MAX)
+    given_reason = F.substring(F.coalesce(*given, F.lit(None).cast("string")), 1, REASON_MAX)
     return (
         source.withColumn("group", F.expr(f"substr(topic, {len(DLQ_PREFIX) + 1})"))
         .withColumn("origin_topic", F.expr(f"coalesce(properties['{Property.RETRY_TOPIC}'], properties['{Property.DLQ_ORIGIN_TOPIC}'])"))
         .withColumn("origin_message_id", F.expr(f"properties['{Property.ORIGIN_MESSAGE_ID}']"))
         .withColumn("max_attempts", limit)
         .withColumn("age_s", (F.unix_millis(F.current_timestamp()) - F.unix_millis("store_time")) / 1000)
-        .withColumn("reason", F.coalesce(told, reason))
+        .withColumn("reason", F.coalesce(given_reason, reason))
     )
 
 

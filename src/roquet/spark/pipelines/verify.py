@@ -105,11 +105,11 @@ def judge_log(layout: files.Layout, reads: list[Read]) -> tuple[Findings, int]:
     before: Read | None = None
     for one in reads:
         spots = [*one.bad, *((at, f"{to - at} bytes up to {to} are no record") for at, to in one.gaps)]
-        # A hole over many pieces is told once, where it begins.
-        told = before is not None and before.piece.base == one.piece.base and before.after in ("zeros", "damage") and one.first < 0
-        if one.after == "damage" and not told:
+        # A hole over many pieces is reported once, where it begins.
+        reported = before is not None and before.piece.base == one.piece.base and before.after in ("zeros", "damage") and one.first < 0
+        if one.after == "damage" and not reported:
             spots.append((one.end, "what follows is no record"))
-        elif one.after == "zeros" and one.end < last_good and not told:
+        elif one.after == "zeros" and one.end < last_good and not reported:
             spots.append((one.end, "zeros, and records behind them"))
         for at, why in spots:
             if at > last_good and not layout.finished:
