@@ -30,7 +30,7 @@ from roquet import Admin
 from roquet.cli.render import counted, duration, table
 from roquet.spark.archive.read import verify_archive
 from roquet.spark.session import LOCAL
-from soak import standing
+from soak import archive_state
 from soak.cards import BROKER, DECK, DRIVER, EXECUTOR, FIRST, RECOVERY, Card, Mode, deal
 from soak.driver import Driver, end, writes
 from soak.program import BUGS, SOON, Doom, Orders
@@ -171,19 +171,19 @@ class Soak:
         at = self._kill(card)
         began = time.monotonic()
         if not self.driver.alive:
-            faults = standing.committed_faults(self.archive)
+            faults = archive_state.committed_faults(self.archive)
         else:
-            faults = self._sound(standing.committed_faults)
+            faults = self._sound(archive_state.committed_faults)
         if self.driver.alive and self.driver.mode != after:
             self._kill_driver("driver, between modes")
-            faults += standing.committed_faults(self.archive)
+            faults += archive_state.committed_faults(self.archive)
         if not self.driver.alive:
             self._start_driver(after)
         self._works()
         back = time.monotonic() - began
-        faults += self._sound(standing.leftover_faults) + self._sound(standing.committed_faults)
+        faults += self._sound(archive_state.leftover_faults) + self._sound(archive_state.committed_faults)
         self.report.faults += (f"round {number}: {fault}" for fault in faults)
-        self.report.commits, self.report.rows = standing.commits(self.archive), standing.rows(self.archive)
+        self.report.commits, self.report.rows = archive_state.commits(self.archive), archive_state.rows(self.archive)
         row = (
             str(number), card.mode, card.victim, at, f"{self.report.commits:,}", f"{self.report.rows:,}", duration(back),
             faults[0] if faults else "sound",
@@ -260,8 +260,8 @@ class Soak:
 
     def _works(self) -> None:
         """Until the driver has made a few more commits. The first may be a fence, or have been under way."""
-        before = standing.commits(self.archive)
-        self._until(lambda: standing.commits(self.archive) >= before + COMMITS_A_ROUND, "a commit")
+        before = archive_state.commits(self.archive)
+        self._until(lambda: archive_state.commits(self.archive) >= before + COMMITS_A_ROUND, "a commit")
 
     def _until(self, condition: Callable[[], bool], what: str, *, may_end: bool = False) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -290,12 +290,12 @@ class Soak:
         """The archive against the topic and the sender's record, by every reader there is."""
         self.say("comparing")
         topic = topic_rows(self.namesrv, TOPICS)
-        faults = [*differences("topic", topic, topic, record.acknowledged), *standing.committed_faults(self.archive)]
+        faults = [*differences("topic", topic, topic, record.acknowledged), *archive_state.committed_faults(self.archive)]
         readers: dict[str, list[Row]] = {}
         if self.settings.kind == "delta":
             readers["deltalake"] = delta_rows(self.archive)
         else:
-            faults += standing.leftover_faults(self.archive)
+            faults += archive_state.leftover_faults(self.archive)
             readers["pyarrow over the directories"] = directory_rows(self.archive)
         for name, found in readers.items():
             faults += differences(name, found, topic, record.acknowledged)
@@ -319,7 +319,7 @@ class Soak:
         if len(record.acknowledged) < 100:
             faults.append(f"only {len(record.acknowledged)} messages were acknowledged: that shows nothing")
         self.report.faults += faults
-        self.report.rows, self.report.commits = len(topic), standing.commits(self.archive)
+        self.report.rows, self.report.commits = len(topic), archive_state.commits(self.archive)
         lines.append(("commits", f"{self.report.commits:,}"))
         lines.append(("killed", ", ".join(f"{count} x {what}" for what, count in sorted(self.report.kills.items()))))
         self.summary = lines

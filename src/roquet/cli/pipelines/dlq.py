@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from roquet.cli.options import Commands, confirmed, positive
 from roquet.cli.pipeline import place_of
 from roquet.cli.pipelines.report import add_report
-from roquet.cli.pipelines.rows import kept, as_table, plain, rows_of
+from roquet.cli.pipelines.rows import as_table, kept, plain, rows_of
 from roquet.cli.pipelines.times import text_of, time_options, times_of
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, emit, emit_json, note, printable

@@ -9,7 +9,7 @@ from typing import Any
 from roquet.cli.options import Commands, positive, positive_seconds
 from roquet.cli.pipeline import place_of
 from roquet.cli.pipelines.report import add_report
-from roquet.cli.pipelines.rows import first, kept, as_table, plain, rows_of
+from roquet.cli.pipelines.rows import as_table, first, kept, plain, rows_of
 from roquet.cli.pipelines.times import text_of, time_options, times_of
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, emit, emit_json, note, printable
