@@ -31,8 +31,8 @@ from roquet.cli.render import counted, duration, table
 from roquet.spark.archive.read import verify_archive
 from roquet.spark.session import LOCAL
 from soak import archive_state
-from soak.cards import BROKER, DECK, DRIVER, EXECUTOR, FIRST, RECOVERY, Card, Mode, deal
 from soak.driver import Driver, end, writes
+from soak.kills import BROKER, DRIVER, EXECUTOR, FIRST, RECOVERY, VICTIMS, Kill, Mode, choose_kills
 from soak.program import BUGS, SOON, Doom, Orders
 from soak.rows import Row, delta_rows, differences, digest, directory_rows, topic_rows
 from soak.sender import Record, Sender
@@ -145,16 +145,16 @@ class Soak:
 
     # ---- rounds ---------------------------------------------------------------------------------------------------------------
 
-    def run(self, cards: list[Card]) -> Report:
+    def run(self, kills: list[Kill]) -> Report:
         """All rounds and the comparison. Raises Broken."""
         with self.sender:
-            self._start_driver(cards[0].mode)
+            self._start_driver(kills[0].mode)
             self._works()
-            for number, card in enumerate(cards, 1):
-                after = cards[number].mode if number < len(cards) else card.mode
-                if card.mode != self.driver.mode:
-                    raise Broken(f"round {number} is for {card.mode}, and the driver runs {self.driver.mode}")
-                self._round(number, card, after)
+            for number, kill in enumerate(kills, 1):
+                after = kills[number].mode if number < len(kills) else kill.mode
+                if kill.mode != self.driver.mode:
+                    raise Broken(f"round {number} is for {kill.mode}, and the driver runs {self.driver.mode}")
+                self._round(number, kill, after)
                 if self.report.faults:
                     self.say("a fault: no further rounds")
                     break
@@ -166,9 +166,9 @@ class Soak:
         self.compare(self.sender.record)
         return self.report
 
-    def _round(self, number: int, card: Card, after: Mode) -> None:
+    def _round(self, number: int, kill: Kill, after: Mode) -> None:
         """Kill; look at once; see that a driver works again, in the mode of the next round; look again."""
-        at = self._kill(card)
+        at = self._kill(kill)
         began = time.monotonic()
         if not self.driver.alive:
             faults = archive_state.committed_faults(self.archive)
@@ -185,34 +185,34 @@ class Soak:
         self.report.faults += (f"round {number}: {fault}" for fault in faults)
         self.report.commits, self.report.rows = archive_state.commits(self.archive), archive_state.rows(self.archive)
         row = (
-            str(number), card.mode, card.victim, at, f"{self.report.commits:,}", f"{self.report.rows:,}", duration(back),
+            str(number), kill.mode, kill.victim, at, f"{self.report.commits:,}", f"{self.report.rows:,}", duration(back),
             faults[0] if faults else "sound",
         )  # fmt: skip
         self.report.rounds.append(row)
         self.say("  ".join(f"{cell:<{width}}" for cell, width in zip(row, (5, 9, 26, 16, 7, 9, 10, 5), strict=True)))
 
-    def _kill(self, card: Card) -> str:
+    def _kill(self, kill: Kill) -> str:
         """When it was, in words."""
-        if card.point:
-            after = int(card.moment * (SOON_MS if card.victim == SOON else VISITS))
-            if card.victim in RECOVERY:
+        if kill.point:
+            after = int(kill.moment * (SOON_MS if kill.victim == SOON else VISITS))
+            if kill.victim in RECOVERY:
                 self._die(Doom(FIRST, after))
-                Doom(card.victim, 0).write(self.doom)  # before it starts: recovery is the first thing it does
-                self._start_driver(card.mode)
-                self._dies(card.victim)
+                Doom(kill.victim, 0).write(self.doom)  # before it starts: recovery is the first thing it does
+                self._start_driver(kill.mode)
+                self._dies(kill.victim)
                 return f"visit {after + 1}, then 1"
-            self._die(Doom(card.victim, after))
-            return f"{after} ms in" if card.victim == SOON else f"visit {after + 1}"
-        time.sleep(card.moment * MOMENT_S)  # not a wait for anything: the moment is random
-        if card.victim == DRIVER:
+            self._die(Doom(kill.victim, after))
+            return f"{after} ms in" if kill.victim == SOON else f"visit {after + 1}"
+        time.sleep(kill.moment * MOMENT_S)  # not a wait for anything: the moment is random
+        if kill.victim == DRIVER:
             self._kill_driver("driver")
-        elif card.victim == BROKER:
+        elif kill.victim == BROKER:
             self.broker.kill()
             self._count("broker")
             self._start_broker()
-        elif card.victim == EXECUTOR:
-            return self._kill_executor(card)
-        return f"{card.moment * MOMENT_S:.2f} s"
+        elif kill.victim == EXECUTOR:
+            return self._kill_executor(kill)
+        return f"{kill.moment * MOMENT_S:.2f} s"
 
     def _die(self, doom: Doom) -> None:
         """The driver sends itself SIGKILL there."""
@@ -231,22 +231,22 @@ class Soak:
         self.driver.kill()
         self._count(why)
 
-    def _kill_executor(self, card: Card) -> str:
+    def _kill_executor(self, kill: Kill) -> str:
         """One of them: a Python worker of local Spark, an executor's JVM on the cluster. Two of three times while it writes,
         if it is caught at that; else at any moment, so perhaps between two tasks."""
         began = looked = time.monotonic()
-        found = self._executors(card.mode)
+        found = self._executors(kill.mode)
         while True:
             writing = [pid for pid, tasks in found.items() if any(writes(task, self.archive) for task in tasks)]
             waited = time.monotonic() - began
-            if writing or (found and waited > (BUSY_S if card.moment > 1 / 3 else 0)):
+            if writing or (found and waited > (BUSY_S if kill.moment > 1 / 3 else 0)):
                 end((writing or list(found))[0])
-                self._count("executor" if card.mode == "cluster" else "executor's Python worker")
-                return f"{card.moment * MOMENT_S + waited:.2f} s" + (", writing" if writing else "")
+                self._count("executor" if kill.mode == "cluster" else "executor's Python worker")
+                return f"{kill.moment * MOMENT_S + waited:.2f} s" + (", writing" if writing else "")
             if waited > PATIENCE_S or not self.driver.alive:
                 raise Broken(f"no executor to kill:\n{self.driver.tail()}")
             if time.monotonic() - looked > LOOK_S:
-                looked, found = time.monotonic(), self._executors(card.mode)
+                looked, found = time.monotonic(), self._executors(kill.mode)
             time.sleep(0.001)
 
     def _executors(self, mode: Mode) -> dict[int, list[int]]:
@@ -349,9 +349,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     seed = time.time_ns() % 1_000_000 if given.seed is None else given.seed
     modes: tuple[Mode, ...] = tuple(given.modes.split(","))
-    if given.rounds < 1 or not set(modes) <= DECK.keys():
-        parser.error(f"--rounds {given.rounds} --modes {given.modes}: expected one round or more, and some of {', '.join(DECK)}")
-    cards = deal(given.rounds, randomness.Random(seed), given.format, modes)
+    if given.rounds < 1 or not set(modes) <= VICTIMS.keys():
+        parser.error(f"--rounds {given.rounds} --modes {given.modes}: expected one round or more, and some of {', '.join(VICTIMS)}")
+    kills = choose_kills(given.rounds, randomness.Random(seed), given.format, modes)
     settings = Settings(given.format, seed, given.rate, given.plant, modes != ("here",))
     began = time.monotonic()
 
@@ -361,7 +361,7 @@ def main(arguments: list[str] | None = None) -> int:
     say(f"{counted(given.rounds, 'round')}, format {given.format}, --seed {seed}" + (f", planted: {given.plant}" if given.plant else ""))
     with place(given.keep) as directory, Soak(directory, settings, say) as soak:
         try:
-            report = soak.run(cards)
+            report = soak.run(kills)
         except Broken as error:
             soak.report.faults.append(str(error))
             report = soak.report

@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from soak.cards import BROKER, DRIVER, EXECUTOR, POINTS, Card, deal
 from soak.exactly_once import Settings, Soak
+from soak.kills import BROKER, DRIVER, EXECUTOR, POINTS, Kill, choose_kills
 from soak.rows import Row, differences, digest
 
 from roquet.spark.java import NoJava, find_java
@@ -21,9 +21,9 @@ def test_a_worker_and_a_driver_of_local_spark_that_are_killed_cost_no_message_an
         find_java()
     except NoJava as error:
         pytest.skip(str(error))
-    cards = [Card("local", EXECUTOR, 0.3), Card("local", "before commit", 0.2)]
+    kills = [Kill("local", EXECUTOR, 0.3), Kill("local", "before commit", 0.2)]
     with Soak(tmp_path, Settings()) as soak:
-        report = soak.run(cards)
+        report = soak.run(kills)
     assert report.faults == []
     assert (report.kills["executor's Python worker"], report.kills["driver, by itself at a point"]) == (1, 1)
     assert report.rows >= len(soak.sender.record.acknowledged) > 500
@@ -31,9 +31,9 @@ def test_a_worker_and_a_driver_of_local_spark_that_are_killed_cost_no_message_an
 
 
 def test_a_driver_without_spark_and_a_broker_that_are_killed_cost_no_message_and_double_none(tmp_path: Path) -> None:
-    cards = [Card("here", "before commit", 0.2), Card("here", BROKER, 0.3), Card("here", DRIVER, 0.5), Card("here", "renamed", 0.1)]
+    kills = [Kill("here", "before commit", 0.2), Kill("here", BROKER, 0.3), Kill("here", DRIVER, 0.5), Kill("here", "renamed", 0.1)]
     with Soak(tmp_path, Settings(spark_check=False)) as soak:
-        report = soak.run(cards)
+        report = soak.run(kills)
     assert report.faults == []
     assert (report.kills["broker"], report.kills["driver"], report.kills["driver, by itself at a point"]) == (1, 1, 2)
     assert report.rows >= len(soak.sender.record.acknowledged) > 500
@@ -43,7 +43,7 @@ def test_a_driver_without_spark_and_a_broker_that_are_killed_cost_no_message_and
 def test_an_archive_that_forgets_offsets_is_found_out(tmp_path: Path) -> None:
     """Or the tests above show nothing."""
     with Soak(tmp_path, Settings(spark_check=False, bug="forget-offsets", settle_s=0.2)) as soak:
-        report = soak.run([Card("here", "before commit", 0.9)])
+        report = soak.run([Kill("here", "before commit", 0.9)])
     assert any("there twice" in fault for fault in report.faults), report.faults
 
 
@@ -72,10 +72,10 @@ def test_a_row_that_is_missing_or_there_twice_or_changed_is_reported(rows: list[
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_thirty_rounds_kill_everything_in_every_mode(kind: str) -> None:
-    cards = deal(30, Random(7), kind)
-    assert deal(30, Random(7), kind) == cards
-    victims = [card.victim for card in cards]
+    kills = choose_kills(30, Random(7), kind)
+    assert choose_kills(30, Random(7), kind) == kills
+    victims = [kill.victim for kill in kills]
     assert min(victims.count(DRIVER), victims.count(EXECUTOR), victims.count(BROKER), victims.count("before commit")) >= 3
-    assert {card.mode for card in cards} == {"here", "local", "cluster"}
-    assert {card.victim for card in cards if card.point} <= set(POINTS[kind])
-    assert not [card for card in cards if card.mode == "here" and card.victim == EXECUTOR]
+    assert {kill.mode for kill in kills} == {"here", "local", "cluster"}
+    assert {kill.victim for kill in kills if kill.point} <= set(POINTS[kind])
+    assert not [kill for kill in kills if kill.mode == "here" and kill.victim == EXECUTOR]

@@ -1,4 +1,4 @@
-"""What is killed in which round: dealt at random, so that every kind comes about equally often. Pure."""
+"""What is killed in which round: chosen at random, so that every kind comes about equally often. Pure."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ POINTS = {
 RECOVERY = ("before fence", "swept")
 """Where a driver dies that has just started, after another that died at FIRST."""
 FIRST = "before commit"
-"""The one that the whole promise is about: it comes in every deck."""
+"""The one that the whole promise is about: it comes in every turn."""
 
-DECK: dict[Mode, tuple[str, ...]] = {
+VICTIMS: dict[Mode, tuple[str, ...]] = {
     "local": (DRIVER, EXECUTOR, BROKER, "point"),
     "here": (DRIVER, BROKER, "point", FIRST),
     "cluster": (EXECUTOR, DRIVER),
 }
 
 
-class Card(NamedTuple):
+class Kill(NamedTuple):
     mode: Mode
     victim: str
     """driver, executor, broker, or the point at which the driver kills itself."""
@@ -54,15 +54,15 @@ class Card(NamedTuple):
         return self.victim not in (DRIVER, EXECUTOR, BROKER)
 
 
-def deal(rounds: int, random: Random, kind: str, modes: tuple[Mode, ...] = ("local", "here", "cluster")) -> list[Card]:
-    """Deck after deck. Rounds of one mode stand together: starting Spark takes longer than a round."""
-    cards: list[Card] = []
+def choose_kills(rounds: int, random: Random, kind: str, modes: tuple[Mode, ...] = ("local", "here", "cluster")) -> list[Kill]:
+    """Turn after turn through all victims. Rounds of one mode stand together: starting Spark takes longer than a round."""
+    kills: list[Kill] = []
     points: list[str] = []
-    while len(cards) < rounds:
+    while len(kills) < rounds:
         for mode in random.sample(modes, len(modes)):
-            for victim in random.sample(DECK[mode], len(DECK[mode])):
+            for victim in random.sample(VICTIMS[mode], len(VICTIMS[mode])):
                 if victim == "point":
                     points = points or random.sample(POINTS[kind], len(POINTS[kind]))
                     victim = points.pop()
-                cards.append(Card(mode, victim, random.random()))
-    return cards[:rounds]
+                kills.append(Kill(mode, victim, random.random()))
+    return kills[:rounds]
