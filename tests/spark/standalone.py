@@ -24,6 +24,9 @@ import pyspark
 
 SPARK_HOME = Path(pyspark.__file__).parent
 SOURCES = Path(__file__).resolve().parents[2] / "src"
+WORKERS = Path(__file__).resolve().parent / "workers"
+"""What Python processes of Spark read when they start."""
+PYTHON_PATH = f"{WORKERS}{os.pathsep}{SOURCES}"
 PATIENCE_S = 600.0
 """A busy machine takes long to start five JVMs; a quiet one needs a tenth of this."""
 SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -42,7 +45,7 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": SMALL_JVM,
     "spark.driver.extraJavaOptions": SMALL_JVM,
     # A streaming source does not see --py-files: the executors get it by their environment, the driver by its own.
-    "spark.executorEnv.PYTHONPATH": str(SOURCES),
+    "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
@@ -143,7 +146,7 @@ def environment() -> dict[str, str]:
         "SPARK_DAEMON_JAVA_OPTS": f"{SMALL_JVM} -Dspark.master.rest.enabled=false",  # its port is fixed
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": str(SOURCES),
+        "PYTHONPATH": PYTHON_PATH,
     }
 
 
