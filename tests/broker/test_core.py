@@ -82,7 +82,7 @@ class TestTopics:
         again = Whole(tmp_path / "store")
         topic = again.broker.topics.get("Kept")
         assert topic is not None
-        assert (topic.read_queues, topic.write_queues) == (3, 5)
+        assert (topic.read_queue_nums, topic.write_queue_nums) == (3, 5)
         again.close()
 
     def test_are_written_as_upstream_reads_them(self, whole: Whole) -> None:

@@ -260,7 +260,7 @@ class TestTheLevels:
         whole = started(disk, message_delay_level="1s " * 19 + "3d")
         topic = whole.broker.topics.get(SCHEDULE)
         assert topic is not None
-        assert topic.read_queues == 20
+        assert topic.read_queue_nums == 20
         delayed(whole, 20)
         whole.tick(3 * 24 * HOUR)
         assert bodies(whole) == [b"hello"]

@@ -167,7 +167,7 @@ def test_a_kill_at_any_step_of_a_deletion_leaves_the_topic_deleted_or_whole(how:
             assert not answered
             assert found == [b"1", b"2", b"3"]
             assert topic is not None
-            assert (topic.read_queues, topic.perm) == (3, 4)
+            assert (topic.read_queue_nums, topic.perm) == (3, 4)
         if answered:
             assert found is None
             break

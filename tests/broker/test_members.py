@@ -153,7 +153,7 @@ def test_a_heartbeat_makes_the_group_and_its_retry_topic(kit: BrokerKit) -> None
     assert kit.groups.get("g") is not None
     topic = kit.topics.get("%RETRY%g")
     assert topic is not None
-    assert (topic.read_queues, topic.write_queues, topic.perm) == (1, 1, 6)
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
     group = kit.members.group("g")
     assert group is not None
     assert (group.message_model, group.consume_type, group.consume_from_where) == (
@@ -169,7 +169,7 @@ def test_the_retry_topic_has_as_many_queues_as_the_group_says(kit: BrokerKit) ->
     three, one = kit.topics.get("%RETRY%g"), kit.topics.get("%RETRY%h")
     assert three is not None
     assert one is not None
-    assert (three.read_queues, one.read_queues) == (3, 1)
+    assert (three.read_queue_nums, one.read_queue_nums) == (3, 1)
 
 
 def test_without_a_group_there_is_no_retry_topic_but_the_member_is_known(kits: Callable[..., BrokerKit]) -> None:

@@ -164,7 +164,7 @@ class TestIncrements:
         broker = town.broker("10.0.0.1:10911")
         topics = broker.broker.topics
         (whole,) = calls_of(broker).told()
-        assert whole.topics.topic_config_table == {topic.name: topic.config() for topic in topics.all()}
+        assert whole.topics.topic_config_table == {topic.topic_name: topic for topic in topics.all()}
         assert calls_of(broker).calls[0].body == whole.encode()
 
 

@@ -98,7 +98,7 @@ class TestASentBackMessage:
         assert properties["ORIGIN_MESSAGE_ID"] == f"{HOST.hex().upper()}{first.physical_offset:016X}"
         topic = whole.broker.topics.get(DEAD)
         assert topic is not None
-        assert (topic.read_queues, topic.write_queues, topic.perm) == (1, 1, 6)
+        assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
 
     def test_waits_as_long_as_the_consumer_says(self, whole: Whole) -> None:
         back(whole, sent(whole), level=1)
@@ -168,7 +168,7 @@ class TestASentBackMessage:
         back(whole, sent(whole), unitMode="true")
         topic = whole.broker.topics.get(RETRY)
         assert topic is not None
-        assert topic.sys_flag == 2
+        assert topic.topic_sys_flag == 2
 
     def test_that_is_not_in_memory_is_read_first_and_then_answered_to_the_one_who_asked(
         self, whole: Whole, monkeypatch: pytest.MonkeyPatch

@@ -84,7 +84,7 @@ def _(whole: Whole) -> None:
     new, default = whole.broker.topics.get("New"), whole.broker.topics.get("TBW102")
     assert new is not None
     assert default is not None
-    assert (new.write_queues, default.read_queues, default.write_queues) == (16, 16, 16)
+    assert (new.write_queue_nums, default.read_queue_nums, default.write_queue_nums) == (16, 16, 16)
 
 
 @scene("autoCreateTopicEnable", auto_create_topic_enable=False)
@@ -495,7 +495,7 @@ def test_what_the_settings_decide_does_not_stay_as_an_earlier_start_wrote_it(tmp
     assert send(whole, "New", d="8") == 0
     new = whole.broker.topics.get("New")
     assert new is not None
-    assert new.write_queues == 3
+    assert new.write_queue_nums == 3
     assert send(whole, "Other", c="DefaultCluster") == 16
     whole.close()
     whole = Whole(tmp_path / "store", auto_create_topic_enable=False)

@@ -73,7 +73,7 @@ class TestASend:
         assert whole.ask(310, send_fields(topic="Fresh"), b"hello").code == 0
         topic = whole.broker.topics.get("Fresh")
         assert topic is not None
-        assert (topic.read_queues, topic.write_queues, topic.perm) == (4, 4, 6)
+        assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (4, 4, 6)
         registered = [command for _, command, _ in whole.caller.calls if command.code == RequestCode.REGISTER_BROKER]
         assert not registered or b"Fresh" in registered[-1].body
 

@@ -126,14 +126,14 @@ class TestAFullDisk:
 class TestTheFile:
     def test_holds_what_the_plain_encoder_would_write(self, whole: Whole) -> None:
         topics = whole.broker.topics
-        topics.put(Topic("With attributes", 1, 2, 4, 1, True, "MULTI_TAG", {"+message.type": "FIFO"}))
+        topics.put(Topic("With attributes", 1, 2, 4, "MULTI_TAG", 1, True, {"+message.type": "FIFO"}))
         topics.put(Topic("Gone", 1, 1))
         topics.delete("Gone")
         topics.put(Topic("Gone", 3, 3))
         topics.put(Topic("Changed", 1, 1))
         topics.put(Topic("Changed", 2, 2))
         whole.tick(1_000)
-        plain = TopicTable({topic.name: topic.config() for topic in topics.all()}, topics.data_version)
+        plain = TopicTable({topic.topic_name: topic for topic in topics.all()}, topics.data_version)
         assert topics.encode() == plain.encode()
         assert on_disk(whole).encode() == plain.encode()
         assert whole.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body == plain.encode()

@@ -195,7 +195,7 @@ class TestAPreparedMessage:
         }  # fmt: skip
         topic = cluster.whole.broker.topics.get(HALF_TOPIC)
         assert topic is not None
-        assert (topic.read_queues, topic.write_queues, topic.perm) == (1, 1, 6)
+        assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
 
     def test_is_seen_by_no_consumer(self, cluster: Cluster) -> None:
         cluster.prepare()
@@ -546,7 +546,7 @@ class TestAsking:
         assert len(cluster.messages(CHECK_MAX_TIME_TOPIC)) == 1
         topic = cluster.whole.broker.topics.get(CHECK_MAX_TIME_TOPIC)
         assert topic is not None
-        assert (topic.read_queues, topic.perm) == (1, 6)
+        assert (topic.read_queue_nums, topic.perm) == (1, 6)
 
     def test_gives_up_what_is_older_than_the_log_is_kept(self, clusters: Callable[..., Cluster]) -> None:
         cluster = clusters(file_reserved_time=1)

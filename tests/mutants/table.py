@@ -406,8 +406,8 @@ FAULTS = [
     ),
     Fault(
         "broker/send.py",
-        "        if queue_id >= max(topic.read_queues, topic.write_queues):",
-        "        if queue_id > max(topic.read_queues, topic.write_queues):",
+        "        if queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):",
+        "        if queue_id > max(topic.read_queue_nums, topic.write_queue_nums):",
         "tests/broker/test_send.py::TestIsRefused::test_a_queue_that_is_not_there",
         "a queue that does not exist is written to",
     ),

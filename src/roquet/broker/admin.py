@@ -322,11 +322,11 @@ class Admin(Part):
         ranges: dict[MessageQueue, QueueRange] = {}
 
         def look(queue_id: int) -> None:
-            queue = self.store.find_queue(topic.name, queue_id)
+            queue = self.store.find_queue(topic.topic_name, queue_id)
             first, last = (0, 0) if queue is None else (queue.first, queue.visible)
-            ranges[self._queue(topic.name, queue_id)] = QueueRange(first, last, reads.time_at(queue, last - 1) if last > 0 else 0)
+            ranges[self._queue(topic.topic_name, queue_id)] = QueueRange(first, last, reads.time_at(queue, last - 1) if last > 0 else 0)
 
-        yield from reads.look_at(range(max(topic.read_queues, topic.write_queues)), look)
+        yield from reads.look_at(range(max(topic.read_queue_nums, topic.write_queue_nums)), look)
         return (yield from reply_with(GET_TOPIC_STATS_INFO, command, TopicStats(ranges), len(ranges), ranges.clear))
 
     @answers(GET_TOPIC_CONFIG)
@@ -335,7 +335,7 @@ class Admin(Part):
         topic = self.topics.get(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name[:255]}")
-        return GET_TOPIC_CONFIG.reply(command, body=topic.config())
+        return GET_TOPIC_CONFIG.reply(command, body=topic)
 
     @answers(GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, peer: Peer, command: Command) -> Command:
@@ -463,7 +463,7 @@ class Admin(Part):
             stats = stats_of(name)
             stats.consume_tps += self.stats.group_rate(group, name)
             known = self.offsets.queues_of(group, name)
-            for queue_id in range(topic.read_queues):
+            for queue_id in range(topic.read_queue_nums):
                 yield Row(stats, name, queue_id, max(known.get(queue_id, 0), 0))
 
     def _look_at_progress(self, row: Row, reads: Reads) -> QueueProgress:
@@ -482,20 +482,20 @@ class Admin(Part):
         spans: dict[int, TimeSpan] = {}
 
         def look(queue_id: int) -> None:
-            queue = self.store.find_queue(topic.name, queue_id)
+            queue = self.store.find_queue(topic.topic_name, queue_id)
             first, last = (0, 0) if queue is None else (queue.first, queue.visible)
-            span = TimeSpan(self._queue(topic.name, queue_id), reads.time_at(queue, first), reads.time_at(queue, last - 1))
-            consumed = self.offsets.find(header.group, topic.name, queue_id)
+            span = TimeSpan(self._queue(topic.topic_name, queue_id), reads.time_at(queue, first), reads.time_at(queue, last - 1))
+            consumed = self.offsets.find(header.group, topic.topic_name, queue_id)
             span.consume_time_stamp = reads.time_at(queue, consumed - 1) if consumed > 0 else span.min_time_stamp
             if consumed < last:
                 next_ms = reads.time_at(queue, max(consumed, first))
                 span.delay_time = max(0, now_ms - next_ms) if next_ms > 0 else 0
             spans[queue_id] = span
 
-        yield from reads.look_at(range(topic.write_queues), look)
+        yield from reads.look_at(range(topic.write_queue_nums), look)
         body = TimeSpans(list(spans.values()))
         spans.clear()
-        return (yield from reply_with(QUERY_CONSUME_TIME_SPAN, command, body, topic.write_queues, body.consume_time_span_set.clear))
+        return (yield from reply_with(QUERY_CONSUME_TIME_SPAN, command, body, topic.write_queue_nums, body.consume_time_span_set.clear))
 
     @answers(QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, peer: Peer, command: Command) -> Command:

@@ -214,7 +214,7 @@ class Delays(SavedPart):
     def _queue_count(self) -> int:
         """Also those of levels that messageDelayLevel once had and has no longer: their messages are delivered too."""
         topic = self.writer.topics.get(SCHEDULE_TOPIC)
-        return max(len(self.delays_ms), 0 if topic is None else topic.write_queues)
+        return max(len(self.delays_ms), 0 if topic is None else topic.write_queue_nums)
 
     def _deliver_level(self, level: int, queue: ConsumeQueue, now_ms: int, budget: Budget) -> int:
         """Stage what is due of one level; returns the offset reached."""

@@ -202,10 +202,10 @@ class Puller(Part):
             )
         if not topic.perm & Perm.READ:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
-        if not 0 <= header.queue_id < topic.read_queues:
+        if not 0 <= header.queue_id < topic.read_queue_nums:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] topicConfig.readQueueNums:[{topic.read_queues}] "
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] topicConfig.readQueueNums:[{topic.read_queue_nums}] "
                 f"consumer:[{peer.address}]",
             )
         tags, judge = self._filter(header, group.consume_broadcast_enable)

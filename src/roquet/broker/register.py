@@ -228,7 +228,7 @@ class Registration(Part):
         mask = 7 if permission & Perm.WRITE else permission
 
         def encode() -> bytes:
-            table = TopicTable({topic.name: replace(topic.config(), perm=topic.perm & mask) for topic in found}, version)
+            table = TopicTable({topic.topic_name: replace(topic, perm=topic.perm & mask) for topic in found}, version)
             body = RegisterBrokerBody(table, [])
             return body.encode_compressed() if compressed else body.encode()
 

@@ -83,7 +83,7 @@ class Resets(Part):
         if online is None or not online.members:
             raise Refused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
-                f"Consumer not online, so can not reset offset, Group: {header.group[:255]} Topic: {topic.name} "
+                f"Consumer not online, so can not reset offset, Group: {header.group[:255]} Topic: {topic.topic_name} "
                 f"Timestamp: {header.timestamp}",
             )
         for member in online.members.values():
@@ -99,26 +99,26 @@ class Resets(Part):
         self._tell(online, header, bodies, command.language == "CPP")
         log.warning(
             "%s reset group %s in the %d queues of %s to %d: offsets %s%s",
-            peer.address, header.group, queues, topic.name, header.timestamp, offsets, " and so on" if queues > LOGGED_MAX else "",
+            peer.address, header.group, queues, topic.topic_name, header.timestamp, offsets, " and so on" if queues > LOGGED_MAX else "",
         )  # fmt: skip
         # Upstream leaves the remark of an answer that nobody filled in.
         return INVOKE_BROKER_TO_RESET_OFFSET.reply(command, body=bodies[0], remark="not set any response code")
 
     def _fill(self, table: dict[MessageQueue, int], header: ResetOffsetHeader, topic: Topic) -> Generator[Cold | None, None, None]:
         chosen = header.queue_id if header.queue_id is not None and header.queue_id >= 0 else None
-        if chosen is not None and chosen >= topic.write_queues:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"queueId {chosen} of {topic.name}, which has {topic.write_queues} queues")
+        if chosen is not None and chosen >= topic.write_queue_nums:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"queueId {chosen} of {topic.topic_name}, which has {topic.write_queue_nums} queues")
 
         def look(queue_id: int) -> None:
-            consumed = self.offsets.find(header.group, topic.name, queue_id)
+            consumed = self.offsets.find(header.group, topic.topic_name, queue_id)
             if consumed < 0:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group[:255]}> not exist")
-            target = self._target(header, topic.name, queue_id)
+            target = self._target(header, topic.topic_name, queue_id)
             if not header.is_force and target >= consumed:
                 target = consumed
-            table[MessageQueue(topic.name, self.settings.broker_name, queue_id)] = target
+            table[MessageQueue(topic.topic_name, self.settings.broker_name, queue_id)] = target
 
-        yield from portions(range(topic.write_queues) if chosen is None else (chosen,), look, SEARCHES)
+        yield from portions(range(topic.write_queue_nums) if chosen is None else (chosen,), look, SEARCHES)
 
     def _target(self, header: ResetOffsetHeader, topic: str, queue_id: int) -> int:
         queue = self.store.find_queue(topic, queue_id)

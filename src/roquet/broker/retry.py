@@ -70,7 +70,7 @@ class Retries(Part):
             return command.reply()  # this group wants no retries: the message is done with
         topic = self._topic(retry_topic(group.group_name), group.retry_queue_nums, unit_mode=bool(header.unit_mode))
         if not topic.perm & Perm.WRITE:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden")
         record = self._record(header.offset)
         why = self.store.refuse_writes()
         if why:
@@ -88,8 +88,8 @@ class Retries(Part):
         else:
             properties[Property.DELAY] = str(header.delay_level or FIRST_LEVEL + record.reconsume_times)
             # The group may have been given more queues than its retry topic has: nobody would read those.
-            draft.topic = topic.name
-            draft.queue_id = self.shared.random.randrange(max(1, min(group.retry_queue_nums, topic.read_queues)))
+            draft.topic = topic.topic_name
+            draft.queue_id = self.shared.random.randrange(max(1, min(group.retry_queue_nums, topic.read_queue_nums)))
             # By hand and not through all diversions: what was a transaction or a timed message once is an ordinary one by now.
             self.delays.divert(draft)
         draft.reconsumed = min(record.reconsume_times + 1, 0x7FFFFFFF)
@@ -109,7 +109,7 @@ class Retries(Part):
             self._make_dead_letter(draft, group.group_name)
 
     def _make_dead_letter(self, draft: Draft, group: str) -> None:
-        draft.topic = self._topic(dead_letter_topic(group), DEAD_LETTER_QUEUES).name
+        draft.topic = self._topic(dead_letter_topic(group), DEAD_LETTER_QUEUES).topic_name
         draft.queue_id = self.shared.random.randrange(DEAD_LETTER_QUEUES)
 
     def _group(self, name: str) -> GroupConfig:

@@ -17,7 +17,7 @@ import numpy as np
 from roquet.broker.flow import Flow
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
-from roquet.broker.topics import Topic, Topics
+from roquet.broker.topics import Topic, Topics, spelled
 from roquet.broker.writer import Diversion, Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.message import Property
@@ -320,7 +320,7 @@ class Sender(Part):
         why = self.store.refuse_writes()
         if why:
             raise self.not_stored(why)
-        return self.store.queue(topic.name, queue_id)
+        return self.store.queue(topic.topic_name, queue_id)
 
     def _single(self, peer: Peer, command: Command, header: SendHeader, queue: ConsumeQueue) -> None:
         if len(command.body) > self.settings.max_message_size:
@@ -392,9 +392,9 @@ class Sender(Part):
 
     def _queue_for(self, header: SendHeader, topic: Topic, peer: Peer) -> int:
         queue_id = header.queue_id
-        if queue_id >= max(topic.read_queues, topic.write_queues):
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"request queueId[{queue_id}] is illegal, {topic} Producer: {peer.address}")
-        return queue_id if queue_id >= 0 else self.shared.random.randrange(max(1, topic.write_queues))
+        if queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"request queueId[{queue_id}] is illegal, {spelled(topic)} Producer: {peer.address}")
+        return queue_id if queue_id >= 0 else self.shared.random.randrange(max(1, topic.write_queue_nums))
 
     def _properties(self, text: str) -> dict[str, str]:
         """A message's properties as they are stored. Refuses those that ask for what this version does not do."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from roquet.broker.fragments import Fragments, member
 from roquet.broker.handler import answers
@@ -54,44 +54,17 @@ Changed = Callable[[Iterable[str], Callable[[], None]], None]
 """Tell the name servers of these topics; the second argument is called when all of them know (or did not answer in time)."""
 
 
-@dataclass(slots=True)
-class Topic:
-    """One topic's configuration. Only `Topics` changes it."""
+Topic = TopicConfig
+"""A topic is its configuration. Only `Topics` changes it."""
 
-    name: str
-    read_queues: int
-    write_queues: int
-    perm: int = 6
-    sys_flag: int = 0
-    order: bool = False
-    filter_type: str = "SINGLE_TAG"
-    attributes: dict[str, str] | None = None
 
-    def config(self) -> TopicConfig:
-        return TopicConfig(
-            self.name, self.read_queues, self.write_queues, self.perm, self.filter_type, self.sys_flag, self.order, self.attributes
-        )
-
-    @classmethod
-    def of(cls, config: TopicConfig) -> Topic:
-        return cls(
-            config.topic_name,
-            config.read_queue_nums,
-            config.write_queue_nums,
-            config.perm,
-            config.topic_sys_flag,
-            config.order,
-            config.topic_filter_type,
-            config.attributes,
-        )
-
-    def __str__(self) -> str:
-        """As upstream's remarks spell it."""
-        perm = "".join(letter if self.perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
-        return (
-            f"TopicConfig [topicName={self.name}, readQueueNums={self.read_queues}, writeQueueNums={self.write_queues}, perm={perm}, "
-            f"topicFilterType={self.filter_type}, topicSysFlag={self.sys_flag}, order={str(self.order).lower()}]"
-        )
+def spelled(topic: Topic) -> str:
+    """As upstream's remarks spell it."""
+    perm = "".join(letter if topic.perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
+    return (
+        f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums}, writeQueueNums={topic.write_queue_nums}, "
+        f"perm={perm}, topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag}, order={str(topic.order).lower()}]"
+    )
 
 
 class Topics(SavedPart):
@@ -105,7 +78,7 @@ class Topics(SavedPart):
         self.changed: Changed = lambda names, done: done()
         """Set by the core to the registration's `tell`."""
         self.on_delete: Callable[[str], None] = lambda topic: None
-        self.texts = Fragments[str](lambda name: member(name, self._table[name].config().encode()))
+        self.texts = Fragments[str](lambda name: member(name, self._table[name].encode()))
         self.saving = SavedDocument(shared, "topics.json", self._snapshot, pause=by_size(lambda: len(self._table)))
         self._table: dict[str, Topic] = {}
         settings = self.settings
@@ -117,8 +90,7 @@ class Topics(SavedPart):
         table = self.saving.load(TopicTable.decode)
         if table is not None:
             self.data_version = table.data_version
-            for config in table.topic_config_table.values():
-                self._table[config.topic_name] = Topic.of(config)
+            self._table = {topic.topic_name: topic for topic in table.topic_config_table.values()}
 
     def open(self) -> None:
         """Add the topics every broker has, and those whose messages are here."""
@@ -136,7 +108,7 @@ class Topics(SavedPart):
         self._seed(OFFSET_MOVED_TOPIC, 1)
         self._seed(SCHEDULE_TOPIC, DELAY_LEVELS)
         schedule, levels = self._table[SCHEDULE_TOPIC], len(self.store.delays_ms)
-        schedule.read_queues, schedule.write_queues = max(schedule.read_queues, levels), max(schedule.write_queues, levels)
+        schedule.read_queue_nums, schedule.write_queue_nums = max(schedule.read_queue_nums, levels), max(schedule.write_queue_nums, levels)
         if settings.trace_topic_enable:
             self._seed(settings.msg_trace_topic_name, 1)
         self._seed(settings.broker_cluster_name + REPLY_SUFFIX, 1)
@@ -171,10 +143,10 @@ class Topics(SavedPart):
 
     def _settle(self, wanted: Topic | None) -> None:
         """A topic that the settings alone decide: nobody can change it, so the file's, of an earlier start, does not count."""
-        if wanted is not None and self._table.get(wanted.name) != wanted:
-            if wanted.name in self._table:
+        if wanted is not None and self._table.get(wanted.topic_name) != wanted:
+            if wanted.topic_name in self._table:
                 self.data_version = self.data_version.next(self.clock.now_ms())
-            self._table[wanted.name] = wanted
+            self._table[wanted.topic_name] = wanted
 
     def _default_topic(self) -> Topic | None:
         """TBW102, from which automatic topics are made. None: there is none, and none is wanted."""
@@ -213,7 +185,7 @@ class Topics(SavedPart):
     def ensure(self, name: str, queues: int = 1, *, perm: int = 6, sys_flag: int = 0) -> Topic:
         """This topic, made and registered when it is missing."""
         found = self._table.get(name)
-        return found if found is not None else self.put(Topic(name, queues, queues, perm, sys_flag))
+        return found if found is not None else self.put(Topic(name, queues, queues, perm, topic_sys_flag=sys_flag))
 
     def create_on_send(self, name: str, default_topic: str, producer: str, queues_wanted: int) -> Topic | None:
         """Automatic creation: as many queues as the producer wants and the default topic allows. None: not allowed."""
@@ -224,7 +196,7 @@ class Topics(SavedPart):
             return None
         if default_topic == DEFAULT_TOPIC and not self.settings.auto_create_topic_enable:
             return None
-        queues = max(0, min(queues_wanted, default.write_queues))
+        queues = max(0, min(queues_wanted, default.write_queue_nums))
         if queues == 0:
             return None
         log.info("topic %s made with %d queues for producer %s", name, queues, producer)
@@ -237,7 +209,7 @@ class Topics(SavedPart):
 
     def put_all(self, topics: Sequence[Topic], done: Done | None = None) -> None:
         """All or none: one change, one save, one registration. Raises Refused."""
-        fresh = len({topic.name for topic in topics if topic.name not in self._table})
+        fresh = len({topic.topic_name for topic in topics if topic.topic_name not in self._table})
         if fresh and len(self._table) + fresh > self.settings.accept_topics_max:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -246,12 +218,12 @@ class Topics(SavedPart):
         if fresh:
             self.newcomers.let_in(fresh)
         for topic in topics:
-            known = self._table.get(topic.name)
+            known = self._table.get(topic.topic_name)
             if known is not None:
                 self._warn_of_hidden_messages(known, topic)
-            self._table[topic.name] = topic
+            self._table[topic.topic_name] = topic
             self._set_plain_queues(topic)
-        self._next_version([topic.name for topic in topics], done)
+        self._next_version([topic.topic_name for topic in topics], done)
 
     def delete(self, name: str, done: Done | None = None) -> None:
         """`done` is called when no crash can bring it back and the name servers know, or with what could not be written."""
@@ -310,7 +282,7 @@ class Topics(SavedPart):
             self._next_version([DEFAULT_TOPIC], None)
 
     def _set_plain_queues(self, topic: Topic) -> None:
-        name = topic.name
+        name = topic.topic_name
         plain = not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and name not in NOT_ALLOWED_SEND_TOPICS
         if plain and topic.perm & Perm.WRITE and not (topic.order and not self.settings.broker_permission & Perm.WRITE):
             self.plain_queues[name] = PlainQueues(self.store, topic)
@@ -319,16 +291,16 @@ class Topics(SavedPart):
 
     def _warn_of_hidden_messages(self, old: Topic, new: Topic) -> None:
         """Fewer read queues than before hide what is in the others: nothing is lost, but somebody should know."""
-        key = f"hidden {new.name}"
-        hidden = [queue for queue in self.store.queues_of(new.name) if queue.queue_id >= new.read_queues and queue.visible > queue.first]
+        name, reached = new.topic_name, new.read_queue_nums
+        hidden = [queue for queue in self.store.queues_of(name) if queue.queue_id >= reached and queue.visible > queue.first]
         if not hidden:
-            self.notices.clear(key)
+            self.notices.clear(f"hidden {name}")
             return
         count = sum(queue.visible - queue.first for queue in hidden)
         self.notices.warn(
-            key,
-            f"topic {new.name}: {count} messages stand in queues {', '.join(str(queue.queue_id) for queue in hidden)}, which its "
-            f"{new.read_queues} read queues no longer reach (it had {old.read_queues}). They are kept: raise readQueueNums to read them. "
+            f"hidden {name}",
+            f"topic {name}: {count} messages stand in queues {', '.join(str(queue.queue_id) for queue in hidden)}, which its "
+            f"{reached} read queues no longer reach (it had {old.read_queue_nums}). They are kept: raise readQueueNums to read them. "
             "To shrink without this, lower writeQueueNums first and readQueueNums when those queues are consumed.",
             self.clock.now_ms(),
         )
@@ -339,23 +311,18 @@ class Topics(SavedPart):
     def update(self, peer: Peer, command: Command) -> None:
         header = UPDATE_AND_CREATE_TOPIC.read_header(command)
         topic = Topic(
-            header.topic,
-            header.read_queue_nums,
-            header.write_queue_nums,
-            header.perm,
-            header.topic_sys_flag or 0,
-            bool(header.order),
-            header.topic_filter_type or "SINGLE_TAG",
-        )
+            header.topic, header.read_queue_nums, header.write_queue_nums, header.perm, header.topic_filter_type or "SINGLE_TAG",
+            header.topic_sys_flag or 0, bool(header.order),
+        )  # fmt: skip
         self._check(topic)
-        log.info("%s asked for %s", peer.address, topic)
+        log.info("%s asked for %s", peer.address, spelled(topic))
         # Upstream leaves this remark on its success; clients ignore it, the golden frame has it.
         self.put(topic, answer_when_saved(peer, command, command.reply(0, "not set any response code")))
 
     @answers(UPDATE_AND_CREATE_TOPIC_LIST)
     def update_many(self, peer: Peer, command: Command) -> None:
         """18, of 5.x: a list of configurations, all or none."""
-        topics = [Topic.of(config) for config in UPDATE_AND_CREATE_TOPIC_LIST.read_body(command).topic_config_list]
+        topics = UPDATE_AND_CREATE_TOPIC_LIST.read_body(command).topic_config_list
         if not topics:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the body holds no topicConfigList")
         for topic in topics:
@@ -363,16 +330,16 @@ class Topics(SavedPart):
         self.put_all(topics, answer_when_saved(peer, command))
 
     def _check(self, topic: Topic) -> None:
-        check_topic(topic.name)
-        if self.is_system(topic.name):
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{topic.name}] is conflict with system topic.")
-        for what, count in (("readQueueNums", topic.read_queues), ("writeQueueNums", topic.write_queues)):
+        check_topic(topic.topic_name)
+        if self.is_system(topic.topic_name):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{topic.topic_name}] is conflict with system topic.")
+        for what, count in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
             if not 0 < count <= QUEUES_MAX:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"{what}={count}: allowed are 1 to {QUEUES_MAX}")
         if not 0 <= topic.perm <= 7:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"perm={topic.perm}: allowed are 0 to 7 (4 read, 2 write, 1 inherit)")
-        if topic.filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType={topic.filter_type!r}: expected SINGLE_TAG or MULTI_TAG")
+        if topic.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType={topic.topic_filter_type!r}: expected SINGLE_TAG or MULTI_TAG")
 
     @answers(GET_ALL_TOPIC_CONFIG)
     def get_all(self, peer: Peer, command: Command) -> Command:
@@ -398,9 +365,9 @@ class PlainQueues(dict[str, ConsumeQueue]):
 
     def __missing__(self, text: str) -> ConsumeQueue:
         queue_id = int(text)  # ValueError for anything else: the caller takes the slow path
-        if str(queue_id) != text or not 0 <= queue_id < max(self.topic.read_queues, self.topic.write_queues):
+        if str(queue_id) != text or not 0 <= queue_id < max(self.topic.read_queue_nums, self.topic.write_queue_nums):
             raise KeyError(text)
-        queue = self[text] = self.store.queue(self.topic.name, queue_id)
+        queue = self[text] = self.store.queue(self.topic.topic_name, queue_id)
         return queue
 
 

@@ -160,7 +160,7 @@ class Promises:
             if found is None or (found.name, found.log_offset) != (held.name, held.log_offset):
                 raise Violation(f"{show_held(held)} was acknowledged at {show(place)}, which holds {show_held(found)}")
             topic = broker.topics.get(place[0])
-            if topic is None or topic.read_queues <= place[1]:
+            if topic is None or topic.read_queue_nums <= place[1]:
                 raise Violation(f"{show_held(held)} was acknowledged at {show(place)}, but the broker has {topic or 'no such topic'}")
         self._offsets(broker)
         if store.index.waiting:
