@@ -118,7 +118,7 @@ def test_topics_beyond_the_limit_count_in_the_totals_alone(stats: Stats, monkeyp
     for name in ("A", "B", "C", "D"):
         stats.put(name, 1, 10)
         stats.got("g", name, 1, 10)
-    assert stats.put_count == stats.get_count == 4
+    assert stats.puts.count == stats.gets.count == 4
     assert stats.find("TOPIC_PUT_NUMS", "B") is not None
     assert stats.find("TOPIC_PUT_NUMS", "C") is None
     assert stats.find("GROUP_GET_NUMS", "D@g") is None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import TypeVar
 
 from roquet.broker.handler import answer
@@ -40,44 +41,36 @@ def nothing_to_prepare() -> Iterator[None]:
     return iter(())
 
 
+@dataclass(eq=False)
 class SavedDocument:
     """State: whether the document is behind, who waits for it, when the last save began and how far it is."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        name: str,
-        snapshot: Snapshot,
-        *,
-        pause: Callable[[bool], int],
-        prepare: Callable[[], Iterator[None]] = nothing_to_prepare,
-        speaks_of_messages: bool = False,
-        if_failed: bool = False,
-        on_saved: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`name`: of the file in config/. `snapshot` is called when a save begins; what it returns makes the bytes, in another thread.
+    shared: Shared
+    name: str
+    """Of the file in config/."""
+    snapshot: Snapshot
+    """Called when a save begins; what it returns makes the bytes, in another thread."""
+    _: KW_ONLY
+    pause: Callable[[bool], int]
+    """ms from the beginning of one save to that of the next, given whether somebody waits for it."""
+    prepare: Callable[[], Iterator[None]] = nothing_to_prepare
+    """Work before the snapshot; it yields after each portion, and the next follows with the next tick."""
+    speaks_of_messages: bool = False
+    """They must be durable before it is: what they are told to be, they are after a crash too."""
+    if_failed: bool = False
+    """It is written all the same once the store has failed, and nothing becomes durable any more."""
+    on_saved: Callable[[], None] = lambda: None
+    """The last snapshot is on disk."""
 
-        `pause`: ms from the beginning of one save to that of the next, given whether somebody waits for it.
-        `prepare`: work before the snapshot; it yields after each portion, and the next follows with the next tick.
-        `speaks_of_messages`: they must be durable before it is: what they are told to be, they are after a crash too.
-        `if_failed`: it is written all the same once the store has failed, and nothing becomes durable any more.
-        `on_saved`: the last snapshot is on disk.
-        """
-        self.shared = shared
-        self.document = Document(shared.disk, f"{shared.settings.store_path_root_dir}/config/{name}")
-        self.name = name
-        self.snapshot = snapshot
-        self.pause = pause
-        self.prepare = prepare
-        self.store = shared.store if speaks_of_messages else None
-        self.if_failed = if_failed
-        self.on_saved = on_saved
+    def __post_init__(self) -> None:
+        self.document = Document(self.shared.disk, f"{self.shared.settings.store_path_root_dir}/config/{self.name}")
+        self.store = self.shared.store if self.speaks_of_messages else None
         self.unsaved = False
         self._began_ms: int | None = None
         self._preparing: Iterator[None] | None = None
         self._ready: tuple[Callable[[], bytes], int] | None = None
-        self._waiting_for_next: list[Done] = []  # for the next save
-        self._waiting_for_this: list[Done] = []  # of the save under way
+        self._waiting_for_next: list[Done] = []
+        self._waiting_for_this: list[Done] = []
 
     def load(self, parse: Callable[[bytes], T], *, needed: bool = True) -> T | None:
         """Read the file; None when there is none. Raises Damaged when there is one that nobody can read, and it is needed."""

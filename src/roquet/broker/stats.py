@@ -108,16 +108,14 @@ class Stats(Part):
         """Wall time, for people."""
         self.started_steady_ms = now_ms = clock.steady_ms()
 
-        self.put_count = self.put_times = self.put_size = 0
-        self.get_count = self.get_times = self.get_size = 0
+        self.puts = Row()
+        self.gets = Row()
         self.get_missed = 0
         """Pulls that found nothing. The pull part adds to it directly."""
 
         self._puts: dict[str, Row] = {}
         self._gets: dict[str, Row] = {}
         self._backs: dict[str, Row] = {}
-        self._broker_puts = Row()
-        self._broker_gets = Row()
         self._unlisted = Row()
         self._recent: deque[Totals] = deque([(now_ms, 0, 0, 0, 0)], maxlen=601)
         self._sampling: Sampling | None = None
@@ -137,12 +135,10 @@ class Stats(Part):
         row = self._puts.get(topic)
         if row is None:
             row = self._row(self._puts, topic)
-        row.count += count
-        row.times += 1
-        row.size += size
-        self.put_count += count
-        self.put_times += 1
-        self.put_size += size
+        for one in (row, self.puts):
+            one.count += count
+            one.times += 1
+            one.size += size
 
     def got(self, group: str, topic: str, count: int, size: int) -> None:
         """A pull was answered with `count` messages of together `size` bytes."""
@@ -150,12 +146,10 @@ class Stats(Part):
         row = self._gets.get(key)
         if row is None:
             row = self._row(self._gets, key)
-        row.count += count
-        row.times += 1
-        row.size += size
-        self.get_count += count
-        self.get_times += 1
-        self.get_size += size
+        for one in (row, self.gets):
+            one.count += count
+            one.times += 1
+            one.size += size
 
     def sent_back(self, group: str, topic: str) -> None:
         """A consumer of the group failed a message of the topic."""
@@ -180,14 +174,12 @@ class Stats(Part):
         if now_ms < self._due_second:
             return
         self._due_second = now_ms + SECOND
-        self._recent.append((now_ms, self.put_count, self.get_count, self.get_times, self.get_missed))
+        self._recent.append((now_ms, self.puts.count, self.gets.count, self.gets.times, self.get_missed))
         if now_ms < self._due_minute:
             return
         self._due_minute = now_ms + 10 * SECOND
         hour, day = now_ms >= self._due_hour, now_ms >= self._due_day
-        self._broker_puts.count, self._broker_puts.times, self._broker_puts.size = self.put_count, self.put_times, self.put_size
-        self._broker_gets.count, self._broker_gets.times, self._broker_gets.size = self.get_count, self.get_times, self.get_size
-        rows = [self._broker_puts, self._broker_gets, *self._puts.values(), *self._gets.values(), *self._backs.values()]
+        rows = [self.puts, self.gets, *self._puts.values(), *self._gets.values(), *self._backs.values()]
         self._sampling = Sampling(iter(rows), now_ms, hour, day)
         self._sample_some()
         if hour:
@@ -197,7 +189,7 @@ class Stats(Part):
         today = self._date()
         if today != self._today:
             self._today = today
-            self.yesterday_morning, self.this_morning = self.this_morning, (self.put_count, self.get_count)
+            self.yesterday_morning, self.this_morning = self.this_morning, (self.puts.count, self.gets.count)
 
     def _date(self) -> date:
         return datetime.fromtimestamp(self.clock.now_ms() // 1000).date()
@@ -255,18 +247,16 @@ class Stats(Part):
 
     def find(self, name: str, key: str) -> tuple[Row, bool] | None:
         """The row behind upstream's name and key, and whether its bytes are meant."""
-        if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
-            row = self._puts.get(key)
-        elif name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
-            row = self._gets.get(key)
-        elif name == "SNDBCK_PUT_NUMS":
-            row = self._backs.get(key)
-        elif name == "BROKER_PUT_NUMS" and key == self.cluster:
-            row = self._broker_puts
-        elif name == "BROKER_GET_NUMS" and key == self.cluster:
-            row = self._broker_gets
-        else:
-            row = None
+        tables = {
+            "TOPIC_PUT_NUMS": self._puts,
+            "TOPIC_PUT_SIZE": self._puts,
+            "GROUP_GET_NUMS": self._gets,
+            "GROUP_GET_SIZE": self._gets,
+            "SNDBCK_PUT_NUMS": self._backs,
+            "BROKER_PUT_NUMS": {self.cluster: self.puts},
+            "BROKER_GET_NUMS": {self.cluster: self.gets},
+        }
+        row = tables.get(name, {}).get(key)
         return None if row is None else (row, name.endswith("_SIZE"))
 
     @answers(VIEW_BROKER_STATS_DATA)

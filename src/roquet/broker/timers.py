@@ -34,10 +34,10 @@ import base64
 import logging
 
 from roquet.broker.handler import answers
+from roquet.broker.one_by_one import OneByOne
 from roquet.broker.part import Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.timed.cancelling import Cancelling
-from roquet.broker.timed.file_work import FileWork
 from roquet.broker.timed.firing import Firing
 from roquet.broker.timed.following import FOLLOW_MAX, Following
 from roquet.broker.timed.moving import Moving
@@ -81,7 +81,7 @@ class Timers(Part):
         writer.diversions.append(self.divert)
         self.files = TimerFiles(shared.disk, f"{self.settings.store_path_root_dir}/timers")
         self.reader = TimerReader(self.store.log, shared.fetch)
-        self.near = near = Near(self.store, self.files, FileWork(shared.background, self.files), self.reader, TakenBack(self.store.log))
+        self.near = near = Near(self.store, self.files, OneByOne(shared.background), self.reader, TakenBack(self.store.log))
         self.firing = Firing(near, topics)
         self.cancelling = Cancelling(near, writer, self.settings)
         self.moving = Moving(near, writer)

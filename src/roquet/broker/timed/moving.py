@@ -83,7 +83,7 @@ class Moving:
             if not len(self._movable):
                 finish()
 
-        self._near.work.after_write(files.mover(hour, below, self._near.done, MOVE_ROWS), done)
+        self._near.after_write(files.mover(hour, below, self._near.done, MOVE_ROWS), done)
 
     def _move_some(self, now_ms: int) -> None:
         rows = self._movable[:MOVE_MAX]

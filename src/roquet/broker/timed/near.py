@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
-from roquet.broker.timed.file_work import FileWork
+from roquet.broker.one_by_one import OneByOne
 from roquet.broker.timed.reading import TimerReader
 from roquet.broker.timed.taken_back import TakenBack
 from roquet.store.disk import Cold
@@ -26,7 +28,7 @@ RETRY_MS = 1_000
 class Near:
     """State: `window` has the timers due before `horizon`, less those taken back; `done` says which are fired."""
 
-    def __init__(self, store: Store, files: TimerFiles, work: FileWork, reader: TimerReader, taken_back: TakenBack) -> None:
+    def __init__(self, store: Store, files: TimerFiles, work: OneByOne, reader: TimerReader, taken_back: TakenBack) -> None:
         """All of these serve those too that are given the window: firing, following, cancelling, moving, saving."""
         self.store = store
         self.files = files
@@ -41,6 +43,21 @@ class Near:
         """Before this (steady) time nothing is loaded and nothing fired."""
         self._loading: list[Rows] | None = None  # rows that came while a window is loaded
         self._purge_ms = 0
+
+    def after_write(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Rows that are not in the files yet are written first; if that fails, or the work does, they are fresh again."""
+        write, failed = self.files.writer()
+
+        def write_and_work() -> Any:
+            write()
+            return work()
+
+        def written(result: Any) -> None:
+            if isinstance(result, Exception):
+                failed()
+            done(result)
+
+        self.work.do(write_and_work, written)
 
     @property
     def mark(self) -> Mark:
@@ -88,7 +105,7 @@ class Near:
             for more in came:
                 self._hold(more[more[:, 0] < self.horizon])
 
-        self.work.after_write(self.files.loader(hour, self.horizon, self.done), done)
+        self.after_write(self.files.loader(hour, self.horizon, self.done), done)
 
     def warm(self, now_ms: int) -> None:
         """Ask the disk for records before their time, so that firing finds them in memory."""

@@ -62,7 +62,7 @@ class TimerSaving:
                 if isinstance(result, Exception):
                     log.warning("timers could not be written to their files: %s; trying again", result)
 
-            self._near.work.after_write(lambda: None, done)
+            self._near.after_write(lambda: None, done)
 
     def save_now(self) -> None:
         """At a clean stop, so that the next start has nothing to derive. May block; raises OSError."""
