@@ -28,32 +28,14 @@ from roquet.settings import BadSetting, Value, table
 from roquet.store.disk import Cold
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
+from roquet.wire.calls import progress
+from roquet.wire.calls import topics as topic_calls
 from roquet.wire.calls.brokers import CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC, DELETE_EXPIRED_COMMITLOG, GET_BROKER_RUNTIME_INFO
 from roquet.wire.calls.groups import QUERY_TOPICS_BY_CONSUMER
 from roquet.wire.calls.kv import KvTable
 from roquet.wire.calls.members import QUERY_SUBSCRIPTION_BY_CONSUMER, SubscriptionOfGroup
-from roquet.wire.calls.progress import (
-    GET_BROKER_CONSUME_STATS,
-    GET_CONSUME_STATS,
-    QUERY_CONSUME_TIME_SPAN,
-    ConsumeStats,
-    ConsumeStatsList,
-    QueueProgress,
-    TimeSpan,
-    TimeSpans,
-)
 from roquet.wire.calls.queues import QUERY_CONSUME_QUEUE, QueueEntries, QueueEntry
 from roquet.wire.calls.settings import GET_BROKER_CONFIG, UPDATE_BROKER_CONFIG, BrokerConfigResponseHeader
-from roquet.wire.calls.topics import (
-    GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-    GET_TOPIC_CONFIG,
-    GET_TOPIC_STATS_INFO,
-    QUERY_TOPIC_CONSUME_BY_WHO,
-    GroupList,
-    QueueRange,
-    TopicList,
-    TopicStats,
-)
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command
@@ -145,7 +127,7 @@ def fetch_all(fetches: list[Callable[[], object]]) -> None:
 class Row(NamedTuple):
     """A group's progress in one queue, which is to be looked at."""
 
-    stats: ConsumeStats
+    stats: progress.ConsumeStats
     topic: str
     queue_id: int
     consumed: int
@@ -315,38 +297,40 @@ class Admin(Part):
 
     # Topics
 
-    @answers(GET_TOPIC_STATS_INFO)
+    @answers(topic_calls.GET_TOPIC_STATS_INFO)
     def topic_stats(self, peer: Peer, command: Command) -> Portions:
-        topic = self._topic(GET_TOPIC_STATS_INFO.read_header(command).topic)
+        topic = self._topic(topic_calls.GET_TOPIC_STATS_INFO.read_header(command).topic)
         reads = Reads(self.store)
-        ranges: dict[MessageQueue, QueueRange] = {}
+        ranges: dict[MessageQueue, topic_calls.QueueRange] = {}
 
         def look(queue_id: int) -> None:
             queue = self.store.find_queue(topic.topic_name, queue_id)
             first, last = (0, 0) if queue is None else (queue.first, queue.visible)
-            ranges[self._queue(topic.topic_name, queue_id)] = QueueRange(first, last, reads.time_at(queue, last - 1) if last > 0 else 0)
+            ranges[self._queue(topic.topic_name, queue_id)] = topic_calls.QueueRange(
+                first, last, reads.time_at(queue, last - 1) if last > 0 else 0
+            )
 
         yield from reads.look_at(range(max(topic.read_queue_nums, topic.write_queue_nums)), look)
-        return (yield from reply_with(GET_TOPIC_STATS_INFO, command, TopicStats(ranges), len(ranges), ranges.clear))
+        return (yield from reply_with(topic_calls.GET_TOPIC_STATS_INFO, command, topic_calls.TopicStats(ranges), len(ranges), ranges.clear))
 
-    @answers(GET_TOPIC_CONFIG)
+    @answers(topic_calls.GET_TOPIC_CONFIG)
     def topic_config(self, peer: Peer, command: Command) -> Command:
-        name = GET_TOPIC_CONFIG.read_header(command).topic
+        name = topic_calls.GET_TOPIC_CONFIG.read_header(command).topic
         topic = self.topics.get(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name[:255]}")
-        return GET_TOPIC_CONFIG.reply(command, body=topic)
+        return topic_calls.GET_TOPIC_CONFIG.reply(command, body=topic)
 
-    @answers(GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    @answers(topic_calls.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, peer: Peer, command: Command) -> Command:
-        return GET_SYSTEM_TOPIC_LIST_FROM_BROKER.reply(command, body=TopicList(self.topics.system_topics()))
+        return topic_calls.GET_SYSTEM_TOPIC_LIST_FROM_BROKER.reply(command, body=topic_calls.TopicList(self.topics.system_topics()))
 
-    @answers(QUERY_TOPIC_CONSUME_BY_WHO)
+    @answers(topic_calls.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, peer: Peer, command: Command) -> Command:
         """300: those that subscribe to it now, and those that have progress in it."""
-        name = QUERY_TOPIC_CONSUME_BY_WHO.read_header(command).topic
+        name = topic_calls.QUERY_TOPIC_CONSUME_BY_WHO.read_header(command).topic
         found = sorted({*self.members.groups_subscribing(name), *self.offsets.groups_of(name)})
-        return QUERY_TOPIC_CONSUME_BY_WHO.reply(command, body=GroupList(found))
+        return topic_calls.QUERY_TOPIC_CONSUME_BY_WHO.reply(command, body=topic_calls.GroupList(found))
 
     @answers(QUERY_CONSUME_QUEUE)
     def queue_entries(self, peer: Peer, command: Command) -> Command:
@@ -399,13 +383,13 @@ class Admin(Part):
 
     # Groups
 
-    @answers(GET_CONSUME_STATS)
+    @answers(progress.GET_CONSUME_STATS)
     def consume_stats(self, peer: Peer, command: Command) -> Portions:
         """208: of one topic, or of all in which the group has progress."""
-        header = GET_CONSUME_STATS.read_header(command)
+        header = progress.GET_CONSUME_STATS.read_header(command)
         group = header.consumer_group
         reads = Reads(self.store)
-        stats = ConsumeStats()
+        stats = progress.ConsumeStats()
         names = [header.topic] if header.topic else self.offsets.topics_of(group)
 
         def look(row: Row | None) -> None:
@@ -413,15 +397,15 @@ class Admin(Part):
                 self._look_at_progress(row, reads)
 
         yield from reads.look_at(self._rows(group, names, lambda name: stats), look)
-        return (yield from reply_with(GET_CONSUME_STATS, command, stats, len(stats.offset_table), stats.offset_table.clear))
+        return (yield from reply_with(progress.GET_CONSUME_STATS, command, stats, len(stats.offset_table), stats.offset_table.clear))
 
-    @answers(GET_BROKER_CONSUME_STATS)
+    @answers(progress.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, peer: Peer, command: Command) -> Portions:
         """317: every group, a topic at a time, and the backlog of all."""
-        only_ordered = GET_BROKER_CONSUME_STATS.read_header(command).is_order
+        only_ordered = progress.GET_BROKER_CONSUME_STATS.read_header(command).is_order
         reads = Reads(self.store)
         names = self.offsets.topics_by_group()
-        body = ConsumeStatsList([], self.address, 0)
+        body = progress.ConsumeStatsList([], self.address, 0)
         count = 0
 
         def wanted(name: str) -> bool:
@@ -430,11 +414,11 @@ class Admin(Part):
 
         def rows() -> Iterator[Row | None]:
             for group in list(self.groups.all()):
-                found: list[ConsumeStats] = []
+                found: list[progress.ConsumeStats] = []
                 body.consume_stats_list.append({group.group_name: found})
 
-                def one_more(name: str, found: list[ConsumeStats] = found) -> ConsumeStats:
-                    found.append(ConsumeStats())
+                def one_more(name: str, found: list[progress.ConsumeStats] = found) -> progress.ConsumeStats:
+                    found.append(progress.ConsumeStats())
                     return found[-1]
 
                 yield from self._rows(group.group_name, filter(wanted, names.get(group.group_name, ())), one_more)
@@ -450,9 +434,9 @@ class Admin(Part):
                     body.total_diff = (body.total_diff or 0) + queue.broker_offset - queue.consumer_offset
 
         yield from reads.look_at(rows(), look)
-        return (yield from reply_with(GET_BROKER_CONSUME_STATS, command, body, count, lambda: empty(body.consume_stats_list)))
+        return (yield from reply_with(progress.GET_BROKER_CONSUME_STATS, command, body, count, lambda: empty(body.consume_stats_list)))
 
-    def _rows(self, group: str, names: Iterable[str], stats_of: Callable[[str], ConsumeStats]) -> Iterator[Row | None]:
+    def _rows(self, group: str, names: Iterable[str], stats_of: Callable[[str], progress.ConsumeStats]) -> Iterator[Row | None]:
         """The queues of these topics. None: a topic that is left out, because it is no topic any more, or because the group is online and
         does not subscribe to it."""
         for name in names:
@@ -466,25 +450,25 @@ class Admin(Part):
             for queue_id in range(topic.read_queue_nums):
                 yield Row(stats, name, queue_id, max(known.get(queue_id, 0), 0))
 
-    def _look_at_progress(self, row: Row, reads: Reads) -> QueueProgress:
+    def _look_at_progress(self, row: Row, reads: Reads) -> progress.QueueProgress:
         queue = self.store.find_queue(row.topic, row.queue_id)
         last_ms = max(reads.time_at(queue, row.consumed - 1), 0)
-        found = QueueProgress(0 if queue is None else queue.visible, row.consumed, last_ms)
+        found = progress.QueueProgress(0 if queue is None else queue.visible, row.consumed, last_ms)
         row.stats.offset_table[self._queue(row.topic, row.queue_id)] = found
         return found
 
-    @answers(QUERY_CONSUME_TIME_SPAN)
+    @answers(progress.QUERY_CONSUME_TIME_SPAN)
     def time_spans(self, peer: Peer, command: Command) -> Portions:
-        header = QUERY_CONSUME_TIME_SPAN.read_header(command)
+        header = progress.QUERY_CONSUME_TIME_SPAN.read_header(command)
         topic = self._topic(header.topic)
         reads = Reads(self.store)
         now_ms = self.clock.now_ms()
-        spans: dict[int, TimeSpan] = {}
+        spans: dict[int, progress.TimeSpan] = {}
 
         def look(queue_id: int) -> None:
             queue = self.store.find_queue(topic.topic_name, queue_id)
             first, last = (0, 0) if queue is None else (queue.first, queue.visible)
-            span = TimeSpan(self._queue(topic.topic_name, queue_id), reads.time_at(queue, first), reads.time_at(queue, last - 1))
+            span = progress.TimeSpan(self._queue(topic.topic_name, queue_id), reads.time_at(queue, first), reads.time_at(queue, last - 1))
             consumed = self.offsets.find(header.group, topic.topic_name, queue_id)
             span.consume_time_stamp = reads.time_at(queue, consumed - 1) if consumed > 0 else span.min_time_stamp
             if consumed < last:
@@ -493,14 +477,16 @@ class Admin(Part):
             spans[queue_id] = span
 
         yield from reads.look_at(range(topic.write_queue_nums), look)
-        body = TimeSpans(list(spans.values()))
+        body = progress.TimeSpans(list(spans.values()))
         spans.clear()
-        return (yield from reply_with(QUERY_CONSUME_TIME_SPAN, command, body, topic.write_queue_nums, body.consume_time_span_set.clear))
+        return (
+            yield from reply_with(progress.QUERY_CONSUME_TIME_SPAN, command, body, topic.write_queue_nums, body.consume_time_span_set.clear)
+        )
 
     @answers(QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, peer: Peer, command: Command) -> Command:
         group = QUERY_TOPICS_BY_CONSUMER.read_header(command).group
-        return QUERY_TOPICS_BY_CONSUMER.reply(command, body=TopicList(sorted(self.offsets.topics_of(group)), self.address))
+        return QUERY_TOPICS_BY_CONSUMER.reply(command, body=topic_calls.TopicList(sorted(self.offsets.topics_of(group)), self.address))
 
     @answers(QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription_of_group(self, peer: Peer, command: Command) -> Command:

@@ -20,15 +20,7 @@ from roquet.broker.saving import Done, SavedDocument, SavedPart, answer_when_sav
 from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.wire import fastjson
-from roquet.wire.calls.groups import (
-    DELETE_SUBSCRIPTIONGROUP,
-    GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    GET_SUBSCRIPTIONGROUP_CONFIG,
-    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-    GroupConfig,
-    GroupTable,
-)
+from roquet.wire.calls import groups as calls
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
@@ -60,31 +52,31 @@ class Groups(SavedPart):
         self.offsets = offsets
         self.newcomers = shared.newcomers
         self.data_version = DataVersion(self.clock.now_ms(), 0)
-        self._table: dict[str, GroupConfig] = {}
+        self._table: dict[str, calls.GroupConfig] = {}
         self._unknown: dict[str, Any] = {}
         self.texts = Fragments[str](lambda name: member(name, self._table[name].encode()))
         self.pretty = Fragments[str](lambda name: member(name, indented(self._table[name].to_json())))
         self.saving = SavedDocument(shared, "subscriptionGroup.json", self._snapshot, pause=by_size(lambda: len(self._table)))
 
     def load(self) -> None:
-        loaded = self.saving.load(GroupTable.decode)
+        loaded = self.saving.load(calls.GroupTable.decode)
         if loaded is not None:
             self.data_version, self._table, self._unknown = loaded.data_version, loaded.subscription_group_table, loaded.unknown
 
     def open(self) -> None:
         """Add the groups every broker has."""
         for name in STARTING_GROUPS:
-            self._table.setdefault(name, GroupConfig(name))
+            self._table.setdefault(name, calls.GroupConfig(name))
         self.texts.changed(self._table)
         self.pretty.changed(self._table)
 
     # Looking
 
-    def get(self, name: str) -> GroupConfig | None:
+    def get(self, name: str) -> calls.GroupConfig | None:
         """The group if it exists."""
         return self._table.get(name)
 
-    def find(self, name: str) -> GroupConfig | None:
+    def find(self, name: str) -> calls.GroupConfig | None:
         """The group, made now if that is allowed. None: it does not exist and may not be made. The hot path of a pull.
 
         Raises Refused when whoever asks has brought too many new names.
@@ -92,7 +84,7 @@ class Groups(SavedPart):
         found = self._table.get(name)
         return found if found is not None else self._make(name)
 
-    def all(self) -> Iterable[GroupConfig]:
+    def all(self) -> Iterable[calls.GroupConfig]:
         return self._table.values()
 
     def __contains__(self, name: str) -> bool:
@@ -102,7 +94,7 @@ class Groups(SavedPart):
         """Whether a group of this name is made at its first use."""
         return self.settings.auto_create_subscription_group or is_system_group(name)
 
-    def _make(self, name: str) -> GroupConfig | None:
+    def _make(self, name: str) -> calls.GroupConfig | None:
         if not self.may_make(name):
             return None
         try:
@@ -112,7 +104,7 @@ class Groups(SavedPart):
             log.info("group %r is not made: %s", name[:80], refused.remark)
             return None
         self.newcomers.let_in()
-        made = self._table[name] = GroupConfig(name)
+        made = self._table[name] = calls.GroupConfig(name)
         self._changed([name])
         return made
 
@@ -125,7 +117,7 @@ class Groups(SavedPart):
 
     # Changing
 
-    def put(self, config: GroupConfig, done: Done | None = None) -> None:
+    def put(self, config: calls.GroupConfig, done: Done | None = None) -> None:
         """Create or replace; `done` is called when it is on disk, or with what went wrong.
 
         Raises Refused for a name, a number or a count that is not allowed, and then changes nothing.
@@ -168,16 +160,18 @@ class Groups(SavedPart):
 
     # Requests
 
-    @answers(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+    @answers(calls.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def update(self, peer: Peer, command: Command) -> None:
-        config = UPDATE_AND_CREATE_SUBSCRIPTIONGROUP.read_body(command)
+        config = calls.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP.read_body(command)
         self.put(config, answer_when_saved(peer, command))
         log.info("group %s created or changed by %s", config.group_name, peer.address)
 
-    @answers(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
+    @answers(calls.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def update_list(self, peer: Peer, command: Command) -> None:
         """225: all or none."""
-        groups = {config.group_name: config for config in UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST.read_body(command).group_config_list}
+        groups = {
+            config.group_name: config for config in calls.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST.read_body(command).group_config_list
+        }
         for config in groups.values():
             check_config(config)
         fresh = groups.keys() - self._table.keys()
@@ -195,23 +189,23 @@ class Groups(SavedPart):
         else:
             done(None)
 
-    @answers(GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    @answers(calls.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def get_all(self, peer: Peer, command: Command) -> Command:
-        return GET_ALL_SUBSCRIPTIONGROUP_CONFIG.reply(command, body=self.encode())
+        return calls.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.reply(command, body=self.encode())
 
-    @answers(GET_SUBSCRIPTIONGROUP_CONFIG)
+    @answers(calls.GET_SUBSCRIPTIONGROUP_CONFIG)
     def get_one(self, peer: Peer, command: Command) -> Command:
         """352. Asking does not create."""
-        name = GET_SUBSCRIPTIONGROUP_CONFIG.read_header(command).group
+        name = calls.GET_SUBSCRIPTIONGROUP_CONFIG.read_header(command).group
         found = self._table.get(name)
         if found is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name[:255]}")
-        return GET_SUBSCRIPTIONGROUP_CONFIG.reply(command, body=found)
+        return calls.GET_SUBSCRIPTIONGROUP_CONFIG.reply(command, body=found)
 
-    @answers(DELETE_SUBSCRIPTIONGROUP)
+    @answers(calls.DELETE_SUBSCRIPTIONGROUP)
     def delete_one(self, peer: Peer, command: Command) -> None:
         """207. 4.9 calls it removeOffset, 5.x cleanOffset."""
-        header = DELETE_SUBSCRIPTIONGROUP.read_header(command)
+        header = calls.DELETE_SUBSCRIPTIONGROUP.read_header(command)
         with_offsets = bool(header.remove_offset or header.clean_offset)
         log.info("group %s deleted by %s", header.group_name[:255], peer.address)
         answer = answer_when_saved(peer, command)
@@ -229,7 +223,7 @@ def indented(value: Any) -> bytes:
         return fastjson.dumps_pretty(value)
 
 
-def check_config(config: GroupConfig) -> None:
+def check_config(config: calls.GroupConfig) -> None:
     check_group(config.group_name)
     if config.retry_queue_nums > QUEUES_MAX:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}")

@@ -23,30 +23,8 @@ from roquet.broker.topics import Topics
 from roquet.errors import CallTimeout, ConnectFailed, Refused, RoquetError
 from roquet.ports import Peer
 from roquet.routing.subscription import EXPRESSION_LENGTH_MAX, is_tag_type
+from roquet.wire.calls import members as wire
 from roquet.wire.calls.consumers import CONSUME_MESSAGE_DIRECTLY, GET_CONSUMER_RUNNING_INFO
-from roquet.wire.calls.members import (
-    CHECK_CLIENT_CONFIG,
-    GET_ALL_PRODUCER_INFO,
-    GET_CONSUMER_CONNECTION_LIST,
-    GET_CONSUMER_LIST_BY_GROUP,
-    GET_PRODUCER_CONNECTION_LIST,
-    HEART_BEAT,
-    NOTIFY_CONSUMER_IDS_CHANGED,
-    UNREGISTER_CLIENT,
-    Connection,
-    ConsumeFromWhere,
-    ConsumerConnection,
-    ConsumerData,
-    ConsumerList,
-    ConsumeType,
-    GroupHeader,
-    HeartbeatBody,
-    MessageModel,
-    ProducerConnection,
-    ProducerInfo,
-    ProducerTable,
-    SubscriptionData,
-)
 from roquet.wire.codes import ResponseCode, TopicFlag
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.ids import parse_offset_message_id
@@ -110,11 +88,11 @@ class ConsumerGroup:
     """A group that has members now."""
 
     name: str
-    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
-    message_model: MessageModel = MessageModel.CLUSTERING
-    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    consume_type: wire.ConsumeType = wire.ConsumeType.CONSUME_PASSIVELY
+    message_model: wire.MessageModel = wire.MessageModel.CLUSTERING
+    consume_from_where: wire.ConsumeFromWhere = wire.ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     members: dict[Peer, Member] = field(default_factory=dict)
-    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    subscriptions: dict[str, wire.SubscriptionData] = field(default_factory=dict)
 
     def client_ids(self) -> list[str]:
         """Each once. Upstream repeats an id that two connections share, and then the second share of queues is nobody's."""
@@ -141,7 +119,7 @@ class Members(Part):
         self._shared_ids: dict[str, set[str]] = {}  # group -> client ids that a notice is up for
         self._silent: OrderedDict[Peer, Member] = OrderedDict()  # to be removed
         self._scan_due_ms = self.clock.steady_ms() + SCAN_MS
-        self.on_heard: list[Callable[[str, list[SubscriptionData]], None]] = []
+        self.on_heard: list[Callable[[str, list[wire.SubscriptionData]], None]] = []
         """Told of every heartbeat of a consumer: its group, and what it subscribes to."""
         self.on_left: list[Callable[[str], None]] = []
         """Told when a group lost its last member."""
@@ -152,7 +130,7 @@ class Members(Part):
         """None: nobody of this group is connected."""
         return self._consumers.get(name)
 
-    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+    def subscription(self, group: str, topic: str) -> wire.SubscriptionData | None:
         found = self._consumers.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
@@ -174,7 +152,7 @@ class Members(Part):
 
     # Heartbeats
 
-    @answers(HEART_BEAT)
+    @answers(wire.HEART_BEAT)
     def heartbeat(self, peer: Peer, command: Command) -> Command | Portions:
         """34. Everything is checked before anything is taken in."""
         if len(command.body) > HEARTBEAT_MAX:
@@ -188,7 +166,7 @@ class Members(Part):
         heard = yield from elsewhere(lambda: read_heartbeat(command))
         return self._take_in(peer, command, heard)
 
-    def _take_in(self, peer: Peer, command: Command, heard: tuple[HeartbeatBody, list[Signature]]) -> Command:
+    def _take_in(self, peer: Peer, command: Command, heard: tuple[wire.HeartbeatBody, list[Signature]]) -> Command:
         body, signatures = heard
         self._check(peer, body)
         now_ms, heard_ms = self.clock.now_ms(), self.clock.steady_ms()
@@ -204,7 +182,7 @@ class Members(Part):
             self._producing_as[body.client_id] = peer
         return command.reply()
 
-    def _check(self, peer: Peer, body: HeartbeatBody) -> None:
+    def _check(self, peer: Peer, body: wire.HeartbeatBody) -> None:
         if not 0 < len(body.client_id) <= CLIENT_ID_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"clientID of {len(body.client_id)} characters, allowed are 1 to {CLIENT_ID_MAX}")
         consuming = {data.group_name for data in body.consumer_data_set}
@@ -219,7 +197,7 @@ class Members(Part):
             if fresh and len(known) + len(fresh) > limit:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"{len(known)} groups are connected, limit is acceptGroupsMax={limit}")
 
-    def _register_consumer(self, member: Member, data: ConsumerData, now_ms: int) -> None:
+    def _register_consumer(self, member: Member, data: wire.ConsumerData, now_ms: int) -> None:
         name = data.group_name
         self._watch_length(name, now_ms)
         group = self._consumers.get(name)
@@ -243,7 +221,7 @@ class Members(Part):
 
     # New groups
 
-    def _make_groups(self, peer: Peer, consumers: list[ConsumerData]) -> None:
+    def _make_groups(self, peer: Peer, consumers: list[wire.ConsumerData]) -> None:
         """Groups that are new, and their retry topics. Those that are too many now wait for the next ticks. Their members are
         members already: a client that came a moment too early is not kept waiting for its next heartbeat."""
         fresh = {data.group_name: data.unit_mode for data in consumers if self._is_to_be_made(data.group_name)}
@@ -294,9 +272,9 @@ class Members(Part):
         else:
             self.notices.clear(f"retry {group}")
 
-    @answers(UNREGISTER_CLIENT)
+    @answers(wire.UNREGISTER_CLIENT)
     def unregister(self, peer: Peer, command: Command) -> Command:
-        header = UNREGISTER_CLIENT.read_header(command)
+        header = wire.UNREGISTER_CLIENT.read_header(command)
         if header.producer_group:
             self._drop_producer(peer, header.producer_group)
         if header.consumer_group:
@@ -350,7 +328,7 @@ class Members(Part):
         config = self.groups.get(group.name)
         if not self.settings.notify_consumer_ids_changed_enable or (config is not None and not config.notify_consumer_ids_changed_enable):
             return
-        frame = NOTIFY_CONSUMER_IDS_CHANGED.request(GroupHeader(group.name), flag=ONEWAY).encode()
+        frame = wire.NOTIFY_CONSUMER_IDS_CHANGED.request(wire.GroupHeader(group.name), flag=ONEWAY).encode()
         for peer in group.members:
             if not peer.closed:
                 peer.send(frame)
@@ -386,7 +364,7 @@ class Members(Part):
         """Broadcasting members share no queues, and Java gives those of one host one id by default: only clustering is watched."""
         seen: dict[str, Member] = {}
         shared: set[str] = set()
-        if group.message_model is MessageModel.CLUSTERING:
+        if group.message_model is wire.MessageModel.CLUSTERING:
             for member in group.members.values():
                 other = seen.setdefault(member.client_id, member)
                 if other is not member and not other.peer.closed and not member.peer.closed:
@@ -452,49 +430,49 @@ class Members(Part):
 
     # Who is there?
 
-    @answers(GET_CONSUMER_LIST_BY_GROUP)
+    @answers(wire.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, peer: Peer, command: Command) -> Command:
-        name = GET_CONSUMER_LIST_BY_GROUP.read_header(command).consumer_group
+        name = wire.GET_CONSUMER_LIST_BY_GROUP.read_header(command).consumer_group
         group = self._consumers.get(name)
         if group is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name[:GROUP_LENGTH_MAX]}")
-        return GET_CONSUMER_LIST_BY_GROUP.reply(command, body=ConsumerList(group.client_ids()))
+        return wire.GET_CONSUMER_LIST_BY_GROUP.reply(command, body=wire.ConsumerList(group.client_ids()))
 
-    @answers(GET_CONSUMER_CONNECTION_LIST)
+    @answers(wire.GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, peer: Peer, command: Command) -> Command:
-        name = GET_CONSUMER_CONNECTION_LIST.read_header(command).consumer_group
+        name = wire.GET_CONSUMER_CONNECTION_LIST.read_header(command).consumer_group
         group = self._consumers.get(name)
         if group is None:
             raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:GROUP_LENGTH_MAX]}] not online")
-        body = ConsumerConnection(
+        body = wire.ConsumerConnection(
             connections(group.members.values()), group.subscriptions, group.consume_type, group.message_model, group.consume_from_where
         )
-        return GET_CONSUMER_CONNECTION_LIST.reply(command, body=body)
+        return wire.GET_CONSUMER_CONNECTION_LIST.reply(command, body=body)
 
-    @answers(GET_PRODUCER_CONNECTION_LIST)
+    @answers(wire.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, peer: Peer, command: Command) -> Command:
-        name = GET_PRODUCER_CONNECTION_LIST.read_header(command).producer_group
+        name = wire.GET_PRODUCER_CONNECTION_LIST.read_header(command).producer_group
         members = self._producers.get(name)
         if members is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:GROUP_LENGTH_MAX]}] not exist")
-        return GET_PRODUCER_CONNECTION_LIST.reply(command, body=ProducerConnection(connections(members.values())))
+        return wire.GET_PRODUCER_CONNECTION_LIST.reply(command, body=wire.ProducerConnection(connections(members.values())))
 
-    @answers(GET_ALL_PRODUCER_INFO)
+    @answers(wire.GET_ALL_PRODUCER_INFO)
     def all_producers(self, peer: Peer, command: Command) -> Command:
         started_ms = self.clock.now_ms() - self.clock.steady_ms()  # the wall clock's reading where the steady one began
         table = {
             name: [
-                ProducerInfo(member.client_id, member.peer.address, member.language, member.version, started_ms + member.heard_ms)
+                wire.ProducerInfo(member.client_id, member.peer.address, member.language, member.version, started_ms + member.heard_ms)
                 for member in members.values()
             ]
             for name, members in self._producers.items()
         }
-        return GET_ALL_PRODUCER_INFO.reply(command, body=ProducerTable(table))
+        return wire.GET_ALL_PRODUCER_INFO.reply(command, body=wire.ProducerTable(table))
 
-    @answers(CHECK_CLIENT_CONFIG)
+    @answers(wire.CHECK_CLIENT_CONFIG)
     def check_client(self, peer: Peer, command: Command) -> Command:
         """46: would this filter work here? Asked at a consumer's start."""
-        subscription = CHECK_CLIENT_CONFIG.read_body(command).subscription_data
+        subscription = wire.CHECK_CLIENT_CONFIG.read_body(command).subscription_data
         if not is_tag_type(subscription.expression_type):
             check_filter(subscription.expression_type, subscription.sub_string, self.settings)
         return command.reply()
@@ -567,13 +545,13 @@ def forget(table: dict[Peer, Names], peer: Peer, name: str) -> None:
             del table[peer]
 
 
-def connections(members: Iterable[Member]) -> list[Connection]:
-    return [Connection(member.client_id, member.peer.address, member.language, member.version) for member in members]
+def connections(members: Iterable[Member]) -> list[wire.Connection]:
+    return [wire.Connection(member.client_id, member.peer.address, member.language, member.version) for member in members]
 
 
-def read_heartbeat(command: Command) -> tuple[HeartbeatBody, list[Signature]]:
+def read_heartbeat(command: Command) -> tuple[wire.HeartbeatBody, list[Signature]]:
     """What it says, and what each of its consumers subscribes to. Raises Refused. Looks at nothing else, so it may be done elsewhere."""
-    body = HEART_BEAT.read_body(command)
+    body = wire.HEART_BEAT.read_body(command)
     for data in body.consumer_data_set:
         if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
             raise Refused(
@@ -586,7 +564,7 @@ def read_heartbeat(command: Command) -> tuple[HeartbeatBody, list[Signature]]:
     return body, [signature_of(data) for data in body.consumer_data_set]
 
 
-def check_subscription(subscription: SubscriptionData) -> None:
+def check_subscription(subscription: wire.SubscriptionData) -> None:
     check(subscription.topic, "topic", RETRY_TOPIC_LENGTH_MAX)
     if len(subscription.sub_string) > EXPRESSION_LENGTH_MAX:
         raise Refused(
@@ -595,7 +573,7 @@ def check_subscription(subscription: SubscriptionData) -> None:
         )
 
 
-def update_subscriptions(group: ConsumerGroup, fresh: list[SubscriptionData]) -> bool:
+def update_subscriptions(group: ConsumerGroup, fresh: list[wire.SubscriptionData]) -> bool:
     """Take over what a heartbeat says. True when a topic came or went; a newer version of a known one is no change."""
     table = group.subscriptions
     changed = False
@@ -610,7 +588,7 @@ def update_subscriptions(group: ConsumerGroup, fresh: list[SubscriptionData]) ->
     return changed or bool(gone)
 
 
-def signature_of(data: ConsumerData) -> Signature:
+def signature_of(data: wire.ConsumerData) -> Signature:
     return frozenset(
         (one.topic, one.expression_type or "TAG", " || ".join(sorted(one.tags_set)) if one.tags_set else one.sub_string or "*")
         for one in data.subscription_data_set

@@ -13,17 +13,9 @@ from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.settings import MIB
 from roquet.store.queue import ConsumeQueue
+from roquet.wire.calls import queues as calls
 from roquet.wire.calls.call import Call
 from roquet.wire.calls.queries import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageResponseHeader
-from roquet.wire.calls.queues import (
-    GET_EARLIEST_MSG_STORETIME,
-    GET_MAX_OFFSET,
-    GET_MIN_OFFSET,
-    SEARCH_OFFSET_BY_TIMESTAMP,
-    OffsetResponseHeader,
-    QueueHeader,
-    TimestampResponseHeader,
-)
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 
@@ -34,32 +26,32 @@ ANSWER_MAX = 15 * MIB
 class Queries(Part):
     """No state of its own."""
 
-    @answers(GET_MAX_OFFSET)
+    @answers(calls.GET_MAX_OFFSET)
     def max_offset(self, peer: Peer, command: Command) -> Command:
         """30: one past the last message that consumers may see."""
-        queue = self._queue(GET_MAX_OFFSET, command)
-        return GET_MAX_OFFSET.reply(command, OffsetResponseHeader(0 if queue is None else queue.visible))
+        queue = self._queue(calls.GET_MAX_OFFSET, command)
+        return calls.GET_MAX_OFFSET.reply(command, calls.OffsetResponseHeader(0 if queue is None else queue.visible))
 
-    @answers(GET_MIN_OFFSET)
+    @answers(calls.GET_MIN_OFFSET)
     def min_offset(self, peer: Peer, command: Command) -> Command:
-        queue = self._queue(GET_MIN_OFFSET, command)
-        return GET_MIN_OFFSET.reply(command, OffsetResponseHeader(0 if queue is None else queue.first))
+        queue = self._queue(calls.GET_MIN_OFFSET, command)
+        return calls.GET_MIN_OFFSET.reply(command, calls.OffsetResponseHeader(0 if queue is None else queue.first))
 
-    @answers(GET_EARLIEST_MSG_STORETIME)
+    @answers(calls.GET_EARLIEST_MSG_STORETIME)
     def earliest_time(self, peer: Peer, command: Command) -> Command:
         """32; -1 when the queue is empty."""
-        queue = self._queue(GET_EARLIEST_MSG_STORETIME, command)
+        queue = self._queue(calls.GET_EARLIEST_MSG_STORETIME, command)
         first_ms = -1 if queue is None else self.store.first_store_time(queue)
-        return GET_EARLIEST_MSG_STORETIME.reply(command, TimestampResponseHeader(first_ms))
+        return calls.GET_EARLIEST_MSG_STORETIME.reply(command, calls.TimestampResponseHeader(first_ms))
 
-    def _queue(self, call: Call[QueueHeader, Any, Any, Any], command: Command) -> ConsumeQueue | None:
+    def _queue(self, call: Call[calls.QueueHeader, Any, Any, Any], command: Command) -> ConsumeQueue | None:
         header = call.read_header(command)
         return self.store.find_queue(header.topic, header.queue_id)
 
-    @answers(SEARCH_OFFSET_BY_TIMESTAMP)
+    @answers(calls.SEARCH_OFFSET_BY_TIMESTAMP)
     def by_time(self, peer: Peer, command: Command) -> Command:
         """29. 5.x says which side it wants: LOWER is the first stored at or after the time, UPPER the last at or before it."""
-        header = SEARCH_OFFSET_BY_TIMESTAMP.read_header(command)
+        header = calls.SEARCH_OFFSET_BY_TIMESTAMP.read_header(command)
         queue = self.store.find_queue(header.topic, header.queue_id)
         if queue is None or queue.visible <= queue.first:
             offset = 0 if queue is None else queue.first
@@ -69,7 +61,7 @@ class Queries(Part):
             offset = max(self.store.times(queue).last_until(header.timestamp), queue.first)
         else:
             offset = self.store.times(queue).first_from(header.timestamp)
-        return SEARCH_OFFSET_BY_TIMESTAMP.reply(command, OffsetResponseHeader(offset))
+        return calls.SEARCH_OFFSET_BY_TIMESTAMP.reply(command, calls.OffsetResponseHeader(offset))
 
     @answers(QUERY_MESSAGE)
     def by_key(self, peer: Peer, command: Command) -> Command:

@@ -28,12 +28,7 @@ from roquet.broker.topics import Topic, Topics, encode_table
 from roquet.errors import Refused, RoquetError
 from roquet.ports import Caller
 from roquet.routing.name_servers import split_addresses
-from roquet.wire.calls.registration import (
-    REGISTER_BROKER,
-    UNREGISTER_BROKER,
-    RegisterBrokerBody,
-    RegisterBrokerHeader,
-)
+from roquet.wire.calls import registration as calls
 from roquet.wire.calls.routes import GET_ROUTEINFO_BY_TOPIC, RouteHeader
 from roquet.wire.calls.topics import TopicTable
 from roquet.wire.calls.versions import BrokerHeader
@@ -229,14 +224,14 @@ class Registration(Part):
 
         def encode() -> bytes:
             table = TopicTable({topic.topic_name: replace(topic, perm=topic.perm & mask) for topic in found}, version)
-            body = RegisterBrokerBody(table, [])
+            body = calls.RegisterBrokerBody(table, [])
             return body.encode_compressed() if compressed else body.encode()
 
         return encode
 
     def _request(self, body: bytes) -> Command:
         settings = self.settings
-        header = RegisterBrokerHeader(
+        header = calls.RegisterBrokerHeader(
             broker_name=settings.broker_name,
             broker_addr=self.address,
             cluster_name=settings.broker_cluster_name,
@@ -245,7 +240,7 @@ class Registration(Part):
             compressed=settings.compressed_register,
             body_crc32=body_crc(body),
         )
-        return REGISTER_BROKER.request(header, body)
+        return calls.REGISTER_BROKER.request(header, body)
 
     # Looking
 
@@ -319,7 +314,7 @@ class Registration(Part):
         settings = self.settings
         for server in servers:
             header = BrokerHeader(settings.broker_name, self.address, settings.broker_cluster_name, settings.broker_id)
-            self.caller.call(server, UNREGISTER_BROKER.request(header), 1_000, lambda result: one())
+            self.caller.call(server, calls.UNREGISTER_BROKER.request(header), 1_000, lambda result: one())
         one()
 
 

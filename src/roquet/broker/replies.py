@@ -16,13 +16,7 @@ from roquet.errors import Refused, RoquetError
 from roquet.message import Property, host_text
 from roquet.ports import Peer
 from roquet.store.storable import check_properties
-from roquet.wire.calls.sends import (
-    PUSH_REPLY_MESSAGE_TO_CLIENT,
-    SEND_REPLY_MESSAGE,
-    SEND_REPLY_MESSAGE_V2,
-    PushReplyHeader,
-    SendHeader,
-)
+from roquet.wire.calls import sends as calls
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.ids import offset_message_id
@@ -40,10 +34,10 @@ class Replies(Part):
         self.sender = sender
         self.members = members
 
-    @answers(SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2)
+    @answers(calls.SEND_REPLY_MESSAGE, calls.SEND_REPLY_MESSAGE_V2)
     def reply(self, peer: Peer, command: Command) -> None:
         """324, 325. Answered when the requester has taken the reply, or has not for ten seconds."""
-        header = SEND_REPLY_MESSAGE_V2.read_header(command)
+        header = calls.SEND_REPLY_MESSAGE_V2.read_header(command)
         text = header.properties or ""
         if len(command.body) > self.settings.max_message_size:
             raise too_large(len(command.body), self.settings.max_message_size)
@@ -66,7 +60,7 @@ class Replies(Part):
 
         def tell(remark: str | None) -> None:
             code = ResponseCode.SUCCESS if remark is None else ResponseCode.SYSTEM_ERROR
-            answer(peer, command, SEND_REPLY_MESSAGE_V2.reply(command, stored, code=code, remark=remark))
+            answer(peer, command, calls.SEND_REPLY_MESSAGE_V2.reply(command, stored, code=code, remark=remark))
 
         properties = decode_properties(text)
         requester = properties.get(Property.REPLY_TO_CLIENT)
@@ -87,10 +81,10 @@ class Replies(Part):
         except Refused as refused:
             tell(f"push reply message to {requester[:255]}fail. {refused.remark}")
 
-    def _push(self, header: SendHeader, properties: dict[str, str], queue_id: int, peer: Peer, body: bytes) -> Command:
+    def _push(self, header: calls.SendHeader, properties: dict[str, str], queue_id: int, peer: Peer, body: bytes) -> Command:
         """326; JSON always: whoever it goes to may not read the other form."""
         now_ms = self.clock.now_ms()
-        push = PushReplyHeader(
+        push = calls.PushReplyHeader(
             producer_group=header.producer_group,
             topic=header.topic,
             default_topic=header.default_topic,
@@ -106,4 +100,4 @@ class Replies(Part):
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
         )
-        return PUSH_REPLY_MESSAGE_TO_CLIENT.request(push, body)
+        return calls.PUSH_REPLY_MESSAGE_TO_CLIENT.request(push, body)

@@ -21,17 +21,8 @@ from roquet.errors import Refused, RoquetError
 from roquet.message import MessageQueue
 from roquet.ports import Peer
 from roquet.store.disk import Cold
+from roquet.wire.calls import resets as calls
 from roquet.wire.calls.offsets import CLONE_GROUP_OFFSET, QUERY_CORRECTION_OFFSET, CorrectionOffsets
-from roquet.wire.calls.resets import (
-    GET_CONSUMER_STATUS_FROM_CLIENT,
-    INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-    INVOKE_BROKER_TO_RESET_OFFSET,
-    RESET_CONSUMER_CLIENT_OFFSET,
-    ConsumerStatusBody,
-    ConsumerStatusHeader,
-    ResetOffsetBody,
-    ResetOffsetHeader,
-)
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.names import check_group
@@ -65,13 +56,13 @@ class Resets(Part):
 
     # Reset
 
-    @answers(INVOKE_BROKER_TO_RESET_OFFSET)
+    @answers(calls.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, peer: Peer, command: Command) -> Portions:
         """222. Every queue that is written to goes to the time, or only back to it unless forced; the members are told.
 
         With 5.x's queueId and offset only that queue moves, to that offset if one is given.
         """
-        header = INVOKE_BROKER_TO_RESET_OFFSET.read_header(command)
+        header = calls.INVOKE_BROKER_TO_RESET_OFFSET.read_header(command)
         topic = self.topics.get(header.topic)
         if topic is None:
             raise Refused(
@@ -102,9 +93,9 @@ class Resets(Part):
             peer.address, header.group, queues, topic.topic_name, header.timestamp, offsets, " and so on" if queues > LOGGED_MAX else "",
         )  # fmt: skip
         # Upstream leaves the remark of an answer that nobody filled in.
-        return INVOKE_BROKER_TO_RESET_OFFSET.reply(command, body=bodies[0], remark="not set any response code")
+        return calls.INVOKE_BROKER_TO_RESET_OFFSET.reply(command, body=bodies[0], remark="not set any response code")
 
-    def _fill(self, table: dict[MessageQueue, int], header: ResetOffsetHeader, topic: Topic) -> Generator[Cold | None, None, None]:
+    def _fill(self, table: dict[MessageQueue, int], header: calls.ResetOffsetHeader, topic: Topic) -> Generator[Cold | None, None, None]:
         chosen = header.queue_id if header.queue_id is not None and header.queue_id >= 0 else None
         if chosen is not None and chosen >= topic.write_queue_nums:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"queueId {chosen} of {topic.topic_name}, which has {topic.write_queue_nums} queues")
@@ -120,7 +111,7 @@ class Resets(Part):
 
         yield from portions(range(topic.write_queue_nums) if chosen is None else (chosen,), look, SEARCHES)
 
-    def _target(self, header: ResetOffsetHeader, topic: str, queue_id: int) -> int:
+    def _target(self, header: calls.ResetOffsetHeader, topic: str, queue_id: int) -> int:
         queue = self.store.find_queue(topic, queue_id)
         if queue is None:
             return 0
@@ -132,20 +123,20 @@ class Resets(Part):
             return header.offset
         return queue.visible if header.timestamp == TO_THE_END else max(self.store.offset_by_time(queue, header.timestamp), 0)
 
-    def _tell(self, group: ConsumerGroup, header: ResetOffsetHeader, bodies: tuple[bytes, bytes], all_cpp: bool) -> None:
+    def _tell(self, group: ConsumerGroup, header: calls.ResetOffsetHeader, bodies: tuple[bytes, bytes], all_cpp: bool) -> None:
         """220 to every member. C++ reads another form; upstream sends it to all when the asker says it is C++."""
-        asked = ResetOffsetHeader(header.topic, header.group, header.timestamp, False)
-        plain, cpp = (RESET_CONSUMER_CLIENT_OFFSET.request(asked, body, flag=ONEWAY).encode() for body in bodies)
+        asked = calls.ResetOffsetHeader(header.topic, header.group, header.timestamp, False)
+        plain, cpp = (calls.RESET_CONSUMER_CLIENT_OFFSET.request(asked, body, flag=ONEWAY).encode() for body in bodies)
         for member in group.members.values():
             if not member.peer.closed:
                 member.peer.send(cpp if all_cpp or member.language == "CPP" else plain)
 
     # Looking
 
-    @answers(INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
+    @answers(calls.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def status(self, peer: Peer, command: Command) -> Portions:
         """223: every member, or one, tells how far it is in the topic (221). Who does not answer is left out."""
-        header = INVOKE_BROKER_TO_GET_CONSUMER_STATUS.read_header(command)
+        header = calls.INVOKE_BROKER_TO_GET_CONSUMER_STATUS.read_header(command)
         online = self.members.group(header.group)
         members = [] if online is None else list(online.members.values())
         if not members:
@@ -158,7 +149,11 @@ class Resets(Part):
         table: dict[str, dict[MessageQueue, int]] = {}
 
         def all_answered() -> None:
-            answer(peer, command, INVOKE_BROKER_TO_GET_CONSUMER_STATUS.reply(command, body=ConsumerStatusBody(consumer_table=table)))
+            answer(
+                peer,
+                command,
+                calls.INVOKE_BROKER_TO_GET_CONSUMER_STATUS.reply(command, body=calls.ConsumerStatusBody(consumer_table=table)),
+            )
 
         one_more = when_all(len(members) + 1, all_answered)
 
@@ -166,12 +161,12 @@ class Resets(Part):
             def answered(result: Command | RoquetError) -> None:
                 if isinstance(result, Command) and result.code == ResponseCode.SUCCESS and result.body:
                     try:
-                        table[member.client_id] = GET_CONSUMER_STATUS_FROM_CLIENT.answer(result).body.message_queue_table
+                        table[member.client_id] = calls.GET_CONSUMER_STATUS_FROM_CLIENT.answer(result).body.message_queue_table
                     except Refused as refused:
                         log.warning("member %s answered with offsets that cannot be read: %s", member, refused.remark)
                 one_more()
 
-            request = GET_CONSUMER_STATUS_FROM_CLIENT.request(ConsumerStatusHeader(header.topic, header.group))
+            request = calls.GET_CONSUMER_STATUS_FROM_CLIENT.request(calls.ConsumerStatusHeader(header.topic, header.group))
             try:
                 self.members.call(member.peer, request, answered, STATUS_TIMEOUT_MS)
             except Refused as refused:
@@ -235,7 +230,7 @@ class Resets(Part):
 
 def encode_both(table: dict[MessageQueue, int]) -> tuple[bytes, bytes]:
     """The offsets for Java, and for C++."""
-    body = ResetOffsetBody(table)
+    body = calls.ResetOffsetBody(table)
     return body.encode(), body.encode_for_cpp()
 
 

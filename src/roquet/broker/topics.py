@@ -19,6 +19,7 @@ from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
+from roquet.wire import names
 from roquet.wire.calls.topics import (
     DELETE_TOPIC_IN_BROKER,
     GET_ALL_TOPIC_CONFIG,
@@ -31,20 +32,6 @@ from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import Perm, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.layout import QUEUES_MAX
-from roquet.wire.names import (
-    BENCHMARK_TOPIC,
-    DEFAULT_TOPIC,
-    DLQ_PREFIX,
-    NOT_ALLOWED_SEND_TOPICS,
-    OFFSET_MOVED_TOPIC,
-    REPLY_SUFFIX,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC,
-    SYSTEM_TOPIC_PREFIX,
-    SYSTEM_TOPICS,
-    check_topic,
-)
 
 log = logging.getLogger("roquet.broker")
 
@@ -82,8 +69,8 @@ class Topics(SavedPart):
         self.saving = SavedDocument(shared, "topics.json", self._snapshot, pause=by_size(lambda: len(self._table)))
         self._table: dict[str, Topic] = {}
         settings = self.settings
-        own = (settings.broker_cluster_name, settings.broker_name, settings.broker_cluster_name + REPLY_SUFFIX)
-        self._system = SYSTEM_TOPICS | frozenset(own)
+        own = (settings.broker_cluster_name, settings.broker_name, settings.broker_cluster_name + names.REPLY_SUFFIX)
+        self._system = names.SYSTEM_TOPICS | frozenset(own)
         self._found_again: set[str] = set()  # topics that were found again from their messages
 
     def load(self) -> None:
@@ -100,18 +87,18 @@ class Topics(SavedPart):
         self._count_on()
         settings = self.settings
         inherit = Perm.READ | Perm.WRITE | Perm.INHERIT
-        self._seed(SELF_TEST_TOPIC, 1)
+        self._seed(names.SELF_TEST_TOPIC, 1)
         self._settle(self._default_topic())
-        self._seed(BENCHMARK_TOPIC, 1_024)
+        self._seed(names.BENCHMARK_TOPIC, 1_024)
         self._settle(Topic(settings.broker_cluster_name, 16, 16, int(inherit if settings.cluster_topic_enable else Perm.INHERIT)))
         self._settle(Topic(settings.broker_name, 1, 1, int(inherit if settings.broker_topic_enable else Perm.INHERIT)))
-        self._seed(OFFSET_MOVED_TOPIC, 1)
-        self._seed(SCHEDULE_TOPIC, DELAY_LEVELS)
-        schedule, levels = self._table[SCHEDULE_TOPIC], len(self.store.delays_ms)
+        self._seed(names.OFFSET_MOVED_TOPIC, 1)
+        self._seed(names.SCHEDULE_TOPIC, DELAY_LEVELS)
+        schedule, levels = self._table[names.SCHEDULE_TOPIC], len(self.store.delays_ms)
         schedule.read_queue_nums, schedule.write_queue_nums = max(schedule.read_queue_nums, levels), max(schedule.write_queue_nums, levels)
         if settings.trace_topic_enable:
             self._seed(settings.msg_trace_topic_name, 1)
-        self._seed(settings.broker_cluster_name + REPLY_SUFFIX, 1)
+        self._seed(settings.broker_cluster_name + names.REPLY_SUFFIX, 1)
         self._find_lost()
         self.texts.changed(self._table)
         for topic in self._table.values():
@@ -151,9 +138,9 @@ class Topics(SavedPart):
     def _default_topic(self) -> Topic | None:
         """TBW102, from which automatic topics are made. None: there is none, and none is wanted."""
         automatic, queues = self.settings.auto_create_topic_enable, self.settings.default_topic_queue_nums
-        if not automatic and DEFAULT_TOPIC not in self._table:
+        if not automatic and names.DEFAULT_TOPIC not in self._table:
             return None
-        return Topic(DEFAULT_TOPIC, queues, queues, int(Perm.READ | Perm.WRITE | (Perm.INHERIT if automatic else 0)))
+        return Topic(names.DEFAULT_TOPIC, queues, queues, int(Perm.READ | Perm.WRITE | (Perm.INHERIT if automatic else 0)))
 
     # Looking
 
@@ -178,7 +165,7 @@ class Topics(SavedPart):
         return sorted(self._system)
 
     def is_system(self, name: str) -> bool:
-        return name in self._system or name.startswith(SYSTEM_TOPIC_PREFIX)
+        return name in self._system or name.startswith(names.SYSTEM_TOPIC_PREFIX)
 
     # Changing
 
@@ -189,12 +176,12 @@ class Topics(SavedPart):
 
     def create_on_send(self, name: str, default_topic: str, producer: str, queues_wanted: int) -> Topic | None:
         """Automatic creation: as many queues as the producer wants and the default topic allows. None: not allowed."""
-        if name.startswith(RETRY_PREFIX):
+        if name.startswith(names.RETRY_PREFIX):
             return self.ensure(name)
         default = self._table.get(default_topic)
         if default is None or not default.perm & Perm.INHERIT:
             return None
-        if default_topic == DEFAULT_TOPIC and not self.settings.auto_create_topic_enable:
+        if default_topic == names.DEFAULT_TOPIC and not self.settings.auto_create_topic_enable:
             return None
         queues = max(0, min(queues_wanted, default.write_queue_nums))
         if queues == 0:
@@ -276,14 +263,14 @@ class Topics(SavedPart):
     def _defaults_changed(self) -> None:
         """What automatic topics are made from is now as the settings say, and the name servers hear of it."""
         wanted = self._default_topic()
-        if wanted is not None and self._table.get(DEFAULT_TOPIC) != wanted:
-            self._table[DEFAULT_TOPIC] = wanted  # not through `put`: the settings have changed already, and no limit may refuse it now
+        if wanted is not None and self._table.get(names.DEFAULT_TOPIC) != wanted:
+            self._table[names.DEFAULT_TOPIC] = wanted  # not through `put`: no limit may refuse what the settings say already
             self._set_plain_queues(wanted)
-            self._next_version([DEFAULT_TOPIC], None)
+            self._next_version([names.DEFAULT_TOPIC], None)
 
     def _set_plain_queues(self, topic: Topic) -> None:
         name = topic.topic_name
-        plain = not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and name not in NOT_ALLOWED_SEND_TOPICS
+        plain = not name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)) and name not in names.NOT_ALLOWED_SEND_TOPICS
         if plain and topic.perm & Perm.WRITE and not (topic.order and not self.settings.broker_permission & Perm.WRITE):
             self.plain_queues[name] = PlainQueues(self.store, topic)
         else:
@@ -330,7 +317,7 @@ class Topics(SavedPart):
         self.put_all(topics, answer_when_saved(peer, command))
 
     def _check(self, topic: Topic) -> None:
-        check_topic(topic.topic_name)
+        names.check_topic(topic.topic_name)
         if self.is_system(topic.topic_name):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{topic.topic_name}] is conflict with system topic.")
         for what, count in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
@@ -348,7 +335,7 @@ class Topics(SavedPart):
     @answers(DELETE_TOPIC_IN_BROKER)
     def remove(self, peer: Peer, command: Command) -> None:
         name = DELETE_TOPIC_IN_BROKER.read_header(command).topic
-        check_topic(name)
+        names.check_topic(name)
         if self.is_system(name):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
         log.info("topic %s deleted from %s", name, peer.address)

@@ -53,13 +53,7 @@ from roquet.store.disk import Cold, blocking
 from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
 from roquet.store.scan import records_between
-from roquet.wire.calls.transactions import (
-    CHECK_TRANSACTION_STATE,
-    END_TRANSACTION,
-    RESUME_CHECK_HALF_MESSAGE,
-    CheckTransactionHeader,
-    EndTransactionHeader,
-)
+from roquet.wire.calls import transactions as calls
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.ids import offset_message_id, parse_offset_message_id
@@ -273,10 +267,10 @@ class Transactions(Part):
 
     # Ending
 
-    @answers(END_TRANSACTION)
+    @answers(calls.END_TRANSACTION)
     def end(self, peer: Peer, command: Command) -> Command | None:
         """37. Oneway from every known client; whoever wants an answer gets it when the decision is safe."""
-        header = END_TRANSACTION.read_header(command)
+        header = calls.END_TRANSACTION.read_header(command)
         if self.settings.broker_role == "SLAVE":
             raise Refused(ResponseCode.SLAVE_NOT_AVAILABLE, "a transaction is ended at the master, this is a slave")
         kind = header.commit_or_rollback
@@ -301,7 +295,7 @@ class Transactions(Part):
         self.sender.answer_when_stored(command)
         return None
 
-    def _prepared(self, header: EndTransactionHeader) -> Record:
+    def _prepared(self, header: calls.EndTransactionHeader) -> Record:
         """The half message that an end means. Raises Refused when it is none, or another one."""
         try:
             record = Record.decode(self.store.record_at(header.commit_log_offset), check_crc=False)
@@ -315,11 +309,11 @@ class Transactions(Part):
             raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
         return record
 
-    @answers(RESUME_CHECK_HALF_MESSAGE)
+    @answers(calls.RESUME_CHECK_HALF_MESSAGE)
     def resume(self, peer: Peer, command: Command) -> None:
         """323: a message that was given up is asked about again, from the first time on."""
         failed = f"Put message back to {HALF_TOPIC} failed."
-        message_id = RESUME_CHECK_HALF_MESSAGE.read_header(command).msg_id or ""
+        message_id = calls.RESUME_CHECK_HALF_MESSAGE.read_header(command).msg_id or ""
         _, offset = parse_offset_message_id(message_id)
         try:
             record = Record.decode(self.store.record_at(offset), check_crc=False)
@@ -564,7 +558,7 @@ class Transactions(Part):
             return
         self.notices.clear(key)
         unique = properties.get(Property.UNIQUE_KEY)
-        header = CheckTransactionHeader(
+        header = calls.CheckTransactionHeader(
             copy.queue_offset, copy.log_offset, unique, unique, offset_message_id(record.store_host, copy.log_offset)
         )
         properties[Property.WAIT] = "false"
@@ -579,7 +573,7 @@ class Transactions(Part):
         )  # fmt: skip
         self._turn += 1
         peer = producers[self._turn % len(producers)]
-        peer.send(CHECK_TRANSACTION_STATE.request(header, body.encode(), flag=ONEWAY).encode())
+        peer.send(calls.CHECK_TRANSACTION_STATE.request(header, body.encode(), flag=ONEWAY).encode())
 
     # Reading
 
