@@ -161,9 +161,7 @@ class Delays(SavedPart):
         if level == 0:
             return
         draft.properties[Property.DELAY] = str(level)
-        draft.properties[Property.REAL_TOPIC] = draft.topic
-        draft.properties[Property.REAL_QUEUE_ID] = str(draft.queue_id)
-        draft.topic, draft.queue_id = SCHEDULE_TOPIC, level - 1
+        draft.divert_to(SCHEDULE_TOPIC, level - 1)
         draft.wait_kept = True
 
     # On the way out

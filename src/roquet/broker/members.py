@@ -492,10 +492,7 @@ class Members(Part):
         if header.msg_id is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the custom field <msgId> is null, which message is to be consumed?")
         _, offset = parse_offset_message_id(header.msg_id)
-        try:
-            record = self.store.record_at(offset)
-        except LookupError:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the id, {header.msg_id}") from None
+        record = self.record_at(offset, f"can not find message by the id, {header.msg_id}")
         fields = dict(command.fields) | {"brokerName": self.settings.broker_name}
         self._pass_on(peer, command, header.consumer_group, header.client_id or "", fields, record)
 

@@ -19,6 +19,7 @@ from roquet.ports import Background, Clock, Peer
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold, Disk
 from roquet.store.store import Store
+from roquet.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from random import Random
@@ -74,6 +75,13 @@ class Part:
         self.store = shared.store
         self.clock = shared.clock
         self.notices = shared.notices
+
+    def record_at(self, offset: int, remark: str) -> bytes:
+        """The record at this log offset. Raises Refused with the remark when there is none, Cold when it is not in memory."""
+        try:
+            return self.store.record_at(offset)
+        except LookupError:
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark) from None
 
     # Life
 

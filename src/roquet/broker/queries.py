@@ -9,7 +9,6 @@ from typing import Any
 
 from roquet.broker.handler import answers
 from roquet.broker.part import Part
-from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.settings import MIB
 from roquet.store.queue import ConsumeQueue
@@ -84,9 +83,5 @@ class Queries(Part):
 
     @answers(VIEW_MESSAGE_BY_ID)
     def by_id(self, peer: Peer, command: Command) -> Command:
-        header = VIEW_MESSAGE_BY_ID.read_header(command)
-        try:
-            record = self.store.record_at(header.offset)
-        except LookupError:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}") from None
-        return VIEW_MESSAGE_BY_ID.reply(command, body=record)
+        offset = VIEW_MESSAGE_BY_ID.read_header(command).offset
+        return VIEW_MESSAGE_BY_ID.reply(command, body=self.record_at(offset, f"can not find message by the offset, {offset}"))

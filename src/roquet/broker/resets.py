@@ -82,7 +82,8 @@ class Resets(Part):
         queues, offsets = len(table), list(islice(table.values(), LOGGED_MAX))
 
         def encode() -> tuple[bytes, bytes]:
-            both = encode_both(table)
+            body = calls.ResetOffsetBody(table)
+            both = body.encode(), body.encode_for_cpp()
             table.clear()
             return both
 
@@ -226,12 +227,6 @@ class Resets(Part):
                         yield None
         self.offsets.saved(answer_when_saved(peer, command))
         return None
-
-
-def encode_both(table: dict[MessageQueue, int]) -> tuple[bytes, bytes]:
-    """The offsets for Java, and for C++."""
-    body = calls.ResetOffsetBody(table)
-    return body.encode(), body.encode_for_cpp()
 
 
 def check_version(member: Member) -> None:

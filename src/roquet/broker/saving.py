@@ -167,13 +167,11 @@ class SavedDocument:
         if not (self.unsaved or self._under_way):
             return
         if self.store is not None:
-            if self.store.trouble.failed and not self.if_failed:
-                return
             if not self.store.trouble.failed:
                 with contextlib.suppress(OSError):  # then the store has failed, and says so
                     self.store.flush_now()
-                if self.store.trouble.failed and not self.if_failed:
-                    return
+            if self.store.trouble.failed and not self.if_failed:
+                return
         for _ in self.prepare():
             pass
         self.document.save(self.snapshot()())

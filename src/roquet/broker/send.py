@@ -317,9 +317,7 @@ class Sender(Part):
         """The queue that this send names, made if its topic may be made. Raises Refused."""
         topic = self._topic_for(header, peer)
         queue_id = self._queue_for(header, topic, peer)
-        why = self.store.refuse_writes()
-        if why:
-            raise self.not_stored(why)
+        self.check_stored(self.store.refuse_writes())
         return self.store.queue(topic.topic_name, queue_id)
 
     def _single(self, peer: Peer, command: Command, header: SendHeader, queue: ConsumeQueue) -> None:
@@ -408,6 +406,11 @@ class Sender(Part):
             kept[name] = value
         kept[Property.CLUSTER] = self.settings.broker_cluster_name
         return kept
+
+    def check_stored(self, why: str) -> None:
+        """Raises Refused if something keeps the store from taking it."""
+        if why:
+            raise self.not_stored(why)
 
     def not_stored(self, why: str, count: int = 1) -> Refused:
         """The answer to sends that the store cannot take, counted."""

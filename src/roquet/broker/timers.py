@@ -42,7 +42,7 @@ from roquet.broker.timed.firing import Firing
 from roquet.broker.timed.following import FOLLOW_MAX, Following
 from roquet.broker.timed.moving import Moving
 from roquet.broker.timed.near import Near
-from roquet.broker.timed.properties import ASKING, CANCEL, DUE, MARKS_MAX, MOVES, REAL_QUEUE, REAL_TOPIC, due_of, read_handle
+from roquet.broker.timed.properties import ASKING, CANCEL, DUE, MOVES, REAL_TOPIC, due_of, read_handle
 from roquet.broker.timed.reading import TimerReader
 from roquet.broker.timed.saving import TimerSaving
 from roquet.broker.timed.taken_back import TakenBack
@@ -59,7 +59,6 @@ from roquet.store.timers import GONE, Checkpoint, Deliveries, Fired, TimerFiles,
 from roquet.wire.calls.sends import RECALL_MESSAGE
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, TIMER_TOPIC
 
 log = logging.getLogger("roquet.broker")
@@ -167,16 +166,12 @@ class Timers(Part):
             )
         if due <= now_ms:
             return
-        if len(draft.text().encode()) + len(draft.topic) + MARKS_MAX > PROPERTIES_MAX:
-            raise Unstorable(
-                f"maybe msg properties exceed the limit of {PROPERTIES_MAX} bytes, of which {MARKS_MAX} and the topic's name are kept for "
-                "the timer"
-            )
+        if why := draft.lacks_room("timer"):
+            raise Unstorable(why)
         self.topics.ensure(TIMER_TOPIC)
         properties.pop(MOVES, None)
         properties[DUE] = str(due)
-        properties[REAL_TOPIC], properties[REAL_QUEUE] = draft.topic, str(draft.queue_id)
-        draft.topic, draft.queue_id = TIMER_TOPIC, 0
+        draft.divert_to(TIMER_TOPIC)
 
     def recall_handle(self, draft: Draft) -> str | None:
         """What 5.x's clients keep of a send to cancel it: the text of a RECALL_MESSAGE. None when it is not a pending timer."""

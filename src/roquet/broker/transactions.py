@@ -57,7 +57,7 @@ from roquet.wire.calls import transactions as calls
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.ids import offset_message_id, parse_offset_message_id
-from roquet.wire.layout import PROPERTIES_MAX, QUEUE_ID_MAX
+from roquet.wire.layout import QUEUE_ID_MAX
 from roquet.wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, check_topic
 from roquet.wire.record import BadRecord, Record, decode_properties, join_properties
 
@@ -73,8 +73,6 @@ DEAR = 8
 """To read a record, to put a half message again or to ask a producer costs as much as so many of them: some hundred microseconds."""
 STAGED_MAX = 4 * 1024 * 1024
 """Bytes of half messages put again in one tick."""
-MARKS_MAX = 128
-"""Bytes of properties that are kept free in a half message for what asking adds."""
 NO_DELAY = ("", "0")
 
 DELAYS = (Property.DELAY, Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.START_DELIVER_TIME)
@@ -252,17 +250,11 @@ class Transactions(Part):
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"a transactional message cannot be delayed or timed, but it has {delays[0]}={properties[delays[0]][:64]}: remove that",
             )
-        if len(draft.text().encode()) + len(draft.topic) + MARKS_MAX > PROPERTIES_MAX:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message is illegal, maybe msg properties exceed the limit of {PROPERTIES_MAX} bytes, of which {MARKS_MAX} and the "
-                "topic's name are kept for the transaction",
-            )
+        if why := draft.lacks_room("transaction"):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal, {why}")
         self.topics.ensure(HALF_TOPIC)
-        properties[Property.REAL_TOPIC] = draft.topic
-        properties[Property.REAL_QUEUE_ID] = str(draft.queue_id)
         properties.pop(Property.TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # ours; a client's would end another message
-        draft.topic, draft.queue_id = HALF_TOPIC, 0
+        draft.divert_to(HALF_TOPIC)
         draft.wait_kept = True
 
     # Ending
@@ -278,9 +270,7 @@ class Transactions(Part):
             return command.reply()  # its producer is asked when the time comes
         if kind not in (COMMIT, ROLLBACK):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"commitOrRollback field wrong: {kind}, expected {UNKNOWN}, {COMMIT} or {ROLLBACK}")
-        why = self.store.refuse_own()
-        if why:
-            raise self.sender.not_stored(why)
+        self.sender.check_stored(self.store.refuse_own())
         record = self._prepared(header)
         at = self._newest(record)
         if self._is_done(at) or self._is_ending(at):
@@ -297,10 +287,8 @@ class Transactions(Part):
 
     def _prepared(self, header: calls.EndTransactionHeader) -> Record:
         """The half message that an end means. Raises Refused when it is none, or another one."""
-        try:
-            record = Record.decode(self.store.record_at(header.commit_log_offset), check_crc=False)
-        except LookupError:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed") from None
+        raw = self.record_at(header.commit_log_offset, "Find prepared transaction message failed")
+        record = Record.decode(raw, check_crc=False)
         if record.topic != HALF_TOPIC:  # upstream would commit any message of the group
             raise Refused(ResponseCode.SYSTEM_ERROR, f"Find prepared transaction message failed: none begins at {header.commit_log_offset}")
         if decode_properties(record.properties).get(Property.PRODUCER_GROUP) != header.producer_group:
@@ -315,15 +303,10 @@ class Transactions(Part):
         failed = f"Put message back to {HALF_TOPIC} failed."
         message_id = calls.RESUME_CHECK_HALF_MESSAGE.read_header(command).msg_id or ""
         _, offset = parse_offset_message_id(message_id)
-        try:
-            record = Record.decode(self.store.record_at(offset), check_crc=False)
-        except LookupError:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"{failed} There is no message {message_id[:100]}") from None
+        record = Record.decode(self.record_at(offset, f"{failed} There is no message {message_id[:100]}"), check_crc=False)
         if record.topic != CHECK_MAX_TIME_TOPIC:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{failed} {message_id} is a message of {record.topic}, not of {CHECK_MAX_TIME_TOPIC}")
-        why = self.store.refuse_writes()
-        if why:
-            raise self.sender.not_stored(why)
+        self.sender.check_stored(self.store.refuse_writes())
         self.topics.ensure(HALF_TOPIC)
         draft = Draft.of(record)
         draft.topic, draft.queue_id, draft.wait_kept = HALF_TOPIC, 0, True

@@ -14,8 +14,11 @@ from roquet.broker.topics import Topics
 from roquet.message import Property
 from roquet.store.storable import check_place
 from roquet.store.store import Store
-from roquet.wire.layout import HOSTS_V6
+from roquet.wire.layout import HOSTS_V6, PROPERTIES_MAX
 from roquet.wire.record import Record, decode_properties
+
+MARKS_MAX = 128
+"""Bytes of properties that are kept free in a message that waits, for what the broker notes in it meanwhile."""
 
 
 @dataclass(slots=True)
@@ -60,6 +63,20 @@ class Draft:
         draft = cls.of(record)
         draft.sys_flag, draft.prepared, draft.wait_kept = record.sys_flag & ~HOSTS_V6, 0, True
         return draft
+
+    def divert_to(self, topic: str, queue_id: int = 0) -> None:
+        """It goes there for now; where it belongs is in its properties."""
+        self.properties[Property.REAL_TOPIC], self.properties[Property.REAL_QUEUE_ID] = self.topic, str(self.queue_id)
+        self.topic, self.queue_id = topic, queue_id
+
+    def lacks_room(self, what_for: str) -> str:
+        """Why it cannot be diverted: its properties leave no room for where it belongs, and for some marks. "" when they do."""
+        if len(self.text().encode()) + len(self.topic) + MARKS_MAX <= PROPERTIES_MAX:
+            return ""
+        return (
+            f"maybe msg properties exceed the limit of {PROPERTIES_MAX} bytes, of which {MARKS_MAX} and the topic's name are kept for the "
+            f"{what_for}"
+        )
 
     def text(self) -> str:
         return "\x02".join(

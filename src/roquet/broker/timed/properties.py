@@ -19,8 +19,6 @@ ASKING = frozenset((*(name for name, _ in DELAYS), *MOMENTS, CANCEL))
 
 REAL_TOPIC, REAL_QUEUE, DUE = Property.REAL_TOPIC, Property.REAL_QUEUE_ID, Property.TIMER_OUT_MS
 MOVES = Property.TIMER_ROLL_TIMES
-MARKS_MAX = 128
-"""Bytes of properties that are kept free in a timed message for where it goes, and for how often it was moved."""
 
 
 def due_of(properties: dict[str, str], now_ms: int) -> int:
