@@ -25,7 +25,7 @@ from roquet.net.server import Server, host_bytes
 from roquet.settings import BrokerSettings, NameServerSettings
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, keep
 from roquet.store.disk import RealDisk, how_reads_wait
-from roquet.store.recovery import Progress
+from roquet.store.recovery import ShowProgress
 from roquet.store.store import Store
 
 log = logging.getLogger("roquet")
@@ -80,7 +80,7 @@ async def run_broker(
     *,
     stop: asyncio.Event,
     ready: Ready,
-    progress: Progress = lambda what, done, total: None,
+    progress: ShowProgress = lambda what, done, total: None,
     own_process: bool = True,
 ) -> None:
     """Open the store, serve until `stop` is set, then stop cleanly: routes withdrawn, everything on disk.
@@ -107,7 +107,7 @@ async def run_broker(
     )
     try:
         broker.open(progress)
-        tell_how_reads_wait(broker.store)
+        log_how_reads_wait(broker.store)
         port = await server.listen(settings.bind_address, settings.listen_port)
         if settings.vip_channel_enable and settings.listen_port > 2:
             try:
@@ -144,7 +144,7 @@ async def run_broker(
         broker.close()
 
 
-def tell_how_reads_wait(store: Store) -> None:
+def log_how_reads_wait(store: Store) -> None:
     """Of the log and of what is derived from it: the event loop never waits for either, and the way depends on the file system."""
     segments = store.log.segments
     # Not one of the files that are locked: closing it here would end the lock.

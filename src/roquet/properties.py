@@ -43,13 +43,13 @@ def property_line(key: str, value: str) -> str:
 def escaped(text: str, also: str = "") -> str:
     """As a value stands in the text; plain ASCII, since Java reads files as Latin-1."""
     made = []
-    for number, letter in enumerate(text):
-        if letter == "\\" or letter in also or (letter == " " and number == 0):
-            made.append("\\" + letter)
-        elif " " <= letter <= "~":
-            made.append(letter)
+    for number, character in enumerate(text):
+        if character == "\\" or character in also or (character == " " and number == 0):
+            made.append("\\" + character)
+        elif " " <= character <= "~":
+            made.append(character)
         else:
-            raw = letter.encode("utf-16-be", "surrogatepass")
+            raw = character.encode("utf-16-be", "surrogatepass")
             made += [f"\\u{raw[at : at + 2].hex()}" for at in range(0, len(raw), 2)]
     return "".join(made)
 
@@ -83,4 +83,4 @@ def unescaped(text: str) -> str:
     if "\\" not in text:
         return text
     whole = ESCAPE.sub(lambda found: chr(int(found[1][1:], 16)) if len(found[1]) == 5 else LETTERS.get(found[1], found[1]), text)
-    return whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # two escapes may be one letter
+    return whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # two escapes may be one character

@@ -15,7 +15,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from roquet import __version__
 from roquet.errors import RoquetError
@@ -28,6 +28,8 @@ from roquet.settings_upstream import (
     Harmless,
     Refusal,
 )
+from roquet.wire.bodies import camel
+from roquet.wire.headers import once_per_class
 from roquet.wire.layout import ENTRY, INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, QUEUES_MAX
 
 Value = bool | int | str
@@ -46,10 +48,10 @@ class Spec:
     kind: type
     default: Value
     about: str
-    low: int | None
-    high: int | None
-    choices: tuple[str, ...]
-    mutable: bool
+    low: int | None = None
+    high: int | None = None
+    choices: tuple[str, ...] = ()
+    mutable: bool = False
     check: Callable[[str], object] | None = None
     """Of a text with a form of its own: raises BadSetting when it is not in it."""
 
@@ -74,44 +76,17 @@ class Spec:
         return text
 
 
-def setting(
-    default: Any,
-    about: str,
-    *,
-    key: str = "",
-    low: int | None = None,
-    high: int | None = None,
-    choices: tuple[str, ...] = (),
-    mutable: bool = False,
-    check: Callable[[str], object] | None = None,
-) -> Any:
-    about_it = {"about": about, "key": key, "low": low, "high": high, "choices": choices, "mutable": mutable, "check": check}
-    return field(default=default, metadata=about_it)
+def setting(default: Value, about: str, *, key: str = "", **more: Any) -> Any:
+    """A field of a table. Its upstream key is its name in camel case unless it is given; `more` is the rest of its Spec."""
+    return field(default=default, metadata={"spec": Spec("", key, type(default), default, about, **more)})
 
 
-def camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)
-
-
-_tables: dict[type, dict[str, Spec]] = {}
-
-
+@once_per_class
 def table(kind: type) -> dict[str, Spec]:
     """Upstream's key -> Spec, in the order of the class. Not to be changed."""
-    if kind in _tables:
-        return _tables[kind]
-    made = _tables[kind] = {}
-    for one in fields(kind):
-        about = one.metadata
-        if "about" not in about:
-            continue
-        key = about["key"] or camel(one.name)
-        made[key] = Spec(
-            one.name, key, type(one.default), cast(Value, one.default),
-            about["about"], about["low"], about["high"], about["choices"], about["mutable"], about["check"],
-        )  # fmt: skip
-    return made
+    named = [(one.name, one.metadata["spec"]) for one in fields(kind) if "spec" in one.metadata]
+    specs = [dataclasses.replace(spec, name=name, key=spec.key or camel(name)) for name, spec in named]
+    return {spec.key: spec for spec in specs}
 
 
 S = TypeVar("S", bound="Settings")
@@ -124,7 +99,7 @@ class Settings:
     harmless: ClassVar[Mapping[str, Harmless]] = {}
     refused: ClassVar[Mapping[str, Refusal]] = {}
 
-    others: dict[str, str] = field(default_factory=dict, metadata={"table": False})
+    others: dict[str, str] = field(default_factory=dict)
     """Upstream's settings that were given and have no effect here: they are shown, and kept, as they were given."""
 
     @classmethod
@@ -227,11 +202,11 @@ def distance(one: str, other: str) -> int:
     before: list[int] = []
     last: list[int] = []
     row = list(range(len(other) + 1))
-    for down, letter in enumerate(one, 1):
+    for down, character in enumerate(one, 1):
         before, last, row = last, row, [down]
         for across, wanted in enumerate(other, 1):
-            cost = min(row[-1] + 1, last[across] + 1, last[across - 1] + (letter != wanted))
-            if before and across > 1 and letter == other[across - 2] and one[down - 2] == wanted:
+            cost = min(row[-1] + 1, last[across] + 1, last[across - 1] + (character != wanted))
+            if before and across > 1 and character == other[across - 2] and one[down - 2] == wanted:
                 cost = min(cost, before[across - 2] + 1)
             row.append(cost)
     return row[-1]

@@ -307,7 +307,7 @@ def how_it_ended(code: int) -> str:
         return f"signal {-code}"
 
 
-def letters(number: int) -> str:
+def letter_name(number: int) -> str:
     """0 a, 1 b ... 25 z, 26 aa: how brokers of a cluster are named."""
     text = ""
     number += 1
@@ -320,4 +320,4 @@ def letters(number: int) -> str:
 def shard_name(broker_name: str, shard: int) -> str:
     """broker-a, broker-b ... from "broker-a" or "broker"; other names get a letter behind them."""
     stem = broker_name[:-2] if broker_name.endswith("-a") else broker_name
-    return f"{stem}-{letters(shard)}"
+    return f"{stem}-{letter_name(shard)}"

@@ -106,7 +106,7 @@ class BrokerKit:
         raise AssertionError("read again and again, and still not in memory")
 
     def request(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", peer: FakePeer | None = None) -> Command:
-        return self.ask(Command(code, fields, body, opaque=7), peer)
+        return self.ask(Command(code, fields or {}, body, opaque=7), peer)
 
     def topic(self, name: str, queues: int = 4, **more: Any) -> Topic:
         return self.topics.put(Topic(name, queues, queues, **more))

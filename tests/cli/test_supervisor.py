@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from roquet.supervisor import Child, NeverStarted, Order, Patience, Program, State, Supervisor, letters, shard_name
+from roquet.supervisor import Child, NeverStarted, Order, Patience, Program, State, Supervisor, letter_name, shard_name
 
 PATIENCE = Patience(first_pause_ms=100, pause_ms_max=1_000, healthy_after_ms=10_000, stop_deadline_ms=5_000)
 
@@ -90,7 +90,7 @@ def test_one_that_never_booted_is_given_up_after_a_few_deaths_and_one_that_did_i
 
 
 def test_shards_are_named_as_clusters_are() -> None:
-    assert [letters(number) for number in (0, 1, 25, 26, 27, 701, 702)] == ["a", "b", "z", "aa", "ab", "zz", "aaa"]
+    assert [letter_name(number) for number in (0, 1, 25, 26, 27, 701, 702)] == ["a", "b", "z", "aa", "ab", "zz", "aaa"]
     assert [shard_name("broker-a", number) for number in (0, 1)] == ["broker-a", "broker-b"]
     assert shard_name("orders", 2) == "orders-c"
 

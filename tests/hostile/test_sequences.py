@@ -27,7 +27,7 @@ SEEDS = 300 if os.environ.get("ROQUET_LONG") else 8
 STEPS = 800
 
 FIELDS = sorted(
-    {column.name for call in CALLS.values() for kind in (call.header_type, call.answer_header_type) for column in headers.columns(kind)}
+    {column.name for call in CALLS.values() for kind in (call.header_type, call.answer_header_type) for column in headers.fields_of(kind)}
 )
 VALUES = [
     "0", "1", "-1", "3", "32", "known", "group", "TBW102", "true", "false", "2147483647", "-2147483648", "9223372036854775807",

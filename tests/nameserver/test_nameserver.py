@@ -45,7 +45,7 @@ class World:
     ) -> Command:
         link = link or self.link
         before = len(link.sent)
-        self.feed(Command(code, fields, body, opaque=7, **about).encode(), link)
+        self.feed(Command(code, fields or {}, body, opaque=7, **about).encode(), link)
         assert len(link.sent) == before + 1
         answer = link.sent[-1]
         assert (answer.opaque, answer.flag) == (7, RESPONSE)

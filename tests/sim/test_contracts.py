@@ -193,7 +193,7 @@ class Line:
 
         def calls() -> None:
             for body in bodies:
-                self.caller.call(address, Command(1, None, body), 30_000, answers.append)
+                self.caller.call(address, Command(1, {}, body), 30_000, answers.append)
             assert not answers, "nobody is told from within the call"
 
         self.do(calls)
@@ -243,7 +243,7 @@ def test_a_call_to_nobody_fails_and_the_next_call_elsewhere_is_answered(line: Li
 
 
 def test_a_oneway_call_is_heard_and_not_answered(line: Line) -> None:
-    line.do(lambda: line.caller.oneway(line.address, Command(1, None, b"quiet")))
+    line.do(lambda: line.caller.oneway(line.address, Command(1, {}, b"quiet")))
     line.until(lambda: line.echo.heard == [b"quiet"])
 
 
@@ -277,7 +277,7 @@ def test_a_closed_peer_is_closed_for_both_ends(line: Line) -> None:
 
 def test_a_fake_peer_keeps_what_a_real_one_would_have_written_to_its_client() -> None:
     echo, peer = Echo(), FakePeer("10.0.0.9:5")
-    frames = Framer().feed(Command(1, None, b"a", opaque=4).encode() + Command(1, None, b"b", opaque=5).encode())
+    frames = Framer().feed(Command(1, {}, b"a", opaque=4).encode() + Command(1, {}, b"b", opaque=5).encode())
     echo.receive(peer, frames)
     assert [(answer.opaque, answer.body) for answer in peer.take()] == [(4, b"a"), (5, b"b")]
     assert not peer.sent

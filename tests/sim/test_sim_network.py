@@ -46,7 +46,7 @@ class Kit:
         self.answers: list[Command | RoquetError] = []
 
     def call(self, body: bytes, timeout_ms: int = 3_000) -> None:
-        self.caller.call(SERVER, Command(1, None, body), timeout_ms, lambda answer: self.answers.append(answer))
+        self.caller.call(SERVER, Command(1, {}, body), timeout_ms, lambda answer: self.answers.append(answer))
 
     def run(self, seconds: float = 10) -> list[Command | RoquetError]:
         self.simulation.run(self.simulation.now_us + int(seconds * SECOND))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from roquet.store import timers
 from roquet.store.disk import RealDisk
 from roquet.store.retention import HOUR_MS
-from roquet.store.timers import GONE, NO_ROWS, NOTHING, ROW_SIZE, Checkpoint, Fired, Rows, TimerFiles, Window, joined, rows_of
+from roquet.store.timers import GONE, NO_ROWS, NOTHING, ROW_SIZE, Fired, Rows, TimerCheckpoint, TimerFiles, Window, joined, rows_of
 
 T0 = 500_000 * HOUR_MS
 START = (0, -1)
@@ -113,7 +113,7 @@ def test_a_checkpoint_brings_the_files_back_as_they_were_then(files: TimerFiles,
     files.add(rows_of([(T0 + 1, 1, 90), (T0 + HOUR_MS, 2, 90)]))
     write(files)
     files.syncer()()
-    saved = Checkpoint.decode(Checkpoint(1_000, 2, (T0, -1), files.describe()).encode())
+    saved = TimerCheckpoint.decode(TimerCheckpoint(1_000, 2, (T0, -1), files.describe()).encode())
     assert (saved.log_end, saved.followed, saved.mark) == (1_000, 2, (T0, -1))
     files.add(rows_of([(T0 + 2, 3, 90), (T0 + 5 * HOUR_MS, 4, 90)]))
     write(files)

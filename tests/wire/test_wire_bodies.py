@@ -175,7 +175,7 @@ def test_every_body_survives_encoding(kind: type[Body]) -> None:
 
 @given(st.sampled_from(KINDS), VALUES, st.data())
 def test_any_json_gives_a_body_or_refused(kind: type[Body], value: Any, data: st.DataObject) -> None:
-    shaped = {column.name: data.draw(VALUES) for column in bodies.columns(kind)}
+    shaped = {column.name: data.draw(VALUES) for column in bodies.fields_of(kind)}
     for given_value in (value, shaped):
         with contextlib.suppress(Refused):
             assert isinstance(kind.decode(fastjson.dumps(given_value)), kind)

@@ -78,7 +78,7 @@ def texts() -> st.SearchStrategy[str]:
     return st.text(st.characters(codec="utf-8"), max_size=20)
 
 
-def value_of(column: headers.Column, kind: type) -> st.SearchStrategy[Any]:
+def value_of(column: headers.HeaderField, kind: type) -> st.SearchStrategy[Any]:
     hint = str(typing.get_type_hints(kind)[column.attribute])
     bits = kind.__dataclass_fields__[column.attribute].metadata["bits"]  # type: ignore[attr-defined] # every kind is a dataclass
     if "int" in hint:
@@ -90,7 +90,7 @@ def value_of(column: headers.Column, kind: type) -> st.SearchStrategy[Any]:
 def test_every_header_survives_the_way_through_both_forms(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(KINDS))
     values = {}
-    for column in headers.columns(kind):
+    for column in headers.fields_of(kind):
         if column.required or data.draw(st.booleans()):
             values[column.attribute] = data.draw(value_of(column, kind))
     header = kind(**values)
@@ -103,7 +103,7 @@ def test_every_header_survives_the_way_through_both_forms(data: st.DataObject) -
 
 @given(st.sampled_from(KINDS), st.dictionaries(st.text(max_size=10), st.text(max_size=25)), st.data())
 def test_any_fields_give_a_header_or_refused(kind: type, fields: dict[str, str], data: st.DataObject) -> None:
-    for column in headers.columns(kind):
+    for column in headers.fields_of(kind):
         fields[column.name] = data.draw(st.text(max_size=25) | st.integers().map(str))
     with contextlib.suppress(Refused):
         assert isinstance(headers.decode(kind, fields), kind)

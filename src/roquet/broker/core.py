@@ -50,7 +50,7 @@ from roquet.errors import Broken, Refused, StoreUnavailable
 from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Keep, Peer, Rest
 from roquet.settings import BrokerSettings, Value
 from roquet.store.disk import Cold, Disk, is_shortage
-from roquet.store.recovery import Progress
+from roquet.store.recovery import ShowProgress
 from roquet.store.store import Store
 from roquet.store.wall import step_text
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -167,7 +167,7 @@ class Broker:
 
     # Life
 
-    def open(self, progress: Progress = lambda what, done, total: None) -> None:
+    def open(self, progress: ShowProgress = lambda what, done, total: None) -> None:
         """Recover the store and load the tables. May take long; nothing is answered before.
 
         Raises Damaged when this store must not be opened. Nothing is written before everything that can refuse has been looked at.

@@ -36,7 +36,7 @@ from roquet.store.fanout import (
     tag_hash,
 )
 from roquet.store.queue import ConsumeQueue
-from roquet.store.staging import Message as BatchedMessage
+from roquet.store.staging import BatchedMessage
 from roquet.store.texts import Texts
 from roquet.wire.batch import InnerMessage, batch_columns, split_batch
 from roquet.wire.calls.sends import SEND_BATCH_MESSAGE, SEND_MESSAGE, SEND_MESSAGE_V2, SendHeader, SendResponseHeader

@@ -55,7 +55,7 @@ from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK
 from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
-from roquet.store.timers import GONE, Checkpoint, Deliveries, Fired, TimerFiles, rows_of
+from roquet.store.timers import GONE, Deliveries, Fired, TimerCheckpoint, TimerFiles, rows_of
 from roquet.wire.calls.sends import RECALL_MESSAGE
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
@@ -104,7 +104,7 @@ class Timers(Part):
         self.near.horizon = self.near.mark[0]
         self._find_delivered(start)
 
-    def _take_up(self, queue: ConsumeQueue, saved: Checkpoint | None) -> int:
+    def _take_up(self, queue: ConsumeQueue, saved: TimerCheckpoint | None) -> int:
         """Returns from which log offset on deliveries are looked for."""
         commit_log = self.store.log
         fits = saved is not None and commit_log.start <= saved.log_end <= commit_log.written and queue.first <= saved.followed <= queue.next

@@ -50,7 +50,7 @@ SIZE_AND_MAGIC = struct.Struct(">iI")
 
 
 @dataclass(slots=True)
-class Records:
+class RecordColumns:
     """Whole records in the order of the log, a column a field."""
 
     base: int
@@ -109,7 +109,7 @@ def next_record(data: bytes, at: int, base: int) -> int:
     return -1
 
 
-def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = True) -> tuple[Records, list[tuple[int, str]]]:
+def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = True) -> tuple[RecordColumns, list[tuple[int, str]]]:
     """The records that begin at these positions, and those that are none, each with what is wrong: scan.parse of each."""
     at = np.array(starts, dtype=np.int64)
     sizes, magic, crcs = _field(data, at, ">i4"), _field(data, at + MAGIC_AT, ">u4"), _field(data, at + CRC_AT, ">i4")
@@ -154,7 +154,7 @@ def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = Tru
         bad += [(int(at[chosen[n]]), "its topic or properties are no text, or cut off") for n in torn]
         kept = np.setdiff1d(np.arange(len(chosen)), torn)
         chosen, topic_of, texts = chosen[kept], topic_of[kept], [texts[n] for n in kept.tolist()]
-    found = Records(
+    found = RecordColumns(
         base,
         at[chosen],
         sizes[chosen],
@@ -190,7 +190,7 @@ def _not_text(topics: list[bytes], texts: list[bytes], topic_of: Ints) -> list[i
 # What is derived
 
 
-def queue_tags(records: Records, delays_ms: Sequence[int]) -> Longs:
+def queue_tags(records: RecordColumns, delays_ms: Sequence[int]) -> Longs:
     """fanout.queue_tag of each record."""
     tags = records.texts.tags()
     # The broker's own two topics carry times in place of tags.
@@ -201,7 +201,7 @@ def queue_tags(records: Records, delays_ms: Sequence[int]) -> Longs:
     return tags
 
 
-def key_entries(records: Records) -> tuple[Longs, Ints]:
+def key_entries(records: RecordColumns) -> tuple[Longs, Ints]:
     """(the record's number, index.key_hash) of every key that is indexed, in the order of the index."""
     owners, hashes, units = records.texts.keys()
     kept = ((records.sys_flags & TRANSACTION_MASK) != ROLLBACK)[owners]

@@ -170,7 +170,7 @@ class Mender:
         for offset in range(search.first, search.stop):
             entry = found.get(offset)
             if entry is None:
-                self._say_hole(queue, offset)
+                self._report_hole(queue, offset)
                 continue
             try:
                 queue.replace(offset, ENTRY.pack(*entry))
@@ -180,7 +180,7 @@ class Mender:
             log.error("entry %d of queue %s was damaged: made again from the record at log offset %d", offset, where, entry[0])
         self._store.tails.dirty.add(queue)
 
-    def _say_hole(self, queue: ConsumeQueue, offset: int) -> None:
+    def _report_hole(self, queue: ConsumeQueue, offset: int) -> None:
         if (queue, offset) in self.holes:
             return
         entry = unpack_entry(queue.read(offset, 1))

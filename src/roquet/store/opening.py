@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roquet.store import lost
-from roquet.store.recovery import Manifest, Progress, Recovery
+from roquet.store.recovery import Manifest, Recovery, ShowProgress
 from roquet.store.scan import CHUNK
 from roquet.store.segments import Segments
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from roquet.store.store import Store
 
 
-def recover(store: Store, manifest: Manifest | None, progress: Progress) -> None:
+def recover(store: Store, manifest: Manifest | None, progress: ShowProgress) -> None:
     """Leaves the store ready to append. The directory was looked at, and may be written."""
     begin(store)
     store.deletions.load()

@@ -31,6 +31,13 @@ def unpack_entry(raw: bytes) -> tuple[int, int, int] | None:
     return position, size, tag_hash
 
 
+def stored_entry(segments: Segments, offset: int) -> tuple[int, int, int] | None:
+    """As its file has it, None when there is none. May block."""
+    position = offset * ENTRY_SIZE
+    base = segments.base_of(position)
+    return None if base is None else unpack_entry(segments.file(base).read(position - base, ENTRY_SIZE))
+
+
 class ConsumeQueue:
     """Offsets count entries:  first <= visible <= next.  `first` is the oldest whose message is still in the log, `visible`
     ends what consumers may see, `next` is the offset that the next message gets."""

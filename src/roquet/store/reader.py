@@ -27,7 +27,7 @@ from roquet.store.checkpoint import Checkpoint
 from roquet.store.disk import ReadOnlyDisk
 from roquet.store.documents import Document
 from roquet.store.fanout import is_queued, queue_tag
-from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, unpack_entry
+from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, stored_entry, unpack_entry
 from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records
 from roquet.store.segments import OpenFiles, Segments
@@ -332,10 +332,7 @@ class StoreReader:
         return self._file_entry(row, offset)
 
     def _file_entry(self, row: Row, offset: int) -> tuple[int, int, int]:
-        position = offset * ENTRY_SIZE
-        base = row.segments.base_of(position)
-        raw = b"" if base is None else row.segments.file(base).read(position - base, ENTRY_SIZE)
-        return unpack_entry(raw) or (0, 0, 0)
+        return stored_entry(row.segments, offset) or (0, 0, 0)
 
     def _read(self, row: Row, start: int, stop: int) -> Entries:
         pieces: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Records looked up by their place, by store time and by key."""
+"""RecordLookup looked up by their place, by store time and by key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUERY_SIZE_MAX = 15 * 1024 * 1024
 """Bytes of one query's records: they must fit a frame."""
 
 
-class Records:
+class RecordLookup:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._log = store.log
@@ -77,7 +77,7 @@ class Records:
         return -1
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
-        """Records under a key, oldest first as upstream sends them, at most QUERY_SIZE_MAX bytes, with the index's last update."""
+        """RecordLookup under a key, oldest first as upstream sends them, at most QUERY_SIZE_MAX bytes, with the index's last update."""
         self._store.derived.settle()
         offsets, last_ms, last_offset = self._store.index.query(topic, key, count_max, begin_ms, end_ms)
         records: list[bytes] = []

@@ -24,7 +24,7 @@ from roquet.errors import Damaged
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.fanout import index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
-from roquet.store.queue import ENTRY_SIZE, ConsumeQueue, unpack_entry
+from roquet.store.queue import ENTRY_SIZE, ConsumeQueue, stored_entry
 from roquet.store.scan import Found, Hole, Walk, parse, read_records, records_between
 from roquet.store.segments import file_name
 from roquet.store.times import first_true
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("roquet.store")
 
-Progress = Callable[[str, int, int], None]
+ShowProgress = Callable[[str, int, int], None]
 """(what, done, total): called now and then while opening takes long."""
 
 STEP = 64 * 1024 * 1024
-HOLES_SAID = 100
+HOLES_LOGGED = 100
 """Holes that get a line of their own."""
 BLANKS_MAX = 1_000_000
 """Blanks in a row that a queue may get; a number further ahead than that is not believed."""
@@ -142,7 +142,7 @@ def times_of(checkpoint: Checkpoint) -> tuple[int, int, int]:
 class Recovery:
     """One opening. `run` leaves queues and index complete up to the log's end, which it returns."""
 
-    def __init__(self, store: Store, manifest: Manifest | None, progress: Progress) -> None:
+    def __init__(self, store: Store, manifest: Manifest | None, progress: ShowProgress) -> None:
         self.segments, self.queues, self.make_queue, self.deletions = store.log.segments, store.queues, store.queue, store.deletions
         self.index = store.index if store.settings.message_index_enable else None
         self.checkpoint = checkpoint = store.checkpoint
@@ -206,7 +206,7 @@ class Recovery:
         if self._before_hole is not None:
             self.overtaken.append((self._before_hole, end))
         for queue in self.queues.values():
-            self._write_tail(queue)
+            self._write(queue, queue.write_tail)
             queue.first = self._first(queue)
             queue.visible = queue.next
         return end
@@ -224,7 +224,7 @@ class Recovery:
             if last is not None and last[1] != BLANK_LENGTH:
                 end = max(end, last[0] + last[1])
             queue.start_at(filled)
-            self._keep_number(queue)
+            self._write(queue, queue.keep_number)
         if self.index is not None:
             self.index.truncate_after(0)
         if end:
@@ -265,7 +265,7 @@ class Recovery:
 
     def _report(self) -> None:
         """Each hole with its place; what they hold stays in the log."""
-        for hole in self.holes[:HOLES_SAID]:
+        for hole in self.holes[:HOLES_LOGGED]:
             base = self.segments.base_of(hole.offset) or 0
             of = f" It was {hole.record.topic}/{hole.record.queue_id} offset {hole.record.queue_offset}." if hole.record else ""
             log.error(
@@ -554,24 +554,18 @@ class Recovery:
             elif 0 < number - queue.next <= BLANKS_MAX and self._counts:
                 log.error("queue %s/%d: the records of entries %d to %d are lost", queue.topic, queue.queue_id, queue.next, number - 1)
                 queue.append_blanks(number - queue.next)
-            self._keep_number(queue)
-
-    def _keep_number(self, queue: ConsumeQueue) -> None:
-        try:
-            queue.keep_number()
-        except OSError as error:
-            log.warning("queue %s/%d could not be written: %s", queue.topic, queue.queue_id, error)
+            self._write(queue, queue.keep_number)
 
     def _write_tails(self) -> None:
         for queue in self.queues.values():
             if queue.tail:
-                self._write_tail(queue)
+                self._write(queue, queue.write_tail)
         self._settle()
 
-    def _write_tail(self, queue: ConsumeQueue) -> None:
+    def _write(self, queue: ConsumeQueue, write: Callable[[], None]) -> None:
         """Entries that the disk has no room for stay in memory; the store tries again."""
         try:
-            queue.write_tail()
+            write()
         except OSError as error:
             log.warning("queue %s/%d could not be written: %s", queue.topic, queue.queue_id, error)
 
@@ -601,14 +595,7 @@ class _Hole(Exception):
 
 def _entry(queue: ConsumeQueue, offset: int) -> tuple[int, int, int] | None:
     """Like queue.entry, but waits for the disk: opening may."""
-    if offset >= queue.tail_start:
-        return queue.entry(offset)
-    position = offset * ENTRY_SIZE
-    base = queue.segments.base_of(position)
-    if base is None:
-        return None
-    raw = queue.segments.file(base).read(position - base, ENTRY_SIZE)
-    return unpack_entry(raw)
+    return queue.entry(offset) if offset >= queue.tail_start else stored_entry(queue.segments, offset)
 
 
 def _says_nothing(entry: tuple[int, int, int] | None) -> bool:

@@ -27,7 +27,7 @@ from roquet.wire.layout import BORN_HOST_V6, ENTRY, FRONT, FRONTS, HOST, HOST_V6
 Staged = tuple[ConsumeQueue, int, int, int]
 """(queue, its `next` before and after, the log's end after): what one put changed."""
 
-Message = tuple[int, bytes, bytes, int, Iterable[str]]
+BatchedMessage = tuple[int, bytes, bytes, int, Iterable[str]]
 """(flag, body, properties, tag hash, keys) of a message in a batch."""
 
 
@@ -139,7 +139,7 @@ class Staging:
         return offset, queue_offset
 
     def put_batch(
-        self, queue: ConsumeQueue, messages: list[Message], sys_flag: int, born_ms: int, born_host: bytes
+        self, queue: ConsumeQueue, messages: list[BatchedMessage], sys_flag: int, born_ms: int, born_host: bytes
     ) -> tuple[list[int], int]:
         """Many plain messages for one queue; returns (their log offsets, the first queue offset). Stored whole or not at all."""
         log, store_host, now_ms, first, lead = self.log, self.store_host, self.now_ms, queue.next, self._lead

@@ -40,8 +40,8 @@ from roquet.store.manifest_file import ManifestFile
 from roquet.store.mending import Mender
 from roquet.store.old_files import OldFiles
 from roquet.store.queues import Queues
-from roquet.store.records import Records
-from roquet.store.recovery import Progress
+from roquet.store.records import RecordLookup
+from roquet.store.recovery import ShowProgress
 from roquet.store.removal import TopicRemoval
 from roquet.store.scan import Hole
 from roquet.store.segments import OpenFiles, Segments
@@ -133,7 +133,7 @@ class Store:
             trouble.short_of_files,
         )
         self.flush_now, self.delete_expired_now = self.flush.now, self.old_files.delete_expired_now
-        records = Records(self)
+        records = RecordLookup(self)
         self.record_at, self.store_time_at, self.query = records.record_at, records.store_time_at, records.query
         self.times, self.offset_by_time, self.first_store_time = records.times, records.offset_by_time, records.first_store_time
 
@@ -148,7 +148,7 @@ class Store:
         """A sync is under way in the background. A clean stop waits for it, to hear if it failed."""
         return self.flush.busy or self.derived.busy or self.old_files.unlinking.busy
 
-    def open(self, progress: Progress = lambda what, done, total: None) -> None:
+    def open(self, progress: ShowProgress = lambda what, done, total: None) -> None:
         """Recover and get ready to append. Raises Damaged when this directory must not be opened; it is left as it was then."""
         try:
             self.locks.take()

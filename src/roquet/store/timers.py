@@ -63,7 +63,7 @@ NO_ROWS = rows_of([])
 
 Described = tuple[int, int, int | None]
 """(length, first, checksum) of an hour's file. Checkpoints of before have no checksum."""
-Piece = tuple[int, bytes]
+FileRows = tuple[int, bytes]
 """(position in the file, rows)."""
 
 
@@ -83,7 +83,7 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class TimerCheckpoint:
     """What the files hold. Saved after the syncs that it speaks of, of these files and of the log up to `log_end`."""
 
     log_end: int
@@ -101,7 +101,7 @@ class Checkpoint:
         return orjson.dumps({"logEnd": self.log_end, "followed": self.followed, "mark": list(self.mark), "past": past, "hours": hours})
 
     @classmethod
-    def decode(cls, data: bytes) -> Checkpoint:
+    def decode(cls, data: bytes) -> TimerCheckpoint:
         value = orjson.loads(data)
         hours: dict[int, Described] = {
             int(hour): (int(length), int(first), int(sums[0]) if sums else None) for hour, (length, first, *sums) in value["hours"].items()
@@ -145,7 +145,7 @@ class TimerFiles:
         self.directory = directory
         self.hours: dict[int, Hour] = {}
         self.fresh_bytes = 0
-        self._fresh: dict[int, list[Piece]] = {}
+        self._fresh: dict[int, list[FileRows]] = {}
         self._dirty: set[int] = set()  # written since their last sync
         self._new_names = False
 
@@ -352,7 +352,7 @@ class TimerFiles:
             self.disk.remove(f"{self.directory}/{name}")
 
 
-def joined(pieces: list[Piece]) -> Iterator[Piece]:
+def joined(pieces: list[FileRows]) -> Iterator[FileRows]:
     """Pieces that follow each other as one. (After a failed write they may have gaps, where others were written since.)"""
     start, run = pieces[0][0], [pieces[0][1]]
     end = start + len(pieces[0][1])

@@ -16,7 +16,7 @@ log = logging.getLogger("roquet.store")
 PAUSE_MS = 1_000
 """After a failure to make a log file nobody tries again for so long."""
 
-SHORTAGE_TOLD_MS = 60_000
+SHORTAGE_LOGGED_MS = 60_000
 """How often the log says that files are short."""
 
 
@@ -38,7 +38,7 @@ class Trouble:
         self.has_reserve = True
         """While writes are refused: there is room for the broker's own."""
         self._pause_due_ms = -1
-        self._shortage_told_ms = 0
+        self._shortage_logged_ms = 0
 
     def refuse_writes(self) -> str:
         """Why no message can be stored now, or ""."""
@@ -81,8 +81,8 @@ class Trouble:
     def short_of_files(self, error: object) -> None:
         """What needed a file descriptor was not done, and is tried again by itself."""
         now_ms = self._store.clock.steady_ms()
-        if now_ms >= self._shortage_told_ms:
-            self._shortage_told_ms = now_ms + SHORTAGE_TOLD_MS
+        if now_ms >= self._shortage_logged_ms:
+            self._shortage_logged_ms = now_ms + SHORTAGE_LOGGED_MS
             log.warning("there are too few file descriptors, the store waits for some: %s. Raise the limit (ulimit -n).", error)
 
     def tick(self, now_ms: int) -> None:

@@ -31,8 +31,8 @@ class ClientNode(Node):
     """What a process sent and consumed before it died is remembered by the checker, not by it."""
 
     def __init__(self, world: World, number: int, *, produces: bool, consumes: bool, reads: bool) -> None:
-        self.letter = chr(ord("A") + number)
-        super().__init__(world, f"client {self.letter}", f"10.0.3.{number + 1}:0")
+        self.label = chr(ord("A") + number)
+        super().__init__(world, f"client {self.label}", f"10.0.3.{number + 1}:0")
         self.produces = produces
         self.consumes = consumes
         self.reads = reads
@@ -67,10 +67,10 @@ class ClientNode(Node):
         caller = self._caller = SimCaller(world.network, self.host)
         core = self._core = ClientCore(
             name_servers=world.name_server_addresses,
-            client_id=f"{self.host}@{self.letter}" + (f"#{self.runs}" if self.random.random() < 0.5 else ""),
+            client_id=f"{self.host}@{self.label}" + (f"#{self.runs}" if self.random.random() < 0.5 else ""),
             caller=caller,
             clock=self.clock,
-            random=Random(f"client core {self.letter} {self.runs} {simulation.seed}"),
+            random=Random(f"client core {self.label} {self.runs} {simulation.seed}"),
             ip=bytes(int(part) for part in self.host.split(".")),
             pid=self.runs,
         )
@@ -79,7 +79,7 @@ class ClientNode(Node):
         core.timers.on_sooner = self._arm
         self._arm(core.next_due_ms())
         if self.produces:
-            self._producer = cores.producer(core, f"sim-producers-{self.letter}", ProducerSettings(compress_over=600))
+            self._producer = cores.producer(core, f"sim-producers-{self.label}", ProducerSettings(compress_over=600))
             self._producer.start()
             self._send_later()
         if self.consumes:
@@ -144,7 +144,7 @@ class ClientNode(Node):
                 if last and result.ok:
                     self.finished.add(result.queue.broker_name)
             else:
-                self.simulation.note(f"{self.letter} send {name_of(message.body).decode()} failed: {type(result).__name__}")
+                self.simulation.note(f"{self.label} send {name_of(message.body).decode()} failed: {type(result).__name__}")
 
         queue = None
         if random.random() < 0.1 and self.count > 20:
@@ -167,7 +167,7 @@ class ClientNode(Node):
     def _message(self, topic: str, *, batch: bool = False) -> Message:
         random = self.random
         self.count += 1
-        name = f"{self.letter}{self.runs}.{self.count}"
+        name = f"{self.label}{self.runs}.{self.count}"
         size = random.choice((0, 5, 40, 200, 700, 1_500 if random.random() < 0.5 else 3))
         message = Message(
             topic,
@@ -184,14 +184,14 @@ class ClientNode(Node):
     def _acked(self, message: Message, receipt: SendReceipt) -> None:
         queue = receipt.queue
         place = f"{queue.broker_name} {queue.topic}/{queue.queue_id}@{receipt.queue_offset}"
-        self.simulation.note(f"{self.letter} sent {name_of(message.body).decode()} to {place}: {receipt.status.name}")
+        self.simulation.note(f"{self.label} sent {name_of(message.body).decode()} to {place}: {receipt.status.name}")
         self.world.checker.acknowledged(message, receipt)
 
     # Consuming
 
     def _consume(self, messages: list[ReceivedMessage], judge: Judged) -> None:
         for message in messages:
-            self.simulation.note(f"{self.letter} got {name_of(message.body).decode()}")
+            self.simulation.note(f"{self.label} got {name_of(message.body).decode()}")
             self.world.checker.showed(message)
         # A few fail, twice at most: the broker brings them again ten seconds later, then thirty.
         fails = self.random.random() < 0.02 and messages[0].reconsume_times < 2

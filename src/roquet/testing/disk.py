@@ -492,10 +492,10 @@ class SimDisk:
         node = above.names.get(name)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", old)
-        there = below.names.get(fresh)
-        if isinstance(there, _Dir) and not isinstance(node, _Dir):
+        existing = below.names.get(fresh)
+        if isinstance(existing, _Dir) and not isinstance(node, _Dir):
             raise IsADirectoryError(errno.EISDIR, "Is a directory", new)
-        if there is node:
+        if existing is node:
             return
         if above is below:
             self.changing(lambda: above.change((name, None), (fresh, node)))

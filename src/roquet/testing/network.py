@@ -174,7 +174,7 @@ class Wire:
             self.line.end(ConnectFailed(f"the connection to {self.address} was lost; the request may or may not have been carried out"))
 
         simulation.after(simulation.between(50, slowest_us), client_learns)
-        simulation.after(simulation.between(50, slowest_us), self.peer.lost)
+        simulation.after(simulation.between(50, slowest_us), self.peer.disconnected)
 
 
 class SimPeer:
@@ -213,7 +213,7 @@ class SimPeer:
             self.closed = True
             self._wire.cut(1_000)
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         core, self._core = self._core, None
         self.closed = True
         if core is not None and self._wire.network.core_at(self._wire.address) is core:
@@ -266,7 +266,7 @@ class SimCaller:
                 line.wire.cut()
         self._lines.clear()
 
-    def lost(self, line: Line) -> None:
+    def forget(self, line: Line) -> None:
         if self._lines.get(line.address) is line:
             del self._lines[line.address]
 
@@ -371,7 +371,7 @@ class Line:
         if self.ended:
             return
         self.ended = True
-        self.caller.lost(self)
+        self.caller.forget(self)
         if self.wire is not None:
             self.wire.cut(1_000)
         self.calls.fail_all(error)

@@ -26,7 +26,7 @@ from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.layout import BLANK_LENGTH, OFFSET_AT
 from roquet.wire.record import Record
 
-Place = tuple[str, int, int]
+QueuePosition = tuple[str, int, int]
 """(topic, queue, queue offset)."""
 
 QUERIES = 25
@@ -61,8 +61,8 @@ class Promises:
     def __init__(self, sent: dict[bytes, Message], *, sync_flush: bool) -> None:
         self.sync_flush = sync_flush
         self.sent = sent
-        self.acked: dict[Place, Held] = {}
-        self.shown: dict[Place, Held] = {}
+        self.acked: dict[QueuePosition, Held] = {}
+        self.shown: dict[QueuePosition, Held] = {}
         self.ends: dict[tuple[str, int], int] = {}
         """Queue -> the largest end that a consumer was told."""
         self.taken: dict[tuple[str, int], int] = {}
@@ -103,7 +103,7 @@ class Promises:
         if acked is not None:
             self._same(acked, held, place, "acknowledged")
 
-    def told_end(self, topic: str, queue_id: int, end: int) -> None:
+    def saw_end(self, topic: str, queue_id: int, end: int) -> None:
         key = (topic, queue_id)
         self.ends[key] = max(end, self.ends.get(key, 0))
 
@@ -112,7 +112,7 @@ class Promises:
         if self.sync_flush and (to < offset or any((topic, queue_id, one) in self.acked for one in range(offset, to))):
             raise Violation(f"{topic}/{queue_id}: a consumer at offset {offset} was sent back to {to}")
 
-    def _same(self, before: Held, now: Held, place: Place, what: str) -> None:
+    def _same(self, before: Held, now: Held, place: QueuePosition, what: str) -> None:
         if (before.name, before.log_offset) != (now.name, now.log_offset):
             raise Violation(f"{show(place)} was {what} as {show_held(before)} and is now {show_held(now)}")
 
@@ -136,8 +136,8 @@ class Promises:
                     self.taken[key] = max(self.taken.get(key, 0), place[2] + 1)
                     del table[place]
                     continue
-                there = f"holds {show_held(found)}" if found is not None else "is empty"
-                raise Violation(f"{show_held(held)} was {what} at {show(place)}, which {there}")
+                content = f"holds {show_held(found)}" if found is not None else "is empty"
+                raise Violation(f"{show_held(held)} was {what} at {show(place)}, which {content}")
         for key, end in before.ends.items():
             queue = store.find_queue(*key)
             visible = 0 if queue is None else queue.visible
@@ -149,7 +149,7 @@ class Promises:
                     self.taken[key] = max(self.taken.get(key, 0), end)
         self.look(broker, contents)
 
-    def look(self, broker: Broker, contents: dict[Place, Held] | None = None) -> None:
+    def look(self, broker: Broker, contents: dict[QueuePosition, Held] | None = None) -> None:
         """What must hold at any time."""
         self.checks += 1
         store = broker.store
@@ -169,9 +169,9 @@ class Promises:
         for place, held in list(self.acked.items())[::step]:
             self._query(store, place, held)
 
-    def _read(self, store: Store) -> dict[Place, Held]:
+    def _read(self, store: Store) -> dict[QueuePosition, Held]:
         """Every queue from its first to its last visible message."""
-        contents: dict[Place, Held] = {}
+        contents: dict[QueuePosition, Held] = {}
         for (topic, queue_id), queue in sorted(store.queues.items()):
             if not self._is_ours(topic):
                 continue
@@ -199,7 +199,7 @@ class Promises:
     def _is_ours(self, topic: str) -> bool:
         return topic.startswith("sim-")
 
-    def _unchanged(self, message: ReceivedMessage, place: Place) -> Held:
+    def _unchanged(self, message: ReceivedMessage, place: QueuePosition) -> Held:
         name = name_of(message.body)
         sent = self.sent.get(name)
         if sent is None:
@@ -212,7 +212,7 @@ class Promises:
             raise Violation(f"{show(place)} holds {name!r} with properties {stored}, sent were {expected}")
         return Held(name, message.physical_offset, message.properties.get(Property.UNIQUE_KEY, ""))
 
-    def _repeated(self, message: ReceivedMessage, place: Place) -> None:
+    def _repeated(self, message: ReceivedMessage, place: QueuePosition) -> None:
         """Of a retry queue: the message that failed, with a few properties more."""
         sent = self.sent.get(name_of(message.body))
         if sent is None or message.body != sent.body or message.topic != sent.topic:
@@ -232,7 +232,7 @@ class Promises:
                     if offset > visible:
                         raise Violation(f"group {group} is at {offset} of {topic}/{queue_id}, which ends at {visible}")
 
-    def _query(self, store: Store, place: Place, held: Held) -> None:
+    def _query(self, store: Store, place: QueuePosition, held: Held) -> None:
         records, _, _ = blocking(store.query, place[0], held.unique_key, 64, 0, 1 << 62)
         if not any(int.from_bytes(raw[OFFSET_AT : OFFSET_AT + 8], "big") == held.log_offset for raw in records):
             raise Violation(f"{show_held(held)} at {show(place)} is not found by its unique key {held.unique_key}")
@@ -248,7 +248,7 @@ def name_of(body: bytes) -> bytes:
     return body.partition(b"|")[0]
 
 
-def show(place: Place) -> str:
+def show(place: QueuePosition) -> str:
     return f"{place[0]}/{place[1]}@{place[2]}"
 
 

@@ -51,7 +51,7 @@ class Reader:
                 self.checker.of(queue.broker_name).sent_back(queue.topic, queue.queue_id, offset, result.next_offset)
                 self._again(queue, result.next_offset, 200_000)
                 return
-            self.checker.of(queue.broker_name).told_end(queue.topic, queue.queue_id, result.max_offset)
+            self.checker.of(queue.broker_name).saw_end(queue.topic, queue.queue_id, result.max_offset)
             for message in result.messages:
                 self.checker.showed(message)
                 self.checker.consume(READERS, message)

@@ -62,7 +62,7 @@ class WholeBroker:
 
     def ask(self, code: int | Command, fields: dict[str, str] | None = None, body: bytes = b"", **rest: Any) -> Command:
         """One request of `peer`, and the one answer that must have come."""
-        request = code if isinstance(code, Command) else Command(code, fields, body, **rest)
+        request = code if isinstance(code, Command) else Command(code, fields or {}, body, **rest)
         self._opaque += 1
         request.opaque = self._opaque
         self.frames(request)

@@ -14,7 +14,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, dataclass_transform
 
@@ -22,7 +22,7 @@ from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.wire.codes import ResponseCode
 from roquet.wire.fastjson import ObjectKey, dumps, loads
-from roquet.wire.headers import INT32, INT64, NUMBER
+from roquet.wire.headers import INT32, INT64, NUMBER, once_per_class
 
 B = TypeVar("B", bound="Body")
 
@@ -40,8 +40,8 @@ class Misfit(ValueError):
 class Body:
     """Base: reading, checking and writing. Each body is a dataclass of its fields."""
 
-    def __init_subclass__(cls) -> None:
-        dataclass(cls)
+    def __init_subclass__(cls, *, frozen: bool = False) -> None:
+        dataclass(frozen=frozen)(cls)
 
     @classmethod
     def decode(cls: type[B], data: bytes) -> B:
@@ -58,12 +58,12 @@ class Body:
 
     def to_json(self) -> dict[str, Any]:
         made: dict[str, Any] = {}
-        for column in columns(type(self)):
-            value = getattr(self, column.attribute)
-            if column.is_rest:
+        for field in fields_of(type(self)):
+            value = getattr(self, field.attribute)
+            if field.is_rest:
                 made |= value
             elif value is not None:
-                made[column.name] = column.write(value)
+                made[field.name] = field.write(value)
         return made
 
     def encode(self) -> bytes:
@@ -75,7 +75,7 @@ Write = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class BodyField:
     attribute: str
     name: str
     also: tuple[str, ...]
@@ -86,20 +86,18 @@ class Column:
 
 
 REST = {"rest": True}
-"""Metadata of a field that holds all those that have no column, by their names: carried along, for whoever knows them."""
-
-_tables: dict[type, tuple[Column, ...]] = {}
+"""Metadata of a field that holds all those that nobody declared, by their names: carried along, for whoever knows them."""
 
 
 def named(name: str, *, also: tuple[str, ...] = (), bits: int = 64, default: Any = dataclasses.MISSING) -> Any:
     """A field whose name on the wire is not its Python name in camel case, or whose int is bounded to 32 bits."""
     metadata = {"name": name, "also": also, "bits": bits}
     if default is dataclasses.MISSING:
-        return field(metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
-def small(default: Any = dataclasses.MISSING) -> Any:
+def int32(default: Any = dataclasses.MISSING) -> Any:
     """An int of 32 bits."""
     return named("", bits=32, default=default)
 
@@ -109,42 +107,40 @@ def camel(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-def columns(kind: type) -> tuple[Column, ...]:
-    found = _tables.get(kind)
-    if found is None:
-        hints = typing.get_type_hints(kind)
-        made: list[Column] = []
-        for one in dataclasses.fields(kind):
-            is_rest = "rest" in one.metadata
-            read, write = (dict, dict) if is_rest else codec(hints[one.name], one.metadata.get("bits", 64))
-            required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
-            name, also = one.metadata.get("name") or camel(one.name), one.metadata.get("also", ())
-            made.append(Column(one.name, name, also, required, read, write, is_rest))
-        found = _tables[kind] = tuple(made)
-    return found
+@once_per_class
+def fields_of(kind: type) -> tuple[BodyField, ...]:
+    hints = typing.get_type_hints(kind)
+    made: list[BodyField] = []
+    for one in dataclasses.fields(kind):
+        is_rest = "rest" in one.metadata
+        read, write = (dict, dict) if is_rest else codec(hints[one.name], one.metadata.get("bits", 64))
+        required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        name, also = one.metadata.get("name") or camel(one.name), one.metadata.get("also", ())
+        made.append(BodyField(one.name, name, also, required, read, write, is_rest))
+    return tuple(made)
 
 
 def read_body(kind: type[B], value: Any) -> B:
     if not isinstance(value, dict):
         raise Misfit(f"is {shown(value)}, expected an object")
     values: dict[str, Any] = {}
-    for column in columns(kind):
-        if column.is_rest:
-            known = {one.name for one in columns(kind) if not one.is_rest}
-            values[column.attribute] = {name: inner for name, inner in value.items() if name not in known and inner is not None}
+    for field in fields_of(kind):
+        if field.is_rest:
+            known = {one.name for one in fields_of(kind) if not one.is_rest}
+            values[field.attribute] = {name: inner for name, inner in value.items() if name not in known and inner is not None}
             continue
-        given = value.get(column.name)
+        given = value.get(field.name)
         if given is None:
-            for name in column.also:
+            for name in field.also:
                 given = value.get(name, given)
         if given is not None:
             try:
-                values[column.attribute] = column.read(given)
+                values[field.attribute] = field.read(given)
             except Misfit as misfit:
-                misfit.path.append(column.name)
+                misfit.path.append(field.name)
                 raise
-        elif column.required:
-            raise Misfit("is missing", column.name)
+        elif field.required:
+            raise Misfit("is missing", field.name)
     return kind(**values)
 
 

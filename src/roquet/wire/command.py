@@ -6,6 +6,7 @@ and booleans); a row of `wire/calls/` turns them into typed values.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import orjson
@@ -23,33 +24,20 @@ VERSION = 409
 LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS")
 
 
+@dataclass(slots=True, repr=False)
 class Command:
     """Mutable only while it is being built; whoever receives one reads it."""
 
-    __slots__ = ("binary", "body", "code", "fields", "flag", "language", "opaque", "remark", "version")
-
-    def __init__(
-        self,
-        code: int,
-        fields: dict[str, str] | None = None,
-        body: bytes = b"",
-        *,
-        opaque: int = 0,
-        flag: int = 0,
-        remark: str | None = None,
-        language: str = "JAVA",
-        version: int = VERSION,
-        binary: bool = False,
-    ) -> None:
-        self.code = code
-        self.fields = {} if fields is None else fields
-        self.body = body
-        self.opaque = opaque
-        self.flag = flag
-        self.remark = remark
-        self.language = language
-        self.version = version
-        self.binary = binary
+    code: int
+    fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    _: KW_ONLY
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    language: str = "JAVA"
+    version: int = VERSION
+    binary: bool = False
 
     @property
     def is_response(self) -> bool:
@@ -61,7 +49,7 @@ class Command:
 
     def reply(self, code: int = 0, remark: str | None = None, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
         """The response to this request: same opaque, same header form (Node and C++ cannot read binary)."""
-        return Command(code, fields, body, opaque=self.opaque, flag=RESPONSE, remark=remark, binary=self.binary)
+        return Command(code, fields or {}, body, opaque=self.opaque, flag=RESPONSE, remark=remark, binary=self.binary)
 
     def encode(self) -> bytes:
         """The whole frame."""
@@ -84,11 +72,6 @@ class Command:
             # As upstream: an empty one makes 5.x clients look for the fields that the answer's type must have.
             del header["extFields"]
         return encode_frame(JSON, orjson.dumps(header), self.body)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Command) and all(getattr(self, name) == getattr(other, name) for name in Command.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined] # typeshed leaves it out; in the module since Python 3.0
 from typing import Any
 
@@ -134,22 +134,26 @@ class Reader:
 
     def object(self, depth: int) -> dict[Any, Any]:
         made: dict[Any, Any] = {}
-        self.at += 1
-        if self.skip() == "}":
-            self.at += 1
-            return made
-        while True:
+        for _ in self.items("}"):
             key = self.key(depth)
             if self.skip() != ":":
                 raise self.unexpected("':'")
             self.at += 1
             made[key] = self.value(depth + 1)
-            mark = self.skip()
-            if mark not in ("}", ","):
-                raise self.unexpected("',' or '}'")
+        return made
+
+    def items(self, end: str) -> Iterator[None]:
+        """From the opening bracket to the closing one: stops before each item, which is then read."""
+        self.at += 1
+        mark = self.skip()
+        if mark == end:
             self.at += 1
-            if mark == "}":
-                return made
+        while mark != end:
+            yield
+            mark = self.skip()
+            if mark not in (end, ","):
+                raise self.unexpected(f"',' or '{end}'")
+            self.at += 1
 
     def key(self, depth: int) -> str | ObjectKey:
         mark = self.skip()
@@ -171,19 +175,7 @@ class Reader:
         return found[0]
 
     def array(self, depth: int) -> list[Any]:
-        made: list[Any] = []
-        self.at += 1
-        if self.skip() == "]":
-            self.at += 1
-            return made
-        while True:
-            made.append(self.value(depth + 1))
-            mark = self.skip()
-            if mark not in ("]", ","):
-                raise self.unexpected("',' or ']'")
-            self.at += 1
-            if mark == "]":
-                return made
+        return [self.value(depth + 1) for _ in self.items("]")]
 
     def string(self) -> str:
         try:

@@ -20,6 +20,7 @@ from roquet.errors import Refused
 from roquet.wire.codes import ResponseCode
 
 H = TypeVar("H")
+T = TypeVar("T")
 
 INT32 = (-(1 << 31), (1 << 31) - 1)
 INT64 = (-(1 << 63), (1 << 63) - 1)
@@ -52,7 +53,7 @@ Convert = Callable[[str, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class HeaderField:
     """One field of a header class, worked out once."""
 
     attribute: str
@@ -62,24 +63,27 @@ class Column:
     required: bool
 
 
-_tables: dict[type, tuple[Column, ...]] = {}
+def once_per_class(make: Callable[[type], T]) -> Callable[[type], T]:
+    """What it makes of a class is made once."""
+    known: dict[type, T] = {}
+
+    def find(kind: type) -> T:
+        found = known.get(kind)
+        if found is None:
+            found = known[kind] = make(kind)
+        return found
+
+    return find
 
 
-def columns(kind: type) -> tuple[Column, ...]:
-    found = _tables.get(kind)
-    if found is None:
-        hints = typing.get_type_hints(kind)
-        found = _tables[kind] = tuple(
-            Column(
-                one.name,
-                one.metadata["wire"],
-                one.metadata["short"],
-                converter(hints[one.name], one.metadata["bits"]),
-                one.default is dataclasses.MISSING,
-            )
-            for one in dataclasses.fields(kind)
-        )
-    return found
+@once_per_class
+def fields_of(kind: type) -> tuple[HeaderField, ...]:
+    hints = typing.get_type_hints(kind)
+    made: list[HeaderField] = []
+    for one in dataclasses.fields(kind):
+        convert = converter(hints[one.name], one.metadata["bits"])
+        made.append(HeaderField(one.name, one.metadata["wire"], one.metadata["short"], convert, one.default is dataclasses.MISSING))
+    return tuple(made)
 
 
 def decode(kind: type[H], fields: Mapping[str, str]) -> H:
@@ -89,18 +93,18 @@ def decode(kind: type[H], fields: Mapping[str, str]) -> H:
     """
     values: dict[str, Any] = {}
     get = fields.get
-    for column in columns(kind):
-        text = get(column.name)
-        if text is None and column.short is not None:
-            text = get(column.short)
-        value = None if text is None else column.convert(column.name, text)
+    for field in fields_of(kind):
+        text = get(field.name)
+        if text is None and field.short is not None:
+            text = get(field.short)
+        value = None if text is None else field.convert(field.name, text)
         if value is not None:
-            values[column.attribute] = value
-        elif column.required:
+            values[field.attribute] = value
+        elif field.required:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"the custom field <{column.name}> is null, but this request needs it"
-                + (f" (as {column.name} or {column.short})" if column.short else ""),
+                f"the custom field <{field.name}> is null, but this request needs it"
+                + (f" (as {field.name} or {field.short})" if field.short else ""),
             )
     return kind(**values)
 
@@ -108,11 +112,11 @@ def decode(kind: type[H], fields: Mapping[str, str]) -> H:
 def encode(header: object, short: bool = False) -> dict[str, str]:
     """The command's fields; `short` writes the one-letter names of those that have one. What is None is left out."""
     fields: dict[str, str] = {}
-    for column in columns(type(header)):
-        value = getattr(header, column.attribute)
+    for field in fields_of(type(header)):
+        value = getattr(header, field.attribute)
         if value is None:
             continue
-        name = column.short if short and column.short is not None else column.name
+        name = field.short if short and field.short is not None else field.name
         if value is True:
             fields[name] = "true"
         elif value is False:

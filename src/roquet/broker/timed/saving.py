@@ -9,7 +9,7 @@ from roquet.broker.timed.near import Near
 from roquet.errors import StoreUnavailable
 from roquet.settings import BrokerSettings
 from roquet.store.documents import Document
-from roquet.store.timers import Checkpoint
+from roquet.store.timers import TimerCheckpoint
 
 log = logging.getLogger("roquet.broker")
 
@@ -28,7 +28,7 @@ class TimerSaving:
         self._following = following
         self._settings = settings
         self.document = Document(near.files.disk, f"{near.files.directory}/checkpoint.json")
-        self.saved: Checkpoint | None = None
+        self.saved: TimerCheckpoint | None = None
         self._finished: list[int] = []
         self._saving = self._broken = False
         self._write_due_ms = self._save_due_ms = 0
@@ -37,8 +37,8 @@ class TimerSaving:
     def busy(self) -> bool:
         return bool(self._near.work) or self._saving
 
-    def load(self) -> Checkpoint | None:
-        saved = self.document.load(Checkpoint.decode)
+    def load(self) -> TimerCheckpoint | None:
+        saved = self.document.load(TimerCheckpoint.decode)
         if self.document.warning:
             log.warning("%s; the timers are derived from the log again", self.document.warning)
         return saved
@@ -78,11 +78,11 @@ class TimerSaving:
         self._near.files.syncer()()
         self.document.save(state.encode())
 
-    def _state(self) -> Checkpoint:
+    def _state(self) -> TimerCheckpoint:
         done = self._near.done
-        return Checkpoint(self._near.store.log.written, self._following.followed, done.mark, self._near.files.describe(), done.past)
+        return TimerCheckpoint(self._near.store.log.written, self._following.followed, done.mark, self._near.files.describe(), done.past)
 
-    def _is_due(self, state: Checkpoint) -> bool:
+    def _is_due(self, state: TimerCheckpoint) -> bool:
         saved = self.saved
         return (
             saved is None

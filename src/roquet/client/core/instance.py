@@ -128,7 +128,7 @@ class ClientCore:
     # -- calling
 
     def command(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
-        return Command(int(code), fields, body, language=LANGUAGE)
+        return Command(int(code), fields or {}, body, language=LANGUAGE)
 
     async def call(
         self,

@@ -86,7 +86,7 @@ class Findings:
 # The log's side
 
 
-def records_are_queued(layout: files.Layout, records: derive.Records, findings: Findings) -> dict[tuple[str, int], int]:
+def records_are_queued(layout: files.Layout, records: derive.RecordColumns, findings: Findings) -> dict[tuple[str, int], int]:
     """How many records of each queue have the entry they should have."""
     tags = derive.queue_tags(records, layout.delays_ms)
     return {
@@ -97,7 +97,7 @@ def records_are_queued(layout: files.Layout, records: derive.Records, findings: 
 def _have_their_entries(
     layout: files.Layout,
     queue: tuple[str, int],
-    records: derive.Records,
+    records: derive.RecordColumns,
     numbers: derive.Longs,
     tags: derive.Longs,
     findings: Findings,
@@ -131,7 +131,7 @@ def _have_their_entries(
     return int(np.count_nonzero(same))
 
 
-def by_queue(records: derive.Records) -> dict[tuple[str, int], derive.Longs]:
+def by_queue(records: derive.RecordColumns) -> dict[tuple[str, int], derive.Longs]:
     """The numbers of the queued records of each queue, in the order of the log."""
     numbers = np.flatnonzero(records.queued)
     keys = records.topic_of[numbers].astype(np.int64) << 32 | records.queue_ids[numbers]

@@ -136,7 +136,7 @@ def derive_piece(layout: files.Layout, piece: files.Piece, parts: str, *, queues
     return part
 
 
-def _queue_entries(layout: files.Layout, records: derive.Records, path: str) -> tuple[npt.NDArray[Any], dict[tuple[str, int], Run]]:
+def _queue_entries(layout: files.Layout, records: derive.RecordColumns, path: str) -> tuple[npt.NDArray[Any], dict[tuple[str, int], Run]]:
     """Queue by queue, each in the order of the log."""
     tags = derive.queue_tags(records, layout.delays_ms)
     runs: dict[tuple[str, int], Run] = {}

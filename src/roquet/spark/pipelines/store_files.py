@@ -165,7 +165,7 @@ class Scan:
     """What stands in a piece. Ends and gaps are log offsets."""
 
     piece: Piece
-    records: derive.Records
+    records: derive.RecordColumns
     bad: list[tuple[int, str]]
     """(offset, why): what looks like a record and is none."""
     gaps: list[tuple[int, int]]

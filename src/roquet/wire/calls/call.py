@@ -98,7 +98,7 @@ class Call(Generic[Header, Asked, AnswerHeader, Answered]):
 
     def request(self, header: Header | None = None, body: Asked | bytes = b"", *, flag: int = 0, language: str = "JAVA") -> Command:
         """A body that is bytes is encoded already."""
-        fields = None if header is None else headers.encode(header)
+        fields = {} if header is None else headers.encode(header)
         return Command(int(self.code), fields, body if isinstance(body, bytes) else body.encode(), flag=flag, language=language)
 
     def read_header(self, command: Command) -> Header:

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import ClassVar
 
 from roquet.message import MessageQueue
-from roquet.wire.bodies import Body, named, small
+from roquet.wire.bodies import Body, int32, named
 from roquet.wire.calls.call import Call, Nothing, Records
 from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.codes import RequestCode as Code
@@ -27,11 +27,11 @@ class ProcessQueueInfo(Body):
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
     cached_msg_max_offset: int = 0
-    cached_msg_count: int = small(0)
+    cached_msg_count: int = int32(0)
     cached_msg_size_in_mib: int = named("cachedMsgSizeInMiB", bits=32, default=0)
     transaction_msg_min_offset: int = 0
     transaction_msg_max_offset: int = 0
-    transaction_msg_count: int = small(0)
+    transaction_msg_count: int = int32(0)
     locked: bool = False
     try_unlock_times: int = 0
     last_lock_timestamp: int = 0

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Any
 
 from roquet.errors import Refused
-from roquet.wire.bodies import REST, Body, small
+from roquet.wire.bodies import REST, Body, int32
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.topics import TopicList
 from roquet.wire.calls.versions import DataVersion
@@ -25,8 +25,8 @@ class GroupConfig(Body):
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
-    retry_queue_nums: int = small(1)
-    retry_max_times: int = small(16)
+    retry_queue_nums: int = int32(1)
+    retry_max_times: int = int32(16)
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True

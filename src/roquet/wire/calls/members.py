@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import StrEnum
 
-from roquet.wire.bodies import Body, named, small
+from roquet.wire.bodies import Body, int32, named
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.groups import TopicGroupHeader
 from roquet.wire.codes import RequestCode as Code
@@ -91,7 +91,7 @@ class Connection(Body):
     client_id: str
     client_addr: str
     language: str = "JAVA"
-    version: int = small(0)
+    version: int = int32(0)
 
 
 class ConsumerConnection(Body):
@@ -114,7 +114,7 @@ class ProducerInfo(Body):
     client_id: str
     remote_ip: str = named("remoteIP", default="")
     language: str = "JAVA"
-    version: int = small(0)
+    version: int = int32(0)
     last_update_timestamp: int = 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from roquet.wire.bodies import Body, small
+from roquet.wire.bodies import Body, int32
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.codes import RequestCode as Code
@@ -45,7 +45,7 @@ class QueryConsumeQueueHeader(Header):
 
 class QueueEntry(Body):
     physic_offset: int
-    physic_size: int = small()
+    physic_size: int = int32()
     tags_code: int = 0
     eval: bool = False
     extend_data_json: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from roquet.wire.bodies import Body, named, small
+from roquet.wire.bodies import Body, int32, named
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.fastjson import dumps, dumps_standard
@@ -18,9 +18,9 @@ class RouteHeader(Header):
 
 class QueueData(Body):
     broker_name: str
-    read_queue_nums: int = small(0)
-    write_queue_nums: int = small(0)
-    perm: int = small(0)
+    read_queue_nums: int = int32(0)
+    write_queue_nums: int = int32(0)
+    perm: int = int32(0)
     topic_sys_flag: int = named("topicSysFlag", also=("topicSynFlag",), bits=32, default=0)  # spelled with an n up to 4.8
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from roquet.errors import Refused
 from roquet.message import MessageQueue
-from roquet.wire.bodies import Body, small
+from roquet.wire.bodies import Body, int32
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode as Code
@@ -17,11 +17,11 @@ from roquet.wire.headers import Header, optional, wire
 
 class TopicConfig(Body):
     topic_name: str
-    read_queue_nums: int = small(16)
-    write_queue_nums: int = small(16)
-    perm: int = small(6)
+    read_queue_nums: int = int32(16)
+    write_queue_nums: int = int32(16)
+    perm: int = int32(6)
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = small(0)
+    topic_sys_flag: int = int32(0)
     order: bool = False
     attributes: dict[str, str] | None = None
 

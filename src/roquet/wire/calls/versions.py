@@ -10,7 +10,7 @@ from roquet.wire.codes import RequestCode as Code
 from roquet.wire.headers import Header, wire
 
 
-class DataVersion(Body):
+class DataVersion(Body, frozen=True):
     """Which state a table is in: when it last changed, and how often it has. 5.x adds a state version."""
 
     timestamp: int = 0
