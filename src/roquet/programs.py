@@ -21,7 +21,8 @@ from roquet.net.background import ThreadBackground
 from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
 from roquet.net.connection import PLAIN
-from roquet.net.server import Server, host_bytes
+from roquet.net.server import Core, Server, host_bytes
+from roquet.ports import Clock
 from roquet.settings import BrokerSettings, NameServerSettings
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, keep
 from roquet.store.disk import RealDisk, how_reads_wait
@@ -59,13 +60,7 @@ async def run_nameserver(
     clock = SystemClock()
     settings = settings.replace(config_store_path=settings.config_store_path or os.path.join(data_dir, NAMESERVER_FILE))
     core = NameServer(settings, clock, RealDisk(), data_dir, partial(keep, settings.config_store_path))
-    server = Server(
-        core,
-        clock,
-        idle_s=settings.server_channel_max_idle_time_seconds,
-        connections_max=connections_max,
-        unfinished_max=settings.unfinished_frames_max,
-    )
+    server = server_of(core, clock, settings, connections_max)
     port = await server.listen(settings.bind_address, settings.listen_port)
     if own_process:
         quiet_collector()
@@ -98,13 +93,7 @@ async def run_broker(
     kept = partial(keep, settings.config_store_path)
     broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading, kept)
     broker.store.files.limit = store_files
-    server = Server(
-        broker,
-        clock,
-        idle_s=settings.server_channel_max_idle_time_seconds,
-        connections_max=connections_max,
-        unfinished_max=settings.unfinished_frames_max,
-    )
+    server = server_of(broker, clock, settings, connections_max)
     try:
         broker.open(progress)
         log_how_reads_wait(broker.store)
@@ -142,6 +131,11 @@ async def run_broker(
         reading.close()
         background.close()
         broker.close()
+
+
+def server_of(core: Core, clock: Clock, settings: BrokerSettings | NameServerSettings, connections_max: int) -> Server:
+    idle_s, unfinished_max = settings.server_channel_max_idle_time_seconds, settings.unfinished_frames_max
+    return Server(core, clock, idle_s=idle_s, connections_max=connections_max, unfinished_max=unfinished_max)
 
 
 def log_how_reads_wait(store: Store) -> None:

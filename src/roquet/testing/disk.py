@@ -505,12 +505,7 @@ class SimDisk:
 
     def sync_dir(self, path: str) -> None:
         self.meet("sync_dir", path)
-        found = self._find(path)
-        if found is None:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-        if not isinstance(found, _Dir):
-            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
-        self.changing(found.sync)
+        self.changing(self._directory(path, path).sync)
 
     def used_ratio(self, path: str) -> float:
         total, free = self.total_bytes(path)
@@ -551,12 +546,16 @@ class SimDisk:
 
     def _parent(self, path: str) -> tuple[_Dir, str]:
         above, _, name = path.rstrip("/").rpartition("/")
-        found = self._find(above)
+        return self._directory(above, path), name
+
+    def _directory(self, path: str, asked: str) -> _Dir:
+        """`asked` is named in errors."""
+        found = self._find(path)
         if found is None:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", asked)
         if not isinstance(found, _Dir):
-            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
-        return found, name
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", asked)
+        return found
 
     def __repr__(self) -> str:
         return f"<SimDisk of seed {self.seed}, process {self.run}, {self.operations} changes>"
