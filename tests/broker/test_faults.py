@@ -114,7 +114,7 @@ class TestTheLogCannotRoll:
         assert whole.broker.store.trouble.failed == ""
         for _ in range(30):
             whole.tick(50)
-        assert whole.broker.store.refuse_writes() == ""
+        assert whole.broker.store.trouble.refuse_writes() == ""
         assert whole.ask(V2, send_fields(), b"z" * 20_000).code == 0
 
     def test_a_batch_that_spans_two_files_is_stored_whole_or_not_at_all(self, whole: Whole, disk: SimDisk) -> None:

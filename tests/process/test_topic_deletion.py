@@ -31,7 +31,7 @@ def test_deleting_a_topic_while_its_files_are_synced_does_not_stop_the_store(flu
     inside.background.release()
     inside.background.hold = False
     inside.tick(20_000)
-    assert not inside.broker.store.refuse_writes()
+    assert not inside.broker.store.trouble.refuse_writes()
     assert inside.ask(send_message("kept", b"y", properties={"TAGS": "t"})).code == 0
     inside.broker.close()
     again = WholeBroker(tmp_path)

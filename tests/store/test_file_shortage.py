@@ -57,7 +57,7 @@ def test_a_store_without_file_descriptors_waits_and_goes_on(flush: str, tmp_path
         put(store, b"meanwhile")
         clock.forward(2 * SYNC_DERIVED_MS)
         store.tick(clock.steady_ms())
-    assert not store.refuse_writes()
+    assert not store.trouble.refuse_writes()
     assert store.derived.checkpointed < store.log.written
     disk.short = False
     clock.forward(2 * SYNC_DERIVED_MS)

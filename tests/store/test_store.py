@@ -305,7 +305,7 @@ class TestFlushing:
         kit.background.release()
         assert told == [False]
         assert store.log.flushed == flushed
-        assert "fsync" in store.refuse_writes()
+        assert "fsync" in store.trouble.refuse_writes()
         assert bodies(store) == []
         monkeypatch.undo()
         kit.clock.ms += 60_000
@@ -352,11 +352,11 @@ class TestAFullDisk:
         put(store, queue_id=1)
         with pytest.raises(StoreUnavailable, match="full"):
             store.commit()
-        assert store.refuse_writes()
+        assert store.trouble.refuse_writes()
         monkeypatch.setattr(os, "pwrite", whole)
         assert bodies(store) == [b"before"]
         store.tick(kit.clock.ms)  # the look at the disk finds room
-        assert not store.refuse_writes()
+        assert not store.trouble.refuse_writes()
         assert put(store, body=b"after")[1] == 1
         store.commit()
         assert bodies(store) == [b"before", b"after"]

@@ -464,7 +464,7 @@ class Broker:
             except Exception as error:
                 self.store.undo()
                 if is_shortage(error):
-                    self.store.short_of_files(error)  # it is tried again with the next tick
+                    self.store.trouble.short_of_files(error)  # it is tried again with the next tick
                 else:
                     log.exception("! tick of %s failed", type(part).__name__)  # the others go on
             if left and self.clock.steady_ms() >= until_ms:

@@ -168,7 +168,7 @@ class Delays(SavedPart):
 
     def tick(self, now_ms: int) -> None:
         """Deliver what is due, and save the cursors now and then."""
-        if not self.store.refuse_own():
+        if not self.store.trouble.refuse_own():
             self._deliver()
         super().tick(now_ms)
 

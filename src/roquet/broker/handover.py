@@ -65,7 +65,7 @@ class Handover(Part):
         return entry is not None and entry[0] < end
 
     def tick(self, now_ms: int) -> None:
-        if not self._below or self.store.refuse_own():
+        if not self._below or self.store.trouble.refuse_own():
             return
         reached: dict[int, int] = {}
         count = 0

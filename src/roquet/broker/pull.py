@@ -566,7 +566,7 @@ class Puller(Part):
         """Upstream's OFFSET_MOVED_EVENT: somebody was sent elsewhere, and a topic keeps that on record."""
         where = f"{pull.topic}/{pull.queue_id}"
         log.info("= group %s on %s: offset %d is not there, sent to %d", pull.group, where, pull.asked, found.next_offset)
-        if pull.topic == OFFSET_MOVED_TOPIC or self.store.refuse_writes():
+        if pull.topic == OFFSET_MOVED_TOPIC or self.store.trouble.refuse_writes():
             return
         queue = self.store.queue(OFFSET_MOVED_TOPIC, 0)
         body = (

@@ -72,7 +72,7 @@ class Retries(Part):
         if not topic.perm & Perm.WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden")
         record = self._record(header.offset)
-        self.sender.check_stored(self.store.refuse_writes())
+        self.sender.check_stored(self.store.trouble.refuse_writes())
         draft = Draft.again(record)
         properties = draft.properties
         properties.setdefault(Property.RETRY_TOPIC, record.topic)

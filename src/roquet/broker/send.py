@@ -317,7 +317,7 @@ class Sender(Part):
         """The queue that this send names, made if its topic may be made. Raises Refused."""
         topic = self._topic_for(header, peer)
         queue_id = self._queue_for(header, topic, peer)
-        self.check_stored(self.store.refuse_writes())
+        self.check_stored(self.store.trouble.refuse_writes())
         return self.store.queue(topic.topic_name, queue_id)
 
     def _single(self, peer: Peer, command: Command, header: SendHeader, queue: ConsumeQueue) -> None:

@@ -186,7 +186,7 @@ class Timers(Part):
     def recall(self, peer: Peer, command: Command) -> None:
         """370. The handle is 5.x's, or just the id of the message: the producer's unique one, or the broker's."""
         handle = RECALL_MESSAGE.read_header(command).recall_handle.strip()
-        why = self.store.refuse_writes()
+        why = self.store.trouble.refuse_writes()
         if why:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"nothing can be cancelled now: {why}")
         topic, key = read_handle(handle)

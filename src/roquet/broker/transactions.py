@@ -270,7 +270,7 @@ class Transactions(Part):
             return command.reply()  # its producer is asked when the time comes
         if kind not in (COMMIT, ROLLBACK):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"commitOrRollback field wrong: {kind}, expected {UNKNOWN}, {COMMIT} or {ROLLBACK}")
-        self.sender.check_stored(self.store.refuse_own())
+        self.sender.check_stored(self.store.trouble.refuse_own())
         record = self._prepared(header)
         at = self._newest(record)
         if self._is_done(at) or self._is_ending(at):
@@ -306,7 +306,7 @@ class Transactions(Part):
         record = Record.decode(self.record_at(offset, f"{failed} There is no message {message_id[:100]}"), check_crc=False)
         if record.topic != CHECK_MAX_TIME_TOPIC:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{failed} {message_id} is a message of {record.topic}, not of {CHECK_MAX_TIME_TOPIC}")
-        self.sender.check_stored(self.store.refuse_writes())
+        self.sender.check_stored(self.store.trouble.refuse_writes())
         self.topics.ensure(HALF_TOPIC)
         draft = Draft.of(record)
         draft.topic, draft.queue_id, draft.wait_kept = HALF_TOPIC, 0, True
@@ -348,7 +348,7 @@ class Transactions(Part):
                 log.warning("prepared messages could not be looked through: %s", refused.remark)
                 finished = True
             else:
-                finished = finished or bool(self.store.refuse_own())
+                finished = finished or bool(self.store.trouble.refuse_own())
             if not self._reads.busy() and finished:
                 self._round = None
                 self._rested_ms = now_ms
@@ -455,7 +455,7 @@ class Transactions(Part):
         """Go on with a round; whether it is finished. Raises Cold when a message is not in memory."""
         staged = 0
         for _ in range(LOOKS_MAX // DEAR):
-            if staged >= STAGED_MAX or self.store.refuse_own():
+            if staged >= STAGED_MAX or self.store.trouble.refuse_own():
                 return False
             at = self._next_pending(current.at)
             if at >= min(halves.visible, current.end):

@@ -116,22 +116,11 @@ class Store:
         self.old_files = OldFiles(self)
 
         # What the parts do is asked of the whole, at no cost.
-        self.put, self.put_derived, self.put_batch, self.put_columns = (
-            staging.put,
-            staging.put_derived,
-            staging.put_batch,
-            staging.put_columns,
-        )
+        self.put, self.put_derived = staging.put, staging.put_derived
+        self.put_batch, self.put_columns = staging.put_batch, staging.put_columns
         self.undo, self.together = staging.undo, staging.together
         self.queues, self.queue, self.find_queue = queues.table, queues.queue, queues.find
         self.topics, self.queues_of, self.delete_topic = queues.topics, queues.of_topic, self.removal.delete_topic
-        trouble = self.trouble
-        self.refuse_writes, self.refuse_own, self.fail, self.short_of_files = (
-            trouble.refuse_writes,
-            trouble.refuse_own,
-            trouble.fail,
-            trouble.short_of_files,
-        )
         self.flush_now, self.delete_expired_now = self.flush.now, self.old_files.delete_expired_now
         records = RecordLookup(self)
         self.record_at, self.store_time_at, self.query = records.record_at, records.store_time_at, records.query

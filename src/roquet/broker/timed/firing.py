@@ -30,7 +30,7 @@ class Firing:
 
     def fire(self, now_ms: int) -> None:
         near = self._near
-        if self._near.reader.busy() or self._near.store.steady_ms < near.retry_ms or self._near.store.refuse_own():
+        if self._near.reader.busy() or self._near.store.steady_ms < near.retry_ms or self._near.store.trouble.refuse_own():
             return
         fired = 0
         while fired < FIRE_MAX:

@@ -46,7 +46,8 @@ class Moving:
             self._gone_since.update(offsets)
 
     def move(self, now_ms: int) -> None:
-        if not self.below or self._near.reader.busy() or self._near.store.steady_ms < self._retry_ms or self._near.store.refuse_own():
+        store = self._near.store
+        if not self.below or self._near.reader.busy() or store.steady_ms < self._retry_ms or store.trouble.refuse_own():
             return
         if len(self._movable):
             self._move_some(now_ms)
