@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from roquet.cli import offsets
 from roquet.cli.options import GROUP, ON_CLUSTER, YES, Commands, argument, cluster_command, confirmed, noun, positive
-from roquet.cli.render import TableColumn, column_json, column_table, counted, emit, emit_json, moment, note, table
+from roquet.cli.render import TableColumn, answer, column_json, column_table, counted, emit, emit_json, moment, note, table
 from roquet.cli.topics import admin
 
 if TYPE_CHECKING:
@@ -103,11 +103,7 @@ async def create_group(arguments: argparse.Namespace) -> int:
     async with admin(arguments) as cluster:
         masters = await cluster.create_group(config, cluster=arguments.cluster)
     names = [broker.name for broker in masters]
-    if arguments.json:
-        emit_json({"group": arguments.group, "brokers": names})
-    else:
-        emit(f"Group {arguments.group} is set on {', '.join(names)}")
-    return 0
+    return answer(arguments, {"group": arguments.group, "brokers": names}, f"Group {arguments.group} is set on {', '.join(names)}")
 
 
 async def delete_group(arguments: argparse.Namespace) -> int:
@@ -119,11 +115,8 @@ async def delete_group(arguments: argparse.Namespace) -> int:
             return 1
         masters = await cluster.delete_group(arguments.group, remove_offsets=arguments.offsets, cluster=arguments.cluster)
     names = [broker.name for broker in masters]
-    if arguments.json:
-        emit_json({"group": arguments.group, "brokers": names, "offsetsRemoved": arguments.offsets})
-    else:
-        emit(f"Deleted group {arguments.group} on {', '.join(names)}")
-    return 0
+    facts = {"group": arguments.group, "brokers": names, "offsetsRemoved": arguments.offsets}
+    return answer(arguments, facts, f"Deleted group {arguments.group} on {', '.join(names)}")
 
 
 PROGRESS_COLUMNS: list[TableColumn[QueueProgress]] = [

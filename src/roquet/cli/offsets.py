@@ -6,8 +6,8 @@ import argparse
 import datetime
 from typing import TYPE_CHECKING
 
-from roquet.cli.options import DRY_RUN, GROUP, TOPIC, YES, Commands, argument, cluster_command, confirmed, timestamp_ms
-from roquet.cli.render import TableColumn, column_json, column_table, counted, emit, emit_json, note
+from roquet.cli.options import DRY_RUN, GROUP, TOPIC, YES, Commands, argument, cluster_command, confirmed, queue_id, timestamp_ms
+from roquet.cli.render import TableColumn, answer, column_json, column_table, counted, emit, emit_json, note
 from roquet.cli.topics import admin
 
 if TYPE_CHECKING:
@@ -61,12 +61,6 @@ def position(text: str) -> ResetTo:
         return datetime.datetime.fromtimestamp(timestamp_ms(text) / 1000)
     except (ValueError, OverflowError, OSError):
         raise argparse.ArgumentTypeError(f"{text!r} is too far away for a time") from None
-
-
-def queue_id(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no queue; allowed are 0 to 65535")
-    return int(text)
 
 
 async def reset_group(arguments: argparse.Namespace) -> int:
@@ -130,9 +124,6 @@ async def clone_group(arguments: argparse.Namespace) -> int:
         await cluster.clone_progress(source, target, topic)
         copied = await cluster.progress(target, topic)
     topics = sorted({one.queue.topic for one in copied})
-    if arguments.json:
-        emit_json({"from": source, "to": target, "topics": topics, "lag": sum(one.lag for one in copied)})
-    else:
-        lag = counted(sum(one.lag for one in copied), "message")
-        emit(f"group {target} goes on where {source} is, in {', '.join(topics) or 'no topic'}; lag: {lag}")
-    return 0
+    lag = sum(one.lag for one in copied)
+    text = f"group {target} goes on where {source} is, in {', '.join(topics) or 'no topic'}; lag: {counted(lag, 'message')}"
+    return answer(arguments, {"from": source, "to": target, "topics": topics, "lag": lag}, text)

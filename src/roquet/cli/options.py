@@ -7,7 +7,7 @@ import datetime
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roquet.cli.render import note
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from roquet.client import ConnectionOptions
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+N = TypeVar("N", int, float)
 
 Run = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 Commands = Any
@@ -96,30 +98,26 @@ def timeout_ms(arguments: argparse.Namespace) -> int:
     return int(arguments.timeout * 1000)
 
 
-def positive(text: str) -> int:
-    try:
-        number = int(text.replace("_", "").replace(",", ""))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is too small; at least 1")
+def number_of(kind: Callable[[str], N], low: float, high: float, what: str) -> Callable[[str], N]:
+    """A type of argparse: numbers from `low` to `high`, which the message calls `what`."""
+
+    def number(text: str) -> N:
+        try:
+            found = kind(text.replace("_", "").replace(",", ""))
+        except ValueError:
+            found = None
+        if found is None or not text.isascii() or not low <= found <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return found
+
     return number
 
 
-def port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; allowed are 1 to 65535, or 0 for a free one")
-    return int(text)
-
-
-def positive_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
-    if not 0 < seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} seconds; allowed are more than 0 and at most 86400")
-    return seconds
+positive = number_of(int, 1, 1 << 62, "a whole number, at least 1")
+port = number_of(int, 0, 65_535, "a port: 1 to 65535, or 0 for a free one")
+queue_id = number_of(int, 0, 65_535, "a queue: 0 to 65535")
+positive_seconds = number_of(float, 1e-9, 86_400, "a number of seconds above 0, at most 86400")
+delay_seconds = number_of(float, 1e-9, 1e9, "a number of seconds above 0")
 
 
 def pair(text: str) -> tuple[str, str]:

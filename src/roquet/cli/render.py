@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import datetime
 import sys
@@ -37,6 +38,15 @@ def announce(text: str) -> None:
 def emit_json(value: Any) -> None:
     """One JSON document on one line."""
     emit(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode())
+
+
+def answer(arguments: argparse.Namespace, facts: Any, text: str) -> int:
+    """What came of a command that worked: JSON for programs, a sentence for people. Its exit code."""
+    if arguments.json:
+        emit_json(facts)
+    else:
+        emit(text)
+    return 0
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, indent: str = "") -> str:

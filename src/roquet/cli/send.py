@@ -14,13 +14,14 @@ from roquet.cli.options import (
     cluster_options,
     command,
     connection_of,
+    delay_seconds,
     pair,
     positive,
     timeout_ms,
     timestamp_ms,
 )
 from roquet.cli.progress import Bar
-from roquet.cli.render import emit, emit_json, note
+from roquet.cli.render import answer, note
 from roquet.errors import InvalidMessage, RoquetError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def add_commands(commands: Commands) -> None:
     send.add_argument("--property", action="append", default=[], type=pair, metavar="NAME=VALUE", help="travels with it (may be repeated)")
     later = send.add_mutually_exclusive_group()
     later.add_argument("--at", type=timestamp_ms, metavar="TIME", help="deliver it then: 2027-01-01T00:00 or ms; at most 40 days ahead")
-    later.add_argument("--after", type=seconds, metavar="SECONDS", help="deliver it so much later (roquet cancel ID takes it back)")
+    later.add_argument("--after", type=delay_seconds, metavar="SECONDS", help="deliver it so much later (roquet cancel ID takes it back)")
     send.add_argument("--count", type=positive, default=1, metavar="N", help="send so many (default: 1)")
     send.add_argument("--size", type=positive, metavar="BYTES", help="a body of so many bytes instead of BODY")
     send.add_argument("--in-flight", type=positive, default=64, metavar="N", help="sends under way at a time (default: 64)")
@@ -70,26 +71,13 @@ def add_commands(commands: Commands) -> None:
     )  # fmt: skip
 
 
-def seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
 async def run_cancel(arguments: argparse.Namespace) -> int:
     from roquet.cli.topics import admin
 
     async with admin(arguments) as cluster:
         brokers = await cluster.cancel(arguments.id)
-    if arguments.json:
-        emit_json({"messageId": arguments.id, "brokers": [broker.name for broker in brokers]})
-    else:
-        emit(f"cancelled {arguments.id} on {', '.join(broker.name for broker in brokers)}")
-    return 0
+    names = [broker.name for broker in brokers]
+    return answer(arguments, {"messageId": arguments.id, "brokers": names}, f"cancelled {arguments.id} on {', '.join(names)}")
 
 
 async def run_send(arguments: argparse.Namespace) -> int:
@@ -135,10 +123,8 @@ def make_message(arguments: argparse.Namespace, body: bytes, number: int) -> Mes
 
 async def send_one(producer: Producer, message: Message, arguments: argparse.Namespace) -> int:
     receipt = await producer.send(message)
-    if arguments.json:
-        emit_json(receipt_json(receipt))
-    else:
-        emit(f"{receipt.status.name}  {receipt.queue.broker_name}:{receipt.queue.queue_id} @{receipt.queue_offset}  {receipt.message_id}")
+    place = f"{receipt.queue.broker_name}:{receipt.queue.queue_id} @{receipt.queue_offset}"
+    answer(arguments, receipt_json(receipt), f"{receipt.status.name}  {place}  {receipt.message_id}")
     return 0 if receipt.ok else 1
 
 
@@ -200,21 +186,10 @@ async def send_many(producer: Producer, body: bytes, arguments: argparse.Namespa
             for _ in range(min(arguments.in_flight, arguments.count)):
                 tasks.create_task(sender())
     seconds = bar.elapsed_s
-    if arguments.json:
-        emit_json(
-            {
-                "topic": arguments.topic,
-                "stored": tally.stored,
-                "failed": tally.failed,
-                "seconds": round(seconds, 3),
-                "perSecond": round(tally.stored / seconds, 1),
-            }
-        )
-    else:
-        emit(
-            f"{tally.stored:,} stored in {seconds:.2f} s, {tally.stored / seconds:,.0f}/s"
-            + (f"; {tally.failed:,} failed" if tally.failed else "")
-        )
+    rate = tally.stored / seconds
+    counts = {"stored": tally.stored, "failed": tally.failed, "seconds": round(seconds, 3), "perSecond": round(rate, 1)}
+    failed = f"; {tally.failed:,} failed" if tally.failed else ""
+    answer(arguments, {"topic": arguments.topic, **counts}, f"{tally.stored:,} stored in {seconds:.2f} s, {rate:,.0f}/s{failed}")
     if tally.first_failure is not None:
         note(f"roquet: {tally.failed:,} not stored. The first failure: {tally.first_failure}")
     return 1 if tally.failed else 0

@@ -18,7 +18,7 @@ from roquet.cli.options import (
     positive,
     timeout_ms,
 )
-from roquet.cli.render import TableColumn, column_json, column_table, counted, emit, emit_json, moment, note
+from roquet.cli.render import TableColumn, answer, column_json, column_table, counted, emit, emit_json, moment, note
 
 if TYPE_CHECKING:
     from roquet.admin import Admin, QueueStatus
@@ -109,12 +109,10 @@ async def create_topic(arguments: argparse.Namespace) -> int:
         perm = PERMISSIONS[arguments.perm] if arguments.perm else before.perm if before else 6
         masters = await cluster.create_topic(arguments.topic, read_queues=read, write_queues=write, perm=perm, cluster=arguments.cluster)
     names = [broker.name for broker in masters]
-    if arguments.json:
-        emit_json({"topic": arguments.topic, "readQueues": read, "writeQueues": write, "perm": perm, "brokers": names})
-    else:
-        verb = "Changed" if before else "Created"
-        emit(f"{verb} {arguments.topic}: {write} write and {read} read queues, {permission(perm)}, on {', '.join(names)}")
-    return 0
+    facts = {"topic": arguments.topic, "readQueues": read, "writeQueues": write, "perm": perm, "brokers": names}
+    verb = "Changed" if before else "Created"
+    text = f"{verb} {arguments.topic}: {write} write and {read} read queues, {permission(perm)}, on {', '.join(names)}"
+    return answer(arguments, facts, text)
 
 
 async def present(cluster: Admin, topic: str) -> QueueData | None:
@@ -134,11 +132,8 @@ async def delete_topic(arguments: argparse.Namespace) -> int:
         if not confirmed(arguments, f"Delete topic {arguments.topic} with all its messages?"):
             return 1
         masters = await cluster.delete_topic(arguments.topic, cluster=arguments.cluster)
-    if arguments.json:
-        emit_json({"topic": arguments.topic, "brokers": [broker.name for broker in masters]})
-    else:
-        emit(f"Deleted {arguments.topic} on {', '.join(broker.name for broker in masters)}")
-    return 0
+    names = [broker.name for broker in masters]
+    return answer(arguments, {"topic": arguments.topic, "brokers": names}, f"Deleted {arguments.topic} on {', '.join(names)}")
 
 
 async def show_route(arguments: argparse.Namespace) -> int:
@@ -159,11 +154,7 @@ async def show_route(arguments: argparse.Namespace) -> int:
         TableColumn("WRITE QUEUES", "writeQueues", lambda one: one.write_queue_nums),
         TableColumn("PERMISSION", "perm", lambda one: one.perm, permission),
     ]
-    if arguments.json:
-        emit_json({"topic": arguments.topic, "brokers": column_json(columns, rows)})
-    else:
-        emit(column_table(columns, rows))
-    return 0
+    return answer(arguments, {"topic": arguments.topic, "brokers": column_json(columns, rows)}, column_table(columns, rows))
 
 
 QUEUE_COLUMNS: list[TableColumn[QueueStatus]] = [

@@ -8,7 +8,7 @@ timestamp     what was stored at that time      the end
 
 from __future__ import annotations
 
-from roquet.client.core.offsets import ConsumerOffsets
+from roquet.client.core.offsets import MemberOffsets
 from roquet.client.core.queue_calls import NO_OFFSET, QueueCalls
 from roquet.message import MessageQueue
 from roquet.wire.calls.members import ConsumeFromWhere
@@ -21,7 +21,7 @@ HALF_AN_HOUR_MS = 30 * 60_000
 
 
 async def where_to_begin(
-    calls: QueueCalls, offsets: ConsumerOffsets, queue: MessageQueue, consume_from: ConsumeFromWhere, timestamp_ms: int
+    calls: QueueCalls, offsets: MemberOffsets, queue: MessageQueue, consume_from: ConsumeFromWhere, timestamp_ms: int
 ) -> int:
     stored = await offsets.load(queue)
     if stored != NO_OFFSET:

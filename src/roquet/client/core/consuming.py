@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.offsets import ConsumerOffsets
+from roquet.client.core.offsets import MemberOffsets
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL, SendingBack, restore_topic
 from roquet.client.core.tasks import Wait
@@ -45,7 +45,7 @@ class Consumption(Generic[W]):
         self,
         client: ClientCore,
         group: str,
-        offsets: ConsumerOffsets,
+        offsets: MemberOffsets,
         listener: Listener,
         sending_back: SendingBack,
         *,

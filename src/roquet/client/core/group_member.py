@@ -10,7 +10,7 @@ from roquet.client.core.beginning import FROM_LAST, HALF_AN_HOUR_MS, where_to_be
 from roquet.client.core.checks import valid
 from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
-from roquet.client.core.offsets import ConsumerOffsets
+from roquet.client.core.offsets import MemberOffsets
 from roquet.client.core.process_queue import COUNT_MAX, SIZE_MAX
 from roquet.client.core.pulling import HASTY_MS, Puller, PullResult
 from roquet.client.core.queue_calls import QueueCalls
@@ -44,7 +44,7 @@ class GroupSettings:
 
 class GroupMember(Reader):
     consume_type: ClassVar[ConsumeType]
-    offsets: ConsumerOffsets
+    offsets: MemberOffsets
 
     def __init__(self, client: ClientCore, group: str, settings: GroupSettings, *, broadcasting: bool) -> None:
         valid(check_group, group)

@@ -16,7 +16,7 @@ from roquet.wire.fastjson import dumps_pretty
 log = logging.getLogger(__name__)
 
 
-class ConsumerOffsets:
+class MemberOffsets:
     """What a consumer knows of its group's progress, and where that is written down."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class ConsumerOffsets:
         """The queue is somebody else's already: write nothing."""
 
 
-class RemoteOffsets(ConsumerOffsets):
+class RemoteOffsets(MemberOffsets):
     """Kept by the queue's broker. Sent oneway and only when changed; pulls carry it along too."""
 
     def __init__(self, group: str, calls: QueueCalls) -> None:
@@ -130,7 +130,7 @@ class OffsetFile(Protocol):
         ...
 
 
-class LocalOffsets(ConsumerOffsets):
+class LocalOffsets(MemberOffsets):
     """Kept in a file, also of queues that were let go, for they may come back. Upstream's format:
     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:12}}."""
 

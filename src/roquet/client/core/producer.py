@@ -453,10 +453,7 @@ class _Send:
         if isinstance(route, TopicRoute):
             self._go(route)
         else:
-            self.fail(route)
-
-    def fail(self, error: RoquetError) -> None:
-        self.done(error)
+            self.done(route)
 
     def _go(self, route: TopicRoute) -> None:
         producer = self.producer
@@ -467,7 +464,7 @@ class _Send:
             queue = self.queue = self.fixed or producer._next(outgoing.topic, route, self.attempts[-1][0] if self.attempts else None)
             address = self.address = producer._address(queue)
         except RoquetError as error:
-            self.fail(error)
+            self.done(error)
             return
         now = self.sent_ms = producer.client.clock.steady_ms()
         left = self.deadline_ms - now
@@ -495,7 +492,7 @@ class _Send:
                 return
             refusal = rejected(result, self.address)
             if result.code not in RETRIED or refusal.of_keys:
-                self.fail(refusal)
+                self.done(refusal)
                 return
             failure: RoquetError = refusal
         else:
@@ -506,7 +503,7 @@ class _Send:
             now = producer.client.clock.steady_ms()
             producer.faults.observe(queue.broker_name, now - self.sent_ms, now, failed=True)
         if isinstance(result, Command) and not self._may_retry() and not self.attempts:
-            self.fail(failure)  # the only attempt there was: its own words say it best
+            self.done(failure)  # the only attempt there was: its own words say it best
             return
         self._again(queue, str(failure))
 
@@ -532,9 +529,9 @@ class _Send:
             f"message to {self.outgoing.topic!r} not confirmed after {len(attempts)} attempts in {took} ms ({tried or 'no time was left'})"
         )
         if self.timed_out:
-            self.fail(SendTimedOut(text + "; it may be stored nevertheless", attempts))
+            self.done(SendTimedOut(text + "; it may be stored nevertheless", attempts))
         else:
-            self.fail(SendFailed(text + "; look at these brokers, then send it again", attempts))
+            self.done(SendFailed(text + "; look at these brokers, then send it again", attempts))
 
     def _stored(self, answer: Command, status: SendStatus, queue: MessageQueue) -> None:
         fields = answer.fields
@@ -550,7 +547,7 @@ class _Send:
                 fields.get("transactionId"), fields.get(Property.MSG_REGION), fields.get("recallHandle"),
             )  # fmt: skip
         except (KeyError, ValueError) as error:
-            self.fail(BadAnswer(f"{self.address} confirmed a send without a usable {error}; the message is stored"))
+            self.done(BadAnswer(f"{self.address} confirmed a send without a usable {error}; the message is stored"))
             return
         self.done(receipt)
 

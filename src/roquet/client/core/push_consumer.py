@@ -19,7 +19,7 @@ from roquet.client.core.consuming import RECONSUME_TIMES_MAX, TIMEOUT_MS, Consum
 from roquet.client.core.filter_check import check_filters
 from roquet.client.core.group_member import GroupMember, GroupSettings
 from roquet.client.core.instance import ClientCore, Reply
-from roquet.client.core.offsets import ConsumerOffsets, LocalOffsets, OffsetFile, RemoteOffsets
+from roquet.client.core.offsets import LocalOffsets, MemberOffsets, OffsetFile, RemoteOffsets
 from roquet.client.core.ordered import CONTINUOUS_MS, NO_LIMIT, OrderedConsuming
 from roquet.client.core.ordered import SUSPEND_MS as SUSPEND_QUEUE_MS
 from roquet.client.core.process_queue import SPAN_MAX, ProcessQueue
@@ -110,7 +110,7 @@ class PushConsumerCore(GroupMember):
         if self.broadcasting:
             if offset_file is None:
                 raise ClientError("broadcasting needs a file for its offsets; pass offset_file")
-            self.offsets: ConsumerOffsets = LocalOffsets(offset_file)
+            self.offsets: MemberOffsets = LocalOffsets(offset_file)
         else:
             self.offsets = RemoteOffsets(group, self.calls)
             self.offsets.writable = self._is_mine

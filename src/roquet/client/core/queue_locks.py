@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from roquet.client.core.failures import BadAnswer
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.offsets import ConsumerOffsets
+from roquet.client.core.offsets import MemberOffsets
 from roquet.client.core.queue_calls import QueueCalls, locate
 from roquet.client.core.resolver import MASTER
 from roquet.client.core.tasks import Task, ignore
@@ -35,7 +35,7 @@ TIMEOUT_MS = 1_000
 class QueueLocks:
     """`on_lost` is told each queue that the broker gave, or may have given, to somebody else meanwhile."""
 
-    def __init__(self, client: ClientCore, group: str, offsets: ConsumerOffsets, calls: QueueCalls) -> None:
+    def __init__(self, client: ClientCore, group: str, offsets: MemberOffsets, calls: QueueCalls) -> None:
         self.client = client
         self.group = group
         self._offsets = offsets
