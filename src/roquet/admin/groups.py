@@ -7,22 +7,9 @@ from dataclasses import dataclass
 
 from roquet.admin.asking import Asking, Broker, by_address, gather_bounded
 from roquet.message import MessageQueue
-from roquet.wire.calls.groups import (
-    DELETE_SUBSCRIPTIONGROUP,
-    GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    DeleteGroupHeader,
-    GroupConfig,
-)
-from roquet.wire.calls.members import (
-    GET_CONSUMER_CONNECTION_LIST,
-    GET_PRODUCER_CONNECTION_LIST,
-    ConsumerConnection,
-    GroupHeader,
-    ProducerConnection,
-    ProducerGroupHeader,
-)
-from roquet.wire.calls.progress import GET_CONSUME_STATS, ConsumeStatsHeader
+from roquet.wire.calls import groups as group_calls
+from roquet.wire.calls import members as member_calls
+from roquet.wire.calls import progress as progress_calls
 from roquet.wire.codes import ResponseCode
 
 
@@ -45,36 +32,38 @@ class QueueProgress:
 class GroupMembers:
     """The members of a consumer group by broker name: each member should be connected to every broker."""
 
-    by_broker: dict[str, ConsumerConnection]
+    by_broker: dict[str, member_calls.ConsumerConnection]
 
     def client_ids(self) -> list[str]:
         return sorted({one.client_id for connection in self.by_broker.values() for one in connection.connection_set})
 
 
 class Groups(Asking):
-    async def groups(self, cluster: str | None = None) -> dict[str, GroupConfig]:
+    async def groups(self, cluster: str | None = None) -> dict[str, group_calls.GroupConfig]:
         """Every consumer group of the cluster, by name."""
-        answers = await self._from_all(by_address(await self.masters(cluster)), GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        answers = await self._from_all(by_address(await self.masters(cluster)), group_calls.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         found = {name: config for answer in answers.values() for name, config in answer.body.subscription_group_table.items()}
         return dict(sorted(found.items()))
 
-    async def create_group(self, config: GroupConfig, *, cluster: str | None = None) -> list[Broker]:
+    async def create_group(self, config: group_calls.GroupConfig, *, cluster: str | None = None) -> list[Broker]:
         """Create or change a group on every master of the cluster at once."""
         masters = await self.masters(cluster)
-        await self._on_all(masters, f"group {config.group_name!r}", UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
+        await self._on_all(masters, f"group {config.group_name!r}", group_calls.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
         return masters
 
     async def delete_group(self, group: str, *, remove_offsets: bool = False, cluster: str | None = None) -> list[Broker]:
         masters = await self.masters(cluster)
-        header = DeleteGroupHeader(group, remove_offsets, remove_offsets)
-        await self._on_all(masters, f"group {group!r}", DELETE_SUBSCRIPTIONGROUP, header)
+        header = group_calls.DeleteGroupHeader(group, remove_offsets, remove_offsets)
+        await self._on_all(masters, f"group {group!r}", group_calls.DELETE_SUBSCRIPTIONGROUP, header)
         return masters
 
     async def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """How far the group is in every queue it has read, in order. Empty: it has read nothing yet."""
         accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)  # the second: that broker has no queue of it
         masters = by_address(await self.masters())
-        answers = await self._from_all(masters, GET_CONSUME_STATS, ConsumeStatsHeader(group, topic), accept=accept)
+        answers = await self._from_all(
+            masters, progress_calls.GET_CONSUME_STATS, progress_calls.ConsumeStatsHeader(group, topic), accept=accept
+        )
         found = [
             QueueProgress(queue, offsets.broker_offset, offsets.consumer_offset, offsets.last_timestamp)
             for answer in answers.values()
@@ -90,16 +79,18 @@ class Groups(Asking):
         """Who consumes in the group now, as each broker sees it. Nobody is an answer, not an error."""
         accept = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
         masters = by_address(await self.masters())
-        answers = await self._from_all(masters, GET_CONSUMER_CONNECTION_LIST, GroupHeader(group), accept=accept)
+        answers = await self._from_all(masters, member_calls.GET_CONSUMER_CONNECTION_LIST, member_calls.GroupHeader(group), accept=accept)
         return GroupMembers({masters[address]: answer.body for address, answer in answers.items() if answer.ok})
 
     async def members_of_all(self, groups: Iterable[str]) -> dict[str, GroupMembers]:
         return await gather_bounded(groups, self.members)
 
-    async def producers(self, group: str) -> dict[str, ProducerConnection]:
+    async def producers(self, group: str) -> dict[str, member_calls.ProducerConnection]:
         """Who produces in the group now, by broker name."""
         # A group without producers is code 1 there: upstream has no code of its own for it.
         accept = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
         masters = by_address(await self.masters())
-        answers = await self._from_all(masters, GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader(group), accept=accept)
+        answers = await self._from_all(
+            masters, member_calls.GET_PRODUCER_CONNECTION_LIST, member_calls.ProducerGroupHeader(group), accept=accept
+        )
         return {masters[address]: answer.body for address, answer in answers.items() if answer.ok}

@@ -11,29 +11,10 @@ from roquet.admin.groups import Groups
 from roquet.admin.topics import QueueStatus, Topics
 from roquet.errors import ClientError
 from roquet.message import MessageQueue
+from roquet.wire.calls import offsets as offset_calls
+from roquet.wire.calls import queues as queue_calls
+from roquet.wire.calls import resets as reset_calls
 from roquet.wire.calls.call import Call, Header
-from roquet.wire.calls.offsets import (
-    CLONE_GROUP_OFFSET,
-    QUERY_CONSUMER_OFFSET,
-    UPDATE_CONSUMER_OFFSET,
-    CloneOffsetHeader,
-    QueryOffsetHeader,
-    UpdateOffsetHeader,
-)
-from roquet.wire.calls.queues import (
-    GET_MAX_OFFSET,
-    GET_MIN_OFFSET,
-    SEARCH_OFFSET_BY_TIMESTAMP,
-    OffsetResponseHeader,
-    QueueHeader,
-    SearchOffsetHeader,
-)
-from roquet.wire.calls.resets import (
-    INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-    INVOKE_BROKER_TO_RESET_OFFSET,
-    ConsumerStatusHeader,
-    ResetOffsetHeader,
-)
 from roquet.wire.codes import ResponseCode
 
 
@@ -62,15 +43,15 @@ ResetTo = Literal["first", "last"] | datetime | int
 class OffsetCalls(Topics, Groups):
     async def consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
         """The queue offset the group reads next; None when it has none."""
-        header = QueryOffsetHeader(group, queue.topic, queue.queue_id)
+        header = offset_calls.QueryOffsetHeader(group, queue.topic, queue.queue_id)
         accept = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        answer = await self.call(await self.master_of(queue), QUERY_CONSUMER_OFFSET, header, accept=accept)
+        answer = await self.call(await self.master_of(queue), offset_calls.QUERY_CONSUMER_OFFSET, header, accept=accept)
         return answer.header.offset if answer.ok else None
 
     async def set_consumer_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Members that are running keep their own position; stop them first."""
-        header = UpdateOffsetHeader(group, queue.topic, queue.queue_id, offset)
-        await self.call(await self.master_of(queue), UPDATE_CONSUMER_OFFSET, header)
+        header = offset_calls.UpdateOffsetHeader(group, queue.topic, queue.queue_id, offset)
+        await self.call(await self.master_of(queue), offset_calls.UPDATE_CONSUMER_OFFSET, header)
 
     async def reset_progress(
         self, group: str, topic: str, to: ResetTo, *, queue_id: int | None = None, dry_run: bool = False
@@ -116,10 +97,10 @@ class OffsetCalls(Topics, Groups):
     async def _reset_members(self, group: str, topic: str, to: str | datetime, moves: list[QueueMove]) -> list[QueueMove]:
         """222 to every broker; where the group has no member connected, its offsets are committed."""
         timestamp_ms = int(to.timestamp() * 1000) if isinstance(to, datetime) else {"first": 0, "last": -1}[to]
-        header = ResetOffsetHeader(topic, group, timestamp_ms, True)
+        header = reset_calls.ResetOffsetHeader(topic, group, timestamp_ms, True)
         accept = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
         masters = await self.masters_with(topic)
-        answers = await self._from_all(masters, INVOKE_BROKER_TO_RESET_OFFSET, header, accept=accept)
+        answers = await self._from_all(masters, reset_calls.INVOKE_BROKER_TO_RESET_OFFSET, header, accept=accept)
         moved = {queue: offset for answer in answers.values() if answer.ok for queue, offset in answer.body.offset_table.items()}
         alone = {masters[address] for address, answer in answers.items() if not answer.ok}
         await gather_bounded(
@@ -140,14 +121,14 @@ class OffsetCalls(Topics, Groups):
                 f"stop them first: {', '.join(members[:3])}"
             )
         masters = await self.masters()
-        header = CloneOffsetHeader(source, target, topic, offline)
-        await self._on_all(masters, f"progress of {target!r}", CLONE_GROUP_OFFSET, header)
+        header = offset_calls.CloneOffsetHeader(source, target, topic, offline)
+        await self._on_all(masters, f"progress of {target!r}", offset_calls.CLONE_GROUP_OFFSET, header)
         return masters
 
     async def member_positions(self, group: str, topic: str, client_id: str | None = None) -> dict[str, dict[MessageQueue, int]]:
         """How far each running member says it is, by client id. Raises Rejected when a broker knows no member."""
-        header = ConsumerStatusHeader(topic, group, client_id)
-        answers = await self._from_all(await self.masters_with(topic), INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
+        header = reset_calls.ConsumerStatusHeader(topic, group, client_id)
+        answers = await self._from_all(await self.masters_with(topic), reset_calls.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
         found: dict[str, dict[MessageQueue, int]] = {}
         for answer in answers.values():
             for name, positions in answer.body.consumer_table.items():
@@ -155,15 +136,15 @@ class OffsetCalls(Topics, Groups):
         return found
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        return await self._offset(queue, GET_MIN_OFFSET, QueueHeader(queue.topic, queue.queue_id))
+        return await self._offset(queue, queue_calls.GET_MIN_OFFSET, queue_calls.QueueHeader(queue.topic, queue.queue_id))
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        return await self._offset(queue, GET_MAX_OFFSET, QueueHeader(queue.topic, queue.queue_id))
+        return await self._offset(queue, queue_calls.GET_MAX_OFFSET, queue_calls.QueueHeader(queue.topic, queue.queue_id))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first queue offset stored at that time or later."""
-        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
-        return await self._offset(queue, SEARCH_OFFSET_BY_TIMESTAMP, header)
+        header = queue_calls.SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
+        return await self._offset(queue, queue_calls.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
-    async def _offset(self, queue: MessageQueue, call: Call[Header, Any, OffsetResponseHeader, Any], header: Header) -> int:
+    async def _offset(self, queue: MessageQueue, call: Call[Header, Any, queue_calls.OffsetResponseHeader, Any], header: Header) -> int:
         return (await self.call(await self.master_of(queue), call, header)).header.offset

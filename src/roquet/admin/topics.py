@@ -8,22 +8,8 @@ from dataclasses import dataclass
 from roquet.admin.asking import Asking, Broker
 from roquet.errors import ClientError
 from roquet.message import MessageQueue
-from roquet.wire.calls.routes import GET_ROUTEINFO_BY_TOPIC, RouteHeader
-from roquet.wire.calls.topics import (
-    DELETE_TOPIC_IN_BROKER,
-    DELETE_TOPIC_IN_NAMESRV,
-    GET_ALL_TOPIC_CONFIG,
-    GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-    GET_TOPIC_STATS_INFO,
-    GET_TOPICS_BY_CLUSTER,
-    QUERY_TOPIC_CONSUME_BY_WHO,
-    UPDATE_AND_CREATE_TOPIC,
-    ClusterHeader,
-    CreateTopicHeader,
-    DeleteTopicHeader,
-    TopicHeader,
-    TopicTable,
-)
+from roquet.wire.calls import routes as route_calls
+from roquet.wire.calls import topics as topic_calls
 from roquet.wire.codes import Perm, ResponseCode
 from roquet.wire.names import DEFAULT_TOPIC
 
@@ -48,18 +34,18 @@ class QueueStatus:
 
 class Topics(Asking):
     async def topic_names(self) -> list[str]:
-        return sorted((await self.ask(GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body.topic_list)
+        return sorted((await self.ask(topic_calls.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body.topic_list)
 
     async def topic_names_of_cluster(self, cluster: str) -> list[str]:
-        return sorted((await self.ask(GET_TOPICS_BY_CLUSTER, ClusterHeader(cluster))).body.topic_list)
+        return sorted((await self.ask(topic_calls.GET_TOPICS_BY_CLUSTER, topic_calls.ClusterHeader(cluster))).body.topic_list)
 
-    async def topic_table(self, address: str) -> TopicTable:
+    async def topic_table(self, address: str) -> topic_calls.TopicTable:
         """Every topic that one broker has."""
-        return (await self.call(address, GET_ALL_TOPIC_CONFIG)).body
+        return (await self.call(address, topic_calls.GET_ALL_TOPIC_CONFIG)).body
 
     async def topic_status(self, topic: str) -> list[QueueStatus]:
         """Every queue of the topic on every master that has it, in order."""
-        answers = await self._from_all(await self.masters_with(topic), GET_TOPIC_STATS_INFO, TopicHeader(topic))
+        answers = await self._from_all(await self.masters_with(topic), topic_calls.GET_TOPIC_STATS_INFO, topic_calls.TopicHeader(topic))
         found = [
             QueueStatus(queue, offsets.min_offset, offsets.max_offset, offsets.last_update_timestamp)
             for answer in answers.values()
@@ -82,7 +68,7 @@ class Topics(Asking):
         Returns when every name server shows it on all of them, so that a client which starts now sees the whole topic
         and not the part that was registered first.
         """
-        header = CreateTopicHeader(
+        header = topic_calls.CreateTopicHeader(
             topic=topic,
             default_topic=DEFAULT_TOPIC,
             read_queue_nums=read_queues,
@@ -93,7 +79,7 @@ class Topics(Asking):
             topic_sys_flag=0,
         )
         masters = await self.masters(cluster)
-        await self._on_all(masters, f"topic {topic!r}", UPDATE_AND_CREATE_TOPIC, header)
+        await self._on_all(masters, f"topic {topic!r}", topic_calls.UPDATE_AND_CREATE_TOPIC, header)
         await self._until_routed(topic, {broker.name for broker in masters})
         return masters
 
@@ -102,7 +88,7 @@ class Topics(Asking):
         accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
         for address in self.name_server_addresses:
             while True:
-                answer = await self.call(address, GET_ROUTEINFO_BY_TOPIC, RouteHeader(topic, True), accept=accept)
+                answer = await self.call(address, route_calls.GET_ROUTEINFO_BY_TOPIC, route_calls.RouteHeader(topic, True), accept=accept)
                 shown = {queues.broker_name for queues in answer.body.queue_datas} if answer.ok else set()
                 if names <= shown:
                     break
@@ -116,11 +102,13 @@ class Topics(Asking):
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> list[Broker]:
         """Delete it from every master of the cluster, then from every name server. Its messages are gone for consumers."""
         masters = await self.masters(cluster)
-        await self._on_all(masters, f"topic {topic!r}", DELETE_TOPIC_IN_BROKER, DeleteTopicHeader(topic))
-        await self._on_name_servers(DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader(topic, cluster))
+        await self._on_all(masters, f"topic {topic!r}", topic_calls.DELETE_TOPIC_IN_BROKER, topic_calls.DeleteTopicHeader(topic))
+        await self._on_name_servers(topic_calls.DELETE_TOPIC_IN_NAMESRV, topic_calls.DeleteTopicHeader(topic, cluster))
         return masters
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Groups that consume it or have offsets in it."""
-        answers = await self._from_all(await self.masters_with(topic), QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
+        answers = await self._from_all(
+            await self.masters_with(topic), topic_calls.QUERY_TOPIC_CONSUME_BY_WHO, topic_calls.TopicHeader(topic)
+        )
         return sorted({group for answer in answers.values() for group in answer.body.group_list})

@@ -16,26 +16,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from roquet.routing import sql92_parser as tree
 from roquet.routing.java_numbers import NotComparable, order, to_double, to_int, to_long
-from roquet.routing.sql92_parser import (
-    COST_MAX,
-    NUMBERS,
-    BadSql,
-    Compare,
-    In,
-    IsNull,
-    Kind,
-    Literal,
-    Logic,
-    Negative,
-    Node,
-    Not,
-    Property,
-    Search,
-    Truth,
-    parse,
-    sign,
-)
+from roquet.routing.sql92_parser import COST_MAX, NUMBERS, BadSql, Kind, parse, sign
 
 __all__ = ["COST_MAX", "BadSql", "Filter", "NotComparable", "compiled"]
 
@@ -55,37 +38,37 @@ class Compiler:
     def __init__(self) -> None:
         self.places: dict[str, int] = {}
 
-    def place(self, node: Property) -> int:
+    def place(self, node: tree.Property) -> int:
         return self.places.setdefault(node.name, len(self.places))
 
-    def function(self, node: Node) -> Function:
+    def function(self, node: tree.Node) -> Function:
         match node:
-            case Property():
+            case tree.Property():
                 place = self.place(node)
                 return lambda values: values[place]
-            case Literal(value=value):
+            case tree.Literal(value=value):
                 return lambda values: value
-            case Negative(of=of):
+            case tree.Negative(of=of):
                 return self.negative(node, of)
-            case Not(of=of):
+            case tree.Not(of=of):
                 return self.negation(self.function(of))
-            case Truth(of=of):
+            case tree.Truth(of=of):
                 place = self.place(of)
                 return lambda values: None if values[place] is None else False
-            case Logic(is_and=is_and, parts=parts):
+            case tree.Logic(is_and=is_and, parts=parts):
                 return combined(tuple(map(self.function, parts)), not is_and)
-            case Compare(operator=operator):
+            case tree.Compare(operator=operator):
                 return self.equal(node) if operator == "=" else self.ordered(node)
-            case IsNull(of=of):
+            case tree.IsNull(of=of):
                 function = self.function(of)
                 return lambda values: function(values) is None
-            case In(of=of, values=wanted, negated=negated):
+            case tree.In(of=of, values=wanted, negated=negated):
                 return one_of(self.place(of), wanted, negated)
-            case Search():
+            case tree.Search():
                 return self.search(node)
         raise AssertionError(node)
 
-    def negative(self, node: Node, of: Node) -> Function:
+    def negative(self, node: tree.Node, of: tree.Node) -> Function:
         number = number_of(node)
         if number is not None:
             value = number.value
@@ -104,7 +87,7 @@ class Compiler:
 
         return negation
 
-    def search(self, node: Search) -> Function:
+    def search(self, node: tree.Search) -> Function:
         function, text, negated = self.function(node.of), node.text, node.negated
         if not text:
             return lambda values: False
@@ -130,12 +113,12 @@ class Compiler:
 
         return at_an_end
 
-    def equal(self, node: Compare) -> Function:
+    def equal(self, node: tree.Compare) -> Function:
         left, right = kind_of(node.left), kind_of(node.right)
         one, other = self.function(node.left), self.function(node.right)
-        if isinstance(node.left, Property) and isinstance(node.right, Literal) and right is Kind.TEXT:
+        if isinstance(node.left, tree.Property) and isinstance(node.right, tree.Literal) and right is Kind.TEXT:
             return text_equal(self.place(node.left), node.right.value)
-        if isinstance(node.left, Property) and right in NUMBERS:
+        if isinstance(node.left, tree.Property) and right in NUMBERS:
             number = number_of(node.right)
             assert number is not None
             return number_equal(self.place(node.left), READERS[right], number.value)
@@ -151,18 +134,18 @@ class Compiler:
 
         return equal
 
-    def ordered(self, node: Compare) -> Function:
+    def ordered(self, node: tree.Compare) -> Function:
         left, right = number_of(node.left), number_of(node.right)
         holds = ORDERS[node.operator]
         if left is not None and right is not None:
             constant = holds(sign(left, right), 0)
             return lambda values: constant
-        if isinstance(node.left, Property) and right is not None:
+        if isinstance(node.left, tree.Property) and right is not None:
             return ordered_number(self.place(node.left), node.operator, right)
-        if left is not None and isinstance(node.right, Property):
+        if left is not None and isinstance(node.right, tree.Property):
             return ordered_number(self.place(node.right), FLIPPED[node.operator], left)
         one, other = self.function(node.left), self.function(node.right)
-        if isinstance(node.left, Property) and isinstance(node.right, Property):
+        if isinstance(node.left, tree.Property) and isinstance(node.right, tree.Property):
 
             def as_doubles(values: Values) -> bool | None:
                 mine, theirs = one(values), other(values)
@@ -179,27 +162,27 @@ class Compiler:
         return unknown
 
 
-def number_of(node: Node) -> Literal | None:
+def number_of(node: tree.Node) -> tree.Literal | None:
     """A number with its signs taken in; None for what is no number. Keeps the kind: minus a long is a long."""
-    if isinstance(node, Literal):
+    if isinstance(node, tree.Literal):
         return node if node.kind in NUMBERS else None
-    if isinstance(node, Negative):
+    if isinstance(node, tree.Negative):
         number = number_of(node.of)
         if number is not None:
             assert isinstance(number.value, int | float)
-            return Literal(node.at, number.kind, -number.value)
+            return tree.Literal(node.at, number.kind, -number.value)
     return None
 
 
-def kind_of(node: Node) -> Kind:
+def kind_of(node: tree.Node) -> Kind:
     number = number_of(node)
     if number is not None:
         return number.kind
-    if isinstance(node, Property):
+    if isinstance(node, tree.Property):
         return Kind.TEXT
-    if isinstance(node, Literal):
+    if isinstance(node, tree.Literal):
         return node.kind
-    return Kind.NOTHING if isinstance(node, Negative) else Kind.BOOLEAN
+    return Kind.NOTHING if isinstance(node, tree.Negative) else Kind.BOOLEAN
 
 
 def combined(parts: tuple[Function, ...], decisive: bool) -> Function:
@@ -242,7 +225,7 @@ def number_equal(place: int, read: Callable[[bytes], Any], number: Any) -> Funct
     return number_equal
 
 
-def equality_of(left: Kind, right: Kind, one: Literal | None, other: Literal | None) -> Callable[[Any, Any], bool]:
+def equality_of(left: Kind, right: Kind, one: tree.Literal | None, other: tree.Literal | None) -> Callable[[Any, Any], bool]:
     """How two known values of these kinds are equal or not."""
     if one is not None and other is not None:
         constant = sign(one, other) == 0
@@ -276,7 +259,7 @@ ORDERS: dict[str, Callable[[Any, Any], bool]] = {
 FLIPPED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
-def ordered_number(place: int, operator: str, literal: Literal) -> Function:
+def ordered_number(place: int, operator: str, literal: tree.Literal) -> Function:
     """Spelled out for each operator: this is where most of the time goes. NaN stands behind every number, hence the `not`."""
     read, number = READERS[literal.kind], literal.value
     assert isinstance(number, int | float)
@@ -310,9 +293,9 @@ class Filter:
 
     def __init__(self, expression: str) -> None:
         """Raises BadSql."""
-        tree, self.cost = parse(expression)
+        parsed, self.cost = parse(expression)
         compiler = Compiler()
-        self._function = compiler.function(tree)
+        self._function = compiler.function(parsed)
         self.expression = expression
         self.names = tuple(compiler.places)
         marks = [b"\x02" + name.encode() + b"\x01" for name in self.names]
