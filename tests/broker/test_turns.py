@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 import pytest
 
-from roquet.broker import admin as admin_module
 from roquet.broker import core
 from roquet.broker import members as members_module
 from roquet.broker import stats as stats_module
@@ -431,7 +430,7 @@ def test_the_rows_of_a_large_answer_are_let_go_of_elsewhere(whole: Whole, monkey
         made.append(TopicStats(table))
         return made[-1]
 
-    monkeypatch.setattr(admin_module, "TopicStats", make)
+    monkeypatch.setattr("roquet.wire.calls.topics.TopicStats", make)
     whole.broker.topics.put(Topic("T", 1_500, 1_500))
     whole.background.hold = True
     assert whole.broker.receive(FakePeer(), frames_of(Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}))) is None
