@@ -76,10 +76,10 @@ class Line:
         return self._answers.pop(opaque)
 
     def wait_push(self, code: int, patience_s: float) -> Command:
-        def there() -> bool:
+        def has_come() -> bool:
             return any(push.code == code for push in self._pushes)
 
-        self._read_until(there, patience_s)
+        self._read_until(has_come, patience_s)
         index = next(index for index, push in enumerate(self._pushes) if push.code == code)
         return self._pushes.pop(index)
 

@@ -124,7 +124,7 @@ def fetch_all(fetches: list[Callable[[], object]]) -> None:
         fetches.pop()()
 
 
-class Row(NamedTuple):
+class ProgressRow(NamedTuple):
     """A group's progress in one queue, which is to be looked at."""
 
     stats: progress.ConsumeStats
@@ -392,7 +392,7 @@ class Admin(Part):
         stats = progress.ConsumeStats()
         names = [header.topic] if header.topic else self.offsets.topics_of(group)
 
-        def look(row: Row | None) -> None:
+        def look(row: ProgressRow | None) -> None:
             if row is not None:
                 self._look_at_progress(row, reads)
 
@@ -412,7 +412,7 @@ class Admin(Part):
             topic = self.topics.get(name)
             return topic is not None and (topic.order or not only_ordered)
 
-        def rows() -> Iterator[Row | None]:
+        def rows() -> Iterator[ProgressRow | None]:
             for group in list(self.groups.all()):
                 found: list[progress.ConsumeStats] = []
                 body.consume_stats_list.append({group.group_name: found})
@@ -424,7 +424,7 @@ class Admin(Part):
                 yield from self._rows(group.group_name, filter(wanted, names.get(group.group_name, ())), one_more)
                 yield None
 
-        def look(row: Row | None) -> None:
+        def look(row: ProgressRow | None) -> None:
             nonlocal count
             if row is not None:
                 before = len(row.stats.offset_table)
@@ -436,7 +436,7 @@ class Admin(Part):
         yield from reads.look_at(rows(), look)
         return (yield from reply_with(progress.GET_BROKER_CONSUME_STATS, command, body, count, lambda: empty(body.consume_stats_list)))
 
-    def _rows(self, group: str, names: Iterable[str], stats_of: Callable[[str], progress.ConsumeStats]) -> Iterator[Row | None]:
+    def _rows(self, group: str, names: Iterable[str], stats_of: Callable[[str], progress.ConsumeStats]) -> Iterator[ProgressRow | None]:
         """The queues of these topics. None: a topic that is left out, because it is no topic any more, or because the group is online and
         does not subscribe to it."""
         for name in names:
@@ -448,9 +448,9 @@ class Admin(Part):
             stats.consume_tps += self.stats.group_rate(group, name)
             known = self.offsets.queues_of(group, name)
             for queue_id in range(topic.read_queue_nums):
-                yield Row(stats, name, queue_id, max(known.get(queue_id, 0), 0))
+                yield ProgressRow(stats, name, queue_id, max(known.get(queue_id, 0), 0))
 
-    def _look_at_progress(self, row: Row, reads: Reads) -> progress.QueueProgress:
+    def _look_at_progress(self, row: ProgressRow, reads: Reads) -> progress.QueueProgress:
         queue = self.store.find_queue(row.topic, row.queue_id)
         last_ms = max(reads.time_at(queue, row.consumed - 1), 0)
         found = progress.QueueProgress(0 if queue is None else queue.visible, row.consumed, last_ms)

@@ -50,7 +50,7 @@ Done = Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
-class Server:
+class NameServerState:
     """One name server: what it does not know yet, and what is under way."""
 
     address: str
@@ -70,7 +70,7 @@ class Server:
 
 
 class Registration(Part):
-    """State: one `Server` for each name server, and when the next round and the next look are due."""
+    """State: one `NameServerState` for each name server, and when the next round and the next look are due."""
 
     def __init__(self, shared: Shared, topics: Topics, caller: Caller) -> None:
         super().__init__(shared)
@@ -82,7 +82,7 @@ class Registration(Part):
         self.stopped = False
         self._due_ms: int | None = None
         self._look_ms = self.clock.steady_ms() + LOOK_MS
-        self._servers: dict[str, Server] = {}
+        self._servers: dict[str, NameServerState] = {}
         topics.changed = self.tell
 
     @property
@@ -130,12 +130,12 @@ class Registration(Part):
             server.changed.update(fresh)
         self._go(lambda server: not server.trouble, done)
 
-    def _all(self) -> list[Server]:
+    def _all(self) -> list[NameServerState]:
         if not self.address or self.stopped:
             return []
-        return [self._servers.setdefault(address, Server(address)) for address in self.name_servers]
+        return [self._servers.setdefault(address, NameServerState(address)) for address in self.name_servers]
 
-    def _go(self, awaited: Callable[[Server], bool], done: Done | None) -> None:
+    def _go(self, awaited: Callable[[NameServerState], bool], done: Done | None) -> None:
         servers = self._all()
         one = when_all(1 + sum(map(awaited, servers)), done or nothing)
         for server in servers:
@@ -146,7 +146,7 @@ class Registration(Part):
 
     # One registration
 
-    def _step(self, server: Server) -> None:
+    def _step(self, server: NameServerState) -> None:
         """Register with it if there is something to tell, nothing under way, and no failure a moment ago."""
         if server.calling or self.stopped or not (server.whole or server.changed or server.waiting):
             return
@@ -171,11 +171,11 @@ class Registration(Part):
             send(self._body_of(names))
 
     @staticmethod
-    def _taken(server: Server) -> list[Done]:
+    def _taken(server: NameServerState) -> list[Done]:
         dones, server.waiting = server.waiting, []
         return dones
 
-    def _answered(self, server: Server, dones: list[Done], result: Command | RoquetError) -> None:
+    def _answered(self, server: NameServerState, dones: list[Done], result: Command | RoquetError) -> None:
         server.calling = False
         trouble = str(result) if isinstance(result, RoquetError) else f"code {result.code}: {result.remark}" if result.code else ""
         if trouble:
@@ -191,7 +191,7 @@ class Registration(Part):
             done()
         self._step(server)
 
-    def _failed(self, server: Server, trouble: str) -> None:
+    def _failed(self, server: NameServerState, trouble: str) -> None:
         if not server.trouble:
             log.warning("registering with name server %s failed: %s", server.address, trouble)
         server.trouble = trouble
@@ -244,14 +244,14 @@ class Registration(Part):
 
     # Looking
 
-    def _look(self, server: Server) -> None:
+    def _look(self, server: NameServerState) -> None:
         if server.looking or server.calling or server.trouble:
             return
         server.looking = True
         request = GET_ROUTEINFO_BY_TOPIC.request(RouteHeader(self.settings.broker_name))
         self.caller.call(server.address, request, LOOK_TIMEOUT_MS, partial(self._looked, server))
 
-    def _looked(self, server: Server, result: Command | RoquetError) -> None:
+    def _looked(self, server: NameServerState, result: Command | RoquetError) -> None:
         server.looking = False
         if self.stopped or server.calling or server.trouble:
             return  # what it said may be older than what we are telling it
@@ -264,9 +264,9 @@ class Registration(Part):
             return  # no route, but no "there is none" either: the next registration says more
         if found == self.address:
             server.missed = False
-            self._other_is_quiet(server)
+            self._other_is_gone(server)
         elif found:
-            self._other_is_there(server, found)
+            self._other_has_our_name(server, found)
         elif not server.missed:
             log.warning("name server %s does not know this broker any more: it is registered again", server.address)
             server.missed = True
@@ -285,7 +285,7 @@ class Registration(Part):
                 return group.broker_addrs.get(self.settings.broker_id, "")
         return ""
 
-    def _other_is_there(self, server: Server, found: str) -> None:
+    def _other_has_our_name(self, server: NameServerState, found: str) -> None:
         settings = self.settings
         server.foreign_ms = self.clock.steady_ms()
         self.notices.warn(
@@ -299,7 +299,7 @@ class Registration(Part):
         server.whole = True
         self._step(server)
 
-    def _other_is_quiet(self, server: Server) -> None:
+    def _other_is_gone(self, server: NameServerState) -> None:
         if server.foreign_ms is not None and self.clock.steady_ms() - server.foreign_ms >= QUIET_MS:
             server.foreign_ms = None
             self.notices.clear(f"route {server.address}")

@@ -38,7 +38,7 @@ Reading = tuple[int, int, int]
 ZERO: Reading = (0, 0, 0)
 
 
-class Window:
+class Samples:
     """Samples of one row over a stretch of time. Empty while nothing happens, so that thousands of idle topics cost nothing."""
 
     __slots__ = ("last", "samples")
@@ -66,16 +66,16 @@ class Window:
         return now_ms - then_ms, (now[0] - then[0], now[1] - then[1], now[2] - then[2])
 
 
-class Row:
+class Counters:
     """The counters of one topic, or of one group in one topic."""
 
     __slots__ = ("count", "day", "hour", "minute", "size", "times")
 
     def __init__(self) -> None:
         self.count = self.times = self.size = 0
-        self.minute = Window(7)
-        self.hour = Window(7)
-        self.day = Window(25)
+        self.minute = Samples(7)
+        self.hour = Samples(7)
+        self.day = Samples(25)
 
     def reading(self) -> Reading:
         return self.count, self.times, self.size
@@ -85,7 +85,7 @@ class Row:
 class Sampling:
     """A round over all rows that is under way."""
 
-    left: Iterator[Row]
+    left: Iterator[Counters]
     now_ms: int
     hour: bool
     day: bool
@@ -108,15 +108,15 @@ class Stats(Part):
         """Wall time, for people."""
         self.started_steady_ms = now_ms = clock.steady_ms()
 
-        self.puts = Row()
-        self.gets = Row()
+        self.puts = Counters()
+        self.gets = Counters()
         self.get_missed = 0
         """Pulls that found nothing. The pull part adds to it directly."""
 
-        self._puts: dict[str, Row] = {}
-        self._gets: dict[str, Row] = {}
-        self._backs: dict[str, Row] = {}
-        self._unlisted = Row()
+        self._puts: dict[str, Counters] = {}
+        self._gets: dict[str, Counters] = {}
+        self._backs: dict[str, Counters] = {}
+        self._unlisted = Counters()
         self._recent: deque[Totals] = deque([(now_ms, 0, 0, 0, 0)], maxlen=601)
         self._sampling: Sampling | None = None
         self._due_second = now_ms + SECOND
@@ -160,10 +160,10 @@ class Stats(Part):
         row.count += 1
         row.times += 1
 
-    def _row(self, rows: dict[str, Row], key: str) -> Row:
+    def _row(self, rows: dict[str, Counters], key: str) -> Counters:
         if len(rows) >= ROWS_MAX:
             return self._unlisted
-        row = rows[key] = Row()
+        row = rows[key] = Counters()
         return row
 
     # Time
@@ -245,7 +245,7 @@ class Stats(Part):
         passed_ms, moved = row.minute.moved()
         return moved[0] * 1000 / passed_ms if passed_ms else 0.0
 
-    def find(self, name: str, key: str) -> tuple[Row, bool] | None:
+    def find(self, name: str, key: str) -> tuple[Counters, bool] | None:
         """The row behind upstream's name and key, and whether its bytes are meant."""
         tables = {
             "TOPIC_PUT_NUMS": self._puts,
@@ -270,7 +270,7 @@ class Stats(Part):
         return VIEW_BROKER_STATS_DATA.reply(command, body=body)
 
 
-def stats_item(window: Window, bytes_meant: bool) -> StatsItem:
+def stats_item(window: Samples, bytes_meant: bool) -> StatsItem:
     """As upstream works it out."""
     passed_ms, (count, times, size) = window.moved()
     moved = size if bytes_meant else count
