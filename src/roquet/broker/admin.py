@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Portions, answer, answers, portions, reply_with
+from roquet.broker.handler import Portions, answers, portions, reply_with, send_answer
 from roquet.broker.members import Members
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.one_by_one import OneByOne
@@ -219,7 +219,7 @@ class Admin(Part):
                 remark = f"{changes} holds until the restart alone: it cannot be written to {self.settings.config_store_path}: {trouble}"
                 log.error("%s", remark)
                 reply = command.reply(ResponseCode.SYSTEM_ERROR, remark)
-            answer(peer, command, reply)
+            send_answer(peer, command, reply)
 
         self.keeping.do(lambda: keep(spelled), kept)
         return None

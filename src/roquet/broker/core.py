@@ -25,7 +25,7 @@ from roquet.broker.delay import Delays
 from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler, Portions, Ticking, answer
+from roquet.broker.handler import Handler, Portions, Ticking, send_answer
 from roquet.broker.handover import Handover
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
@@ -288,7 +288,7 @@ class Broker:
             sender.abandon(answers, f"{type(error).__name__}: {error}")
             if frame is not None:
                 command = decode(frame)
-                answer(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
+                send_answer(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
             return self.receive(peer, list(left), until_ms)
         sender.finish(answers)
         return rest
@@ -323,7 +323,7 @@ class Broker:
         except Exception as error:
             self.store.undo(mark)
             reply = self._failed(peer, command, error)
-        answer(peer, command, reply)
+        send_answer(peer, command, reply)
 
     def _failed(self, peer: Peer, command: Command, error: Exception) -> Command:
         if isinstance(error, StoreUnavailable):
@@ -347,11 +347,11 @@ class Broker:
                     self._jobs[peer] = job
                     return False
         except StopIteration as stop:
-            answer(peer, command, stop.value)
+            send_answer(peer, command, stop.value)
         except Cold as cold:
             return self._begin_anew(job, cold)
         except Exception as error:
-            answer(peer, command, self._failed(peer, command, error))
+            send_answer(peer, command, self._failed(peer, command, error))
         return True
 
     def _send_away(self, job: Job, cold: Cold) -> None:
@@ -381,7 +381,7 @@ class Broker:
             job.portions = again
             self._send_away(job, cold)
         except Refused as refused:
-            answer(job.peer, job.command, job.command.reply(refused.code, refused.remark))
+            send_answer(job.peer, job.command, job.command.reply(refused.code, refused.remark))
         return True
 
     def _go_on_warm(self) -> None:

@@ -36,7 +36,7 @@ def when_all(count: int, done: Callable[[], None]) -> Callable[[], None]:
     return one_more
 
 
-def answer(peer: Peer, command: Command, reply: Command | None) -> None:
+def send_answer(peer: Peer, command: Command, reply: Command | None) -> None:
     """Send it, if there is one and somebody who waits for it."""
     if reply is not None and not command.is_oneway and not peer.closed:
         peer.send(reply.encode())

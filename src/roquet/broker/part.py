@@ -109,8 +109,8 @@ class Part:
 
     def handlers(self) -> Mapping[int, Handler]:
         """The requests that it answers, by code: those whose methods are marked with `answers`."""
-        marked = [(name, call) for name, method in vars(type(self)).items() for call in getattr(method, "answers", ())]
-        return {call.code: getattr(self, name) for name, call in marked}
+        methods = [pair for kind in type(self).__mro__ for pair in vars(kind).items()]
+        return {call.code: getattr(self, name) for name, method in methods for call in getattr(method, "answers", ())}
 
     def metrics(self) -> Mapping[str, object]:
         """Its rows in the answer of 28."""

@@ -8,7 +8,7 @@ its work.
 
 from __future__ import annotations
 
-from roquet.broker.handler import answer, answers
+from roquet.broker.handler import answers, send_answer
 from roquet.broker.members import Members
 from roquet.broker.part import Part, Shared
 from roquet.broker.send import KEPT_FLAGS, Sender, too_large
@@ -60,7 +60,7 @@ class Replies(Part):
 
         def tell(remark: str | None) -> None:
             code = ResponseCode.SUCCESS if remark is None else ResponseCode.SYSTEM_ERROR
-            answer(peer, command, calls.SEND_REPLY_MESSAGE_V2.reply(command, stored, code=code, remark=remark))
+            send_answer(peer, command, calls.SEND_REPLY_MESSAGE_V2.reply(command, stored, code=code, remark=remark))
 
         properties = decode_properties(text)
         requester = properties.get(Property.REPLY_TO_CLIENT)

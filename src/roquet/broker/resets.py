@@ -11,7 +11,7 @@ import logging
 from collections.abc import Generator
 from itertools import islice
 
-from roquet.broker.handler import LARGE_ROWS, Portions, answer, answers, elsewhere, portions, when_all
+from roquet.broker.handler import LARGE_ROWS, Portions, answers, elsewhere, portions, send_answer, when_all
 from roquet.broker.members import ConsumerGroup, Member, Members
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Part, Shared
@@ -150,11 +150,8 @@ class Resets(Part):
         table: dict[str, dict[MessageQueue, int]] = {}
 
         def all_answered() -> None:
-            answer(
-                peer,
-                command,
-                calls.INVOKE_BROKER_TO_GET_CONSUMER_STATUS.reply(command, body=calls.ConsumerStatusBody(consumer_table=table)),
-            )
+            body = calls.ConsumerStatusBody(consumer_table=table)
+            send_answer(peer, command, calls.INVOKE_BROKER_TO_GET_CONSUMER_STATUS.reply(command, body=body))
 
         one_more = when_all(len(members) + 1, all_answered)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import TypeVar
 
-from roquet.broker.handler import answer
+from roquet.broker.handler import send_answer
 from roquet.broker.part import Part, Shared
 from roquet.errors import Damaged
 from roquet.ports import Peer
@@ -205,8 +205,8 @@ def answer_when_saved(peer: Peer, command: Command, reply: Command | None = None
     def done(error: Exception | None) -> None:
         if error is not None:
             text = f"the change holds until the restart only: it could not be written ({error}). The broker tries again every second"
-            answer(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, text))
+            send_answer(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, text))
         else:
-            answer(peer, command, reply or command.reply())
+            send_answer(peer, command, reply or command.reply())
 
     return done
