@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import queue_tag
 from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, ConsumeQueue, unpack_entry
-from roquet.store.scan import Found, heads, parse
+from roquet.store.scan import Found, heads, record_at
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, HEAD, MAGIC_V1, MAGIC_V2, RECORD_MIN
 
 if TYPE_CHECKING:
@@ -72,10 +72,7 @@ class Search:
         for place, size in heads(segments, start):
             if place >= stop:
                 return
-            base = segments.base_of(place)
-            if base is None or place + size > base + segments.size:
-                continue
-            record = parse(segments.file(base).read(place - base, size), place, check_crc=False)
+            record = record_at(segments, place, size)
             if (
                 record is not None
                 and (record.topic, record.queue_id) == (queue.topic, queue.queue_id)

@@ -29,7 +29,7 @@ from roquet.store.documents import Document
 from roquet.store.fanout import is_queued, queue_tag
 from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, stored_entry, unpack_entry
 from roquet.store.recovery import Manifest, times_of
-from roquet.store.scan import Found, Hole, Walk, parse, read_records
+from roquet.store.scan import Found, Hole, Walk, parse, read_records, record_at
 from roquet.store.segments import OpenFiles, Segments
 from roquet.store.times import Times, first_true
 from roquet.wire.layout import BLANK_LENGTH, ENTRIES, ENTRY, QUEUES_MAX, TIMED, store_time_of
@@ -313,11 +313,8 @@ class StoreReader:
         position, size, _ = self._file_entry(row, offset)
         if size == BLANK_LENGTH or position < self.log.start:
             return True
-        base = self.log.base_of(position)
-        if base is None or size <= 0 or position + size > base + self.log.size:
-            return False
         try:
-            found = parse(self.log.file(base).read(position - base, size), position, check_crc=False)
+            found = record_at(self.log, position, size)
         except FileNotFoundError:
             return True  # old enough to go, so it was there
         if found is None or row.topic.startswith(LIGHT_QUEUE):

@@ -25,7 +25,7 @@ from roquet.store.checkpoint import Checkpoint
 from roquet.store.fanout import index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue, stored_entry
-from roquet.store.scan import Found, Hole, Walk, parse, read_records, records_between
+from roquet.store.scan import Found, Hole, Walk, read_records, record_at, records_between
 from roquet.store.segments import file_name
 from roquet.store.times import first_true
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, RECORD_MIN
@@ -407,10 +407,7 @@ class Recovery:
         position, size, _ = entry
         if size == BLANK_LENGTH or (0 <= position < self.segments.start and size >= RECORD_MIN):
             return True  # its record is gone with an old file, or lost; the entry is no longer of interest, and not wrong
-        base = self.segments.base_of(position)
-        if base is None or size <= 0 or position + size > base + self.segments.size:
-            return False
-        found = parse(self.segments.file(base).read(position - base, size), position, check_crc=False)
+        found = record_at(self.segments, position, size)
         return found is not None and (found.topic, found.queue_id, found.queue_offset) == (queue.topic, queue.queue_id, offset)
 
     def _first(self, queue: ConsumeQueue) -> int:

@@ -120,12 +120,15 @@ class Walk:
 
 def next_record(segments: Segments, start: int) -> int | None:
     """Where the first whole record at or after this offset begins; it carries its own offset, so it cannot be mistaken."""
-    for offset, size in heads(segments, start):
-        base = segments.base_of(offset)
-        assert base is not None
-        if size <= base + segments.size - offset and parse(segments.file(base).read(offset - base, size), offset) is not None:
-            return offset
-    return None
+    return next((offset for offset, size in heads(segments, start) if record_at(segments, offset, size, check_crc=True) is not None), None)
+
+
+def record_at(segments: Segments, offset: int, size: int, *, check_crc: bool = False) -> Found | None:
+    """The whole record of this size that stands here, None when none does. Blocking."""
+    base = segments.base_of(offset)
+    if base is None or size <= 0 or offset + size > base + segments.size:
+        return None
+    return parse(segments.file(base).read(offset - base, size), offset, check_crc=check_crc)
 
 
 def heads(segments: Segments, start: int) -> Iterator[tuple[int, int]]:
