@@ -20,25 +20,7 @@ from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, queue_tag
 from roquet.store.index import TopicHashes, joined_hashes
 from roquet.store.scan import TOPIC, parse
 from roquet.store.texts import Texts, is_text
-from roquet.wire.layout import (
-    BODY_AT,
-    BORN_HOST_V6,
-    CRC_AT,
-    LONGER_V6,
-    MAGIC_AT,
-    MAGIC_START,
-    MAGIC_V1,
-    MAGIC_V2,
-    MAGICS,
-    OFFSET_AT,
-    QUEUE_ID_AT,
-    QUEUE_ID_MAX,
-    QUEUE_OFFSET_AT,
-    RECORD_MIN,
-    STORE_HOST_V6,
-    STORE_TIME_AT,
-    SYS_FLAG_AT,
-)
+from roquet.wire import layout
 from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 Longs = npt.NDArray[np.int64]
@@ -88,9 +70,10 @@ def walk(data: bytes, at: int, stop: int) -> tuple[list[int], int]:
     starts: list[int] = []
     add, unpack, size_of_data = starts.append, SIZE_AND_MAGIC.unpack_from, len(data)
     stop = min(stop, size_of_data - SIZE_AND_MAGIC.size + 1)
+    v1, v2, smallest = layout.MAGIC_V1, layout.MAGIC_V2, layout.RECORD_MIN
     while at < stop:
         size, magic = unpack(data, at)
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_MIN or at + size > size_of_data:
+        if (magic != v1 and magic != v2) or size < smallest or at + size > size_of_data:
             break
         add(at)
         at += size
@@ -99,29 +82,33 @@ def walk(data: bytes, at: int, stop: int) -> tuple[list[int], int]:
 
 def next_record(data: bytes, at: int, base: int) -> int:
     """Where the first whole record at or after this position begins, -1 when none does. It knows itself: it carries its own offset."""
-    place = data.find(MAGIC_START, at + 4)
+    place = data.find(layout.MAGIC_START, at + 4)
     while place >= 0:
         start = place - 4
         size = int.from_bytes(data[start:place], "big", signed=True)
-        if size >= RECORD_MIN and data[place : place + 4] in MAGICS and parse(data[start : start + size], base + start) is not None:
+        if (
+            size >= layout.RECORD_MIN
+            and data[place : place + 4] in layout.MAGICS
+            and parse(data[start : start + size], base + start) is not None
+        ):
             return start
-        place = data.find(MAGIC_START, place + 1)
+        place = data.find(layout.MAGIC_START, place + 1)
     return -1
 
 
 def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = True) -> tuple[RecordColumns, list[tuple[int, str]]]:
     """The records that begin at these positions, and those that are none, each with what is wrong: scan.parse of each."""
     at = np.array(starts, dtype=np.int64)
-    sizes, magic, crcs = _field(data, at, ">i4"), _field(data, at + MAGIC_AT, ">u4"), _field(data, at + CRC_AT, ">i4")
-    queue_ids, queue_offsets = _field(data, at + QUEUE_ID_AT, ">i4"), _field(data, at + QUEUE_OFFSET_AT, ">i8")
-    physical, flags = _field(data, at + OFFSET_AT, ">i8"), _field(data, at + SYS_FLAG_AT, ">i4")
+    sizes, magic, crcs = _field(data, at, ">i4"), _field(data, at + layout.MAGIC_AT, ">u4"), _field(data, at + layout.CRC_AT, ">i4")
+    queue_ids, queue_offsets = _field(data, at + layout.QUEUE_ID_AT, ">i4"), _field(data, at + layout.QUEUE_OFFSET_AT, ">i8")
+    physical, flags = _field(data, at + layout.OFFSET_AT, ">i8"), _field(data, at + layout.SYS_FLAG_AT, ">i4")
     ends = at + sizes
-    store_at = at + STORE_TIME_AT + LONGER_V6 * ((flags & BORN_HOST_V6) != 0)
-    body_at = store_at + BODY_AT - STORE_TIME_AT + LONGER_V6 * ((flags & STORE_HOST_V6) != 0)
+    store_at = at + layout.STORE_TIME_AT + layout.LONGER_V6 * ((flags & layout.BORN_HOST_V6) != 0)
+    body_at = store_at + layout.BODY_AT - layout.STORE_TIME_AT + layout.LONGER_V6 * ((flags & layout.STORE_HOST_V6) != 0)
     body_size = _field(data, body_at - 4, ">i4").astype(np.int64)
     body_end = body_at + body_size
     fits = (body_size >= 0) & (body_end + 3 <= ends)
-    wide = magic == MAGIC_V2
+    wide = magic == layout.MAGIC_V2
     topic_at = body_end + 1 + wide
     topic_size = np.where(wide, _field(data, body_end, ">u2"), _field(data, body_end, ">u1")).astype(np.int64)
     topic_end = topic_at + topic_size
@@ -130,7 +117,7 @@ def read(data: bytes, base: int, starts: Sequence[int], *, check_crc: bool = Tru
     text_size = _field(data, topic_end, ">u2").astype(np.int64)
     fits &= text_at + text_size == ends
     bad = [(int(at[n]), "its lengths do not add up") for n in np.flatnonzero(~fits)]
-    itself = (physical == at + base) & (queue_offsets >= 0) & (queue_ids >= 0) & (queue_ids <= QUEUE_ID_MAX)
+    itself = (physical == at + base) & (queue_offsets >= 0) & (queue_ids >= 0) & (queue_ids <= layout.QUEUE_ID_MAX)
     bad += [(int(at[n]), "it is not the record of this place") for n in np.flatnonzero(fits & ~itself)]
     good = fits & itself
     if check_crc:
