@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from roquet.client.core.consuming import Judged, Outcome
 from roquet.client.core.producer import ProducerCore
+from roquet.client.core.verdicts import Judged, Outcome
 from roquet.client.member import CHOICES
 from roquet.errors import ClientError
 from roquet.message import Message, MessageQueue, ReceivedMessage

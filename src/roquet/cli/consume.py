@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from roquet.cli.messages import as_json, body_text, one_line
-from roquet.cli.options import Commands, cluster_options, command, connection_of, positive, timestamp_ms
+from roquet.cli.options import TOPIC, Commands, argument, cluster_command, connection_of, positive, timestamp_ms
 from roquet.cli.render import counted, emit, emit_json, note
 from roquet.cli.topics import admin
 from roquet.errors import ClientError
@@ -28,9 +28,10 @@ ROUTE_POLL_S = 10
 
 
 def add_commands(commands: Commands) -> None:
-    consume = command(
+    cluster_command(
         commands,
         "consume",
+        run_consume,
         "show messages as they come, or those that are there",
         """
         roquet consume orders                            new messages, until Ctrl-C; leaves no trace
@@ -40,22 +41,20 @@ def add_commands(commands: Commands) -> None:
         roquet consume orders --group billing            as a member of the group, sharing its queues
         roquet consume orders --json | jq .body
         """,
+        TOPIC,
+        argument("--group", metavar="GROUP", help="take part in this group; without, only look"),
+        argument("--tags", default="*", metavar="TAGS", help='only these: "a", "a || b" (default: all)'),
+        argument(
+            "--from",
+            dest="start",
+            type=starting_point,
+            metavar="WHERE",
+            help="first, last, or a time: 2024-05-01T10:00:00 or milliseconds (default: last, with --once first; a group's progress wins)",
+        ),
+        argument("--once", action="store_true", help="leave when what is there now was shown"),
+        argument("--count", type=positive, metavar="N", help="leave after so many"),
+        argument("--body", action="store_true", help="print the bodies alone"),
     )
-    consume.add_argument("topic", metavar="TOPIC")
-    consume.add_argument("--group", metavar="GROUP", help="take part in this group; without, only look")
-    consume.add_argument("--tags", default="*", metavar="TAGS", help='only these: "a", "a || b" (default: all)')
-    consume.add_argument(
-        "--from",
-        dest="start",
-        type=starting_point,
-        metavar="WHERE",
-        help="first, last, or a time: 2024-05-01T10:00:00 or milliseconds (default: last, with --once first; a group's progress wins)",
-    )
-    consume.add_argument("--once", action="store_true", help="leave when what is there now was shown")
-    consume.add_argument("--count", type=positive, metavar="N", help="leave after so many")
-    consume.add_argument("--body", action="store_true", help="print the bodies alone")
-    cluster_options(consume)
-    consume.set_defaults(run=run_consume)
 
 
 def starting_point(text: str) -> str | int:

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from roquet.cli.options import Commands, cluster_options, command, positive_seconds
+from roquet.cli.options import Commands, argument, cluster_command, positive_seconds
 from roquet.cli.render import TableColumn, column_json, column_table, counted, duration, emit, emit_json, printable, size
 from roquet.cli.topics import admin, belongs_to_users
 from roquet.errors import RoquetError
@@ -27,19 +27,18 @@ GROUPS_SHOWN_MAX = 10
 
 
 def add_commands(commands: Commands) -> None:
-    status = command(
+    cluster_command(
         commands,
         "status",
+        show_status,
         "show the cluster: brokers, versions, rates, store sizes, lag, warnings",
         """
         roquet status
         roquet status --watch 2               again every two seconds
         roquet status --json
         """,
+        argument("--watch", type=positive_seconds, metavar="SECONDS", help="show it again and again, until Ctrl-C"),
     )
-    status.add_argument("--watch", type=positive_seconds, metavar="SECONDS", help="show it again and again, until Ctrl-C")
-    cluster_options(status)
-    status.set_defaults(run=show_status)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,9 @@ class _Blocking:
 
     _kind: Callable[..., Any]
 
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = cls._kind.__doc__
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._inner = _background.run(_apply(lambda: self._kind(*args, **kwargs)))
 
@@ -127,22 +130,18 @@ async def _apply(work: Callable[[], T]) -> T:
 
 
 class Producer(_Blocking):
-    __doc__ = producer.Producer.__doc__
     _kind = producer.Producer
 
 
 class PullConsumer(_Blocking):
-    __doc__ = pull_consumer.PullConsumer.__doc__
     _kind = pull_consumer.PullConsumer
 
 
 class PushConsumer(_Blocking):
-    __doc__ = push_consumer.PushConsumer.__doc__
     _kind = push_consumer.PushConsumer
 
 
 class LitePullConsumer(_Blocking):
-    __doc__ = lite_pull_consumer.LitePullConsumer.__doc__
     _kind = lite_pull_consumer.LitePullConsumer
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -150,5 +149,4 @@ class LitePullConsumer(_Blocking):
 
 
 class TransactionProducer(_Blocking):
-    __doc__ = transaction_producer.TransactionProducer.__doc__
     _kind = transaction_producer.TransactionProducer

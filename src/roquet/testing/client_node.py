@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from roquet.client.core.consuming import Judged, Outcome
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings
 from roquet.client.core.push_consumer import FROM_FIRST, PushConsumerSettings
 from roquet.client.core.receipt import SendReceipt
+from roquet.client.core.verdicts import Judged, Outcome
 from roquet.errors import RoquetError
 from roquet.message import Message, MessageQueue, ReceivedMessage
 from roquet.testing.checker import body_of

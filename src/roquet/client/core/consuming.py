@@ -13,18 +13,20 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.offsets import MemberOffsets
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
-from roquet.client.core.send_back import FIRST_DELAY_LEVEL, SendingBack, restore_topic
+from roquet.client.core.send_back import FIRST_DELAY_LEVEL, SendingBack
 from roquet.client.core.tasks import Wait
-from roquet.client.core.verdicts import RETRY_LATER, Judged, Listener, Outcome, RetryLater, Verdict
+from roquet.client.core.verdicts import Listener, Outcome, RetryLater, Verdict
 from roquet.message import ReceivedMessage
 
-__all__ = ["RETRY_LATER", "Consuming", "Consumption", "Judged", "Listener", "Outcome", "RetryLater", "Verdict", "restore_topic"]
+if TYPE_CHECKING:
+    from roquet.client.core.push_consumer import PushConsumerSettings
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +50,16 @@ class Consumption(Generic[W]):
         offsets: MemberOffsets,
         listener: Listener,
         sending_back: SendingBack,
-        *,
-        concurrency_max: int,
-        batch_size: int,
+        settings: PushConsumerSettings,
     ) -> None:
         self.client = client
         self.group = group
         self.offsets = offsets
         self.listener = listener
         self.sending_back = sending_back
-        self.concurrency_max = concurrency_max
-        self.batch_size = batch_size
+        self.settings = settings
+        self.concurrency_max = settings.concurrency
+        self.batch_size = settings.batch_size
         self.running = 0
         """Calls of the listener under way."""
         self.failures: dict[str, int] = {}
@@ -96,24 +97,22 @@ class Consumption(Generic[W]):
             self.idle.end(True)
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """One call of the listener."""
 
-    __slots__ = ("given_up", "messages", "process_queue", "started_ms")
-
-    def __init__(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], started_ms: int) -> None:
-        self.process_queue = process_queue
-        self.messages = messages
-        self.started_ms = started_ms
-        self.given_up = False
-        """Took too long: its messages are being given back."""
+    process_queue: ProcessQueue
+    messages: list[ReceivedMessage]
+    started_ms: int
+    given_up: bool = False
+    """Took too long: its messages are being given back."""
 
 
 class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
-    def __init__(self, *args: Any, broadcasting: bool, timeout_ms: int = TIMEOUT_MS, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.broadcasting = broadcasting
-        self.timeout_ms = timeout_ms
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.broadcasting = self.settings.broadcasting
+        self.timeout_ms = self.settings.consume_timeout_ms
         self._calls: dict[_Call, None] = {}  # a set that keeps its order
         self._watching = False
 

@@ -21,9 +21,8 @@ from roquet.message import MessageQueue
 from roquet.routing.assign import AVERAGE, Strategy
 from roquet.routing.subscription import TagFilter, next_version
 from roquet.wire.calls.members import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
-from roquet.wire.calls.resets import ResetOffsetBody, ResetOffsetHeader
+from roquet.wire.calls.resets import RESET_CONSUMER_CLIENT_OFFSET
 from roquet.wire.command import Command
-from roquet.wire.headers import decode
 from roquet.wire.names import check_group, check_topic
 
 
@@ -113,7 +112,7 @@ class GroupMember(Reader):
 
     def _moves(self, command: Command) -> Iterator[tuple[MessageQueue, int]]:
         """Where an operator puts the group, of the queues that are read here."""
-        topic = decode(ResetOffsetHeader, command.fields).topic
-        for queue, offset in ResetOffsetBody.decode(command.body).offset_table.items():
+        topic = RESET_CONSUMER_CLIENT_OFFSET.read_header(command).topic
+        for queue, offset in RESET_CONSUMER_CLIENT_OFFSET.read_body(command).offset_table.items():
             if queue.topic == topic and queue in self.held() and offset >= 0:
                 yield queue, offset

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,21 +35,19 @@ NO_LIMIT = 0x7FFFFFFF
 NOT_YET = -1
 
 
+@dataclass(slots=True, eq=False)
 class _Lane:
     """One queue. It outlives the ProcessQueues of it, so that two never run at once."""
 
-    __slots__ = ("busy", "call", "free", "pending", "process_queue", "ready", "resting", "since_ms", "uncommitted")
-
-    def __init__(self, process_queue: ProcessQueue) -> None:
-        self.process_queue = process_queue
-        self.pending: deque[ReceivedMessage] = deque()
-        self.uncommitted: list[ReceivedMessage] = []  # consumed, but the user has not said COMMIT
-        self.busy = False  # the listener runs
-        self.call: list[ReceivedMessage] | None = None  # what it has not judged yet
-        self.ready = False  # stands in line
-        self.resting: object | None = None  # suspended, or waits for its lock
-        self.since_ms = NOT_YET  # consumed without a pause since then
-        self.free: Wait[None] | None = None  # somebody waits for the end of the call that runs
+    process_queue: ProcessQueue
+    pending: deque[ReceivedMessage] = field(default_factory=deque)
+    uncommitted: list[ReceivedMessage] = field(default_factory=list)  # consumed, but the user has not said COMMIT
+    busy: bool = False  # the listener runs
+    call: list[ReceivedMessage] | None = None  # what it has not judged yet
+    ready: bool = False  # stands in line
+    resting: object | None = None  # suspended, or waits for its lock
+    since_ms: int = NOT_YET  # consumed without a pause since then
+    free: Wait[None] | None = None  # somebody waits for the end of the call that runs
 
     def restart(self, process_queue: ProcessQueue) -> None:
         self.process_queue = process_queue
@@ -58,21 +57,13 @@ class _Lane:
 
 
 class OrderedConsuming(Consumption[_Lane]):
-    def __init__(
-        self,
-        *args: Any,
-        locks: QueueLocks | None,
-        auto_commit: bool = True,
-        suspend_ms: int = SUSPEND_MS,
-        continuous_ms: int = CONTINUOUS_MS,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, *args: Any, locks: QueueLocks | None) -> None:
         """`locks` is None for broadcasting: every member consumes every queue, each in order."""
-        super().__init__(*args, **settings)
+        super().__init__(*args)
         self.locks = locks
-        self.auto_commit = auto_commit
-        self.suspend_ms = suspend_ms
-        self.continuous_ms = continuous_ms
+        self.auto_commit = self.settings.auto_commit
+        self.suspend_ms = self.settings.suspend_queue_ms
+        self.continuous_ms = self.settings.continuous_ms
         self._lanes: dict[MessageQueue, _Lane] = {}
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:

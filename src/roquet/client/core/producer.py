@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
@@ -70,15 +70,12 @@ class ProducerSettings:
         check_ranges(self, send_timeout_ms=(1, 3_600_000), retries=(0, 100), message_size_max=(1, 15 << 20))
 
 
+@dataclass(slots=True, eq=False)
 class _Topic:
     """What a producer keeps of a topic it sends to."""
 
-    __slots__ = ("choice", "route", "templates")
-
-    def __init__(self, choice: QueueChoice) -> None:
-        self.choice = choice
-        self.route: TopicRoute | None = None
-        self.templates: dict[tuple[str, int], SendTemplate] = {}
+    choice: QueueChoice
+    templates: dict[tuple[str, int], SendTemplate] = field(default_factory=dict)
 
 
 class ProducerCore:
@@ -381,35 +378,21 @@ class ProducerCore:
         return template
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
     """A message, or a batch, as it goes out: everything but the queue is decided."""
 
-    __slots__ = ("batch", "body", "born_ms", "code", "extra", "flag", "message_ids", "properties", "sys_flag", "topic")
-
-    def __init__(
-        self,
-        topic: str,
-        body: bytes,
-        properties: str,
-        sys_flag: int,
-        flag: int,
-        born_ms: int,
-        message_ids: tuple[str, ...],
-        batch: bool,
-        code: int,
-        extra: dict[str, str] | None,
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.properties = properties
-        self.sys_flag = sys_flag
-        self.flag = flag
-        self.born_ms = born_ms
-        self.message_ids = message_ids
-        self.batch = batch
-        self.code = code
-        self.extra = extra
-        """Fields of the header that an ordinary send does not have."""
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    born_ms: int
+    message_ids: tuple[str, ...]
+    batch: bool
+    code: int
+    extra: dict[str, str] | None
+    """Fields of the header that an ordinary send does not have."""
 
     def command(self, template: SendTemplate, queue_id: int) -> SendCommand:
         command = SendCommand(template, queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body)

@@ -36,10 +36,9 @@ from roquet.routing import sql92
 from roquet.routing.subscription import sql_subscription, subscribe
 from roquet.wire.calls.consumers import ConsumeDirectlyResult
 from roquet.wire.calls.members import ConsumeType, SubscriptionData
-from roquet.wire.calls.resets import ConsumerStatusBody, ConsumerStatusHeader
+from roquet.wire.calls.resets import GET_CONSUMER_STATUS_FROM_CLIENT, ConsumerStatusBody
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import decode
 from roquet.wire.names import retry_topic
 from roquet.wire.record import Record
 
@@ -121,18 +120,9 @@ class PushConsumerCore(GroupMember):
             if not self.broadcasting:
                 self.locks = QueueLocks(client, group, self.offsets, self.calls)
                 self.locks.on_lost = self._lock_lost
-            self.consuming = OrderedConsuming(
-                client, group, self.offsets, listener, sending_back, locks=self.locks,
-                concurrency_max=self.settings.concurrency, batch_size=self.settings.batch_size,
-                auto_commit=self.settings.auto_commit, suspend_ms=self.settings.suspend_queue_ms,
-                continuous_ms=self.settings.continuous_ms,
-            )  # fmt: skip
+            self.consuming = OrderedConsuming(client, group, self.offsets, listener, sending_back, self.settings, locks=self.locks)
         else:
-            self.consuming = Consuming(
-                client, group, self.offsets, listener, sending_back,
-                concurrency_max=self.settings.concurrency, batch_size=self.settings.batch_size,
-                broadcasting=self.broadcasting, timeout_ms=self.settings.consume_timeout_ms,
-            )  # fmt: skip
+            self.consuming = Consuming(client, group, self.offsets, listener, sending_back, self.settings)
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self.paused = False
         self.refusal: Rejected | None = None
@@ -371,7 +361,7 @@ class PushConsumerCore(GroupMember):
         reply(self.client.answer(command, ResponseCode.SUCCESS))
 
     def _status(self, command: Command, reply: Reply) -> None:
-        topic = decode(ConsumerStatusHeader, command.fields).topic
+        topic = GET_CONSUMER_STATUS_FROM_CLIENT.read_header(command).topic
         table = {queue: offset for queue, offset in self.offsets.table.items() if queue.topic == topic}
         reply(self.client.answer(command, ResponseCode.SUCCESS, body=ConsumerStatusBody(message_queue_table=table).encode()))
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from roquet.client.core.tasks import Wait
 from roquet.errors import CallTimeout, InvalidMessage, Refused, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
-from roquet.wire.calls.sends import PushReplyHeader
+from roquet.wire.calls.sends import PUSH_REPLY_MESSAGE_TO_CLIENT
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.headers import decode
 from roquet.wire.names import REPLY_SUFFIX
 from roquet.wire.record import Record, decode_properties, encode_properties
 
@@ -77,7 +76,7 @@ def reply_message(request: ReceivedMessage, body: bytes, *, properties: dict[str
 
 def reply_of(command: Command, now_ms: int) -> ReceivedMessage:
     try:
-        header = decode(PushReplyHeader, command.fields)
+        header = PUSH_REPLY_MESSAGE_TO_CLIENT.read_header(command)
     except Refused as refusal:
         raise InvalidMessage(refusal.remark) from None
     properties = decode_properties((header.properties or "").encode())

@@ -20,9 +20,8 @@ from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.tasks import Wait
 from roquet.errors import InvalidMessage, Refused, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
-from roquet.wire.calls.transactions import END_TRANSACTION, CheckTransactionHeader, EndTransactionHeader
+from roquet.wire.calls.transactions import CHECK_TRANSACTION_STATE, END_TRANSACTION, CheckTransactionHeader, EndTransactionHeader
 from roquet.wire.command import Command
-from roquet.wire.headers import decode
 from roquet.wire.ids import parse_offset_message_id
 
 log = logging.getLogger(__name__)
@@ -135,7 +134,7 @@ class TransactionCore(ProducerCore):
 
     def check_transaction(self, address: str, message: ReceivedMessage, command: Command) -> None:
         try:
-            header = decode(CheckTransactionHeader, command.fields)
+            header = CHECK_TRANSACTION_STATE.read_header(command)
         except Refused as refusal:
             log.warning("! %s asks for a transaction without saying which: %s", address, refusal.remark)
             return
