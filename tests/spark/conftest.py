@@ -27,7 +27,7 @@ SMALL_SQL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.shuffle.partitions": "1",  # a stream has a state store for each
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,6 @@ from tests.spark.conftest import Servers
 HOUR = 3_600_000
 START = 1_700_000_400_000
 """A full hour, in ms."""
-
-
-@pytest.fixture(autouse=True)
-def one_state_store(spark: Any) -> Iterator[None]:
-    """Each costs as much as all that is counted here."""
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
-    yield
-    spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 def event(topic: str, at_ms: int, tag: str, unique: str) -> Message:
