@@ -46,6 +46,8 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": SMALL_JVM,
     # A streaming source does not see --py-files: the executors get it by their environment, the driver by its own.
     "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
