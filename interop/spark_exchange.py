@@ -126,9 +126,12 @@ class Exchange:
     def await_held(self, topic: str, count: int, credentials: Credentials | None = None) -> None:
         """Until so many can be read: delayed and committed ones come a moment after their producer is done."""
 
+        from roquet.net.connection import ConnectionOptions
         from roquet.spark.brokers import BrokerPlace
 
-        with contextlib.closing(BrokerPlace(self.namesrv, group="spark_reader", credentials=credentials)) as place:
+        with contextlib.closing(
+            BrokerPlace(self.namesrv, group="spark_reader", connection=ConnectionOptions(credentials=credentials))
+        ) as place:
 
             def held() -> int:
                 return sum(end for _, end in place.bounds(place.queues(topic)).values())

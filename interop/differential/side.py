@@ -68,7 +68,9 @@ class Line:
         self, push: Command, code: int = 0, fields: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None
     ) -> None:
         """Answer a request of the server."""
-        reply = Command(code, fields, body, opaque=push.opaque, flag=RESPONSE, remark=remark, version=push.version, binary=push.binary)
+        reply = Command(
+            code, fields or {}, body, opaque=push.opaque, flag=RESPONSE, remark=remark, version=push.version, binary=push.binary
+        )
         self.send_bytes(reply.encode())
 
     def wait_answer(self, opaque: int, patience_s: float) -> Command:

@@ -206,11 +206,11 @@ def test_what_is_wrong_is_said_in_words() -> None:
         with pytest.raises(ClientError, match="no name server"):
             Producer("p", "")
         with pytest.raises(ClientError, match="known are zlib"):
-            Producer("p", compression="rar")
+            Producer("p", compression="rar")  # type: ignore[arg-type]
         with pytest.raises(ClientError, match="first, last, timestamp"):
-            PushConsumer("g", consume_from="middle")
+            PushConsumer("g", consume_from="middle")  # type: ignore[arg-type]
         with pytest.raises(ClientError, match="AVG_BY_CIRCLE"):
-            PushConsumer("g", strategy="RANDOM")
+            PushConsumer("g", strategy="RANDOM")  # type: ignore[arg-type]
         with pytest.raises(ClientError, match="no function"):
             PushConsumer("g").subscribe("t")
         async with Producer("p", "127.0.0.1:1") as producer:

@@ -165,7 +165,7 @@ class Sender:
     async def with_client(self) -> None:
         author = self.author
         for kind in KINDS:
-            async with Producer(f"same_{kind}", self.servers.namesrv, compression=kind, compress_over=200) as producer:
+            async with Producer(f"same_{kind}", self.servers.namesrv, compression=kind, compress_over=200) as producer:  # type: ignore[arg-type]
                 for _ in range(10):
                     message = author.message(self.topic())
                     self.place(message, await producer.send(message, key=message.properties["n"]))

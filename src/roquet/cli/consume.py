@@ -12,7 +12,7 @@ import contextlib
 import heapq
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from roquet.cli.messages import as_json, body_text, one_line
 from roquet.cli.options import TOPIC, Commands, argument, cluster_command, connection_of, positive, timestamp_ms
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from roquet.message import MessageQueue, ReceivedMessage
 
 ROUTE_POLL_S = 10
+
+StartingPoint = Literal["first", "last"]
 
 
 def add_commands(commands: Commands) -> None:
@@ -57,8 +59,9 @@ def add_commands(commands: Commands) -> None:
     )
 
 
-def starting_point(text: str) -> str | int:
-    return text if text in ("first", "last") else timestamp_ms(text)
+def starting_point(text: str) -> StartingPoint | int:
+    points: dict[str, StartingPoint] = {"first": "first", "last": "last"}
+    return points[text] if text in points else timestamp_ms(text)
 
 
 async def run_consume(arguments: argparse.Namespace) -> int:
@@ -83,7 +86,7 @@ async def follow_as_member(arguments: argparse.Namespace) -> int:
     """Progress is the group's: what was shown is not shown again to any member."""
     from roquet.client import PushConsumer
 
-    start = arguments.start or "last"
+    start: StartingPoint | int = arguments.start or "last"
     consumer = PushConsumer(
         arguments.group,
         arguments.namesrv,

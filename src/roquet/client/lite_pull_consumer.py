@@ -15,10 +15,11 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
+from roquet.client.keywords import LitePullKeywords
 from roquet.client.member import Member
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, ReceivedMessage
@@ -36,7 +37,7 @@ class LitePullConsumer(Member[LitePullCore]):
     Settings = LitePullSettings
     settings: LitePullSettings
 
-    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Any) -> None:
+    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[LitePullKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
         self._subscribed: dict[str, str] = {}
         self._assigned: list[MessageQueue] | None = None

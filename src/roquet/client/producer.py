@@ -7,12 +7,14 @@ async with Producer("orders-service", "127.0.0.1:9876") as producer:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Unpack
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, Selector
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
+from roquet.client.keywords import ProducerKeywords
 from roquet.client.member import Member
 from roquet.errors import RoquetError
 from roquet.message import Message, MessageQueue, ReceivedMessage
@@ -25,6 +27,9 @@ class Producer(Member[ProducerCore]):
 
     Settings = ProducerSettings
     settings: ProducerSettings
+
+    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[ProducerKeywords]) -> None:
+        super().__init__(group, namesrv, **settings)
 
     def _make(self, client: ClientCore) -> ProducerCore:
         return ProducerCore(client, self.group, self.settings)

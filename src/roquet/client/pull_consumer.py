@@ -7,9 +7,13 @@ async with PullConsumer("readers", "127.0.0.1:9876") as consumer:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Unpack
+
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.pull_consumer import BLOCK_MS, PULL_COUNT_MAX, PullConsumerCore, PullConsumerSettings
 from roquet.client.core.pulling import PullResult
+from roquet.client.keywords import MemberKeywords
 from roquet.client.member import Member
 from roquet.message import MessageQueue
 
@@ -18,6 +22,9 @@ class PullConsumer(Member[PullConsumerCore]):
     """Reads queues by hand. Takes no part in the group's rebalancing; `commit` and `fetch_offset` are the group's progress."""
 
     Settings = PullConsumerSettings
+
+    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[MemberKeywords]) -> None:
+        super().__init__(group, namesrv, **settings)
 
     def _make(self, client: ClientCore) -> PullConsumerCore:
         return PullConsumerCore(client, self.group, self.settings)

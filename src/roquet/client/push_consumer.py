@@ -18,7 +18,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
@@ -27,6 +27,7 @@ from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
 from roquet.client.functions import Functions
+from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
 from roquet.client.offset_file import DiskOffsetFile
 from roquet.client.running import finished
@@ -67,7 +68,7 @@ class PushConsumer(Member[PushConsumerCore]):
         listener: Function | None = None,
         offsets_directory: str | os.PathLike[str] | None = None,
         close_wait_ms: int = 30_000,
-        **settings: Any,
+        **settings: Unpack[PushConsumerKeywords],
     ) -> None:
         """`listener` serves the topics that were subscribed without a function of their own. The rest is Member's, and the fields of
         PushConsumerSettings: `consume_from` (first, last or timestamp) is where a group begins in a queue that it has no progress in;

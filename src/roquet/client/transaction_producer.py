@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.transactions import CHECKS_AT_ONCE, Decided, TransactionCore, TransactionReceipt, TransactionState
 from roquet.client.functions import Functions
+from roquet.client.keywords import ProducerKeywords
 from roquet.client.producer import Producer
 from roquet.errors import ClientError
 from roquet.message import Message, ReceivedMessage
@@ -48,7 +49,7 @@ class TransactionProducer(Producer):
         execute: Execute,
         check: Check,
         checks_at_once: int = CHECKS_AT_ONCE,
-        **settings: Any,
+        **settings: Unpack[ProducerKeywords],
     ) -> None:
         """`checks_at_once`: calls of `check` at the same time; brokers may ask for many. The rest are Producer's settings."""
         super().__init__(group, namesrv, **settings)

@@ -1,0 +1,62 @@
+"""The keyword arguments of producers and consumers, for type checkers and editors. What each means, and its default, stands in the
+settings of the same kind in `client/core`; a test holds that both name the same."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from roquet.net.connection import ConnectionOptions
+from roquet.routing.assign import Strategy
+from roquet.wire.calls.members import ConsumeFromWhere
+
+
+class MemberKeywords(TypedDict, total=False):
+    namespace: str
+    instance_name: str | None
+    unit_name: str
+    connection: ConnectionOptions
+
+
+class ProducerKeywords(MemberKeywords, total=False):
+    send_timeout_ms: int
+    retries: int
+    retry_when_not_ok: bool
+    compress_over: int
+    compression: Literal["zlib", "lz4", "zstd"]
+    compression_level: int
+    message_size_max: int
+    batch_size_max: int
+    avoid_slow_brokers: bool
+    default_queues: int
+
+
+class GroupKeywords(MemberKeywords, total=False):
+    consume_from: Literal["first", "last", "timestamp"] | ConsumeFromWhere
+    consume_timestamp_ms: int | None
+    strategy: Literal["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"] | Strategy
+    count_max: int
+    size_max: int
+
+
+class PushConsumerKeywords(GroupKeywords, total=False):
+    broadcasting: bool
+    concurrency: int
+    batch_size: int
+    pull_batch_size: int
+    span_max: int
+    reconsume_times_max: int
+    consume_timeout_ms: int
+    orderly: bool
+    auto_commit: bool
+    suspend_queue_ms: int
+    continuous_ms: int
+    suspend_ms: int
+    pull_timeout_ms: int
+
+
+class LitePullKeywords(GroupKeywords, total=False):
+    auto_commit: bool
+    auto_commit_ms: int
+    pull_batch_size: int
+    count_all_max: int
+    block_ms: int
