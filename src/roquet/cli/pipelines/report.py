@@ -36,11 +36,11 @@ def add_report(
     place_options(parser, store=store)
     options(parser)
     job_options(parser)
-    parser.set_defaults(run=spoken()(answer))
+    parser.set_defaults(run=in_one_sentence()(answer))
 
 
 @contextlib.contextmanager
-def spoken() -> Iterator[None]:
+def in_one_sentence() -> Iterator[None]:
     """What Spark raises in here becomes one sentence; the whole of it shows with -v."""
     try:
         yield
