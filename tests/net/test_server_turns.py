@@ -175,7 +175,7 @@ def test_reading_goes_on_after_the_backlog_and_a_full_write_buffer_does_not_undo
         assert paused == ["pause", "pause"], "frames still wait for their turn"
         connection.data_received(burst(2))
         assert len(connection._rest) == 2, "what comes although reading pauses waits behind them"
-        server._until_ms = core.clock.steady_ms() + 10_000
+        server.turn_ends_ms = lambda: core.clock.steady_ms() + 10_000  # type: ignore[method-assign]
         assert not connection.go_on()
         assert paused[-1] == "resume"
         connection._transport = transport
