@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.process.programs import Nursery
+from tests.small_jvm import SMALL_JVM
 from tests.spark import standalone
 
 from roquet import Admin
@@ -128,7 +129,7 @@ class Soak:
         master, conf, environment = None, dict[str, str](), dict(os.environ)
         if mode == "local":
             master = "local[2,4]"  # a task may fail three times
-            conf = {"spark.driver.memory": "512m", JAVA_OPTIONS: f"{LOCAL[JAVA_OPTIONS]} {standalone.SMALL_JVM}"}
+            conf = {"spark.driver.memory": "512m", JAVA_OPTIONS: f"{LOCAL[JAVA_OPTIONS]} {SMALL_JVM}"}
         elif mode == "cluster":
             if self._cluster is None:
                 self.say("starting a cluster: a master and two workers")

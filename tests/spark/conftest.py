@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,13 +13,11 @@ import pytest
 
 from roquet import Admin, Message, Producer
 from roquet.embed import Embedded, embedded
-from tests.spark.standalone import LAUNCHER, SMALL_JVM, WORKERS
+from tests import small_jvm
 
 T = TypeVar("T")
 
-# Of every Spark that these tests start, also in commands that are processes of their own: half the processor time.
-os.environ |= LAUNCHER | {"SPARK_SUBMIT_OPTS": SMALL_JVM}
-os.environ["PYTHONPATH"] = os.pathsep.join([str(WORKERS), *filter(None, [os.environ.get("PYTHONPATH")])])
+small_jvm.use()
 
 SMALL_SQL = {
     # Tables of a few hundred rows: making and compiling code for them takes longer than any query, and so does planning them twice.

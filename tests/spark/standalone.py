@@ -22,17 +22,13 @@ from typing import Any
 
 import pyspark
 
+from tests.small_jvm import LAUNCHER, SMALL_JVM, WORKERS
+
 SPARK_HOME = Path(pyspark.__file__).parent
 SOURCES = Path(__file__).resolve().parents[2] / "src"
-WORKERS = Path(__file__).resolve().parent / "workers"
-"""What Python processes of Spark read when they start."""
 PYTHON_PATH = f"{WORKERS}{os.pathsep}{SOURCES}"
 PATIENCE_S = 600.0
 """A busy machine takes long to start five JVMs; a quiet one needs a tenth of this."""
-SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-"""They live for seconds: no time and no memory for a better compiler, and nobody doubts Spark's own classes."""
-LAUNCHER = {"SPARK_LAUNCHER_OPTS": SMALL_JVM}
-"""Of the JVM that puts the command of each JVM together."""
 EXECUTOR_MEMORY = "512m"
 MASTER, PAGE = r"Starting Spark master at (spark://[\w.:]+)", r"MasterWebUI to .*started at (http://[\w.:]+)"
 STARTED = "I have been elected leader|New state: ALIVE"
