@@ -16,12 +16,15 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+CLUSTERS = ["tests/spark/test_cluster.py", "tests/spark/test_exactly_once.py"]
+"""They start Sparks of their own and would make the run of the others, who share one, the longest."""
 WAITING = {
     "programs": ["tests/process", "tests/cli"],
-    "documents and hostile peers": ["tests/docs", "tests/hostile"],
+    "documents, hostile peers, Spark's clusters": ["tests/docs", "tests/hostile", *CLUSTERS],
     "Spark": ["tests/spark"],
 }
 LANES = {"all others": [*(f"--ignore={path}" for paths in WAITING.values() for path in paths), "tests"], **WAITING}
+LANES["Spark"] = [*(f"--ignore={path}" for path in CLUSTERS), "tests/spark"]
 QUICK_LANES = {
     "all others": ["-p", "tests.quick", "--ignore=tests/broker", "--ignore=tests/wire", "tests"],
     "broker and wire": ["-p", "tests.quick", "tests/broker", "tests/wire"],
