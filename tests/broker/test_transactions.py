@@ -682,6 +682,22 @@ class TestABrokerThatIsKilled:
         self.settle(cluster)
         assert cluster.bodies().count(b"m") == 1
 
+    def test_again_after_one_that_left_a_hole_trusts_what_was_flushed_between_them(self, cluster: Cluster) -> None:
+        place = cluster.whole.broker.store.log.written
+        for body in (b"taken", b"left"):
+            cluster.whole.ask(310, send_fields("T"), body)
+        cluster.kill(0)
+        with open(next((cluster.root / "commitlog").iterdir()), "r+b") as file:
+            file.seek(place + 88)
+            file.write(b"\xff")
+        cluster.start()
+        assert len(cluster.whole.broker.store.timeline.overtaken) == 1
+        half = cluster.prepare()
+        assert cluster.ask_end(half, ROLLBACK).code == 0
+        cluster.crash()
+        assert len(cluster.whole.broker.store.timeline.overtaken) == 1, "the same hole"
+        assert cluster.pending == 0, "nobody is asked about what was rolled back"
+
     def test_with_a_commit_not_written_asks(self, cluster: Cluster) -> None:
         half = cluster.prepare()
         before = cluster.whole.broker.store.log.written
