@@ -3,6 +3,7 @@
 
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+CORE   := $(VENV)/.roquet-core
 STAMP  := $(VENV)/.roquet-installed
 ARGS   ?=
 # The first interpreter that is new enough and can make a virtual environment. `make PYTHON=/path/to/python` overrides.
@@ -15,21 +16,29 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-$(STAMP): pyproject.toml
+# Roquet alone, for those who want to run it: some 30 MB.
+$(CORE): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer with venv and ensurepip found. Install one (Debian: apt install python3.11-venv) or run make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "make: preparing $(VENV) with $$($(PYTHON) --version) (once, and again when pyproject.toml changes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@echo "make: installing Roquet and the five packages that it needs (30 MB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-up: $(STAMP) ## name server and broker until Ctrl-C; data in ./data (ARGS="--shards 2" and other options of roquet up)
+# And what tests, checks and benchmarks need besides.
+$(STAMP): pyproject.toml | $(CORE)
+	@echo "make: installing what development needs: Spark, Delta Lake, pytest, mypy and others (1.2 GB)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --editable ".[dev]"
+	@touch $(CORE) $@
+
+up: $(CORE) ## name server and broker until Ctrl-C; data in ./data (ARGS="--shards 2" and other options of roquet up)
 	@$(BIN)/roquet up $(ARGS)
 
 java: $(STAMP)
 	@$(BIN)/python -m roquet.spark.java --install > /dev/null || echo "make: going on without Spark; what needs it is left out"
 
-demo: $(STAMP) java ## the real thing on free ports with a temporary store, in under two minutes
-	@$(BIN)/python demo/run.py $(ARGS)
+demo: $(CORE) ## the real thing on free ports with a temporary store; installs Spark for its last chapter while the others run
+	@$(BIN)/python demo/run.py --install-spark $(ARGS)
 
 faketime: # for tests that set the clock of a running broker
 	@find /usr/lib /usr/lib64 /usr/local/lib -name libfaketimeMT.so.1 2> /dev/null | grep -q . || \

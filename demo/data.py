@@ -17,7 +17,6 @@ import orjson
 from stage import Broken, Stage, say
 
 from roquet import Admin, Message, Producer
-from roquet.errors import RoquetError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,12 +75,10 @@ class LiveCounts:
 
 async def data_pipeline(stage: Stage) -> None:
     """The data pipeline: a topic as a live stream, an archive and a table, on Spark."""
-    from roquet.spark.session import need_spark, session
+    from roquet.spark.session import session
 
-    try:
-        need_spark()
-    except RoquetError as error:
-        say(f"Left out: {error}")
+    if why_not := await stage.spark.ready():
+        say(f"Left out: {why_not}")
         stage.fact("spark", "left out, see above")
         return
     broker = await stage.broker("broker-data", "DataCluster", {})

@@ -9,11 +9,15 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roquet.admin import Admin
 from roquet.cli.servers import free_ports
 from roquet.errors import RoquetError
 from roquet.supervisor import BOOT_SUCCESS
+
+if TYPE_CHECKING:
+    from spark_install import SparkInstall
 
 BOOT_TIMEOUT_S = 40
 
@@ -79,8 +83,9 @@ class Server:
 class Stage:
     """A name server, and the brokers that chapters ask for. Everything under one temporary directory."""
 
-    def __init__(self, directory: Path, messages: int) -> None:
+    def __init__(self, directory: Path, messages: int, spark: SparkInstall) -> None:
         self.directory = directory
+        self.spark = spark
         self.messages = messages  # how much a chapter should do: so many, or its share of it
         self.namesrv = f"127.0.0.1:{free_ports(1, '127.0.0.1')[0]}"
         self.facts: list[tuple[str, str]] = []  # what the summary will say
@@ -119,5 +124,6 @@ class Stage:
         self.facts.append((name, value))
 
     async def close(self) -> None:
+        await self.spark.close()
         for server in reversed(self._servers):
             await server.stop()

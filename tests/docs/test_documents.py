@@ -171,6 +171,14 @@ def test_the_demo_runs_through_every_chapter() -> None:
         assert ran.stderr == "", "what Spark says to itself is not for the audience"
 
 
+@pytest.mark.parametrize("door", ["demo", "up"])
+def test_on_a_fresh_machine_the_first_doors_install_no_development_tools(door: str, tmp_path: Path) -> None:
+    command = ["make", "--dry-run", door, f"VENV={tmp_path}/fresh"]
+    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+    assert "pip install" in planned
+    assert "[dev]" not in planned
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_python_is_marked_in_one_way_so_that_no_snippet_is_missed(document: Path) -> None:
     marks = re.findall(r"^```(\S+)$", document.read_text(), re.MULTILINE)
