@@ -12,6 +12,7 @@ one table. The oddities that surprise people:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -51,19 +52,21 @@ class Compiler:
             case tree.Negative(of=of):
                 return self.negative(node, of)
             case tree.Not(of=of):
-                return self.negation(self.function(of))
+                condition = self.function(of)
+                return lambda values: None if (found := condition(values)) is None else not found
             case tree.Truth(of=of):
                 place = self.place(of)
                 return lambda values: None if values[place] is None else False
             case tree.Logic(is_and=is_and, parts=parts):
                 return combined(tuple(map(self.function, parts)), not is_and)
-            case tree.Compare(operator=operator):
-                return self.equal(node) if operator == "=" else self.ordered(node)
+            case tree.Compare():
+                return self.equal(node) if node.operator == "=" else self.ordered(node)
             case tree.IsNull(of=of):
                 function = self.function(of)
                 return lambda values: function(values) is None
             case tree.In(of=of, values=wanted, negated=negated):
-                return one_of(self.place(of), wanted, negated)
+                place = self.place(of)
+                return lambda values: None if (value := values[place]) is None else (value in wanted) is not negated
             case tree.Search():
                 return self.search(node)
         raise AssertionError(node)
@@ -80,13 +83,6 @@ class Compiler:
 
         return unknown
 
-    def negation(self, function: Function) -> Function:
-        def negation(values: Values) -> bool | None:
-            found = function(values)
-            return None if found is None else not found
-
-        return negation
-
     def search(self, node: tree.Search) -> Function:
         function, text, negated = self.function(node.of), node.text, node.negated
         if not text:
@@ -99,30 +95,21 @@ class Compiler:
 
             return never
         if node.how == "CONTAINS":
-
-            def contains(values: Values) -> bool:
-                value = function(values)
-                return value is not None and (text in value) is not negated
-
-            return contains
+            return lambda values: (value := function(values)) is not None and (text in value) is not negated
         test = bytes.startswith if node.how == "STARTSWITH" else bytes.endswith
-
-        def at_an_end(values: Values) -> bool:
-            value = function(values)
-            return value is not None and test(value, text) is not negated
-
-        return at_an_end
+        return lambda values: (value := function(values)) is not None and test(value, text) is not negated
 
     def equal(self, node: tree.Compare) -> Function:
         left, right = kind_of(node.left), kind_of(node.right)
         one, other = self.function(node.left), self.function(node.right)
+        number = number_of(node.right)
         if isinstance(node.left, tree.Property) and isinstance(node.right, tree.Literal) and right is Kind.TEXT:
-            return text_equal(self.place(node.left), node.right.value)
-        if isinstance(node.left, tree.Property) and right in NUMBERS:
-            number = number_of(node.right)
-            assert number is not None
-            return number_equal(self.place(node.left), READERS[right], number.value)
-        same = equality_of(left, right, number_of(node.left), number_of(node.right))
+            place, text = self.place(node.left), node.right.value
+            return lambda values: None if (value := values[place]) is None else value == text
+        if isinstance(node.left, tree.Property) and number is not None:
+            place, read, wanted = self.place(node.left), READERS[right], number.value
+            return lambda values: None if (value := values[place]) is None else read(value) == wanted
+        same = equality_of(left, right, number_of(node.left), number)
 
         def equal(values: Values) -> bool | None:
             mine, theirs = one(values), other(values)
@@ -201,30 +188,6 @@ def combined(parts: tuple[Function, ...], decisive: bool) -> Function:
     return combined
 
 
-def one_of(place: int, wanted: frozenset[bytes], negated: bool) -> Function:
-    def one_of(values: Values) -> bool | None:
-        value = values[place]
-        return None if value is None else (value in wanted) is not negated
-
-    return one_of
-
-
-def text_equal(place: int, text: Any) -> Function:
-    def text_equal(values: Values) -> bool | None:
-        value = values[place]
-        return None if value is None else value == text
-
-    return text_equal
-
-
-def number_equal(place: int, read: Callable[[bytes], Any], number: Any) -> Function:
-    def number_equal(values: Values) -> bool | None:
-        value = values[place]
-        return None if value is None else read(value) == number
-
-    return number_equal
-
-
 def equality_of(left: Kind, right: Kind, one: tree.Literal | None, other: tree.Literal | None) -> Callable[[Any, Any], bool]:
     """How two known values of these kinds are equal or not."""
     if one is not None and other is not None:
@@ -250,37 +213,21 @@ def refuse(mine: Any, theirs: Any) -> bool:
     raise NotComparable(f"a condition stands left of the text {theirs[:40]!r}; write the property first")
 
 
-ORDERS: dict[str, Callable[[Any, Any], bool]] = {
-    ">": lambda one, other: one > other,
-    ">=": lambda one, other: one >= other,
-    "<": lambda one, other: one < other,
-    "<=": lambda one, other: one <= other,
-}
+ORDERS: dict[str, Callable[[Any, Any], bool]] = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 FLIPPED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
-def ordered_number(place: int, operator: str, literal: tree.Literal) -> Function:
-    """Spelled out for each operator: this is where most of the time goes. NaN stands behind every number, hence the `not`."""
+def ordered_number(place: int, sign: str, literal: tree.Literal) -> Function:
+    """Spelled out for each sign: this is where most of the time goes. NaN stands behind every number, hence the `not`."""
     read, number = READERS[literal.kind], literal.value
     assert isinstance(number, int | float)
-
-    def above(values: Values) -> bool | None:
-        value = values[place]
-        return None if value is None else not read(value) <= number
-
-    def from_there(values: Values) -> bool | None:
-        value = values[place]
-        return None if value is None else not read(value) < number
-
-    def below(values: Values) -> bool | None:
-        value = values[place]
-        return None if value is None else read(value) < number
-
-    def up_to(values: Values) -> bool | None:
-        value = values[place]
-        return None if value is None else read(value) <= number
-
-    return {">": above, ">=": from_there, "<": below, "<=": up_to}[operator]
+    functions: dict[str, Function] = {
+        ">": lambda values: None if (value := values[place]) is None else not read(value) <= number,
+        ">=": lambda values: None if (value := values[place]) is None else not read(value) < number,
+        "<": lambda values: None if (value := values[place]) is None else read(value) < number,
+        "<=": lambda values: None if (value := values[place]) is None else read(value) <= number,
+    }
+    return functions[sign]
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------

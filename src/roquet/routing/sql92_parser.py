@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import dataclass_transform
 
 from roquet.routing.java_numbers import INT_MAX, LONG_MAX, order
 from roquet.routing.subscription import EXPRESSION_LENGTH_MAX, BadExpression
@@ -56,65 +57,61 @@ class Kind(Enum):
     NOTHING = "nothing"  # always unknown
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+@dataclass(frozen=True)
 class Node:
+    """Each is a frozen dataclass of what it is made of; `at` is where it begins in the text."""
+
     at: int
 
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
-@dataclass(frozen=True, slots=True)
+
 class Property(Node):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
 class Literal(Node):
     kind: Kind
     value: bytes | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
 class Negative(Node):
     of: Node
 
 
-@dataclass(frozen=True, slots=True)
 class Not(Node):
     of: Node
 
 
-@dataclass(frozen=True, slots=True)
 class Truth(Node):
     """A property where a condition is wanted: false, or unknown when it is missing."""
 
     of: Property
 
 
-@dataclass(frozen=True, slots=True)
 class Logic(Node):
     is_and: bool
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Compare(Node):
     operator: str  # = > >= < <=
     left: Node
     right: Node
 
 
-@dataclass(frozen=True, slots=True)
 class IsNull(Node):
     of: Node
 
 
-@dataclass(frozen=True, slots=True)
 class In(Node):
     of: Property
     values: frozenset[bytes]
     negated: bool
 
 
-@dataclass(frozen=True, slots=True)
 class Search(Node):
     how: str  # CONTAINS STARTSWITH ENDSWITH
     of: Node
