@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -29,24 +30,29 @@ def java_order(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def sorted_queues(queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-    return sorted(queues, key=lambda queue: (java_order(queue.topic), java_order(queue.broker_name), queue.queue_id))
-
-
-def sorted_members(members: Sequence[str]) -> list[str]:
-    # A client id that is there twice stays there twice, as in Java: both hold the first one's share and the second
-    # share is nobody's. Mending that on our side alone would give queues to two members.
-    return sorted(members, key=java_order)
-
-
 def name_of(strategy: Strategy) -> str:
     """Upstream's name of the strategy; a plain function's own name for one that a user wrote."""
     name = getattr(strategy, "name", None) or getattr(strategy, "__name__", type(strategy).__name__)
     return str(name)
 
 
+class Shared(ABC):
+    """The strategies that divide queues among members: `share` gets both in Java's order."""
+
+    def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+        if me not in members:
+            return []
+        ordered = sorted(queues, key=lambda queue: (java_order(queue.topic), java_order(queue.broker_name), queue.queue_id))
+        # A client id that is there twice stays there twice, as in Java: both hold the first one's share and the second
+        # share is nobody's. Mending that on our side alone would give queues to two members.
+        return self.share(group, me, ordered, sorted(members, key=java_order))
+
+    @abstractmethod
+    def share(self, group: str, me: str, queues: list[MessageQueue], members: list[str]) -> list[MessageQueue]: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Average:
+class Average(Shared):
     """Contiguous runs, one per member, the longer runs first.
 
     5 queues, members a b c  ->  a: 0 1   b: 2 3   c: 4
@@ -54,18 +60,15 @@ class Average:
 
     name: ClassVar[str] = "AVG"
 
-    def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-        if me not in members:
-            return []
-        ordered = sorted_queues(queues)
-        share, extra = divmod(len(ordered), len(members))
-        place = sorted_members(members).index(me)
+    def share(self, group: str, me: str, queues: list[MessageQueue], members: list[str]) -> list[MessageQueue]:
+        share, extra = divmod(len(queues), len(members))
+        place = members.index(me)
         start = place * share + min(place, extra)
-        return ordered[start : start + share + (place < extra)]
+        return queues[start : start + share + (place < extra)]
 
 
 @dataclass(frozen=True, slots=True)
-class AverageByCircle:
+class AverageByCircle(Shared):
     """One queue each, in turns.
 
     5 queues, members a b c  ->  a: 0 3   b: 1 4   c: 2
@@ -73,10 +76,8 @@ class AverageByCircle:
 
     name: ClassVar[str] = "AVG_BY_CIRCLE"
 
-    def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-        if me not in members:
-            return []
-        return sorted_queues(queues)[sorted_members(members).index(me) :: len(members)]
+    def share(self, group: str, me: str, queues: list[MessageQueue], members: list[str]) -> list[MessageQueue]:
+        return queues[members.index(me) :: len(members)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Configured:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineRoom:
+class MachineRoom(Shared):
     """Only the queues of brokers named "<room>@<name>" whose room is one of `rooms`; each member a run, the rest one each.
 
     5 queues, members a b c  ->  a: 0 3   b: 1 4   c: 2
@@ -103,11 +104,9 @@ class MachineRoom:
 
     name: ClassVar[str] = "MACHINE_ROOM"
 
-    def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-        if me not in members:
-            return []
-        ours = [queue for queue in sorted_queues(queues) if self._is_ours(queue.broker_name)]
-        place, count = sorted_members(members).index(me), len(members)
+    def share(self, group: str, me: str, queues: list[MessageQueue], members: list[str]) -> list[MessageQueue]:
+        ours = [queue for queue in queues if self._is_ours(queue.broker_name)]
+        place, count = members.index(me), len(members)
         share, extra = divmod(len(ours), count)
         mine = ours[place * share : (place + 1) * share]
         if place < extra:
@@ -121,7 +120,7 @@ class MachineRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineRoomNearby:
+class MachineRoomNearby(Shared):
     """Queues go to members in their own room; those of a room without members are shared by all. `inner` divides each part.
 
     The two functions say in which room a queue's broker and a client id are. They must answer the same in every member
@@ -136,14 +135,12 @@ class MachineRoomNearby:
     def name(self) -> str:
         return "MACHINE_ROOM_NEARBY-" + name_of(self.inner)
 
-    def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-        if me not in members:
-            return []
+    def share(self, group: str, me: str, queues: list[MessageQueue], members: list[str]) -> list[MessageQueue]:
         queues_in: dict[str, list[MessageQueue]] = {}
-        for queue in sorted_queues(queues):
+        for queue in queues:
             queues_in.setdefault(known(self.room_of_queue(queue), queue), []).append(queue)
         members_in: dict[str, list[str]] = {}
-        for member in sorted_members(members):
+        for member in members:
             members_in.setdefault(known(self.room_of_member(member), member), []).append(member)
         here = self.room_of_member(me)
         near = queues_in.pop(here, [])
@@ -161,7 +158,7 @@ def known(room: str, of: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsistentHash:
+class ConsistentHash(Shared):
     """A ring of members, each at `virtual_nodes` points; a queue belongs to the first point at or after its own hash.
 
     When a member comes or goes, few queues move. The points are the first four bytes of MD5 over "<client id>-<n>", a
@@ -176,31 +173,24 @@ class ConsistentHash:
 
     name: ClassVar[str] = "CONSISTENT_HASH"
 
-    def __call__(self, group: str, me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-        if me not in members:
-            return []
+    def share(self, group: str, me: str, queues: list[MessageQueue], members: list[str]) -> list[MessageQueue]:
         ring: dict[int, str] = {}
-        for member in sorted_members(members):
+        for member in members:
             # A client id that is listed twice continues its own numbers, and a later one takes a point over: as Java's ring.
             have = sum(1 for owner in ring.values() if owner == member) if members.count(member) > 1 else 0
             for number in range(have, have + self.virtual_nodes):
                 ring[ring_point(f"{member}-{number}")] = member
         points = sorted(ring)
-        if not points:
-            return []
 
         def owner_of(queue: MessageQueue) -> str:
-            return ring[points[bisect.bisect_left(points, queue_point(queue)) % len(points)]]
+            point = ring_point(f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]")
+            return ring[points[bisect.bisect_left(points, point) % len(points)]]
 
-        return [queue for queue in sorted_queues(queues) if owner_of(queue) == me]
+        return [queue for queue in queues if points and owner_of(queue) == me]
 
 
 def ring_point(text: str) -> int:
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
-
-
-def queue_point(queue: MessageQueue) -> int:
-    return ring_point(f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]")
 
 
 AVERAGE = Average()
