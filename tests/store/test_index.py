@@ -458,10 +458,11 @@ def test_files_below_the_logs_start_expire_but_the_newest_stays(tmp_path: Path) 
     for number in range(12):
         index.add("t", "k", number * 100, 10_000)
     index.sync()
-    assert index.expire(300) == 0
-    assert index.expire(301) == 1
+    index.expire(300)
+    assert len(index.files) == 3
+    index.expire(301)
     assert index.query("t", "k", 99, 0, ALWAYS)[0] == [1100, 1000, 900, 800, 700, 600, 500, 400]
-    assert index.expire(1 << 40) == 1
+    index.expire(1 << 40)
     assert len(list((tmp_path / "index").iterdir())) == 1
 
 
@@ -523,7 +524,7 @@ def test_pending_keys_are_bounded_while_the_disk_is_full(tmp_path: Path, monkeyp
     with pytest.raises(OSError, match="No space"):
         index.settle()
     assert index.pending is held
-    assert (len(held), index.dropped) == (10, 15)
+    assert (index.waiting, index.dropped) == (10, 15)
     disk.full = False
     assert index.query("t", "k", 99, 0, ALWAYS)[0] == list(range(24, 14, -1))
 

@@ -7,6 +7,7 @@ under each word of KEYS; prepared and rolled-back transactional messages get no 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from roquet.message import Property
 from roquet.wire.hashing import java_hash
@@ -24,17 +25,11 @@ TAGS_MARK, KEYS_MARK, UNIQUE_KEY_MARK = (name + "\x01" for name in (Property.TAG
 TAGS_BYTES, KEYS_BYTES, UNIQUE_KEY_BYTES = TAGS_MARK.encode(), KEYS_MARK.encode(), UNIQUE_KEY_MARK.encode()
 TAKES_BACK = (Property.TIMER_CANCELLED_KEY + "\x01", Property.TIMER_ROLL_TIMES + "\x01")
 
-_tag_hashes: dict[str, int] = {}
 
-
+@lru_cache(maxsize=10_000)
 def tag_hash(tag: str) -> int:
     """0 without a tag. Cached, because a topic has few tags and many messages."""
-    found = _tag_hashes.get(tag)
-    if found is None:
-        found = java_hash(tag)
-        if len(_tag_hashes) < 10_000:
-            _tag_hashes[tag] = found
-    return found
+    return java_hash(tag)
 
 
 def property_of(properties: str, name: str) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -41,7 +41,7 @@ Hashed = tuple[Ints, Numbers, Numbers]
 """(key_hash, physical offset, store time in ms), a column each."""
 
 BATCH = 8_192
-"""Keys settled with one write. Bounds the memory of a settle after a long wait for disk space."""
+"""Keys hashed together. Bounds the memory that it takes after a long wait for disk space."""
 PENDING_MAX = 1_000_000
 """Keys kept while the disk takes none; beyond it the oldest are dropped and counted."""
 STRETCH = 1 << 20
@@ -151,7 +151,7 @@ class KeyIndex:
     """All index files of one store. One owner, one thread; only what `begin_sync` returns and Cold.fetch run elsewhere.
 
     `pending` may be appended to directly, in the order of the log; it stays the same list for ever. `_hashed` holds keys that
-    came in columns, and all of them stand before those in `pending`.
+    came in columns or could not be written, and all of them stand before those in `pending`.
     """
 
     def __init__(
@@ -202,9 +202,7 @@ class KeyIndex:
 
     def add_many(self, topic: str, hashes: npt.NDArray[np.uint32], units: Numbers, physical_offsets: Numbers, store_ms: int) -> None:
         """The same for many keys of one topic, of which only Java's hash and the length in UTF-16 units are needed."""
-        if self.pending:  # what came before stays before
-            self._hashed += [self._hash(kept)] if (kept := self._wanted(self.pending)) else []
-            self.pending.clear()
+        self._hash_pending()  # what came before stays before
         head = np.uint32(self._topic_hashes[topic])
         times = np.full(len(hashes), store_ms, dtype=np.int64)
         self._hashed.append((joined_hashes(np.full(len(hashes), head), hashes, units), physical_offsets, times))
@@ -234,64 +232,40 @@ class KeyIndex:
         self._hashed += reversed(hashed)
         self.pending += reversed(pending)
 
-    def settle(self) -> None:
-        """Write what is pending. On OSError (disk full) the rest stays pending, up to PENDING_MAX, and can be tried again."""
-        pending, hashed = self.pending, self._hashed
-        try:
-            if hashed:
-                hashes, offsets, times = hashed[0] if len(hashed) == 1 else map(np.concatenate, zip(*hashed, strict=True))
-                at = 0
-                try:
-                    for stop in self._fill(hashes, offsets, times):
-                        at = stop
-                finally:
-                    hashed[:] = [(hashes[at:], offsets[at:], times[at:])] if at < len(hashes) else []
-            while pending:
-                batch = pending[:BATCH]
-                pending[: len(batch)] = batch = self._wanted(batch)
-                if not batch:
-                    continue
-                file = self._writable()
-                batch = batch[: self.entries_max - file.number]
-                self._append(file, *self._hash(batch))
-                del pending[: len(batch)]
-        except OSError:
-            self._bound()
-            raise
-
-    def _wanted(self, batch: list[Pending]) -> list[Pending]:
-        """Recovery dispatches from further back than we need."""
-        return batch if batch[0][2] >= self.covered else [one for one in batch if one[2] >= self.covered]
-
-    def _bound(self) -> None:
-        """Drop the oldest of what waits for too long."""
-        excess = self.waiting - PENDING_MAX
-        if excess > 0:
-            self.dropped += excess
-            if self._hashed:  # one, after a settle that failed
-                hashes, offsets, times = self._hashed[0]
-                self._hashed[:] = [(hashes[excess:], offsets[excess:], times[excess:])] if excess < len(hashes) else []
-                excess -= min(excess, len(hashes))
-            del self.pending[:excess]
-
     def fill(self, hashes: Ints, offsets: Numbers, times: Numbers) -> None:
         """Write keys that are hashed already, in the order of the log: whoever builds a whole index again hashed them elsewhere."""
-        for _ in self._fill(hashes, offsets, times):
-            pass
+        self._hashed.append((hashes, offsets, times))
+        self.settle()
 
-    def _fill(self, hashes: Ints, offsets: Numbers, times: Numbers) -> Iterator[int]:
-        """The same in steps; gives how many are written."""
+    def settle(self) -> None:
+        """Write what is pending. On OSError (disk full) the rest stays pending, up to PENDING_MAX, and can be tried again."""
+        self._hash_pending()
+        if not self._hashed:
+            return
+        hashes, offsets, times = self._hashed[0] if len(self._hashed) == 1 else map(np.concatenate, zip(*self._hashed, strict=True))
         at = 0
-        while at < len(hashes):
-            file = self._writable()
-            stop = min(at + min(self.entries_max - file.number, CHUNK), len(hashes))
-            self._append(file, hashes[at:stop], offsets[at:stop], times[at:stop])
-            yield stop
-            at = stop
+        try:
+            while at < len(hashes):
+                file = self._writable()
+                stop = at + min(self.entries_max - file.number, CHUNK)
+                self._append(file, hashes[at:stop], offsets[at:stop], times[at:stop])
+                at = stop
+        except OSError:
+            excess = max(0, len(hashes) - at - PENDING_MAX)
+            self.dropped += excess
+            at += excess
+            raise
+        finally:
+            self._hashed[:] = [(hashes[at:], offsets[at:], times[at:])] if at < len(hashes) else []
 
-    def _hash(self, batch: list[Pending]) -> Hashed:
-        topics, keys, offsets, times = zip(*batch, strict=True)
-        return key_hashes(topics, keys, self._topic_hashes), np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64)
+    def _hash_pending(self) -> None:
+        """`pending` is empty then. Recovery dispatches from further back than we need: what is below `covered` is left out."""
+        first = bisect.bisect_left(self.pending, self.covered, key=lambda one: one[2])
+        for at in range(first, len(self.pending), BATCH):
+            topics, keys, offsets, times = zip(*self.pending[at : at + BATCH], strict=True)
+            hashes = key_hashes(topics, keys, self._topic_hashes)
+            self._hashed.append((hashes, np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64)))
+        self.pending.clear()
 
     def _append(self, file: IndexFile, hashes: Ints, offsets: Numbers, times: Numbers) -> None:
         """Entries that this file has room for."""
@@ -458,19 +432,15 @@ class KeyIndex:
         self.settle()
         return self.begin_sync()()
 
-    def expire(self, min_physical_offset: int) -> int:
-        """Remove the files that only speak of what the log no longer holds; the newest stays. Returns how many."""
-        gone = 0
+    def expire(self, min_physical_offset: int) -> None:
+        """Remove the files that only speak of what the log no longer holds; the newest stays."""
         while len(self.files) > 1 and self.files[0].end_offset < min_physical_offset and not self._syncing:
             self._drop(0)
-            gone += 1
-        return gone
 
     def close(self) -> None:
         """Settle, sync, close. OSError: something is not on disk; keep the mark of an unclean stop, so the next start repairs it."""
         try:
-            self.settle()
-            self.begin_sync()()
+            self.sync()
             if self._sync_failed:
                 raise OSError(errno.EIO, f"an earlier sync of the index failed ({self._sync_failed})", self.directory)
         finally:

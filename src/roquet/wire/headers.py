@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
 from roquet.errors import Refused
@@ -64,16 +65,8 @@ class HeaderField:
 
 
 def once_per_class(make: Callable[[type], T]) -> Callable[[type], T]:
-    """What it makes of a class is made once."""
-    known: dict[type, T] = {}
-
-    def find(kind: type) -> T:
-        found = known.get(kind)
-        if found is None:
-            found = known[kind] = make(kind)
-        return found
-
-    return find
+    """What it makes of a class is made once. Typed, since mypy does not know that a class can be hashed."""
+    return cache(make)
 
 
 @once_per_class
