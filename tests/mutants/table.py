@@ -882,7 +882,7 @@ FAULTS = [
     ),
     Fault(
         "store/queue_sync.py",
-        "        self._not_done += [undo for _, undo in works]",
+        "        not_done.extend(undo for _, undo in works)",
         "        pass",
         "tests/store/test_queue_sync.py::test_queues_that_were_not_synced_for_want_of_descriptors_are_synced_before_anybody_vouches_for_them",
         "a sync that was not done counts as done",
@@ -896,7 +896,7 @@ FAULTS = [
     ),
     Fault(
         "store/queue_sync.py",
-        "queue.syncer(self._stops[queue])",
+        "queue.syncer(stops[queue])",
         "queue.syncer()",
         "tests/store/test_queue_sync.py::test_what_is_written_while_the_queues_are_synced_is_vouched_for_by_the_next_sync",
         "a sync vouches for entries whose records are not flushed",

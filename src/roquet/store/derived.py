@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from roquet.store.disk import is_shortage
-from roquet.store.queue_sync import QueueSync
+from roquet.store.queue_sync import sync_queues
 from roquet.store.recovery import firsts_of, index_names, queue_key, times_of
 
 if TYPE_CHECKING:
@@ -84,36 +84,30 @@ class Derived:
                 self._syncing = False
                 return
             self.busy = True
-            QueueSync(stops, not_done, self._store.background, sync_index).begin()
+            sync_queues(stops, not_done, self._store.background, sync_index)
 
         def sync_index(error: Exception | None) -> None:
             if error is not None:
                 synced(error)
-                return
-            try:
-                index_work = self._index.begin_sync()
-            except OSError as index_error:
-                synced(index_error)
-                return
-            self._store.background.run(index_work, synced)
+            else:
+                self._store.background.run(self._index.begin_sync(), synced)
 
         def synced(result: int | Exception) -> None:
-            self.busy = False
+            # Without all of it neither is written: they must agree, or the next start trusts none of the numbers of queues.
+            if isinstance(result, Exception) or not all_written:
+                self._syncing = self.busy = False
             if is_shortage(result):
                 self._trouble.short_of_files(result)
                 for undo in not_done:
                     undo()
                 self._tails.dirty |= {queue for queue in dirty if self._queues.has(queue)}
-                self._syncing = False
-                return
-            if isinstance(result, Exception):
-                self._syncing = False
+            elif isinstance(result, Exception):
                 self._trouble.fail(f"fsync of queues or index failed: {result}")
-                return
-            if not all_written:  # neither is written then: they must agree, or the next start trusts none of the numbers of queues
-                self._syncing = False
-                return
-            checkpoint.note(queues_ms=last_ms, index_ms=result)
+            elif all_written:
+                save_all(result)
+
+        def save_all(index_ms: int) -> None:
+            checkpoint.note(queues_ms=last_ms, index_ms=index_ms)
             times, indexes = times_of(checkpoint), index_names(self._index)
             save_checkpoint = checkpoint.begin_save()
 
@@ -125,7 +119,6 @@ class Derived:
                 save_checkpoint()
                 self._manifest.times = times
 
-            self.busy = True
             self._store.background.run(save, saved)
 
         def saved(result: Exception | None) -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeVar
+from typing import NoReturn, ParamSpec, Protocol, TypeVar
 
 from roquet.store.resident import Resident
 
@@ -412,7 +412,7 @@ class ReadOnlyDisk(RealDisk):
 
     def open(self, path: str, *, size: int | None = None) -> DiskFile:
         if size is not None:
-            raise self._refuse(path)
+            self._refuse(path)
         return RealFile(path, self._open(path, os.O_RDONLY))
 
     def view(self, path: str) -> memoryview:
@@ -435,23 +435,13 @@ class ReadOnlyDisk(RealDisk):
         except FileNotFoundError:
             return False
 
-    def _refuse(self, path: str) -> OSError:
-        return OSError(errno.EROFS, "opened for reading only", path)
+    def _refuse(self, path: str, *more: str) -> NoReturn:
+        raise OSError(errno.EROFS, "opened for reading only", path)
 
-    def make_dir(self, path: str) -> None:
-        raise self._refuse(path)
-
-    def remove(self, path: str) -> None:
-        raise self._refuse(path)
-
-    def remove_tree(self, path: str) -> None:
-        raise self._refuse(path)
+    make_dir = remove = remove_tree = lock = _refuse
 
     def rename(self, old: str, new: str) -> None:
-        raise self._refuse(old)
-
-    def lock(self, path: str) -> Callable[[], None]:
-        raise self._refuse(path)
+        self._refuse(old)
 
 
 _locked: set[str] = set()

@@ -16,37 +16,29 @@ SYNCED_A_TURN = 500
 Undo = Callable[[], None]
 
 
-class QueueSync:
-    """One round over these queues. `done` is called on the owner's thread, with what went wrong or None."""
+def sync_queues(
+    stops: dict[ConsumeQueue, int], not_done: list[Undo], background: Background, done: Callable[[Exception | None], None]
+) -> None:
+    """One round over these queues. `stops`: of each, the first entry that does not count as safe by this. `not_done` gets what to call
+    if it fails. `done` is called on the owner's thread, with what went wrong or None."""
+    left: list[ConsumeQueue] = []
 
-    def __init__(
-        self, stops: dict[ConsumeQueue, int], not_done: list[Undo], background: Background, done: Callable[[Exception | None], None]
-    ) -> None:
-        """`stops`: of each queue, the first entry that does not count as safe by this. `not_done` gets what to call if it fails."""
-        self._stops = stops
-        self._not_done = not_done
-        self._background = background
-        self._done = done
-        self._queues: list[ConsumeQueue] = []
-        self._at = 0
+    def put_in_order() -> None:
+        left.extend(sorted(stops, key=lambda queue: (queue.topic, queue.queue_id)))
 
-    def begin(self) -> None:
-        self._background.run(self._put_in_order, self._go_on)
-
-    def _put_in_order(self) -> None:
-        self._queues = sorted(self._stops, key=lambda queue: (queue.topic, queue.queue_id))
-
-    def _go_on(self, error: Exception | None) -> None:
-        some = self._queues[self._at : self._at + SYNCED_A_TURN]
-        self._at += len(some)
+    def go_on(error: Exception | None) -> None:
+        some = left[:SYNCED_A_TURN]
+        del left[:SYNCED_A_TURN]
         if error is not None or not some:
-            self._done(error)
+            done(error)
             return
-        works = [queue.syncer(self._stops[queue]) for queue in some]
-        self._not_done += [undo for _, undo in works]
+        works = [queue.syncer(stops[queue]) for queue in some]
+        not_done.extend(undo for _, undo in works)
 
         def work() -> None:
             for one, _ in works:
                 one()
 
-        self._background.run(work, self._go_on)
+        background.run(work, go_on)
+
+    background.run(put_in_order, go_on)
