@@ -193,7 +193,7 @@ def test_a_store_of_apache(kind: str, tmp_path: Path) -> None:
     for topic in reader.topics():
         for queue_id in reader.queues(topic):
             for entry in reader.entries(topic, queue_id, *reader.bounds(topic, queue_id)):
-                base = reader.log_base(int(entry["offset"])) or 0
+                base = reader.log.base_of(int(entry["offset"])) or 0
                 position = np.array([entry["offset"] - base], np.int64)
                 chunk = Chunk(reader.log_view(base), position, np.array([entry["size"]], np.int32))
                 record = Record.decode(chunk.data, int(position[0]))

@@ -26,7 +26,7 @@ def bodies(reader: StoreReader, topic: str = "T", queue_id: int = 0) -> list[byt
     first, end = reader.bounds(topic, queue_id)
     found = []
     for entry in reader.entries(topic, queue_id, first, end):
-        base = reader.log_base(int(entry["offset"]))
+        base = reader.log.base_of(int(entry["offset"]))
         assert base is not None
         at = int(entry["offset"]) - base
         raw = bytes(reader.log_view(base)[at : at + int(entry["size"])])

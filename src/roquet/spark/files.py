@@ -111,7 +111,7 @@ class FilePlace:
         offsets = entries["offset"].astype(np.int64)
         # A blank entry has no place: it goes with the one before it.
         offsets = np.maximum.accumulate(np.where(sizes > 0, offsets, -1))
-        files = offsets // self.reader.log_file_size
+        files = offsets // self.reader.log.size
         parts = np.cumsum(sizes) // CHUNK_BYTES
         edges = np.flatnonzero((files[1:] != files[:-1]) | (parts[1:] != parts[:-1])) + 1
         places = [0, *edges.tolist(), len(entries)]
@@ -123,7 +123,7 @@ class FilePlace:
         if not len(entries):
             return None
         offsets = entries["offset"].astype(np.int64)
-        base = self.reader.log_base(int(offsets[0]))
+        base = self.reader.log.base_of(int(offsets[0]))
         try:
             if base is None:
                 raise FileNotFoundError

@@ -32,14 +32,10 @@ class Document:
         self.warning = ""
         """What the last `load` met that a person should know; empty when all was well."""
         self._main_is_good = False  # known to parse, so worth keeping as .bak
-        self._saving = False
+        self.busy = False
+        """A `save_later` is under way."""
         self._next: Snapshot | None = None
         self._next_done: list[Done] = []
-
-    @property
-    def busy(self) -> bool:
-        """A `save_later` is under way."""
-        return self._saving
 
     def load(self, parse: Callable[[bytes], T]) -> T | None:
         """The newest generation that `parse` takes (it raises for one that it does not), None when there is none.
@@ -53,7 +49,8 @@ class Document:
             if not self.disk.exists(path):
                 continue
             try:
-                data = self._read(path)
+                with closing(self.disk.open(path)) as file:
+                    data = file.read(0, file.size())
                 if not data:
                     raise ValueError("it is empty")
                 found = parse(data)
@@ -73,7 +70,7 @@ class Document:
 
     def save(self, data: bytes) -> None:
         """Make this the newest generation. May block. On OSError the present one stays."""
-        if self._saving:
+        if self.busy:
             raise RuntimeError(f"{self.path}: a save is under way in the background; wait for its `done`, or use save_later")
         self._replace(data)
 
@@ -86,17 +83,17 @@ class Document:
         self._next = (lambda: lambda: data) if isinstance(data, bytes) else data
         if done is not None:
             self._next_done.append(done)
-        if not self._saving:
+        if not self.busy:
             self._start(background)
 
     def _start(self, background: Background) -> None:
         snapshot, dones = self._next, self._next_done
         assert snapshot is not None
         self._next, self._next_done = None, []
-        self._saving = True
+        self.busy = True
 
         def finished(result: Exception | None) -> None:
-            self._saving = False
+            self.busy = False
             if self._next is not None:
                 self._start(background)
             for done in dones:
@@ -119,7 +116,3 @@ class Document:
         self.disk.rename(fresh, self.path)
         self._main_is_good = True
         self.disk.sync_dir(self.path.rpartition("/")[0] or ".")
-
-    def _read(self, path: str) -> bytes:
-        with closing(self.disk.open(path)) as file:
-            return file.read(0, file.size())

@@ -136,6 +136,7 @@ class CommitLog:
         self._sync_flush = sync_flush
         self._safe = Watermark()
         self._durable = Watermark()
+        self.when_safe, self.when_durable = self._safe.when_reached, self._durable.when_reached
         self._segment_end = 0
         self._runs: list[Run] = []
         self.staged: list[bytes] = []
@@ -162,12 +163,6 @@ class CommitLog:
     @property
     def durable(self) -> int:
         return self._durable.value
-
-    def when_safe(self, target: int, deadline_ms: int, wake: Wake) -> None:
-        self._safe.when_reached(target, deadline_ms, wake)
-
-    def when_durable(self, target: int, deadline_ms: int, wake: Wake) -> None:
-        self._durable.when_reached(target, deadline_ms, wake)
 
     def on_safe(self, risen: Callable[[], None]) -> None:
         self._safe.on_rise = risen
@@ -303,12 +298,7 @@ class CommitLog:
                 fetches.append(another.fetch)
             except LookupError:
                 continue
-
-        def fetch() -> None:
-            for one in fetches:
-                one()
-
-        return Cold(fetch)
+        return Cold(lambda: [fetch() for fetch in fetches])
 
     def _find(self, offset: int, size: int) -> tuple[DiskFile, int]:
         if size < 0 or offset < self.segments.start or offset + size > self.written:

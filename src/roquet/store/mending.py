@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from roquet.store.disk import Cold, blocking
-from roquet.store.fanout import queue_tag
 from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, ConsumeQueue, unpack_entry
-from roquet.store.scan import Found, heads, record_at
+from roquet.store.scan import heads, record_at
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, HEAD, MAGIC_V1, MAGIC_V2, RECORD_MIN
 
 if TYPE_CHECKING:
@@ -54,13 +53,13 @@ class Search:
         queue, commit_log = self.queue, self.mender.log
         start, stop = commit_log.start, commit_log.safe
         for offset in range(self.offset - 1, max(queue.first, self.offset - AROUND) - 1, -1):
-            entry = self.mender.patient(queue, offset)
+            entry = blocking(self.mender.entry_if_sound, queue, offset)
             if entry is not None:
                 start = entry[0] + entry[1]
                 break
             self.first = offset
         for offset in range(self.offset + 1, min(queue.visible, self.offset + AROUND)):
-            entry = self.mender.patient(queue, offset)
+            entry = blocking(self.mender.entry_if_sound, queue, offset)
             if entry is not None:
                 stop = entry[0]
                 break
@@ -78,7 +77,7 @@ class Search:
                 and (record.topic, record.queue_id) == (queue.topic, queue.queue_id)
                 and self.first <= record.queue_offset < self.stop
             ):
-                yield record.queue_offset, self.mender.entry_of(record)
+                yield record.queue_offset, record.entry(self.mender.delays_ms)
 
 
 class Mender:
@@ -86,7 +85,7 @@ class Mender:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.log = store.log
+        self.log, self.delays_ms = store.log, store.delays_ms
         self.on_hole: Callable[[str], None] = lambda text: None
         """Told of each new hole."""
         self.mended = 0
@@ -102,14 +101,7 @@ class Mender:
         found = unpack_entry(queue.read(offset, 1))
         if found is None or found[1] == BLANK_LENGTH or (found[1] >= RECORD_MIN and 0 <= found[0] < self.log.start):
             return None
-        if self._sound(queue, offset, found, self.log.read):
-            return found
-        return self._mend(queue, offset)
-
-    def entry_of(self, record: Found) -> Entry:
-        """As it should be."""
-        tag = queue_tag(record.topic, record.properties, record.store_ms, self._store.delays_ms)
-        return record.offset, record.size, tag
+        return found if self._sound(queue, offset, found) else self._mend(queue, offset)
 
     def clean(self, queue: ConsumeQueue, offset: int, raw: bytes) -> bytes:
         """Some of these entries, from the first on; blanks stand for those that lead nowhere. Raises Cold once for all it needs."""
@@ -126,21 +118,18 @@ class Mender:
             raise Cold(lambda: [fetch() for fetch in fetches])
         return b"".join(cleaned)
 
-    def patient(self, queue: ConsumeQueue, offset: int) -> Entry | None:
-        """The entry as it is if it is sound, else None. Blocking."""
-        return blocking(self._entry_if_sound, queue, offset)
-
-    def _entry_if_sound(self, queue: ConsumeQueue, offset: int) -> Entry | None:
+    def entry_if_sound(self, queue: ConsumeQueue, offset: int) -> Entry | None:
+        """The entry as it is if it is sound, else None. May raise Cold."""
         entry = unpack_entry(queue.read(offset, 1))
-        return entry if entry is not None and self._sound(queue, offset, entry, self.log.read) else None
+        return entry if entry is not None and self._sound(queue, offset, entry) else None
 
-    def _sound(self, queue: ConsumeQueue, offset: int, entry: Entry, read: Callable[[int, int], bytes]) -> bool:
+    def _sound(self, queue: ConsumeQueue, offset: int, entry: Entry) -> bool:
         position, size, _ = entry
         if size < RECORD_MIN:
             return False
         try:
-            read(position + size - 1, 1)
-            front = read(position, HEAD.size)
+            self.log.read(position + size - 1, 1)
+            front = self.log.read(position, HEAD.size)
         except LookupError:
             return False
         length, magic, _, queue_id, _, queue_offset, physical, _, _ = HEAD.unpack(front)

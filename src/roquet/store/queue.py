@@ -33,9 +33,7 @@ def unpack_entry(raw: bytes) -> tuple[int, int, int] | None:
 
 def stored_entry(segments: Segments, offset: int) -> tuple[int, int, int] | None:
     """As its file has it, None when there is none. May block."""
-    position = offset * ENTRY_SIZE
-    base = segments.base_of(position)
-    return None if base is None else unpack_entry(segments.file(base).read(position - base, ENTRY_SIZE))
+    return unpack_entry(segments.read(offset * ENTRY_SIZE, ENTRY_SIZE))
 
 
 class ConsumeQueue:

@@ -26,7 +26,7 @@ from roquet.settings import DELAY_LEVELS, delay_levels_ms
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.disk import ReadOnlyDisk
 from roquet.store.documents import Document
-from roquet.store.fanout import is_queued, queue_tag
+from roquet.store.fanout import is_queued
 from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, stored_entry, unpack_entry
 from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records, record_at
@@ -173,14 +173,6 @@ class StoreReader:
 
     # The log
 
-    @property
-    def log_start(self) -> int:
-        return self.log.start
-
-    @property
-    def log_file_size(self) -> int:
-        return self.log.size
-
     def log_view(self, base: int, size: int = 0) -> memoryview:
         """The log file that starts here, mapped, `size` bytes of it at least if it has them. Raises FileNotFoundError when it is gone."""
         view = self._views.get(base)
@@ -190,10 +182,6 @@ class StoreReader:
                 del self._views[next(iter(self._views))]
             self._views[base] = view
         return view
-
-    def log_base(self, offset: int) -> int | None:
-        """Start of the log file that holds this offset."""
-        return self.log.base_of(offset)
 
     def _load_log(self) -> None:
         bases, size = self._files_in(self.log.directory)
@@ -353,13 +341,10 @@ class StoreReader:
     def _store_ms(self, row: Row, offset: int) -> int:
         """-1 when the record is gone."""
         position, size, _ = self._entry(row, offset)
-        base = self.log.base_of(position)
-        if base is None or size == BLANK_LENGTH:
-            return -1
-        try:
-            return store_time_of(self.log.file(base).read(position - base, TIMED))
-        except FileNotFoundError:
-            return -1
+        with contextlib.suppress(FileNotFoundError):
+            if size != BLANK_LENGTH and (head := self.log.read(position, TIMED)):
+                return store_time_of(head)
+        return -1
 
     # What the files lack
 
@@ -388,20 +373,18 @@ class StoreReader:
             for topic, queue_id in list(self._rows):
                 self._find(topic, queue_id)
 
-    def _records(self, start: int, stop: int | None = None) -> Iterator[Found]:
+    def _records(self, start: int) -> Iterator[Found]:
         """Up to the first that is not whole, or to where files vanish under us: the oldest do, and next time they are left out."""
         if not self.log.size or not self._anything_at(start):
             return
         with contextlib.suppress(FileNotFoundError):
-            yield from read_records(self.log, start, stop)
+            yield from read_records(self.log, start)
 
     def _anything_at(self, offset: int) -> bool:
         """Most looks at a log find nothing new; they should cost nothing."""
-        base = self.log.base_of(offset)
-        try:
-            return base is not None and any(self.log.file(base).read(offset - base, 8))
-        except FileNotFoundError:
-            return False
+        with contextlib.suppress(FileNotFoundError):
+            return any(self.log.read(offset, 8))
+        return False
 
     def _still_there(self, seen: Found) -> bool:
         base = self.log.base_of(seen.offset)
@@ -475,7 +458,7 @@ class StoreReader:
             row.tail += BLANK_ENTRY * (at - row.end)  # the log lost some in its middle; the others keep their numbers
         else:
             del row.tail[(at - row.tail_start) * ENTRY_SIZE :]
-        row.tail += self._packed(found)
+        row.tail += ENTRY.pack(*found.entry(self.delays_ms))
         if len(row.tail) == ENTRY_SIZE and row.measured == self.round:
             self._join(row)
 
@@ -493,13 +476,10 @@ class StoreReader:
                 row.tail.clear()
                 return False
             row.tail_start = row.tail_start if row.tail else row.next
-            row.tail += self._packed(found)
+            row.tail += ENTRY.pack(*found.entry(self.delays_ms))
             if row.end == stop:
                 break
         return stop <= row.end
-
-    def _packed(self, found: Found) -> bytes:
-        return ENTRY.pack(found.offset, found.size, queue_tag(found.topic, found.properties, found.store_ms, self.delays_ms))
 
     def _join(self, row: Row) -> None:
         """Files and tail: what is in a file is forgotten here, and of two incarnations the newer counts."""
@@ -533,7 +513,7 @@ class StoreReader:
                 continue
             place = found.queue_offset - row.next
             if (found.topic, found.queue_id) == (row.topic, row.queue_id) and is_queued(found.sys_flag) and 0 <= place < missing:
-                filled[place * ENTRY_SIZE : (place + 1) * ENTRY_SIZE] = self._packed(found)
+                filled[place * ENTRY_SIZE : (place + 1) * ENTRY_SIZE] = ENTRY.pack(*found.entry(self.delays_ms))
         row.tail[:0] = filled
         row.tail_start = row.next
 

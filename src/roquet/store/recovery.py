@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import orjson
 
 from roquet.errors import Damaged
 from roquet.store.checkpoint import Checkpoint
-from roquet.store.fanout import index_keys, is_indexed, is_queued, queue_tag
+from roquet.store.fanout import index_keys, is_indexed, is_queued
 from roquet.store.index import KeyIndex
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue, stored_entry
 from roquet.store.scan import Found, Hole, Walk, read_records, record_at, records_between
 from roquet.store.segments import file_name
 from roquet.store.times import first_true
+from roquet.wire.bodies import camel
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, RECORD_MIN
 
 if TYPE_CHECKING:
@@ -84,15 +85,7 @@ class Manifest:
         return times in (self.checkpoint, self.before)
 
     def encode(self) -> bytes:
-        return orjson.dumps(
-            {
-                "broker": self.broker, "clean": self.clean, "end": self.end, "checkpoint": self.checkpoint,
-                "sizes": self.sizes, "documents": self.documents, "queues": self.queues, "indexes": self.indexes,
-                "setBacks": self.set_backs, "overtaken": self.overtaken, "start": self.start, "firsts": self.firsts,
-                "before": self.before,
-            },
-            option=orjson.OPT_INDENT_2,
-        )  # fmt: skip
+        return orjson.dumps({camel(one.name): getattr(self, one.name) for one in fields(self)}, option=orjson.OPT_INDENT_2)
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -207,7 +200,7 @@ class Recovery:
             self.overtaken.append((self._before_hole, end))
         for queue in self.queues.values():
             self._write(queue, queue.write_tail)
-            queue.first = self._first(queue)
+            queue.first = first_at_or_after(queue, self.segments.start)
             queue.visible = queue.next
         return end
 
@@ -410,9 +403,6 @@ class Recovery:
         found = record_at(self.segments, position, size)
         return found is not None and (found.topic, found.queue_id, found.queue_offset) == (queue.topic, queue.queue_id, offset)
 
-    def _first(self, queue: ConsumeQueue) -> int:
-        return first_at_or_after(queue, self.segments.start)
-
     # Reading forward
 
     def _derive_from(self, start: int) -> int:
@@ -468,14 +458,10 @@ class Recovery:
     def _step_over(self, hole: Hole) -> None:
         self._note(hole)
         record = hole.record
-        queue = self.queues.get((record.topic, record.queue_id)) if record is not None and is_queued(record.sys_flag) else None
-        if (
-            queue is not None
-            and record is not None
-            and record.queue_offset == queue.next
-            and not self.deletions.stale(record.topic, record.offset)
-        ):
-            queue.append_blanks(1)
+        if record is not None and is_queued(record.sys_flag) and not self.deletions.stale(record.topic, record.offset):
+            queue = self.queues.get((record.topic, record.queue_id))
+            if queue is not None and record.queue_offset == queue.next:
+                queue.append_blanks(1)
 
     def _derive(self, found: Found, whole_log: bool) -> None:
         offset, _, topic, queue_id, queue_offset, sys_flag, store_ms, properties = found
@@ -487,7 +473,7 @@ class Recovery:
             if queue_offset == queue.next:
                 if self._doubted:
                     self._doubted.pop(queue, None)
-                queue.append(offset, found.size, queue_tag(topic, properties, store_ms, self.delays_ms))
+                queue.append(*found.entry(self.delays_ms))
             else:
                 self._fit(queue, found, whole_log)
         if self.index is not None and is_indexed(sys_flag):
@@ -535,7 +521,7 @@ class Recovery:
             queue.truncate(number)
             if number < queue.first:
                 queue.start_at(number)
-        queue.append(found.offset, found.size, queue_tag(queue.topic, found.properties, found.store_ms, self.delays_ms))
+        queue.append(*found.entry(self.delays_ms))
 
     def _number_on(self, ended: dict[ConsumeQueue, int]) -> None:
         """Numbers that were given once are not given again, though their records are gone with old files or lost."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from roquet.store.disk import DiskFile
+from roquet.store.fanout import queue_tag
 from roquet.store.segments import Segments
 from roquet.wire.layout import (
     BLANK_MAGIC,
@@ -45,6 +46,10 @@ class Found(NamedTuple):
     sys_flag: int
     store_ms: int
     properties: str
+
+    def entry(self, delays_ms: Sequence[int]) -> tuple[int, int, int]:
+        """What stands in its queue: (log offset, size, tag hash)."""
+        return self.offset, self.size, queue_tag(self.topic, self.properties, self.store_ms, delays_ms)
 
 
 class Hole(NamedTuple):

@@ -133,6 +133,11 @@ class Segments:
     def file(self, base: int) -> DiskFile:
         return self.files.get(self.directory, base)
 
+    def read(self, offset: int, size: int) -> bytes:
+        """As many of these bytes as the file of this offset has; none when there is no such file. May block."""
+        base = self.base_of(offset)
+        return b"" if base is None else self.file(base).read(offset - base, size)
+
     def create(self, base: int) -> DiskFile:
         """The file that starts here, made if missing; files stay in a row without gaps."""
         if not self.bases:

@@ -12,8 +12,6 @@ from roquet.store.scan import TOPIC
 from roquet.store.texts import is_text
 from roquet.wire.layout import PROPERTIES_MAX, QUEUE_ID_MAX, TOPIC_MAX_V1
 
-__all__ = ["PROPERTIES_MAX", "check_place", "check_properties", "unstorable"]
-
 
 def check_properties(properties: bytes) -> None:
     """Raises Unstorable. `Store.put_derived` spells its first half out, for properties that were text: sends come by there."""

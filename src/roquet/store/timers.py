@@ -444,9 +444,7 @@ class Deliveries:
             if found.topic == TIMER_TOPIC or TIMER_OUT_MARK not in found.properties:
                 continue
             at = FRONTS[found.sys_flag & HOSTS_V6].size - PREPARED_BEFORE_BODY
-            base = self.segments.base_of(found.offset)
-            assert base is not None
-            prepared = int.from_bytes(self.segments.file(base).read(found.offset - base + at, 8), "big", signed=True)
+            prepared = int.from_bytes(self.segments.read(found.offset + at, 8), "big", signed=True)
             due = property_of(found.properties, Property.TIMER_OUT_MS)
             if prepared < 0 and due.isdigit():
                 yield int(due), ~prepared
