@@ -46,7 +46,7 @@ def as_read(value: Any) -> Any:
     if isinstance(value, dict):
         made: dict[Any, Any] = {}
         for key, inner in value.items():
-            made[ObjectKey.of_queue(key) if isinstance(key, MessageQueue) else str(key)] = as_read(inner)
+            made[ObjectKey.of(bodies.write_queue(key)) if isinstance(key, MessageQueue) else str(key)] = as_read(inner)
         return made
     return [as_read(one) for one in value] if isinstance(value, list) else value
 

@@ -119,7 +119,7 @@ COMMANDS = st.builds(
     opaque=st.integers(*INT32),
     flag=st.integers(0, 3),
     remark=st.none() | texts().filter(bool),
-    language=st.sampled_from(commands.LANGUAGES),
+    language=st.sampled_from(binary.LANGUAGES),
     version=st.integers(0, 32767),
     binary=st.booleans(),
 )

@@ -110,13 +110,10 @@ class BlockingCaller:
         under_way: list[Call | ClientError] = []
 
         def finish(one: Call | ClientError) -> None:
-            if isinstance(one, Call):
-                try:
-                    results.append(self.wait(one))
-                except ClientError as error:
-                    results.append(error)
-            else:
-                results.append(one)
+            try:
+                results.append(self.wait(one) if isinstance(one, Call) else one)
+            except ClientError as error:
+                results.append(error)
 
         down: dict[str, ClientError] = {}  # an address that cannot be reached is tried once, not once per request
         for address, command in requests:

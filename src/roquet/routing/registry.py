@@ -278,9 +278,7 @@ class Registry(Generic[L]):
             data = queues.get(broker_name)
             if data is not None:
                 # Replaced, not changed: answers that were made from the old one keep it.
-                queues[broker_name] = QueueData(
-                    broker_name, data.read_queue_nums, data.write_queue_nums, change(data.perm), data.topic_sys_flag
-                )
+                queues[broker_name] = replace(data, perm=change(data.perm))
                 count += 1
         return count
 

@@ -87,6 +87,3 @@ class TagFilter:
 
     def __repr__(self) -> str:
         return "<TagFilter *>" if self.takes_all else f"<TagFilter {' || '.join(sorted(self.tags))}>"
-
-
-TAKE_ALL = TagFilter(True)

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from roquet.wire.command import Command
 
 FIXED = struct.Struct(">hbhii")
-LANGUAGE_OTHER = 7
+LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS")
+LANGUAGE_OTHER = LANGUAGES.index("OTHER")
 
 
 def encode_header(command: Command) -> bytes:
-    from roquet.wire.command import LANGUAGES  # the two files form one unit: the value and its second spelling
-
     language = LANGUAGES.index(command.language) if command.language in LANGUAGES else LANGUAGE_OTHER
     remark = (command.remark or "").encode()
     parts: list[bytes] = []
@@ -44,8 +43,6 @@ def encode_header(command: Command) -> bytes:
 
 def decode_header(header: bytes, body: bytes, make: type[Command]) -> Command:
     """Every declared length is checked against what is left before it is used."""
-    from roquet.wire.command import LANGUAGES
-
     end = len(header)
 
     def take(at: int, width: int, what: str) -> tuple[bytes, int]:

@@ -91,10 +91,7 @@ REST = {"rest": True}
 
 def named(name: str, *, also: tuple[str, ...] = (), bits: int = 64, default: Any = dataclasses.MISSING) -> Any:
     """A field whose name on the wire is not its Python name in camel case, or whose int is bounded to 32 bits."""
-    metadata = {"name": name, "also": also, "bits": bits}
-    if default is dataclasses.MISSING:
-        return dataclasses.field(metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={"name": name, "also": also, "bits": bits})
 
 
 def int32(default: Any = dataclasses.MISSING) -> Any:
@@ -162,17 +159,11 @@ def codec(hint: Any, bits: int = 64) -> tuple[Read, Write]:
             lambda value: read_table(value, read_key, read),
             lambda value: {write_key(key): write(inner) for key, inner in value.items()},
         )
-    if hint is MessageQueue:
-        return read_queue, write_queue
     if hint is int:
         low, high = INT32 if bits == 32 else INT64
         return lambda value: to_int(value, low, high), int
-    if hint is bool:
-        return to_bool, as_is
-    if hint is float:
-        return to_float, as_is
-    if hint is str:
-        return to_text, as_is
+    if hint in PLAIN:
+        return PLAIN[hint]
     if issubclass(hint, StrEnum):
         return lambda value: to_enum(hint, value), str
     assert issubclass(hint, Body), hint
@@ -273,16 +264,14 @@ def read_text_key(key: Any) -> str:
     return key
 
 
-def read_int_key(key: Any) -> int:
-    return to_int(key, *INT64)
-
-
-def read_queue_key(key: Any) -> MessageQueue:
-    return read_queue(key.as_dict() if isinstance(key, ObjectKey) else key)
-
-
+PLAIN: dict[Any, tuple[Read, Write]] = {
+    bool: (to_bool, as_is),
+    float: (to_float, as_is),
+    str: (to_text, as_is),
+    MessageQueue: (read_queue, write_queue),
+}
 KEYS: dict[Any, tuple[Read, Write]] = {
     str: (read_text_key, as_is),
-    int: (read_int_key, int),
-    MessageQueue: (read_queue_key, as_is),
+    int: (lambda key: to_int(key, *INT64), int),
+    MessageQueue: (lambda key: read_queue(dict(key) if isinstance(key, ObjectKey) else key), as_is),
 }

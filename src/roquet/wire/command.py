@@ -21,8 +21,6 @@ ONEWAY = 2
 VERSION = 409
 """What we say we are: V4_9_8. Clients unlock SQL92 subscriptions at 232 and the standard route JSON at 401."""
 
-LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS")
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class Command:
@@ -128,10 +126,8 @@ def from_json(head: dict[str, Any], body: bytes) -> Command:
 
 def java_text(value: Any) -> str:
     """A JSON value as Java's fastjson puts it into a String field."""
-    if value is True:
-        return "true"
-    if value is False:
-        return "false"
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, (dict, list)):
         try:
             return orjson.dumps(value).decode()

@@ -36,13 +36,6 @@ class ObjectKey(tuple[tuple[str, Any], ...]):
     def of(cls, items: Mapping[str, Any]) -> ObjectKey:
         return cls(sorted(items.items()))
 
-    @classmethod
-    def of_queue(cls, queue: MessageQueue) -> ObjectKey:
-        return cls((("brokerName", queue.broker_name), ("queueId", queue.queue_id), ("topic", queue.topic)))
-
-    def as_dict(self) -> dict[str, Any]:
-        return dict(self)
-
 
 def loads(data: bytes | str) -> Any:
     """The value. Raises Refused(1) with the place where it stops being JSON, or when it nests deeper than DEPTH_MAX."""
@@ -123,7 +116,7 @@ class Reader:
         if mark == "{":
             return self.object(depth)
         if mark == "[":
-            return self.array(depth)
+            return [self.value(depth + 1) for _ in self.items("]")]
         if mark == '"':
             return self.string()
         for word, value in LITERALS:
@@ -173,9 +166,6 @@ class Reader:
             raise self.unexpected("a key")
         self.at = found.end()
         return found[0]
-
-    def array(self, depth: int) -> list[Any]:
-        return [self.value(depth + 1) for _ in self.items("]")]
 
     def string(self) -> str:
         try:
@@ -253,9 +243,9 @@ def write_key(key: Any) -> bytes:
     if isinstance(key, int) and not isinstance(key, bool):
         return b"%d" % key
     if isinstance(key, MessageQueue):
-        key = ObjectKey.of_queue(key)
+        return orjson.dumps({"brokerName": key.broker_name, "queueId": key.queue_id, "topic": key.topic})
     if isinstance(key, ObjectKey):
-        return orjson.dumps(key.as_dict())
+        return orjson.dumps(dict(key))
     raise TypeError(f"key {key!r} is a {type(key).__name__}, expected str, int, ObjectKey or MessageQueue")
 
 

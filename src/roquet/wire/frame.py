@@ -28,22 +28,14 @@ Frame = tuple[int, bytes, bytes]
 class Framer:
     """Holds the bytes of one connection that do not make a whole frame yet. Bounded by one frame of the largest size."""
 
-    __slots__ = ("_chunks", "_have", "_need", "limit")
+    __slots__ = ("_chunks", "buffered", "limit", "needed")
 
     def __init__(self, limit: int = FRAME_SIZE_MAX) -> None:
         self.limit = limit
         self._chunks: list[bytes | bytearray] = []
-        self._have = 0
-        self._need = 8  # do not look again before this many bytes are there
-
-    @property
-    def buffered(self) -> int:
-        return self._have
-
-    @property
-    def needed(self) -> int:
-        """Bytes that the frame has which has begun, as far as is known."""
-        return self._need
+        self.buffered = 0
+        self.needed = 8
+        """Bytes that the frame has which has begun, as far as is known: there is no use in looking before they are there."""
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames completed by these bytes, in order.
@@ -51,13 +43,13 @@ class Framer:
         Raises Broken when the stream cannot be trusted any further; frames before the bad one are lost with it,
         since the caller closes the connection anyway.
         """
-        if self._have:
+        if self.buffered:
             self._keep(data)
-            if self._have < self._need:
+            if self.buffered < self.needed:
                 return []
             data = b"".join(self._chunks)
             self._chunks.clear()
-            self._have = 0
+            self.buffered = 0
         frames: list[Frame] = []
         at, have = 0, len(data)
         from_bytes = int.from_bytes
@@ -80,11 +72,11 @@ class Framer:
             at = stop
         if at < have:
             self._keep(data[at:] if at else data)
-        self._need = need
+        self.needed = need
         return frames
 
     def _keep(self, data: bytes) -> None:
-        self._have += len(data)
+        self.buffered += len(data)
         if len(data) >= SMALL:
             self._chunks.append(data)
         elif self._chunks and isinstance(self._chunks[-1], bytearray):

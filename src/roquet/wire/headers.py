@@ -29,10 +29,7 @@ INT64 = (-(1 << 63), (1 << 63) - 1)
 
 def wire(name: str, *, short: str | None = None, bits: int = 32, default: Any = dataclasses.MISSING) -> Any:
     """A field by upstream's name. Without a default it is required; `bits` bounds an int as Java's int or long does."""
-    metadata = {"wire": name, "short": short, "bits": bits}
-    if default is dataclasses.MISSING:
-        return dataclasses.field(metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={"wire": name, "short": short, "bits": bits})
 
 
 def optional(name: str, *, short: str | None = None, bits: int = 32) -> Any:

@@ -27,6 +27,7 @@ from roquet.wire.layout import (
     FRONTS,
     HOSTS_V6,
     MAGIC_AT,
+    MAGIC_START,
     MAGIC_V1,
     MAGIC_V2,
     PROPERTIES_MAX,
@@ -134,12 +135,10 @@ class Record:
                 v6 |= flag
             elif len(host) != 8:
                 raise ValueError(f"host of {len(host)} bytes, expected 8 or 20: ip and port")
-        front = FRONTS[v6]
         width = 1 if self.magic == MAGIC_V1 else 2
-        size = front.size + len(self.body) + width + len(topic) + 2 + len(self.properties)
         try:
-            head = front.pack(
-                size, self.magic, body_crc(self.body), self.queue_id, self.flag, self.queue_offset, self.physical_offset,
+            head = FRONTS[v6].pack(
+                self.size, self.magic, body_crc(self.body), self.queue_id, self.flag, self.queue_offset, self.physical_offset,
                 self.sys_flag & ~HOSTS_V6 | v6, self.born_timestamp, self.born_host, self.store_timestamp, self.store_host,
                 self.reconsume_times, self.prepared_transaction_offset, len(self.body),
             )  # fmt: skip
@@ -187,13 +186,12 @@ def _begins(data: bytes, at: int) -> bool:
 
 def _next_record(data: bytes, at: int) -> int:
     """Where the next one begins that is whole, the end when none is."""
-    front = MAGIC_V1.to_bytes(4, "big")[:3]
-    place = data.find(front, at + 4)
+    place = data.find(MAGIC_START, at + 4)
     while place >= 0:
         try:
             Record.decode(data, place - 4)
         except BadRecord:
-            place = data.find(front, place + 1)
+            place = data.find(MAGIC_START, place + 1)
         else:
             return place - 4
     return len(data)

@@ -57,25 +57,17 @@ class Bytes:
 class Message(Bytes):
     """What the user sent, as it is."""
 
-    __slots__ = ()
-
 
 class Batch(Bytes):
     """Messages of one send, see `wire/batch.py`."""
-
-    __slots__ = ()
 
 
 class Records(Bytes):
     """Records as they are stored, one after the other, see `wire/record.py`."""
 
-    __slots__ = ()
-
 
 class Properties(Bytes):
     """Settings as Java's properties text."""
-
-    __slots__ = ()
 
     def pairs(self) -> dict[str, str]:
         """Raises UnicodeDecodeError."""
