@@ -735,8 +735,8 @@ FAULTS = [
     ),
     Fault(
         "store/scan.py",
-        "        yield at, chunk\n        at += len(chunk) - overlap",
-        "        yield at, chunk\n        at += len(chunk)",
+        "            yield base + at, chunk\n            at += len(chunk) - overlap",
+        "            yield base + at, chunk\n            at += len(chunk)",
         "tests/store/test_damage.py::test_the_next_record_is_found_wherever_the_parts_begin_that_a_file_is_read_in",
         "a record on the border of two reads is not found",
     ),

@@ -37,15 +37,13 @@ class Log(Protocol):
     segments: Segments
     end: int
     written: int
+    flushed: int
     staged: list[bytes]
     lead: bytes
     """Stands before every record; the log fills it in."""
 
     @property
     def start(self) -> int: ...
-
-    @property
-    def flushed(self) -> int: ...
 
     @property
     def safe(self) -> int: ...

@@ -13,7 +13,7 @@ import logging
 from contextlib import closing
 
 from roquet.store.disk import Disk
-from roquet.store.scan import CHUNK, heads, next_data
+from roquet.store.scan import CHUNK, heads, next_data, written
 from roquet.store.segments import Segments, file_name
 
 log = logging.getLogger("roquet.store")
@@ -67,16 +67,13 @@ def cut(disk: Disk, segments: Segments, root: str, end: int, now_ms: int) -> Non
 
 def _last_data(segments: Segments, base: int, start: int) -> int:
     """The end of the last byte of this file, from `start` on, that is not zero; `start` when there is none."""
-    file, at, found = segments.file(base), start - base, start - base
-    while (data_at := file.next_data(at)) is not None:
-        at = max(at, data_at)
-        chunk = file.read(at, CHUNK)
-        if not chunk:
+    found = start
+    for offset, chunk in written(segments, start):
+        if offset >= base + segments.size:
             break
         filled = len(chunk.rstrip(b"\0"))
-        found = at + filled if filled else found
-        at += len(chunk)
-    return base + found
+        found = offset + filled if filled else found
+    return found
 
 
 def _copy(disk: Disk, segments: Segments, base: int, start: int, stop: int, path: str) -> None:

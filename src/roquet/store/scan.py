@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from roquet.store.disk import DiskFile
 from roquet.store.fanout import queue_tag
 from roquet.store.segments import Segments
 from roquet.wire.layout import (
@@ -138,52 +137,47 @@ def record_at(segments: Segments, offset: int, size: int, *, check_crc: bool = F
 
 def heads(segments: Segments, start: int) -> Iterator[tuple[int, int]]:
     """(offset, size) of everything at or after this offset that says of itself that it is a record of its place, whole or not."""
-    for base in segments.bases:
-        if base + segments.size <= start:
-            continue
-        for at, chunk in _data(segments.file(base), max(start - base, 0), segments.size, HEAD.size - 1):
-            place = chunk.find(MAGIC_START, 4)
-            while 0 <= place <= len(chunk) - HEAD.size + 4:
-                size, magic, _, _, _, _, physical, _, _ = HEAD.unpack_from(chunk, place - 4)
-                if magic in (MAGIC_V1, MAGIC_V2) and physical == base + at + place - 4 and size >= RECORD_MIN:
-                    yield physical, size
-                place = chunk.find(MAGIC_START, place + 1)
+    for offset, chunk in written(segments, start, overlap=HEAD.size - 1):
+        place = chunk.find(MAGIC_START, 4)
+        while 0 <= place <= len(chunk) - HEAD.size + 4:
+            size, magic, _, _, _, _, physical, _, _ = HEAD.unpack_from(chunk, place - 4)
+            if magic in (MAGIC_V1, MAGIC_V2) and physical == offset + place - 4 and size >= RECORD_MIN:
+                yield physical, size
+            place = chunk.find(MAGIC_START, place + 1)
 
 
 def next_data(segments: Segments, start: int) -> int | None:
     """Where the first byte stands that is not zero, at or after this offset; None when all is empty."""
-    for base in segments.bases:
-        if base + segments.size <= start:
-            continue
-        for at, chunk in _data(segments.file(base), max(start - base, 0), segments.size):
-            rest = chunk.lstrip(b"\0")
-            if rest:
-                return base + at + len(chunk) - len(rest)
+    for offset, chunk in written(segments, start):
+        rest = chunk.lstrip(b"\0")
+        if rest:
+            return offset + len(chunk) - len(rest)
     return None
 
 
-def _data(file: DiskFile, start: int, stop: int, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Pieces of a file with their positions, those left out that were never written. `overlap`: so many bytes come twice, so that
-    what is shorter is whole in one of the two."""
-    at = start
-    while (data_at := file.next_data(at)) is not None and data_at < stop:
-        at = max(at, data_at - overlap)
-        chunk = file.read(at, min(CHUNK, stop - at))
-        if len(chunk) <= overlap:
-            return
-        yield at, chunk
-        at += len(chunk) - overlap
+def written(segments: Segments, start: int, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Pieces of the files from this offset on, each with its own, those left out that were never written. `overlap`: so many bytes
+    come twice, so that what is shorter is whole in one of the two. Blocking reads."""
+    for base in [base for base in segments.bases if base + segments.size > start]:
+        file, at = segments.file(base), max(start - base, 0)
+        while (data_at := file.next_data(at)) is not None and data_at < segments.size:
+            at = max(at, data_at - overlap)
+            chunk = file.read(at, min(CHUNK, segments.size - at))
+            if len(chunk) <= overlap:
+                break
+            yield base + at, chunk
+            at += len(chunk) - overlap
 
 
 class _Stretch:
-    """Records one behind the other. State: `at`, behind the last of them, and the part of a file that was read last."""
+    """Records one behind the other. State: `at`, behind the last of them, and the part of a file that was read last, with its offset."""
 
     def __init__(self, segments: Segments, start: int, check_crc: bool) -> None:
         self.segments = segments
         self.check_crc = check_crc
         self.at = start
-        self._window: _Window | None = None
-        self._base = -1
+        self._window_at = 0
+        self._window = b""
 
     def read(self, stop: int | None = None) -> Iterator[Found | Hole]:
         """Records up to the first hole, which is given too; none where the log simply ends: zeros up to the end of its files."""
@@ -210,48 +204,32 @@ class _Stretch:
         base = self.segments.base_of(offset)
         if base is None:
             return offset == self.segments.stop
-        position, limit = offset - base, self.segments.size
-        head = self._reader(base).get(position, HEAD.size)
+        left = base + self.segments.size - offset
+        head = self._get(base, offset, HEAD.size)
         size, magic = int.from_bytes(head[:4], "big", signed=True), head[MAGIC_AT : MAGIC_AT + 4]
         if magic == BLANK_MAGIC.to_bytes(4, "big"):
-            return size == limit - position
-        return (
-            magic in MAGICS and RECORD_MIN <= size <= limit - position and int.from_bytes(head[OFFSET_AT : OFFSET_AT + 8], "big") == offset
-        )
+            return size == left
+        return magic in MAGICS and RECORD_MIN <= size <= left and int.from_bytes(head[OFFSET_AT : OFFSET_AT + 8], "big") == offset
 
-    def _reader(self, base: int) -> _Window:
-        if self._window is None or self._base != base:
-            self._window, self._base = _Window(self.segments.file(base), self.segments.size), base
-        return self._window
+    def _get(self, base: int, offset: int, size: int) -> bytes:
+        """These bytes of the file that starts at `base`, which is read in large pieces: the walk goes forward."""
+        at = offset - self._window_at
+        if at < 0 or at + size > len(self._window):
+            self._window_at, at = offset, 0
+            self._window = self.segments.file(base).read(offset - base, max(size, min(CHUNK, base + self.segments.size - offset)))
+        return self._window[at : at + size]
 
     def _one(self, offset: int, base: int) -> Found | Hole | int | None:
-        reader, position, limit = self._reader(base), offset - base, self.segments.size
-        head = reader.get(position, 8)
+        left = base + self.segments.size - offset
+        head = self._get(base, offset, 8)
         size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:], "big")
-        if magic == BLANK_MAGIC and size == limit - position:
+        if magic == BLANK_MAGIC and size == left:
             return size
-        if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_MIN or position + size > limit:
+        if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_MIN <= size <= left:
             if not any(head) and next_data(self.segments, offset) is None:
                 return None
             return Hole(offset, 0, "no record begins here")
-        return read_one(reader.get(position, size), offset, check_crc=self.check_crc)
-
-
-class _Window:
-    """A file read in large pieces, for a walk that goes forward."""
-
-    def __init__(self, file: DiskFile, limit: int) -> None:
-        self.file = file
-        self.limit = limit
-        self.start = 0
-        self.data = b""
-
-    def get(self, position: int, size: int) -> bytes:
-        at = position - self.start
-        if at < 0 or at + size > len(self.data):
-            self.start, at = position, 0
-            self.data = self.file.read(position, max(size, min(CHUNK, self.limit - position)))
-        return self.data[at : at + size]
+        return read_one(self._get(base, offset, size), offset, check_crc=self.check_crc)
 
 
 def parse(raw: bytes, offset: int, *, check_crc: bool = True) -> Found | None:
