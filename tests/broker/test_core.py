@@ -106,7 +106,7 @@ class TestTopics:
         whole.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
         whole.ask(310, send_fields(), b"new")
         assert whole.broker.store.is_open
-        whole.broker.store.locks.release()
+        whole.broker.store.locks.close()
         again = Whole(tmp_path / "store")
         queue = again.broker.store.queue("T", 0)
         assert (queue.first, queue.visible) == (0, 1)

@@ -64,7 +64,7 @@ class Timed(Whole):
         """As SIGKILL leaves it."""
         store = self.broker.store
         assert store.is_open
-        store.locks.release()
+        store.locks.close()
 
 
 @pytest.fixture

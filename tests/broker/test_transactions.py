@@ -102,7 +102,7 @@ class Cluster:
         store = self.whole.broker.store
         end = store.log.written
         assert store.is_open
-        store.locks.release()
+        store.locks.close()
         store.files.close()
         if cut:
             (file,) = sorted((self.root / "commitlog").iterdir())

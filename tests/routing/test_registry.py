@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from roquet.errors import Refused
 from roquet.routing import registry as registry_module
-from roquet.routing.registry import EXPIRY_MS, Registered, Registration, Registry
+from roquet.routing.registry import EXPIRY_MS, Registration, Registry
 from roquet.wire.calls.topics import TopicConfig
 from roquet.wire.calls.versions import DataVersion
 
@@ -61,10 +61,12 @@ def test_a_slave_adds_an_address_but_no_topics() -> None:
 
 def test_a_slave_learns_where_its_master_is_while_that_is_alive() -> None:
     tables = holding(MASTER)
-    assert tables.register(SLAVE, "s", 0) == Registered("10.0.0.1:10911", "10.0.0.1:10912")
-    assert tables.register(MASTER, "m", 0) == Registered()
+    master = tables.register(SLAVE, "s", 0)
+    assert master is not None
+    assert (master.address, master.ha_address) == ("10.0.0.1:10911", "10.0.0.1:10912")
+    assert tables.register(MASTER, "m", 0) is None
     tables.drop_link("m")
-    assert tables.register(SLAVE, "s", 0) == Registered()
+    assert tables.register(SLAVE, "s", 0) is None
 
 
 def test_a_slave_that_became_the_master_leaves_its_old_id() -> None:

@@ -52,7 +52,7 @@ class StoreKit:
     def crash(self, store: Store) -> None:
         """As SIGKILL leaves it: what was written stays, what was only in memory is gone."""
         assert store.is_open
-        store.locks.release()
+        store.locks.close()
 
 
 def put(store: Store, topic: str = "T", queue_id: int = 0, body: bytes = b"hello", properties: str = "TAGS\x01a") -> tuple[int, int]:

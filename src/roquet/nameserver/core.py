@@ -218,7 +218,7 @@ class NameServer:
             if is_new:
                 log.info("broker %s %s: registered as id %d of cluster %s", name, address, number, registration.cluster)
         order = self.kv.namespace(ORDER_TOPICS) if self.settings.return_order_topic_config_to_broker else None
-        answer = RegisterBrokerResponseHeader(master.ha_address, master.master_address)
+        answer = RegisterBrokerResponseHeader(master.ha_address, master.address) if master else RegisterBrokerResponseHeader()
         return REGISTER_BROKER.reply(request, answer, b"" if order is None else KvTable(order))
 
     def _check_rival(self, peer: Peer, name: str, number: int, address: str, now_ms: int) -> None:

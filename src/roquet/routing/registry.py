@@ -76,14 +76,6 @@ class Registration:
             check_name("a topic's name", name)
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """What a slave gets to know: where its master is. None for a master, or while there is none alive."""
-
-    master_address: str | None = None
-    ha_address: str | None = None
-
-
 @dataclass(slots=True)
 class Live(Generic[L]):
     """One broker process, as heard of last."""
@@ -130,8 +122,8 @@ class Registry(Generic[L]):
         live.seen_ms, live.link = now_ms, link
         return True
 
-    def register(self, new: Registration, link: L, now_ms: int, *, expiry_ms: int = EXPIRY_MS) -> Registered:
-        """Take in a registration. Raises Refused, and changes nothing, when a limit would be passed.
+    def register(self, new: Registration, link: L, now_ms: int, *, expiry_ms: int = EXPIRY_MS) -> Live[L] | None:
+        """Take in a registration, and return `master_of`. Raises Refused, and changes nothing, when a limit would be passed.
 
         A topic that a registration does not name stays: a broker that has just made a topic registers that one alone.
         """
@@ -174,10 +166,9 @@ class Registry(Generic[L]):
         )
         return self.master_of(new.broker_name, new.broker_id)
 
-    def master_of(self, broker_name: str, broker_id: int) -> Registered:
-        """What a member of this broker group gets to know."""
-        master = None if broker_id == MASTER_ID else self.holder(broker_name, MASTER_ID)
-        return Registered(master.address, master.ha_address) if master else Registered()
+    def master_of(self, broker_name: str, broker_id: int) -> Live[L] | None:
+        """What a slave gets to know: its master. None for a master, or while there is none alive."""
+        return None if broker_id == MASTER_ID else self.holder(broker_name, MASTER_ID)
 
     def _take_topics(self, new: Registration, changed: bool) -> None:
         name = new.broker_name

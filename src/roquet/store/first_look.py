@@ -22,91 +22,86 @@ SIZES_LOOKED_AT = 256
 """Queue files that tell which size they all have."""
 
 
-class FirstLook:
-    """State: what was found."""
+def look(store: Store) -> Manifest | None:
+    """What our last run left word of. The store gets to know whether that ended in a crash, and which documents are gone. Raises Damaged
+    when this directory must not be opened."""
+    disk, root, segments = store.disk, store.root, store.log.segments
+    store.crashed = disk.exists(f"{root}/abort")
+    parts = [f"{root}/{part}/{name}" for part in ("index", "timers") for name in disk.list(f"{root}/{part}")]
+    refuse_directories(disk, f"{root}/checkpoint", *parts)
+    store.checkpoint.load()
+    store.manifest.times = times_of(store.checkpoint)
+    manifest = store.manifest.load()
+    _compare_sizes(store, manifest)
+    segments.load(crashed=store.crashed)
+    if manifest is not None:
+        _compare_log(store, manifest)
+        present = set(disk.list(f"{root}/config"))
+        store.missing = sorted(name for name in manifest.documents if not present & {name, f"{name}.bak"})
+        _compare_checkpoint(store, manifest)
+    elif segments.bases and not store.manifest.document.warning:
+        log.warning("%s is missing. Where Apache RocketMQ wrote last that is so; more of the log is read again", store.manifest.path)
+    return manifest
 
-    def __init__(self, store: Store) -> None:
-        """Raises Damaged when this directory must not be opened."""
-        self._disk, self._settings, self._root, self._segments = store.disk, store.settings, store.root, store.log.segments
-        self._checkpoint, self._manifest_file = store.checkpoint, store.manifest
-        disk, segments, manifest_file = self._disk, self._segments, self._manifest_file
-        self.crashed = disk.exists(f"{self._root}/abort")
-        """Whether the run before this one ended without a clean stop."""
-        self.missing: list[str] = []
-        """Documents of config/ that were there when the store was last written, and are gone."""
-        index, timers = f"{self._root}/index", f"{self._root}/timers"
-        refuse_directories(disk, f"{self._root}/checkpoint", *(f"{index}/{name}" for name in disk.list(index)))
-        refuse_directories(disk, *(f"{timers}/{name}" for name in disk.list(timers)))
-        self._checkpoint.load()
-        manifest_file.times = times_of(self._checkpoint)
-        self.manifest = manifest_file.load()
-        self._compare_sizes()
-        segments.load(crashed=self.crashed)
-        if self.manifest is not None:
-            self._compare_log(self.manifest)
-            present = set(disk.list(f"{self._root}/config"))
-            self.missing = sorted(name for name in self.manifest.documents if not present & {name, f"{name}.bak"})
-            self._compare_checkpoint(self.manifest)
-        elif segments.bases and not manifest_file.document.warning:
-            log.warning("%s is missing. Where Apache RocketMQ wrote last that is so; more of the log is read again", manifest_file.path)
 
-    def _compare_sizes(self) -> None:
-        if self.manifest is None:
-            self._look_at_queue_files()
-            return
-        for setting, size in sizes_of(self._settings).items():
-            given = self.manifest.sizes.get(setting, size)
-            if given != size:
-                raise Damaged(
-                    f"{setting} is {size}, but {self._root} was written with {given}: set it as it was, sizes of files cannot change"
-                )
+def _compare_sizes(store: Store, manifest: Manifest | None) -> None:
+    if manifest is None:
+        _look_at_queue_files(store)
+        return
+    for setting, size in sizes_of(store.settings).items():
+        given = manifest.sizes.get(setting, size)
+        if given != size:
+            raise Damaged(f"{setting} is {size}, but {store.root} was written with {given}: set it as it was, sizes of files cannot change")
 
-    def _look_at_queue_files(self) -> None:
-        """Nobody remembers their size (Apache RocketMQ wrote here last): where they all have the same and it is another, the setting is
-        wrong. One alone may be damaged, and is derived again."""
-        disk, where, sizes = self._disk, f"{self._root}/consumequeue", set[int]()
-        directories = (f"{where}/{topic}/{name}" for topic in disk.list(where) for name in disk.list(f"{where}/{topic}") if name.isdigit())
-        paths = (f"{directory}/{name}" for directory in directories for name in disk.list(directory) if len(name) == 20 and name.isdigit())
-        count = 0
-        for path in itertools.islice(paths, SIZES_LOOKED_AT):
-            sizes.add(disk.size(path))
-            count += 1
-        expected = self._settings.mapped_file_size_consume_queue
-        if count > 1 and len(sizes) == 1 and expected not in sizes and not (size := sizes.pop()) % ENTRY_SIZE and size:
-            raise Damaged(
-                f"mappedFileSizeConsumeQueue is {expected}, but the files in {where} have {size} bytes: set it as it was when they were "
-                "written, or remove that directory to have it derived from the log anew"
-            )
 
-    def _compare_log(self, manifest: Manifest) -> None:
-        segments = self._segments
-        if manifest.end and not segments.bases:
-            raise Damaged(
-                f"{segments.directory} holds no file, but the log of this store had reached offset {manifest.end}. If it is on a "
-                "disk of its own: is that mounted? If its messages are lost for good, remove roquet.json and roquet.json.bak from "
-                f"{self._root}/config: then a new log begins, and topics, groups and the numbers of queues stay"
-            )
-        if segments.start > manifest.start:
-            log.error(
-                "%s begins at offset %d, and began at %d when this store was last written: %s. The messages of the files before %s "
-                "cannot be read; bring these files back from a backup while the broker is stopped",
-                segments.directory, segments.start, manifest.start,
-                "unless retention removed them just before the crash, files are missing" if self.crashed else "files are missing",
-                file_name(segments.start),
-            )  # fmt: skip
+def _look_at_queue_files(store: Store) -> None:
+    """Nobody remembers their size (Apache RocketMQ wrote here last): where they all have the same and it is another, the setting is
+    wrong. One alone may be damaged, and is derived again."""
+    disk, where, sizes = store.disk, f"{store.root}/consumequeue", set[int]()
+    directories = (f"{where}/{topic}/{name}" for topic in disk.list(where) for name in disk.list(f"{where}/{topic}") if name.isdigit())
+    paths = (f"{directory}/{name}" for directory in directories for name in disk.list(directory) if len(name) == 20 and name.isdigit())
+    count = 0
+    for path in itertools.islice(paths, SIZES_LOOKED_AT):
+        sizes.add(disk.size(path))
+        count += 1
+    expected = store.settings.mapped_file_size_consume_queue
+    if count > 1 and len(sizes) == 1 and expected not in sizes and not (size := sizes.pop()) % ENTRY_SIZE and size:
+        raise Damaged(
+            f"mappedFileSizeConsumeQueue is {expected}, but the files in {where} have {size} bytes: set it as it was when they were "
+            "written, or remove that directory to have it derived from the log anew"
+        )
 
-    def _compare_checkpoint(self, manifest: Manifest) -> None:
-        times, path = times_of(self._checkpoint), self._checkpoint.path
-        if manifest.fits(times):
-            return
-        if not self._disk.exists(path):
-            log.error("%s is missing: more of the log is read again, and nothing is lost", path)
-        else:
-            log.warning(
-                "%s says %s, and %s says that it should say %s: another program wrote here since, it is damaged, or the broker was killed "
-                "between writing the two. More of the log is read again, and nothing is lost",
-                path, times, self._manifest_file.path, manifest.checkpoint,
-            )  # fmt: skip
+
+def _compare_log(store: Store, manifest: Manifest) -> None:
+    segments = store.log.segments
+    if manifest.end and not segments.bases:
+        raise Damaged(
+            f"{segments.directory} holds no file, but the log of this store had reached offset {manifest.end}. If it is on a "
+            "disk of its own: is that mounted? If its messages are lost for good, remove roquet.json and roquet.json.bak from "
+            f"{store.root}/config: then a new log begins, and topics, groups and the numbers of queues stay"
+        )
+    if segments.start > manifest.start:
+        log.error(
+            "%s begins at offset %d, and began at %d when this store was last written: %s. The messages of the files before %s "
+            "cannot be read; bring these files back from a backup while the broker is stopped",
+            segments.directory, segments.start, manifest.start,
+            "unless retention removed them just before the crash, files are missing" if store.crashed else "files are missing",
+            file_name(segments.start),
+        )  # fmt: skip
+
+
+def _compare_checkpoint(store: Store, manifest: Manifest) -> None:
+    times, path = times_of(store.checkpoint), store.checkpoint.path
+    if manifest.fits(times):
+        return
+    if not store.disk.exists(path):
+        log.error("%s is missing: more of the log is read again, and nothing is lost", path)
+    else:
+        log.warning(
+            "%s says %s, and %s says that it should say %s: another program wrote here since, it is damaged, or the broker was killed "
+            "between writing the two. More of the log is read again, and nothing is lost",
+            path, times, store.manifest.path, manifest.checkpoint,
+        )  # fmt: skip
 
 
 def refuse_directories(disk: Disk, *paths: str) -> None:

@@ -26,13 +26,12 @@ from collections.abc import Set as AbstractSet
 from roquet.errors import StoreUnavailable
 from roquet.ports import Background, Clock
 from roquet.settings import BrokerSettings, delay_levels_ms
-from roquet.store import opening
+from roquet.store import first_look, opening
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.deletions import DELETED, Deletions
 from roquet.store.derived import Derived
-from roquet.store.directory_locks import DirectoryLocks
+from roquet.store.directory_locks import lock_directories
 from roquet.store.disk import Disk
-from roquet.store.first_look import FirstLook
 from roquet.store.index import KeyIndex
 from roquet.store.log import CommitLog, Log
 from roquet.store.log_flush import LogFlush
@@ -73,6 +72,7 @@ class Store:
         self.delays_ms = delay_levels_ms(settings.message_delay_level)
         self.steady_ms = clock.steady_ms()
         """When this tick began, for deadlines."""
+        self.is_open = False
         self.crashed = False
         """Whether the run before this one ended without a clean stop; known after `open`."""
         self.recovered_records = 0
@@ -96,7 +96,7 @@ class Store:
         self.trouble = Trouble(self)
         self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
         self.flush = LogFlush(self)
-        self.locks = DirectoryLocks(disk, root, directory)
+        self.locks = contextlib.ExitStack()
 
         # What is derived from it
         slots, entries = settings.max_hash_slot_num, settings.max_index_num
@@ -129,10 +129,6 @@ class Store:
     # Opening and closing
 
     @property
-    def is_open(self) -> bool:
-        return self.locks.held
-
-    @property
     def busy(self) -> bool:
         """A sync is under way in the background. A clean stop waits for it, to hear if it failed."""
         return self.flush.busy or self.derived.busy or self.old_files.unlinking.busy
@@ -140,10 +136,9 @@ class Store:
     def open(self, progress: ShowProgress = lambda what, done, total: None) -> None:
         """Recover and get ready to append. Raises Damaged when this directory must not be opened; it is left as it was then."""
         try:
-            self.locks.take()
-            look = FirstLook(self)
-            self.crashed, self.missing = look.crashed, look.missing
-            opening.recover(self, look.manifest, progress)
+            lock_directories(self.disk, self.root, self.log.segments.directory, self.locks)
+            self.is_open = True
+            opening.recover(self, first_look.look(self), progress)
         except BaseException:
             self.abandon()
             raise
@@ -151,7 +146,8 @@ class Store:
     def abandon(self) -> None:
         """Let go of everything and write nothing: a start was refused, or failed half way, and the next one must find it so."""
         self.files.close()
-        self.locks.release()
+        self.locks.close()
+        self.is_open = False
 
     def close(self) -> None:
         """A clean stop: everything on disk, the checkpoint last, the abort file gone."""
@@ -165,8 +161,7 @@ class Store:
         except OSError as error:
             log.error("the store could not be closed cleanly: %s. The next start reads the log again and mends what is missing.", error)
         self.log.give_up()
-        self.files.close()
-        self.locks.release()
+        self.abandon()
 
     def _close_cleanly(self) -> None:
         """Each step only after the one before: whoever finds no abort file may trust everything else."""
