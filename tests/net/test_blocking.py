@@ -98,7 +98,7 @@ def test_large_bodies_go_one_behind_the_other_into_the_room_as_long_as_they_fit(
     server, caller, room = start(echo), BlockingCaller(), Room(memoryview(bytearray(110_000)))
     bodies = [bytes([n]) * 50_000 for n in range(1, 4)]
     calls = [caller.start(server.address, Command(11, {}, body), 10) for body in bodies]
-    answers = [caller.wait_in(room, call) for call in calls]
+    answers = [caller.wait(call, room) for call in calls]
     assert [answer.body for answer in answers] == [b"", b"", bodies[2]]
     assert bytes(room.data[: room.used]) == bodies[0] + bodies[1]
     assert bytes(room.data[room.used :]) == bytes(10_000)
@@ -109,8 +109,8 @@ def test_a_small_body_and_one_of_another_call_do_not_go_into_the_room(start: Cal
     server, caller, room = start(echo), BlockingCaller(), Room(memoryview(bytearray(200_000)))
     other = caller.start(server.address, Command(11, {}, b"o" * 50_000), 10)
     small = caller.start(server.address, Command(11, {}, b"s" * (SMALL - 1_000)), 10)
-    assert caller.wait_in(room, small).body == b"s" * (SMALL - 1_000)
-    assert caller.wait_in(room, other).body == b"o" * 50_000
+    assert caller.wait(small, room).body == b"s" * (SMALL - 1_000)
+    assert caller.wait(other, room).body == b"o" * 50_000
     assert room.used == 0
     caller.close()
 
@@ -123,7 +123,7 @@ def test_a_body_that_stops_in_its_middle_leaves_the_room_as_it_was(start: Callab
 
     server, caller, room = start(torn), BlockingCaller(), Room(memoryview(bytearray(100_000)))
     with pytest.raises(ClientError, match=reason):
-        caller.wait_in(room, caller.start(server.address, Command(11), 0.05 if reason == "nothing in time" else 10))
+        caller.wait(caller.start(server.address, Command(11), 0.05 if reason == "nothing in time" else 10), room)
     assert room.used == 0
     caller.close()
 
@@ -305,7 +305,7 @@ def server_context(certificate: Path, *, asks_who: bool = False) -> ssl.SSLConte
 def test_an_encrypted_body_goes_into_the_room_too(start: Callable[..., FakeServer], certificate: Path) -> None:
     server, room = start(echo, server_context(certificate)), Room(memoryview(bytearray(300_000)))
     caller = BlockingCaller(ConnectionOptions(tls=Tls(ca_file=str(certificate))))
-    assert caller.wait_in(room, caller.start(server.address, Command(11, {}, b"x" * 300_000), 10)).body == b""
+    assert caller.wait(caller.start(server.address, Command(11, {}, b"x" * 300_000), 10), room).body == b""
     assert bytes(room.data) == b"x" * 300_000
     caller.close()
 

@@ -226,15 +226,11 @@ class Upstream:
         body = b"".join(Record("T", 0, b"%d" % n, queue_offset=n).encode() for n in range(begin, after) if n not in self.holes)
         return command.reply(0, "FOUND", fields | {"nextBeginOffset": str(after)}, body)
 
-    def wait(self, call: Call) -> Command:
+    def wait(self, call: Call, room: Room | None = None) -> Command:
         answer = self.under_way.pop(call.opaque)
         if isinstance(answer, ClientError):
             raise answer
-        return answer
-
-    def wait_in(self, room: Room, call: Call) -> Command:
-        answer = self.wait(call)
-        if self.in_room and len(answer.body) <= room.left:
+        if room is not None and self.in_room and len(answer.body) <= room.left:
             room.put(answer.body)
             answer.body = b""
         return answer

@@ -8,7 +8,7 @@ import pytest
 
 from roquet.errors import CallTimeout, ClientError, ConnectFailed, NoRoute, SendFailed
 from roquet.message import MessageQueue
-from roquet.net.blocking import BlockingCaller, Call
+from roquet.net.blocking import BlockingCaller, Call, Room
 from roquet.spark import sending
 from roquet.spark.requests import Request
 from roquet.spark.sending import Sending
@@ -48,7 +48,7 @@ class Brokers(BlockingCaller):
         self.most = max(self.most, len(self.under_way))
         return Call(address, number, 0.0, None)  # type: ignore[arg-type] # there is no connection
 
-    def wait(self, call: Call) -> Command:
+    def wait(self, call: Call, room: Room | None = None) -> Command:
         answer = self.under_way.pop(call.opaque)
         if isinstance(answer, ClientError):
             raise answer

@@ -91,12 +91,9 @@ class BlockingCaller:
         line.expected.add(command.opaque)
         return Call(address, command.opaque, deadline, line)
 
-    def wait(self, call: Call) -> Command:
-        """The answer of a started call, of any code. Raises ConnectFailed or CallTimeout."""
-        return call.line.answer(call.opaque, call.deadline)
-
-    def wait_in(self, room: Room, call: Call) -> Command:
-        """The same, but a large body that fits goes into the room, and the answer's own is empty."""
+    def wait(self, call: Call, room: Room | None = None) -> Command:
+        """The answer of a started call, of any code. With a room, a large body that fits goes there, and the answer's own is empty.
+        Raises ConnectFailed or CallTimeout."""
         return call.line.answer(call.opaque, call.deadline, room)
 
     def forget(self, call: Call) -> None:

@@ -24,12 +24,6 @@ def keep_memory() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
-def give_back_memory() -> None:
-    """Have the C library return what is free to the system. Harmless where it cannot."""
-    with contextlib.suppress(AttributeError, OSError):  # not the GNU library
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 class LargeMemory:
     """Gives memory back when much of it was in use and then, for a while, was not."""
 
@@ -43,4 +37,5 @@ class LargeMemory:
             self._large, self._large_s = True, now_s
         elif self._large and now_s - self._large_s >= CALM_S:
             self._large = False
-            give_back_memory()
+            with contextlib.suppress(AttributeError, OSError):  # not the GNU library, which returns what is free to the system
+                ctypes.CDLL(None).malloc_trim(0)

@@ -111,9 +111,8 @@ class AsyncCaller:
             self._timer.cancel()
             self._timer = None
         lines = list(self._lines.values())
-        self._lines.clear()
         for line in lines:
-            line.end(ConnectFailed(f"the connection to {line.address} was closed by this client"))
+            self.hang_up(line.address)
         for line in lines:
             await line.gone()
 

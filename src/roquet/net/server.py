@@ -345,10 +345,9 @@ class Server:
             self._waiting += most.waits(0)
 
     def forget(self, connection: Connection) -> bool:
-        if connection in self.connections:
-            self.connections.remove(connection)
-            return True
-        return False
+        known = connection in self.connections
+        self.connections.discard(connection)
+        return known
 
     async def stop_listening(self) -> None:
         for server in self._listening:

@@ -147,8 +147,11 @@ class Registry(Generic[L]):
         key = (new.broker_name, new.address)
         before = self.live.get(key)
         changed = is_new or before is None or before.version != new.version
-        if new.broker_id == MASTER_ID:
-            self._take_topics(new, changed)
+        for topic in new.topics if new.broker_id == MASTER_ID else ():
+            queues, name = self.topics.setdefault(topic.topic_name, {}), new.broker_name
+            # With an unchanged version only what we lack is taken, so a wiped write permission stays wiped.
+            if changed or name not in queues:
+                queues[name] = QueueData(name, topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
         filters = new.filter_servers
         self.live[key] = Live(
             new.broker_name,
@@ -169,14 +172,6 @@ class Registry(Generic[L]):
     def master_of(self, broker_name: str, broker_id: int) -> Live[L] | None:
         """What a slave gets to know: its master. None for a master, or while there is none alive."""
         return None if broker_id == MASTER_ID else self.holder(broker_name, MASTER_ID)
-
-    def _take_topics(self, new: Registration, changed: bool) -> None:
-        name = new.broker_name
-        for topic in new.topics:
-            queues = self.topics.setdefault(topic.topic_name, {})
-            # With an unchanged version only what we lack is taken, so a wiped write permission stays wiped.
-            if changed or name not in queues:
-                queues[name] = QueueData(name, topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
 
     def _check_room(self, new: Registration) -> None:
         """Raises Refused when a table would grow beyond its limit."""

@@ -141,6 +141,7 @@ WORD = re.compile(
 KEYWORDS = frozenset("NOT AND OR BETWEEN IN TRUE FALSE NULL IS".split())
 SEARCHES = frozenset(("CONTAINS", "STARTSWITH", "ENDSWITH"))
 END = "end"
+ADVICE = {"LIKE": "; there is no LIKE, use CONTAINS, STARTSWITH or ENDSWITH"} | dict.fromkeys("+-", "; there is no arithmetic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,22 +240,11 @@ class Parser:
         tree = self.condition(self.any_of())
         # "--" up to the end of the text is a comment too; it must not be one elsewhere, where it is two signs.
         if self.word.kind != END and not self.expression.startswith("--", self.word.at):
-            raise self.bad(self.word.at, "expected AND, OR or the end of the expression" + self._advice())
+            raise self.bad(self.word.at, "expected AND, OR or the end of the expression" + ADVICE.get(self.word.text.upper(), ""))
         return tree
 
-    def _advice(self) -> str:
-        text = self.word.text.upper()
-        if text == "LIKE":
-            return "; there is no LIKE, use CONTAINS, STARTSWITH or ENDSWITH"
-        if text in ("+", "-"):
-            return "; there is no arithmetic"
-        return ""
-
     def any_of(self) -> Node:
-        return self._logic("OR", self.all_of)
-
-    def all_of(self) -> Node:
-        return self._logic("AND", self.equality)
+        return self._logic("OR", lambda: self._logic("AND", self.equality))
 
     def _logic(self, keyword: str, part: Callable[[], Node]) -> Node:
         first = part()

@@ -317,7 +317,7 @@ class _Reading:
             return None
         begin, end, call = self.pulls.popleft()
         try:
-            answer = self.place._caller.wait(call) if room is None else self.place._caller.wait_in(room, call)
+            answer = self.place._caller.wait(call, room)
             if answer.code in BUSY:
                 raise rejected(answer, call.address)
         except (ConnectFailed, CallTimeout, Rejected) as error:

@@ -71,7 +71,7 @@ class Derived:
         self.settle()
         end, last_ms = self._tails.covered()
         all_written = not self._index.waiting and end >= max(self.checkpointed, self._log.start)
-        dirty = self._tails.take_dirty()
+        dirty, self._tails.dirty = self._tails.dirty, set()
         queues = list(self._queues.table.values())
         # What is in their files now is behind the flush that comes first. What is written meanwhile waits for the next sync.
         stops = {queue: queue.tail_start for queue in dirty}

@@ -587,7 +587,9 @@ class KeyIndex:
         number, last = 1, file.begin_offset
         try:
             while number < limit:
-                entries = self._read_entries(file, number, min(limit - number, CHUNK))
+                size = min(limit - number, CHUNK) * INDEX_ENTRY.size
+                data = self._open(file).read(self.entries_at + number * INDEX_ENTRY.size, size)
+                entries = np.frombuffer(data, dtype=INDEX_ENTRIES, count=len(data) // INDEX_ENTRY.size)
                 good = self._fitting(entries, last, None if safe_ms is None else safe_ms - file.begin_ms)
                 if good:
                     hashes = entries["hash"][:good].astype(np.int32)
@@ -638,10 +640,6 @@ class KeyIndex:
         if safe_after_ms is not None:
             fits &= seconds * 1000 + 999 < safe_after_ms  # the entry may be younger by its rounding
         return len(entries) if fits.all() else int(np.argmin(fits))
-
-    def _read_entries(self, file: IndexFile, number: int, count: int) -> npt.NDArray[np.void]:
-        data = self._open(file).read(self.entries_at + number * INDEX_ENTRY.size, count * INDEX_ENTRY.size)
-        return np.frombuffer(data, dtype=INDEX_ENTRIES, count=len(data) // INDEX_ENTRY.size)
 
     def _entry(self, file: IndexFile, number: int) -> tuple[int, int, int, int]:
         raw = self._open(file).read(self.entries_at + number * INDEX_ENTRY.size, INDEX_ENTRY.size)

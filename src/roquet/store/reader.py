@@ -375,16 +375,9 @@ class StoreReader:
 
     def _records(self, start: int) -> Iterator[Found]:
         """Up to the first that is not whole, or to where files vanish under us: the oldest do, and next time they are left out."""
-        if not self.log.size or not self._anything_at(start):
-            return
         with contextlib.suppress(FileNotFoundError):
-            yield from read_records(self.log, start)
-
-    def _anything_at(self, offset: int) -> bool:
-        """Most looks at a log find nothing new; they should cost nothing."""
-        with contextlib.suppress(FileNotFoundError):
-            return any(self.log.read(offset, 8))
-        return False
+            if self.log.size and any(self.log.read(start, 8)):  # most looks at a log find nothing new; they should cost nothing
+                yield from read_records(self.log, start)
 
     def _still_there(self, seen: Found) -> bool:
         base = self.log.base_of(seen.offset)
@@ -408,7 +401,8 @@ class StoreReader:
             return self.log.start  # queue files were lost, or never copied
         if self._scanned >= self.log.start:
             return self._scanned
-        rows = self._all_rows()
+        found = [self._find(topic, queue_id) for topic in self.disk.list(f"{self.root}/consumequeue") for queue_id in self._numbers(topic)]
+        rows = [row for row in found if row is not None]
         newest = max((row.last_end for row in rows), default=0)
         place = newest if newest - self.log.start > MARGIN else self.log.start
         for row in rows if place == newest else ():
@@ -425,10 +419,6 @@ class StoreReader:
             return size != BLANK_LENGTH and position >= log_offset
 
         return first_true(row.segments.start // ENTRY_SIZE, row.next, is_from)
-
-    def _all_rows(self) -> list[Row]:
-        found = [self._find(topic, queue_id) for topic in self.disk.list(f"{self.root}/consumequeue") for queue_id in self._numbers(topic)]
-        return [row for row in found if row is not None]
 
     def _has_all(self, manifest: Manifest) -> bool:
         """Is everything there that the broker vouched for? Queues of topics that were deleted since are not missed."""

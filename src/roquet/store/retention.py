@@ -83,7 +83,8 @@ def decide(
     refuse = used_ratio > (REFUSE_RATIO if writable else FORCED_RATIO)
     reasons: list[str] = []
     if chosen or (why and used_ratio > settings.disk_max_used_space_ratio / 100):
-        reasons.append(why if chosen else f"{why}, but none of {len(ordered)} may: {_obstacle(ordered, forced)}")
+        obstacle = "the last file always stays" if forced or len(ordered) < 2 else "the oldest is not old enough"
+        reasons.append(why if chosen else f"{why}, but none of {len(ordered)} may: {obstacle}")
     if refuse:
         back = f"until use is down to {FORCED_RATIO:.0%}"
         reasons.append(f"{disk}, writes are refused above {REFUSE_RATIO:.0%} {back}: free space or lower fileReservedTime")
@@ -110,7 +111,3 @@ def decide_for_both(
     other = decide(files, gentle, now_ms=now_ms, hour=hour, used_ratio=other_ratio, manual=manual, writable=writable, path=other_path)
     reasons = dict.fromkeys(reason for reason in (log_says.reason, other.reason) if reason)
     return Decision(max(log_says.delete, other.delete, key=len), log_says.writable and other.writable, "; ".join(reasons))
-
-
-def _obstacle(ordered: Sequence[LogFile], forced: bool) -> str:
-    return "the last file always stays" if forced or len(ordered) < 2 else "the oldest is not old enough"

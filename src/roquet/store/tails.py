@@ -42,11 +42,6 @@ class Tails:
         self.waiting.pop(queue, None)
         self.dirty.discard(queue)
 
-    def take_dirty(self) -> set[ConsumeQueue]:
-        """They are synced now."""
-        dirty, self.dirty = self.dirty, set()
-        return dirty
-
     def covered(self) -> tuple[int, int]:
         """Below this log offset all entries are in the queues' files, and the store time there."""
         first = next(iter(self.waiting.values()), None)

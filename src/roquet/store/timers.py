@@ -327,7 +327,9 @@ class TimerFiles:
             if size < length:
                 log.warning("%s has %d bytes, %d were on disk at the last checkpoint", path, size, length)
                 return False
-            checksum = self._checksum(path, length)
+            checksum = 0
+            for rows in self._read(path, length):
+                checksum = zlib.crc32(rows.astype("<i8").tobytes(), checksum)
             if expected is not None and checksum != expected:
                 log.error("%s is damaged: its checksum is not that of the last checkpoint", path)
                 return False
@@ -336,12 +338,6 @@ class TimerFiles:
                     file.truncate(length)
             self.hours[number] = Hour(length, first, checksum)
         return True
-
-    def _checksum(self, path: str, length: int) -> int:
-        checksum = 0
-        for rows in self._read(path, length):
-            checksum = zlib.crc32(rows.astype("<i8").tobytes(), checksum)
-        return checksum
 
     def clear(self) -> None:
         self.hours.clear()

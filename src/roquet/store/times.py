@@ -6,9 +6,9 @@ known by their log offsets. Between two of them times rise, so each stretch can 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 
 def first_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
@@ -36,7 +36,7 @@ class Times:
     def first_from(self, time_ms: int) -> int:
         """The first one stored at or after this time, `end` when all are older. Nothing before it was stored at or after it."""
         for start, stop in self._stretches():
-            found = first_true(start, stop, lambda offset: self.stored_ms(offset) >= time_ms)
+            found = start + bisect_left(range(start, stop), time_ms, key=self.stored_ms)
             if found < stop:
                 return found
         return self.end
@@ -44,7 +44,7 @@ class Times:
     def last_until(self, time_ms: int) -> int:
         """The last one stored at or before this time, `first` - 1 when all are younger. Nothing behind it was stored until then."""
         for start, stop in reversed(list(self._stretches())):
-            found = first_true(start, stop, lambda offset: self.stored_ms(offset) > time_ms)
+            found = start + bisect_right(range(start, stop), time_ms, key=self.stored_ms)
             if found > start:
                 return found - 1
         return self.first - 1
@@ -52,10 +52,7 @@ class Times:
     def _stretches(self) -> Iterator[tuple[int, int]]:
         start = self.first
         for place in self.set_backs:
-            stop = first_true(start, self.end, partial(self._stands_behind, place))
+            stop = start + bisect_left(range(start, self.end), place, key=self.place_of)
             yield start, stop
             start = stop
         yield start, self.end
-
-    def _stands_behind(self, place: int, offset: int) -> bool:
-        return self.place_of(offset) >= place

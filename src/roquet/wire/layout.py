@@ -117,10 +117,7 @@ BLANK: Final = struct.Struct(">iI")
 
 # ---------------------------------------------------------------- the entry of a queue
 
-#  0        8       12       20
-#  +--------+--------+--------+
-#  | offset | size   | tag    |   where the record stands, and the hash of its tag or when it is due
-#  +--------+--------+--------+
+# `store/queue.py` draws it. The tag is the hash of the record's tag, or when it is due.
 ENTRY: Final = struct.Struct(">qiq")
 ENTRIES: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 """The same for numpy."""
@@ -129,8 +126,7 @@ BLANK_LENGTH: Final = 0x7FFFFFFF
 
 # ---------------------------------------------------------------- the index file
 
-#  0        8        16          24        32      36    40                 40 + 4s            40 + 4s + 20e
-#  header: first and last time, first and last offset, slots in use, entries; then s slots, then e entries
+# `store/index.py` draws it.
 INDEX_HEADER: Final = struct.Struct(">qqqqii")
 INDEX_SLOT: Final = 4
 INDEX_ENTRY: Final = struct.Struct(">iqii")

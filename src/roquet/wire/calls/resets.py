@@ -7,14 +7,13 @@ from dataclasses import field
 from roquet.message import MessageQueue
 from roquet.wire.bodies import Body, write_queue
 from roquet.wire.calls.call import Call, Nothing
+from roquet.wire.calls.groups import TopicGroupHeader
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.fastjson import dumps
-from roquet.wire.headers import Header, optional, wire
+from roquet.wire.headers import optional, wire
 
 
-class ResetOffsetHeader(Header):
-    topic: str = wire("topic")
-    group: str = wire("group")
+class ResetOffsetHeader(TopicGroupHeader):
     timestamp: int = wire("timestamp", bits=64)
     """-1: to the end of every queue."""
     is_force: bool | None = optional("isForce")
@@ -32,9 +31,7 @@ class ResetOffsetBody(Body):
         return dumps({"offsetTable": [{**write_queue(queue), "offset": offset} for queue, offset in self.offset_table.items()]})
 
 
-class ConsumerStatusHeader(Header):
-    topic: str = wire("topic")
-    group: str = wire("group")
+class ConsumerStatusHeader(TopicGroupHeader):
     client_addr: str | None = optional("clientAddr")
 
 
