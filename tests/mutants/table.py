@@ -833,7 +833,7 @@ FAULTS = [
     ),
     Fault(
         "store/mending.py",
-        "                and (record.topic, record.queue_id) == (queue.topic, queue.queue_id)\n",
+        " and (record.topic, record.queue_id) == mine",
         "",
         "tests/broker/test_unreadable.py::test_damaged_entries_are_made_again_from_the_log",
         "a damaged entry is mended with a message of another queue",

@@ -60,10 +60,7 @@ class Faults:
 
 def penalty_ms(latency_ms: int) -> int:
     """How long a broker that answered after `latency_ms` is left alone."""
-    for least, penalty in PENALTIES:
-        if latency_ms >= least:
-            return penalty
-    return 0
+    return next((penalty for least, penalty in PENALTIES if latency_ms >= least), 0)
 
 
 class QueueChoice:

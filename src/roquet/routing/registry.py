@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from roquet.errors import Refused
 from roquet.wire.calls.routes import BrokerData, ClusterInfo, QueueData, RouteInfo
 from roquet.wire.calls.topics import TopicConfig, TopicList
 from roquet.wire.calls.versions import DataVersion
-from roquet.wire.codes import Perm, ResponseCode, TopicFlag
+from roquet.wire.codes import Perm, TopicFlag, refused
 
 L = TypeVar("L")
 """A connection."""
@@ -328,7 +327,3 @@ def copy_of(group: BrokerData) -> BrokerData:
 def check_name(what: str, text: str) -> None:
     if not text or len(text) > NAME_LENGTH_MAX:
         raise refused(f"{what} of {len(text)} characters, allowed are 1 to {NAME_LENGTH_MAX}")
-
-
-def refused(remark: str) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, remark)

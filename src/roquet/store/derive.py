@@ -86,11 +86,7 @@ def next_record(data: bytes, at: int, base: int) -> int:
     while place >= 0:
         start = place - 4
         size = int.from_bytes(data[start:place], "big", signed=True)
-        if (
-            size >= layout.RECORD_MIN
-            and data[place : place + 4] in layout.MAGICS
-            and parse(data[start : start + size], base + start) is not None
-        ):
+        if size >= layout.RECORD_MIN and data[place : place + 4] in layout.MAGICS and parse(data[start : start + size], base + start):
             return start
         place = data.find(layout.MAGIC_START, place + 1)
     return -1

@@ -592,15 +592,11 @@ class KeyIndex:
                 entries = np.frombuffer(data, dtype=INDEX_ENTRIES, count=len(data) // INDEX_ENTRY.size)
                 good = self._fitting(entries, last, None if safe_ms is None else safe_ms - file.begin_ms)
                 if good:
-                    hashes = entries["hash"][:good].astype(np.int32)
-                    before, slots, newest, _ = chain(table, hashes % np.int32(self.slots_max), number)
-                    fits = before == entries["before"][:good]
-                    if not fits.all():
-                        good = int(np.argmin(fits))
-                        if good:
-                            _, slots, newest, _ = chain(table, hashes[:good] % np.int32(self.slots_max), number)
+                    slots = entries["hash"][:good].astype(np.int32) % np.int32(self.slots_max)
+                    fits = chain(table, slots, number)[0] == entries["before"][:good]
+                    good = good if fits.all() else int(np.argmin(fits))
+                    table[slots[:good]] = np.arange(number, number + good)  # of those in one slot the last stays
                 if good:
-                    table[slots] = newest
                     number += good
                     last = int(entries["offset"][good - 1])
                 if good < len(entries):

@@ -67,16 +67,12 @@ class Search:
         self.found = dict(self._records(start, min(stop, start + SEARCHED_MAX)))
 
     def _records(self, start: int, stop: int) -> Iterator[tuple[int, Entry]]:
-        segments, queue = self.mender.log.segments, self.queue
+        segments, mine = self.mender.log.segments, (self.queue.topic, self.queue.queue_id)
         for place, size in heads(segments, start):
             if place >= stop:
                 return
             record = record_at(segments, place, size)
-            if (
-                record is not None
-                and (record.topic, record.queue_id) == (queue.topic, queue.queue_id)
-                and self.first <= record.queue_offset < self.stop
-            ):
+            if record is not None and (record.topic, record.queue_id) == mine and self.first <= record.queue_offset < self.stop:
                 yield record.queue_offset, record.entry(self.mender.delays_ms)
 
 

@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Callable
 
 from roquet.store.segments import Segments
+from roquet.store.times import first_true
 from roquet.wire.layout import BLANK_LENGTH, ENTRY
 
 ENTRY_SIZE = ENTRY.size
@@ -34,6 +35,14 @@ def unpack_entry(raw: bytes) -> tuple[int, int, int] | None:
 def stored_entry(segments: Segments, offset: int) -> tuple[int, int, int] | None:
     """As its file has it, None when there is none. May block."""
     return unpack_entry(segments.read(offset * ENTRY_SIZE, ENTRY_SIZE))
+
+
+def entries_end(segments: Segments) -> int:
+    """Where the entries in its files end: at the first of the newest file that was never written. May block."""
+    if not segments.bases:
+        return 0
+    newest = segments.bases[-1] // ENTRY_SIZE
+    return first_true(newest, newest + segments.size // ENTRY_SIZE, lambda offset: (stored_entry(segments, offset) or (0, 0, 0))[1] <= 0)
 
 
 class ConsumeQueue:

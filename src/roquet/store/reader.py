@@ -27,7 +27,7 @@ from roquet.store.checkpoint import Checkpoint
 from roquet.store.disk import ReadOnlyDisk
 from roquet.store.documents import Document
 from roquet.store.fanout import is_queued
-from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, stored_entry, unpack_entry
+from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, entries_end, stored_entry, unpack_entry
 from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records, record_at
 from roquet.store.segments import OpenFiles, Segments
@@ -286,8 +286,7 @@ class StoreReader:
         row.last = -1
         if not segments.bases:
             return
-        start, newest = segments.start // ENTRY_SIZE, segments.bases[-1] // ENTRY_SIZE
-        end = first_true(newest, newest + segments.size // ENTRY_SIZE, lambda offset: self._file_entry(row, offset)[1] <= 0)
+        start, end = segments.start // ENTRY_SIZE, entries_end(segments)
         row.filled = end
         if end > start and not self._confirmed(row, end - 1):
             end = first_true(start, end, lambda offset: not self._confirmed(row, offset))

@@ -24,12 +24,11 @@ from roquet.errors import Damaged
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.fanout import index_keys, is_indexed, is_queued
 from roquet.store.index import KeyIndex
-from roquet.store.queue import ENTRY_SIZE, ConsumeQueue, stored_entry
+from roquet.store.queue import ENTRY_SIZE, ConsumeQueue, entries_end, stored_entry
 from roquet.store.scan import Found, Hole, Walk, read_records, record_at, records_between
 from roquet.store.segments import file_name
-from roquet.store.times import first_true
 from roquet.wire.bodies import camel
-from roquet.wire.layout import BLANK_LENGTH, ENTRY, RECORD_MIN
+from roquet.wire.layout import BLANK_LENGTH, RECORD_MIN
 
 if TYPE_CHECKING:
     from roquet.store.store import Store
@@ -210,7 +209,7 @@ class Recovery:
         for queue in self.queues.values():
             try:
                 queue.segments.load()
-                filled = queue.tail_start = self._filled(queue)
+                filled = queue.tail_start = entries_end(queue.segments)
                 last = _entry(queue, filled - 1) if filled > queue.segments.start // ENTRY_SIZE else None
             except Damaged:
                 filled, last = 0, None
@@ -369,23 +368,13 @@ class Recovery:
             queue.start_at(0)
             return
         queue.first = segments.start // ENTRY_SIZE
-        queue.next = queue.tail_start = self._filled(queue)
+        queue.next = queue.tail_start = entries_end(segments)
         while queue.next > queue.first and not self._confirmed(queue, queue.next - 1):
             queue.next -= 1
         if queue.next < queue.tail_start:
             self._unconfirmed[queue] = queue.tail_start
             whole, queue.next = queue.next, queue.tail_start
             queue.truncate(whole)
-
-    def _filled(self, queue: ConsumeQueue) -> int:
-        """Where the entries in its files end."""
-        segments = queue.segments
-        if not segments.bases:
-            return 0
-        last = segments.bases[-1]
-        file = segments.file(last)
-        empty = first_true(0, segments.size // ENTRY_SIZE, lambda at: ENTRY.unpack(file.read(at * ENTRY_SIZE, ENTRY_SIZE))[1] <= 0)
-        return last // ENTRY_SIZE + empty
 
     def _forget_deleted(self, queue: ConsumeQueue) -> None:
         """A crash may bring back the files of a deleted topic."""

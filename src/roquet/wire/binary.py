@@ -30,15 +30,8 @@ def encode_header(command: Command) -> bytes:
         if text:
             parts.append(b"%b%b%b%b" % (len(key).to_bytes(2, "big"), key, len(text).to_bytes(4, "big"), text))
     fields = b"".join(parts)
-    return b"".join(
-        (
-            FIXED.pack(command.code, language, command.version, command.opaque, command.flag),
-            len(remark).to_bytes(4, "big"),
-            remark,
-            len(fields).to_bytes(4, "big"),
-            fields,
-        )
-    )
+    head = FIXED.pack(command.code, language, command.version, command.opaque, command.flag)
+    return b"%b%b%b%b%b" % (head, len(remark).to_bytes(4, "big"), remark, len(fields).to_bytes(4, "big"), fields)
 
 
 def decode_header(header: bytes, body: bytes, make: type[Command]) -> Command:

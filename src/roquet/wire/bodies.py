@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, dataclass_transform
 
-from roquet.errors import Refused
 from roquet.message import MessageQueue
-from roquet.wire.codes import ResponseCode
+from roquet.wire.codes import refused
 from roquet.wire.fastjson import ObjectKey, dumps, loads
 from roquet.wire.headers import INT32, INT64, NUMBER, once_per_class
 
@@ -54,7 +53,7 @@ class Body:
             return read_body(cls, value)
         except Misfit as misfit:
             place = ".".join(reversed(misfit.path)) or "it"
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"{cls.__name__}: {place} {misfit.what}") from None
+            raise refused(f"{cls.__name__}: {place} {misfit.what}") from None
 
     def to_json(self) -> dict[str, Any]:
         made: dict[str, Any] = {}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
+from roquet.errors import Refused
+
 
 class RequestCode(IntEnum):
     """What a request asks for. The number travels in the header's `code`."""
@@ -164,6 +166,11 @@ class ResponseCode(IntEnum):
     FLOW_CONTROL = 215
 
     GO_AWAY = 1500  # 5.x: close this connection and open another
+
+
+def refused(remark: str) -> Refused:
+    """As upstream refuses what makes no sense."""
+    return Refused(ResponseCode.SYSTEM_ERROR, remark)
 
 
 class Perm(IntFlag):

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
-from roquet.errors import Refused
-from roquet.wire.codes import ResponseCode
+from roquet.wire.codes import refused
 
 H = TypeVar("H")
 T = TypeVar("T")
@@ -91,11 +90,8 @@ def decode(kind: type[H], fields: Mapping[str, str]) -> H:
         if value is not None:
             values[field.attribute] = value
         elif field.required:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"the custom field <{field.name}> is null, but this request needs it"
-                + (f" (as {field.name} or {field.short})" if field.short else ""),
-            )
+            names = f" (as {field.name} or {field.short})" if field.short else ""
+            raise refused(f"the custom field <{field.name}> is null, but this request needs it{names}")
     return kind(**values)
 
 
@@ -149,8 +145,8 @@ def to_int(name: str, text: str, low: int, high: int) -> int | None:
     if not text:
         return None
     if NUMBER.fullmatch(text) is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"the custom field <{name}> is {text[:40]!r}, expected a whole number")
+        raise refused(f"the custom field <{name}> is {text[:40]!r}, expected a whole number")
     value = int(text)
     if not low <= value <= high:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"the custom field <{name}> is {value}, allowed are {low} to {high}")
+        raise refused(f"the custom field <{name}> is {value}, allowed are {low} to {high}")
     return value

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from roquet.errors import Refused
-from roquet.wire.codes import ResponseCode
+from roquet.wire.codes import refused
 
 
 def offset_message_id(host: bytes, physical_offset: int) -> str:
@@ -26,7 +25,7 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
     except ValueError:
         raw = b""
     if not raw:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"message id {text[:80]!r} is not 32 or 56 hex digits of address and offset")
+        raise refused(f"message id {text[:80]!r} is not 32 or 56 hex digits of address and offset")
     return raw[:-8], int.from_bytes(raw[-8:], "big", signed=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from roquet.errors import Refused
-from roquet.wire.codes import ResponseCode
+from roquet.wire.codes import ResponseCode, refused
 from roquet.wire.layout import TOPIC_MAX_V1
 
 TOPIC_LENGTH_MAX = TOPIC_MAX_V1
@@ -86,16 +86,11 @@ def check_group(name: str) -> None:
 
 def check(name: str, kind: str, limit: int) -> None:
     if not name.strip():
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"The specified {kind} is blank.")
+        raise refused(f"The specified {kind} is blank.")
     if len(name) > limit:
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR,
-            f"The specified {kind} is longer than {kind} max length {limit}: {len(name)} characters, {name[:40]!r}...",
-        )
+        raise refused(f"The specified {kind} is longer than {kind} max length {limit}: {len(name)} characters, {name[:40]!r}...")
     if ALLOWED.fullmatch(name) is None:
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR, f"The specified {kind}[{name}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-        )
+        raise refused(f"The specified {kind}[{name}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$")
 
 
 def check_send_topic(name: str) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from roquet.errors import Refused
 from roquet.wire.bodies import REST, Body, int32
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.topics import TopicList
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.codes import ResponseCode
+from roquet.wire.codes import refused
 from roquet.wire.headers import Header, optional, wire
 
 LIST_MAX = 2_000
@@ -50,7 +49,7 @@ class GroupConfigList(Body):
         """An object, or just the array. Its length is looked at before its members are."""
         configs = value.get("groupConfigList") if isinstance(value, dict) else value
         if not isinstance(configs, list) or len(configs) > LIST_MAX:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"expected an array of at most {LIST_MAX} group settings")
+            raise refused(f"expected an array of at most {LIST_MAX} group settings")
         return cls([GroupConfig.from_json(one) for one in configs])
 
 

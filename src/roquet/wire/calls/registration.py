@@ -7,14 +7,14 @@ import zlib
 from dataclasses import field
 from typing import Any
 
-from roquet.errors import InvalidMessage, Refused
+from roquet.errors import InvalidMessage
 from roquet.wire.bodies import Body
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.kv import KvTable
 from roquet.wire.calls.topics import TopicConfig, TopicTable
 from roquet.wire.calls.versions import BrokerHeader, DataVersion
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.codes import ResponseCode, SysFlag
+from roquet.wire.codes import SysFlag, refused
 from roquet.wire.compression import decompress
 from roquet.wire.fastjson import dumps, loads
 from roquet.wire.headers import Header, optional, wire
@@ -108,10 +108,6 @@ class RegisterBrokerBody(Body):
 
 def prefixed(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
-
-
-def refused(remark: str) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, remark)
 
 
 REGISTER_BROKER = Call(Code.REGISTER_BROKER, RegisterBrokerHeader, RegisterBrokerBody, RegisterBrokerResponseHeader, KvTable)

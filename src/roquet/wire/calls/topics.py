@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from roquet.errors import Refused
 from roquet.message import MessageQueue
 from roquet.wire.bodies import Body, int32
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode as Code
-from roquet.wire.codes import ResponseCode
+from roquet.wire.codes import refused
 from roquet.wire.headers import Header, optional, wire
 
 
@@ -80,9 +79,9 @@ class TopicConfigList(Body):
         """Its length is looked at before its members are."""
         configs = value.get("topicConfigList") if isinstance(value, dict) else None
         if not isinstance(configs, list):
-            raise Refused(ResponseCode.SYSTEM_ERROR, "the body holds no topicConfigList")
+            raise refused("the body holds no topicConfigList")
         if len(configs) > LIST_MAX:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"{len(configs)} topics in one request, limit is {LIST_MAX}: send several")
+            raise refused(f"{len(configs)} topics in one request, limit is {LIST_MAX}: send several")
         return cls([TopicConfig.from_json(config) for config in configs])
 
 
