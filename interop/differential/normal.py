@@ -76,7 +76,7 @@ class Names:
 
     def _key(self, key: Any) -> str:
         if isinstance(key, fastjson.ObjectKey):
-            return str(key.as_dict())
+            return str(dict(key))
         return self.text(str(key))
 
     def record(self, record: Record) -> dict[str, Any]:
