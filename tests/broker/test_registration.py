@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from roquet.broker.topics import Topic
-from roquet.errors import ConnectFailed
+from roquet.errors import ConnectFailed, Refused
 from roquet.nameserver.core import NameServer
-from roquet.ports import Answered
+from roquet.ports import Answered, Peer
 from roquet.settings import NameServerSettings
 from roquet.store.disk import RealDisk
 from roquet.testing import FakePeer
@@ -22,10 +22,17 @@ from roquet.wire.calls.registration import RegisterBrokerBody
 from roquet.wire.calls.routes import RouteInfo
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.frame import Framer
 
 from .whole import Whole
 
 NS = "ns1:9876"
+
+
+def answer_of(server: NameServer, peer: FakePeer, request: Command) -> Command:
+    server.receive(peer, Framer().feed(request.encode()))
+    (answer,) = peer.take()
+    return answer
 
 
 class Lines:
@@ -44,7 +51,7 @@ class Lines:
             done(ConnectFailed(f"{address} is away"))
             return
         peer = self.peers.setdefault((address, id(server)), FakePeer(self.own))
-        done(server.answer(peer, command))
+        done(answer_of(server, peer, command))
 
     def oneway(self, address: str, command: Command) -> None:
         raise AssertionError("a registration is answered")
@@ -93,7 +100,7 @@ class Town:
 
     def route(self, topic: str = "broker-a", address: str = NS) -> str | None:
         """Where the master is that has the topic."""
-        answer = self.servers[address].answer(FakePeer(), Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
+        answer = answer_of(self.servers[address], FakePeer(), Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         (group,) = RouteInfo.decode(answer.body).broker_datas
@@ -194,10 +201,12 @@ class TestANameServer:
         server = town.nameserver()
         broker = town.broker("10.0.0.1:10911")
         calls = calls_of(broker)
-        answer = server.answer
-        server.answer = lambda peer, request: (  # type: ignore[method-assign]
-            request.reply(ResponseCode.TOPIC_NOT_EXIST, "") if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC else answer(peer, request)
-        )
+
+        def knows_no_route(peer: Peer, request: Command) -> None:
+            if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                raise Refused(ResponseCode.TOPIC_NOT_EXIST, "")
+
+        server.guards.append(knows_no_route)
         calls.calls.clear()
         town.tick(60_000)
         assert len(calls.told()) <= 4
@@ -244,7 +253,7 @@ class TestASecondBroker:
         town.tick(40_000)
         stolen = calls_of(broker).calls[0]
         fields = dict(stolen.fields) | {"brokerAddr": "6.6.6.6:666"}
-        assert server.answer(FakePeer("6.6.6.6:1"), Command(RequestCode.REGISTER_BROKER, fields, stolen.body)).code == 0
+        assert answer_of(server, FakePeer("6.6.6.6:1"), Command(RequestCode.REGISTER_BROKER, fields, stolen.body)).code == 0
         assert town.route() == "6.6.6.6:666"
         town.tick(3_000)
         assert town.route() == "10.0.0.1:10911"
@@ -254,7 +263,7 @@ class TestASecondBroker:
         town.broker("10.0.0.1:10911")
         town.tick(40_000)
         fields = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "DefaultCluster", "brokerId": "0"}
-        server.answer(FakePeer("6.6.6.6:1"), Command(RequestCode.UNREGISTER_BROKER, fields))
+        answer_of(server, FakePeer("6.6.6.6:1"), Command(RequestCode.UNREGISTER_BROKER, fields))
         assert town.route() is None
         town.tick(3_000)
         assert town.route() == "10.0.0.1:10911"

@@ -10,7 +10,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from roquet.errors import Broken, Refused
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
@@ -21,28 +20,11 @@ from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings
 from roquet.store.disk import Disk
 from roquet.wire import fastjson
+from roquet.wire.calls import routes, topics
 from roquet.wire.calls.call import AnyCall, Carried
 from roquet.wire.calls.kv import DELETE_KV_CONFIG, GET_KV_CONFIG, GET_KVLIST_BY_NAMESPACE, PUT_KV_CONFIG, KvResponseHeader, KvTable
 from roquet.wire.calls.registration import REGISTER_BROKER, UNREGISTER_BROKER, RegisterBrokerBody, RegisterBrokerResponseHeader
-from roquet.wire.calls.routes import (
-    ADD_WRITE_PERM_OF_BROKER,
-    GET_BROKER_CLUSTER_INFO,
-    GET_ROUTEINFO_BY_TOPIC,
-    WIPE_WRITE_PERM_OF_BROKER,
-    AddPermResponseHeader,
-    WipePermResponseHeader,
-)
 from roquet.wire.calls.settings import GET_NAMESRV_CONFIG, UPDATE_NAMESRV_CONFIG
-from roquet.wire.calls.topics import (
-    DELETE_TOPIC_IN_NAMESRV,
-    GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-    GET_HAS_UNIT_SUB_TOPIC_LIST,
-    GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-    GET_SYSTEM_TOPIC_LIST_FROM_NS,
-    GET_TOPICS_BY_CLUSTER,
-    GET_UNIT_TOPIC_LIST,
-    TopicTable,
-)
 from roquet.wire.calls.versions import QUERY_DATA_VERSION, DataVersionResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
@@ -63,8 +45,6 @@ NO_ROUTE = "No topic route info in name server for the topic: {}\nSee http://roc
 
 Portions = Generator[None, None, Command]
 """Work that others get their turn in between. What it looks at may have changed when it goes on."""
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -111,10 +91,7 @@ class NameServer:
                 request = decode_command(frame)
                 if request.is_response:
                     continue  # we ask nobody, so this answers nothing
-                answer = self._begin(peer, request)
-                if isinstance(answer, Command):
-                    put(answers, request, answer)
-                elif not self._go_on(Job(peer, request, answer), answers, until_ms):
+                if not self._go_on(Job(peer, request, self._answer(peer, request)), answers, until_ms):
                     rest = list(left)
                     break
         except Broken as error:
@@ -128,14 +105,25 @@ class NameServer:
 
     def _go_on(self, job: Job, answers: list[bytes], until_ms: int) -> bool:
         """Do portions of it while the turn lasts. False: it needs another turn."""
-        while True:
-            answer = self._answered(job.peer, job.request, lambda: next_portion(job.portions))
-            if answer is not None:
-                put(answers, job.request, answer)
-                return True
-            if self.clock.steady_ms() >= until_ms:
-                self._jobs[job.peer] = job
-                return False
+        peer, request = job.peer, job.request
+        try:
+            while True:
+                next(job.portions)
+                if self.clock.steady_ms() >= until_ms:
+                    self._jobs[peer] = job
+                    return False
+        except StopIteration as stop:
+            answer: Command = stop.value
+        except Refused as refusal:
+            answer = request.reply(refusal.code, refusal.remark)
+        except Broken:
+            raise
+        except Exception as error:
+            log.exception("request %d from %s failed", request.code, peer.address)
+            answer = request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:4096])
+        if not request.is_oneway:
+            answers.append(answer.encode())
+        return True
 
     def disconnected(self, peer: Peer) -> None:
         """A broker whose connection is gone is taken to be gone: clients learn of it at their next look."""
@@ -154,37 +142,14 @@ class NameServer:
 
     # Requests
 
-    def answer(self, peer: Peer, request: Command) -> Command:
-        """The response to one request, in one go. Whatever goes wrong becomes an answer and the server goes on; only Broken is raised."""
-        begun = self._begin(peer, request)
-        if isinstance(begun, Command):
-            return begun
-        answer: Command | None = None
-        while answer is None:
-            answer = self._answered(peer, request, lambda: next_portion(begun))
-        return answer
-
-    def _begin(self, peer: Peer, request: Command) -> Command | Portions:
-        def begin() -> Command | Portions:
-            for guard in self.guards:
-                guard(peer, request)
-            handler = HANDLERS.get(request.code)
-            if handler is None:
-                return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
-            return handler(self, peer, request)
-
-        return self._answered(peer, request, begin)
-
-    def _answered(self, peer: Peer, request: Command, work: Callable[[], T]) -> T | Command:
-        try:
-            return work()
-        except Refused as refusal:
-            return request.reply(refusal.code, refusal.remark)
-        except Broken:
-            raise
-        except Exception as error:
-            log.exception("request %d from %s failed", request.code, peer.address)
-            return request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:4096])
+    def _answer(self, peer: Peer, request: Command) -> Portions:
+        for guard in self.guards:
+            guard(peer, request)
+        handler = HANDLERS.get(request.code)
+        if handler is None:
+            return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
+        answer = handler(self, peer, request)
+        return answer if isinstance(answer, Command) else (yield from answer)
 
     def register(self, peer: Peer, request: Command) -> Portions:
         """103. A table of thousands of topics takes three turns: to be read, to be looked at, and to be taken in."""
@@ -197,7 +162,7 @@ class NameServer:
         if self.registry.heard_again(name, number, address, digest, peer, now_ms):
             master = self.registry.master_of(name, number)
         else:
-            topics, filter_servers = yield from registered_body(request, bool(header.compressed))
+            table, filter_servers = yield from registered_body(request, bool(header.compressed))
             yield
             now_ms = self.clock.steady_ms()
             self._check_rival(peer, name, number, address, now_ms)
@@ -207,8 +172,8 @@ class NameServer:
                 broker_id=number,
                 address=address,
                 ha_address=header.ha_server_addr,
-                version=topics.data_version,
-                topics=tuple(topics.topic_config_table.values()),
+                version=table.data_version,
+                topics=tuple(table.topic_config_table.values()),
                 filter_servers=filter_servers,
                 expiry_ms=header.heartbeat_timeout_millis,
                 digest=digest,
@@ -253,36 +218,36 @@ class NameServer:
         return QUERY_DATA_VERSION.reply(request, DataVersionResponseHeader(changed), b"" if ours is None else ours)
 
     def route(self, peer: Peer, request: Command) -> Command:
-        header = GET_ROUTEINFO_BY_TOPIC.read_header(request)
+        header = routes.GET_ROUTEINFO_BY_TOPIC.read_header(request)
         route = self.registry.route(header.topic)
         if route is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, NO_ROUTE.format(header.topic))
         if self.settings.order_message_enable:
             route.order_topic_conf = self.kv.get(ORDER_TOPICS, header.topic)
         standard = request.version >= STANDARD_JSON_VERSION or bool(header.accept_standard_json_only)
-        return GET_ROUTEINFO_BY_TOPIC.reply(request, body=route.encode(standard))
+        return routes.GET_ROUTEINFO_BY_TOPIC.reply(request, body=route.encode(standard))
 
     def topics_of_cluster(self, peer: Peer, request: Command) -> Command:
-        cluster = GET_TOPICS_BY_CLUSTER.read_header(request).cluster
-        return GET_TOPICS_BY_CLUSTER.reply(request, body=self.registry.topics_of_cluster(cluster))
+        cluster = topics.GET_TOPICS_BY_CLUSTER.read_header(request).cluster
+        return topics.GET_TOPICS_BY_CLUSTER.reply(request, body=self.registry.topics_of_cluster(cluster))
 
     def delete_topic(self, peer: Peer, request: Command) -> Command:
-        header = DELETE_TOPIC_IN_NAMESRV.read_header(request)
+        header = topics.DELETE_TOPIC_IN_NAMESRV.read_header(request)
         self.registry.delete_topic(header.topic, header.cluster_name or None)
         log.info("topic %s: deleted by %s", header.topic, peer.address)
         return request.reply()
 
     def wipe_write_perm(self, peer: Peer, request: Command) -> Command:
-        name = WIPE_WRITE_PERM_OF_BROKER.read_header(request).broker_name
+        name = routes.WIPE_WRITE_PERM_OF_BROKER.read_header(request).broker_name
         count = self.registry.wipe_write_perm(name)
         log.info("broker %s: write permission of %d topics taken by %s", name, count, peer.address)
-        return WIPE_WRITE_PERM_OF_BROKER.reply(request, WipePermResponseHeader(count))
+        return routes.WIPE_WRITE_PERM_OF_BROKER.reply(request, routes.WipePermResponseHeader(count))
 
     def add_write_perm(self, peer: Peer, request: Command) -> Command:
-        name = ADD_WRITE_PERM_OF_BROKER.read_header(request).broker_name
+        name = routes.ADD_WRITE_PERM_OF_BROKER.read_header(request).broker_name
         count = self.registry.add_write_perm(name)
         log.info("broker %s: write permission of %d topics given by %s", name, count, peer.address)
-        return ADD_WRITE_PERM_OF_BROKER.reply(request, AddPermResponseHeader(count))
+        return routes.ADD_WRITE_PERM_OF_BROKER.reply(request, routes.AddPermResponseHeader(count))
 
     def put_kv(self, peer: Peer, request: Command) -> Command:
         header = PUT_KV_CONFIG.read_header(request)
@@ -341,17 +306,17 @@ class NameServer:
         return GET_NAMESRV_CONFIG.reply(request, body="".join(lines).encode())
 
 
-def registered_body(request: Command, compressed: bool) -> Generator[None, None, tuple[TopicTable, tuple[str, ...] | None]]:
+def registered_body(request: Command, compressed: bool) -> Generator[None, None, tuple[topics.TopicTable, tuple[str, ...] | None]]:
     """The topics and filter servers of a registration; no body means no topics."""
     if not request.body:
-        return TopicTable(), None
+        return topics.TopicTable(), None
     if compressed and request.version >= WHOLE_BODY_VERSION:
         body = RegisterBrokerBody.decode_compressed(request.body)
         return body.topics, tuple(body.filter_server_list)
     value = fastjson.loads(request.body)
     yield
     if request.version < WHOLE_BODY_VERSION:
-        return TopicTable.from_json(value), None
+        return topics.TopicTable.from_json(value), None
     body = RegisterBrokerBody.from_json(value)
     return body.topics, tuple(body.filter_server_list)
 
@@ -361,21 +326,6 @@ def digest_of(request: Command) -> bytes:
     digest = hashlib.blake2b(repr((request.version, sorted(request.fields.items()))).encode("utf-8", "backslashreplace"), digest_size=16)
     digest.update(request.body)
     return digest.digest()
-
-
-def put(answers: list[bytes], request: Command, answer: Command) -> None:
-    if not request.is_oneway:
-        answers.append(answer.encode())
-
-
-def next_portion(portions: Portions) -> Command | None:
-    """None: there are more."""
-    try:
-        next(portions)
-    except StopIteration as stop:
-        answer: Command = stop.value
-        return answer
-    return None
 
 
 Handler = Callable[[NameServer, Peer, Command], Command | Portions]
@@ -393,17 +343,17 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.REGISTER_BROKER: NameServer.register,
     RequestCode.UNREGISTER_BROKER: NameServer.unregister,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: NameServer.route,
-    RequestCode.GET_BROKER_CLUSTER_INFO: shows(GET_BROKER_CLUSTER_INFO, Registry.cluster_info),
+    RequestCode.GET_BROKER_CLUSTER_INFO: shows(routes.GET_BROKER_CLUSTER_INFO, Registry.cluster_info),
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: NameServer.wipe_write_perm,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: shows(GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Registry.all_topics),
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: shows(topics.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Registry.all_topics),
     RequestCode.DELETE_TOPIC_IN_NAMESRV: NameServer.delete_topic,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: NameServer.register_topic,
     RequestCode.GET_KVLIST_BY_NAMESPACE: NameServer.kv_namespace,
     RequestCode.GET_TOPICS_BY_CLUSTER: NameServer.topics_of_cluster,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: shows(GET_SYSTEM_TOPIC_LIST_FROM_NS, Registry.system_topics),
-    RequestCode.GET_UNIT_TOPIC_LIST: shows(GET_UNIT_TOPIC_LIST, Registry.unit_topics),
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: shows(GET_HAS_UNIT_SUB_TOPIC_LIST, Registry.unit_sub_topics),
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: shows(GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Registry.unit_sub_not_unit_topics),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: shows(topics.GET_SYSTEM_TOPIC_LIST_FROM_NS, Registry.system_topics),
+    RequestCode.GET_UNIT_TOPIC_LIST: shows(topics.GET_UNIT_TOPIC_LIST, Registry.unit_topics),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: shows(topics.GET_HAS_UNIT_SUB_TOPIC_LIST, Registry.unit_sub_topics),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: shows(topics.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Registry.unit_sub_not_unit_topics),
     RequestCode.UPDATE_NAMESRV_CONFIG: NameServer.update_config,
     RequestCode.GET_NAMESRV_CONFIG: NameServer.get_config,
     RequestCode.QUERY_DATA_VERSION: NameServer.data_version,
