@@ -53,7 +53,7 @@ class BrokerKit:
             "max_index_num": 400,
         }
         self.settings = made = BrokerSettings(**(values | settings))
-        self.notices = Notices()
+        self.notices = Notices(self.clock)
         self.store = Store(self.disk, made, self.clock, self.background)
         self.store.open()
         newcomers = Newcomers(made, self.clock)

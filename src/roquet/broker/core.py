@@ -108,7 +108,7 @@ class Broker:
         self.settings = settings
         self.clock = clock
         self.reading = reading or background
-        self.notices = Notices()
+        self.notices = Notices(clock)
         self.parts: list[Part] = []
         self._fetches = 0
         self._jobs: dict[Peer, Job] = {}  # requests that need more turns; the frames behind them wait
@@ -184,22 +184,20 @@ class Broker:
         self._tell_of_damage()
 
     def _tell_of_damage(self) -> None:
-        now_ms, root = self.clock.now_ms(), self.settings.store_path_root_dir
         for name in self.store.missing:
-            path = f"{root}/config/{name}"
-            self.notices.warn(name, f"{path} is missing, and it was there when this store was last written: {meaning_of(name)}", now_ms)
+            path = f"{self.settings.store_path_root_dir}/config/{name}"
+            self.notices.warn(name, f"{path} is missing, and it was there when this store was last written: {meaning_of(name)}")
         if self.store.holes:
             first, size = self.store.holes[0].offset, sum(hole.size for hole in self.store.holes)
             self.notices.warn(
                 "damaged log",
                 f"the log has {len(self.store.holes)} damaged places, {size} bytes, the first at offset {first}. They are stepped over and "
                 "kept, and the broker's own log names each. Look at the disk, and bring back from elsewhere what must not be missing.",
-                now_ms,
             )
 
     def _tell_of_hole(self, text: str) -> None:
         count = self.store.mender.unreadable
-        self.notices.warn("unreadable messages", f"{count} messages cannot be read since the start. The last: {text}", self.clock.now_ms())
+        self.notices.warn("unreadable messages", f"{count} messages cannot be read since the start. The last: {text}")
 
     def listening(self, address: str, store_host: bytes, ha_address: str = "") -> None:
         """The address that clients use is known: message ids and registrations carry it."""

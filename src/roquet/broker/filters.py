@@ -106,7 +106,7 @@ class Filters(SavedPart):
             if one.dead_ms == 0:
                 one.dead_ms = max(now_ms - STALE_MS, one.born_ms)
             if not one.filter:
-                self.notices.warn(notice_key(one), one.trouble, now_ms)
+                self.notices.warn(notice_key(one), one.trouble)
             elif self._has_room(one):
                 self._put(one)
 
@@ -162,7 +162,7 @@ class Filters(SavedPart):
             return len(expression)
         self._put(fresh)
         if fresh.filter is None:
-            self.notices.warn(notice_key(fresh), fresh.trouble, now_ms)
+            self.notices.warn(notice_key(fresh), fresh.trouble)
         else:
             self.notices.clear(notice_key(fresh))
         return len(expression)
@@ -174,7 +174,6 @@ class Filters(SavedPart):
             "filters full",
             f"{self._count} SQL filters with {self._size} characters are kept, limits are {FILTERS_MAX} and {EXPRESSIONS_MAX}: group "
             f"{filter.group} cannot filter {filter.topic}. Filters of groups that left go after filterDataCleanTimeSpan.",
-            self.clock.now_ms(),
         )
         return False
 

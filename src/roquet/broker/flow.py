@@ -89,7 +89,7 @@ class Flow(Part):
             self.pressed = pressed
             why = self._reason(self.clock.steady_ms()) or f"the event loop is {self._late_ms} ms late"
             if pressed:
-                self.notices.warn("flow control", f"sends are turned away: {why}", self.clock.now_ms())
+                self.notices.warn("flow control", f"sends are turned away: {why}")
             else:
                 self.notices.clear("flow control")
                 log.info("= flow control ends, %d sends were turned away since the start", self.refused)

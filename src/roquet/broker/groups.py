@@ -112,7 +112,7 @@ class Groups(SavedPart):
         limit = self.settings.accept_groups_max
         if len(self._table) >= limit:
             text = f"this broker holds {len(self._table)} groups, limit is acceptGroupsMax={limit}: delete unused ones or raise it"
-            self.notices.warn("groups full", text, self.clock.now_ms())
+            self.notices.warn("groups full", text)
             raise Refused(ResponseCode.SYSTEM_ERROR, text)
 
     # Changing

@@ -169,10 +169,10 @@ class Members(Part):
     def _take_in(self, peer: Peer, command: Command, heard: tuple[wire.HeartbeatBody, list[Signature]]) -> Command:
         body, signatures = heard
         self._check(peer, body)
-        now_ms, heard_ms = self.clock.now_ms(), self.clock.steady_ms()
+        heard_ms = self.clock.steady_ms()
         for data, signature in zip(body.consumer_data_set, signatures, strict=True):
             member = Member(peer, body.client_id, command.language, command.version, heard_ms, signature)
-            self._register_consumer(member, data, now_ms)
+            self._register_consumer(member, data)
         self._make_groups(peer, body.consumer_data_set)
         for producer in body.producer_data_set:
             self._producers.setdefault(producer.group_name, {})[peer] = Member(
@@ -197,9 +197,9 @@ class Members(Part):
             if fresh and len(known) + len(fresh) > limit:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"{len(known)} groups are connected, limit is acceptGroupsMax={limit}")
 
-    def _register_consumer(self, member: Member, data: wire.ConsumerData, now_ms: int) -> None:
+    def _register_consumer(self, member: Member, data: wire.ConsumerData) -> None:
         name = data.group_name
-        self._watch_length(name, now_ms)
+        self._watch_length(name)
         group = self._consumers.get(name)
         if group is None:
             group = self._consumers[name] = ConsumerGroup(name)
@@ -211,9 +211,9 @@ class Members(Part):
         self._consuming.setdefault(member.peer, {})[name] = None
         changed = update_subscriptions(group, data.subscription_data_set) or known is None
         if known is None or known.client_id != member.client_id:
-            self._watch_shared_ids(group, now_ms)
+            self._watch_shared_ids(group)
         if known is None or known.signature != member.signature:
-            self._watch_differences(group, now_ms)
+            self._watch_differences(group)
         if changed:
             self._notify(group)
         for listener in self.on_heard:
@@ -248,7 +248,7 @@ class Members(Part):
                 unit_mode = waiting.pop(group)
                 config = self.groups.find(group) if group in self._consumers else None
                 if config is not None:
-                    self._ensure_retry_topic(group, config.retry_queue_nums, unit_mode, self.clock.now_ms())
+                    self._ensure_retry_topic(group, config.retry_queue_nums, unit_mode)
                 made += 1
         if waiting:
             self._waiting[host] = waiting  # behind the others: each has its turn
@@ -260,7 +260,7 @@ class Members(Part):
             if most > 0:
                 most -= self._make_waiting(host, most)
 
-    def _ensure_retry_topic(self, group: str, queues: int, unit_mode: bool, now_ms: int) -> None:
+    def _ensure_retry_topic(self, group: str, queues: int, unit_mode: bool) -> None:
         topic = retry_topic(group)
         if self.topics.get(topic) is not None or len(topic) > TOPIC_LENGTH_MAX:
             return
@@ -268,7 +268,7 @@ class Members(Part):
             # A group that wants no retry queues gets one all the same: its members ask for the topic's route anyway.
             self.topics.ensure(topic, min(max(queues, 1), QUEUES_MAX), sys_flag=int(TopicFlag.UNIT_SUB) if unit_mode else 0)
         except Refused as refused:
-            self.notices.warn(f"retry {group}", f"group {group} has no retry topic: {refused.remark}", now_ms)
+            self.notices.warn(f"retry {group}", f"group {group} has no retry topic: {refused.remark}")
         else:
             self.notices.clear(f"retry {group}")
 
@@ -313,9 +313,8 @@ class Members(Part):
 
     def _has_lost_some(self, group: ConsumerGroup) -> None:
         """Once, however many they are: it costs in proportion to those that are left."""
-        now_ms = self.clock.now_ms()
-        self._watch_shared_ids(group, now_ms)
-        self._watch_differences(group, now_ms)
+        self._watch_shared_ids(group)
+        self._watch_differences(group)
         if not group.members:
             del self._consumers[group.name]
             for listener in self.on_left:
@@ -335,17 +334,16 @@ class Members(Part):
 
     # What upstream is silent about
 
-    def _watch_length(self, group: str, now_ms: int) -> None:
+    def _watch_length(self, group: str) -> None:
         length = len(retry_topic(group))
         if length > TOPIC_LENGTH_MAX:
             self.notices.warn(
                 f"retry {group}",
                 f"group {group[:40]}... has a name of {len(group)} characters. Its retry topic would have {length}, and the limit is "
                 f"{TOPIC_LENGTH_MAX}: messages it fails to consume cannot be delivered again. Use a shorter name.",
-                now_ms,
             )
 
-    def _watch_differences(self, group: ConsumerGroup, now_ms: int) -> None:
+    def _watch_differences(self, group: ConsumerGroup) -> None:
         key = f"subscriptions of {group.name}"
         members = iter(group.members.values())
         first = next(members, None)
@@ -357,10 +355,9 @@ class Members(Part):
             key,
             f"the members of group {group.name} subscribe to different things, so some messages reach nobody. {first} and {other}: "
             f"{'; '.join(differences(first, other))}. Give all members of a group the same topics and tags, or use two groups.",
-            now_ms,
         )
 
-    def _watch_shared_ids(self, group: ConsumerGroup, now_ms: int) -> None:
+    def _watch_shared_ids(self, group: ConsumerGroup) -> None:
         """Broadcasting members share no queues, and Java gives those of one host one id by default: only clustering is watched."""
         seen: dict[str, Member] = {}
         shared: set[str] = set()
@@ -374,7 +371,6 @@ class Members(Part):
                         f"two consumers of group {group.name} have the client id {member.client_id}: {other.peer.address} and "
                         f"{member.peer.address}. Both take the same queues and each message is consumed twice. "
                         "Give each its own instance name.",
-                        now_ms,
                     )
         for client_id in sorted(self._shared_ids.pop(group.name, set()) - shared):
             self.notices.clear(f"client id {client_id} in {group.name}")

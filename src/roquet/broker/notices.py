@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from roquet.ports import Clock
+
 log = logging.getLogger("roquet.broker")
 
 NOTICES_MAX = 1_000
@@ -29,11 +31,13 @@ class Notice:
 class Notices:
     """Keyed, so that a warning repeated by every heartbeat is one notice and one log line."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self._notices: dict[str, Notice] = {}  # the longest unseen first
 
-    def warn(self, key: str, text: str, now_ms: int) -> None:
+    def warn(self, key: str, text: str) -> None:
         """Put up a notice, or say that it still holds. It is logged when it is new or says something else than before."""
+        now_ms = self.clock.now_ms()
         text = text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 3] + "..."
         found = self._notices.pop(key, None)
         if found is None:

@@ -112,7 +112,7 @@ class ConsumerOffsets(SavedPart):
             check(topic, "topic", RETRY_TOPIC_LENGTH_MAX)
         if self._entries >= ENTRIES_MAX:
             text = f"consumer offsets of {self._entries} queues are kept, which is the limit: delete unused groups with their offsets"
-            self.notices.warn("offsets full", text, self.clock.now_ms())
+            self.notices.warn("offsets full", text)
             raise Refused(ResponseCode.SYSTEM_ERROR, text)
         self._entries += 1
         return self._table.setdefault(key, {}) if queues is None else queues

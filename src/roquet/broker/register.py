@@ -181,8 +181,7 @@ class Registration(Part):
         if trouble:
             self._failed(server, trouble)
             if isinstance(result, Command):
-                text = f"name server {server.address} refuses to register this broker: {trouble}"
-                self.notices.warn(f"register {server.address}", text, self.clock.now_ms())
+                self.notices.warn(f"register {server.address}", f"name server {server.address} refuses to register this broker: {trouble}")
         elif server.trouble:
             log.info("registered with name server %s", server.address)
             server.trouble = ""
@@ -294,7 +293,6 @@ class Registration(Part):
             f"which is this one, {self.address}: another broker has the same brokerName and brokerId, or somebody registered in our name. "
             "Clients are sent to one or the other in turns. Give each its own brokerName; a name server with "
             "refuseChangedBrokerAddress=true keeps whoever came first.",
-            self.clock.now_ms(),
         )
         server.whole = True
         self._step(server)

@@ -78,7 +78,7 @@ class SavedDocument:
         if self.document.warning:
             if loaded is None and needed:
                 raise Damaged(self.document.warning)
-            self.shared.notices.warn(self.name, self.document.warning, self.shared.clock.now_ms())
+            self.shared.notices.warn(self.name, self.document.warning)
         return loaded
 
     @property
@@ -153,7 +153,7 @@ class SavedDocument:
             self.on_saved()
         else:
             self.unsaved = True
-            notices.warn(key, f"{self.document.path} could not be written: {error}. It is tried again.", self.shared.clock.now_ms())
+            notices.warn(key, f"{self.document.path} could not be written: {error}. It is tried again.")
 
     def try_now(self) -> None:
         """At a start, when all that it speaks of is durable. Blocks; what goes wrong is said, and tried again."""

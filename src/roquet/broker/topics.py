@@ -289,7 +289,6 @@ class Topics(SavedPart):
             f"topic {name}: {count} messages stand in queues {', '.join(str(queue.queue_id) for queue in hidden)}, which its "
             f"{reached} read queues no longer reach (it had {old.read_queue_nums}). They are kept: raise readQueueNums to read them. "
             "To shrink without this, lower writeQueueNums first and readQueueNums when those queues are consumed.",
-            self.clock.now_ms(),
         )
 
     # Requests

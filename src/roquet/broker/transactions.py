@@ -522,7 +522,6 @@ class Transactions(Part):
             f"{properties.get(Property.UNIQUE_KEY, 'without an id')} for topic {properties.get(Property.REAL_TOPIC)}, of producer group "
             f"{properties.get(Property.PRODUCER_GROUP)}, which was asked {times} times and did not say commit or roll back. "
             "See that its producers run and know their transactions; request code 323 asks about a message again.",
-            self.clock.now_ms(),
         )
 
     def _ask(self, record: Record, copy: StoredAt) -> None:
@@ -536,7 +535,6 @@ class Transactions(Part):
                 key,
                 f"producer group {group} has prepared messages whose transactions have not ended, and no producer that could be asked is "
                 f"connected. After {self.settings.transaction_check_max} times they are given up. Start a producer of this group.",
-                self.clock.now_ms(),
             )
             return
         self.notices.clear(key)
