@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
+from operator import attrgetter
+from typing import Any
 
 from roquet.errors import InvalidMessage
 from roquet.wire.compression import DECOMPRESSED_MAX, decompress
@@ -39,9 +41,6 @@ class Property:
     MAX_OFFSET = "MAX_OFFSET"
     BUYER_ID = "BUYER_ID"
     ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-    TRANSFER_FLAG = "TRANSFER_FLAG"
-    CORRECTION_FLAG = "CORRECTION_FLAG"
-    MQ2_FLAG = "MQ2_FLAG"
     RECONSUME_TIME = "RECONSUME_TIME"
     MSG_REGION = "MSG_REGION"
     TRACE_ON = "TRACE_ON"
@@ -73,8 +72,6 @@ class Property:
     TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
     TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL"
     START_DELIVER_TIME = "__STARTDELIVERTIME"
-    POP_CHECKPOINT = "POP_CK"
-    FIRST_POP_TIME = "1ST_POP_TIME"
     DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
     DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
@@ -226,20 +223,35 @@ class Message:
         return f"<Message {self.topic} {len(self.body)} bytes{extra}>"
 
 
+def of_record(name: str) -> Any:
+    """An attribute of a ReceivedMessage that its record has under the same name."""
+    return property(attrgetter(f"record.{name}"))
+
+
 class ReceivedMessage:
     """A message as a consumer gets it. Read-only by agreement."""
 
     __slots__ = ("_body", "properties", "queue", "record")
+
+    topic: str = of_record("topic")
+    queue_id: int = of_record("queue_id")
+    queue_offset: int = of_record("queue_offset")
+    physical_offset: int = of_record("physical_offset")
+    flag: int = of_record("flag")
+    sys_flag: int = of_record("sys_flag")
+    born_timestamp: int = of_record("born_timestamp")
+    """When the producer made it, ms."""
+    store_timestamp: int = of_record("store_timestamp")
+    """When the broker stored it, ms."""
+    reconsume_times: int = of_record("reconsume_times")
+    """How often consuming it failed before."""
+    prepared_transaction_offset: int = of_record("prepared_transaction_offset")
 
     def __init__(self, record: Record, broker_name: str = "") -> None:
         self.record = record
         self.queue = MessageQueue(record.topic, broker_name, record.queue_id)
         self.properties = decode_properties(record.properties)
         self._body: bytes | None = None
-
-    @property
-    def topic(self) -> str:
-        return self.record.topic
 
     @property
     def body(self) -> bytes:
@@ -268,51 +280,12 @@ class ReceivedMessage:
         return offset_message_id(self.record.store_host, self.record.physical_offset & 0xFFFFFFFFFFFFFFFF)
 
     @property
-    def queue_id(self) -> int:
-        return self.record.queue_id
-
-    @property
-    def queue_offset(self) -> int:
-        return self.record.queue_offset
-
-    @property
-    def physical_offset(self) -> int:
-        return self.record.physical_offset
-
-    @property
-    def flag(self) -> int:
-        return self.record.flag
-
-    @property
-    def sys_flag(self) -> int:
-        return self.record.sys_flag
-
-    @property
-    def born_timestamp(self) -> int:
-        """When the producer made it, ms."""
-        return self.record.born_timestamp
-
-    @property
-    def store_timestamp(self) -> int:
-        """When the broker stored it, ms."""
-        return self.record.store_timestamp
-
-    @property
     def born_host(self) -> str:
         return host_text(self.record.born_host)
 
     @property
     def store_host(self) -> str:
         return host_text(self.record.store_host)
-
-    @property
-    def reconsume_times(self) -> int:
-        """How often consuming it failed before."""
-        return self.record.reconsume_times
-
-    @property
-    def prepared_transaction_offset(self) -> int:
-        return self.record.prepared_transaction_offset
 
     @property
     def transaction_id(self) -> str:
