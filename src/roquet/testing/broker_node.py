@@ -22,6 +22,8 @@ STORE = "/data/broker"
 
 
 class BrokerNode(Node):
+    core: Broker | None = None
+
     def __init__(self, group: BrokerGroup, broker_id: int) -> None:
         super().__init__(group.world, f"{group.name}.{broker_id}", f"10.0.2.{group.number * 10 + broker_id + 1}:10911")
         self.group = group
@@ -35,15 +37,10 @@ class BrokerNode(Node):
             "broker_role": "SLAVE" if broker_id else "ASYNC_MASTER",
             "store_path_root_dir": STORE,
         }
-        self.core: Broker | None = None
         self.serving = False
         self.last_seen = LastSeen()
         self._background: SimBackground | None = None
         self._caller: SimCaller | None = None
-
-    @property
-    def up(self) -> bool:
-        return self.core is not None
 
     @property
     def failed(self) -> bool:
@@ -103,9 +100,8 @@ class BrokerNode(Node):
         if self._caller is not None:
             self._caller.kill()
         if self.core is not None:
-            power_lost = self.last_seen.power_lost
-            ends = {key: queue.visible for key, queue in self.core.store.queues.items()}
-            self.last_seen = LastSeen(self.core.store.log.flushed, ends, power_lost)
+            self.last_seen.flushed = self.core.store.log.flushed
+            self.last_seen.ends = {key: queue.visible for key, queue in self.core.store.queues.items()}
             if self.world.network.core_at(self.address) is self.core:
                 # Under ASYNC_FLUSH a receipt that comes after the restart may speak of what is gone: that would tell us nothing.
                 self.world.network.stop(self.address, slowest_us=slowest_us if self.group.sync_flush else min(slowest_us, SECOND // 3))

@@ -30,6 +30,8 @@ CALM_PAUSES = 4
 class ClientNode(Node):
     """What a process sent and consumed before it died is remembered by the checker, not by it."""
 
+    core: ClientCore | None = None
+
     def __init__(self, world: World, number: int, *, produces: bool, consumes: bool, reads: bool) -> None:
         self.label = chr(ord("A") + number)
         super().__init__(world, f"client {self.label}", f"10.0.3.{number + 1}:0")
@@ -41,14 +43,9 @@ class ClientNode(Node):
         """The broker groups that acknowledged a message of its after the faults ended."""
         self.pause_us = self.random.choice((250_000, 600_000, 1_500_000))
         self.under_way = 0
-        self._core: ClientCore | None = None
         self._caller: SimCaller | None = None
         self._producer: ProducerCore | None = None
         self._alarm_ms = 0
-
-    @property
-    def up(self) -> bool:
-        return self._core is not None
 
     def unrest(self) -> str:
         """What it still has to do when nothing has gone wrong for a while; "" when all is done."""
@@ -65,7 +62,7 @@ class ClientNode(Node):
         self.under_way = 0
         simulation.note(f"= {self.name} starts")
         caller = self._caller = SimCaller(world.network, self.host)
-        core = self._core = ClientCore(
+        core = self.core = ClientCore(
             name_servers=world.name_server_addresses,
             client_id=f"{self.host}@{self.label}" + (f"#{self.runs}" if self.random.random() < 0.5 else ""),
             caller=caller,
@@ -92,7 +89,7 @@ class ClientNode(Node):
             Reader(self, core).start()
 
     def _end(self, slowest_us: int) -> None:
-        core, self._core = self._core, None
+        core, self.core = self.core, None
         self._producer = None
         if self._caller is not None:
             self._caller.kill()
@@ -109,7 +106,7 @@ class ClientNode(Node):
             self.simulation.after(delay_us, self.while_up(lambda: self._ring(due_ms)))
 
     def _ring(self, alarm_ms: int) -> None:
-        core = self._core
+        core = self.core
         if core is None or alarm_ms != self._alarm_ms:
             return
         self._alarm_ms = 1 << 62

@@ -36,16 +36,16 @@ class Faults:
     def plan(self, until_us: int) -> None:
         """So many faults as there are machines to have them, between now and then."""
         kinds: list[tuple[int, Callable[[], None]]] = [
-            (5, self._power_loss),
+            (5, lambda: self._lose_power(self._server())),
             (1, self._power_loss_everywhere),
             (4, self._power_loss_at_a_write),
-            (3, self._kill),
+            (3, lambda: self._kill(self._server())),
             (2, self._restart_broker),
-            (3, self._restart_client),
+            (3, lambda: self._kill(self.random.choice(self.world.clients))),
             (4, self._cut),
             (2, self._part),
             (1, self._isolate),
-            (1, self._restart_name_server),
+            (1, lambda: self._kill(self.random.choice(self.world.name_servers))),
             (2, self._slow),
             (1, self._full_disk),
             (1, self._failing_sync),
@@ -104,9 +104,6 @@ class Faults:
             node.power_loss()
             self._come_back(node)
 
-    def _power_loss(self) -> None:
-        self._lose_power(self._server())
-
     def _power_loss_everywhere(self) -> None:
         for node in (*self.world.name_servers, *self.world.brokers):
             self._lose_power(node)
@@ -116,10 +113,7 @@ class Faults:
         self.simulation.note(f"! {node.name} will lose power in the middle of a write")
         node.disk.power_off_after(self.random.randint(1, 40))
 
-    def _kill(self) -> None:
-        self._kill_one(self._server())
-
-    def _kill_one(self, node: Node) -> None:
+    def _kill(self, node: Node) -> None:
         if node.up:
             node.kill()
             self._come_back(node)
@@ -134,12 +128,6 @@ class Faults:
 
         if broker.serving:
             broker.stop_cleanly(stopped)
-
-    def _restart_client(self) -> None:
-        self._kill_one(self.random.choice(self.world.clients))
-
-    def _restart_name_server(self) -> None:
-        self._kill_one(self.random.choice(self.world.name_servers))
 
     # Network
 

@@ -14,13 +14,10 @@ if TYPE_CHECKING:
 
 
 class NameServerNode(Node):
+    core: NameServer | None = None
+
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"name server {number}", f"10.0.1.{number + 1}:9876")
-        self.core: NameServer | None = None
-
-    @property
-    def up(self) -> bool:
-        return self.core is not None
 
     def _begin(self) -> None:
         self.simulation.note(f"= {self.name} starts")

@@ -20,7 +20,9 @@ SKEWS_MS = (0, 0, 0, 40, -3_000, 3_600_000)
 
 class Node:
     """Its address, its clock and its disk stay; processes come and go on it. What a process is, the kind of node says:
-    `_begin` starts one, `_end` ends it without a word to it, `up` is whether one is there."""
+    `_begin` starts one, `_end` ends it without a word to it, `core` is the one that is there."""
+
+    core: object | None = None
 
     def __init__(self, world: World, name: str, address: str) -> None:
         simulation = world.simulation
@@ -38,7 +40,7 @@ class Node:
 
     @property
     def up(self) -> bool:
-        raise NotImplementedError
+        return self.core is not None
 
     @property
     def failed(self) -> bool:

@@ -43,7 +43,7 @@ class Held:
 
     name: bytes
     log_offset: int
-    unique_key: str = ""
+    unique_key: str = field(default="", compare=False)
 
 
 @dataclass(slots=True)
@@ -88,12 +88,10 @@ class Promises:
     def showed(self, message: ReceivedMessage) -> None:
         """A consumer got it."""
         place = (message.queue.topic, message.queue_id, message.queue_offset)
-        name = name_of(message.body)
-        held = Held(name, message.physical_offset)
         if not self._is_ours(place[0]):
             self._repeated(message, place)
             return
-        self._unchanged(message, place)
+        held = self._unchanged(message, place)
         if self.lossy:
             # It may have been pulled before a power loss took it, and another one may have its place by now.
             self.shown.pop(place, None)
@@ -113,7 +111,7 @@ class Promises:
             raise Violation(f"{topic}/{queue_id}: a consumer at offset {offset} was sent back to {to}")
 
     def _same(self, before: Held, now: Held, place: QueuePosition, what: str) -> None:
-        if (before.name, before.log_offset) != (now.name, now.log_offset):
+        if before != now:
             raise Violation(f"{show(place)} was {what} as {show_held(before)} and is now {show_held(now)}")
 
     # Looking
@@ -129,15 +127,12 @@ class Promises:
         for what, table in (("acknowledged", self.acked), ("shown", self.shown)):
             for place, held in list(table.items()):
                 found = contents.get(place)
-                if found is not None and (found.name, found.log_offset) == (held.name, held.log_offset):
+                if found == held:
                     continue
-                if may_lose and held.log_offset >= before.flushed:
-                    key = place[:2]
-                    self.taken[key] = max(self.taken.get(key, 0), place[2] + 1)
-                    del table[place]
-                    continue
-                content = f"holds {show_held(found)}" if found is not None else "is empty"
-                raise Violation(f"{show_held(held)} was {what} at {show(place)}, which {content}")
+                if not may_lose or held.log_offset < before.flushed:
+                    raise Violation(f"{show_held(held)} was {what} at {show(place)}, which holds {show_held(found)}")
+                self._took(place[:2], place[2] + 1)
+                del table[place]
         for key, end in before.ends.items():
             queue = store.find_queue(*key)
             visible = 0 if queue is None else queue.visible
@@ -146,18 +141,20 @@ class Promises:
                     raise Violation(f"{key[0]}/{key[1]} ends at {visible}, and a consumer was told {self.ends[key]}")
                 if may_lose:
                     self.ends.pop(key, None)
-                    self.taken[key] = max(self.taken.get(key, 0), end)
+                    self._took(key, end)
         self.look(broker, contents)
+
+    def _took(self, queue: tuple[str, int], end: int) -> None:
+        self.taken[queue] = max(self.taken.get(queue, 0), end)
 
     def look(self, broker: Broker, contents: dict[QueuePosition, Held] | None = None) -> None:
         """What must hold at any time."""
         self.checks += 1
         store = broker.store
-        if contents is None:
-            contents = self._read(store)
+        contents = contents or self._read(store)
         for place, held in self.acked.items():
             found = contents.get(place)
-            if found is None or (found.name, found.log_offset) != (held.name, held.log_offset):
+            if found != held:
                 raise Violation(f"{show_held(held)} was acknowledged at {show(place)}, which holds {show_held(found)}")
             topic = broker.topics.get(place[0])
             if topic is None or topic.read_queue_nums <= place[1]:
