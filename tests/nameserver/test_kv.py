@@ -105,7 +105,7 @@ def test_the_generation_before_is_used_when_the_file_is_damaged(tmp_path: Path, 
 def test_when_nothing_can_be_read_the_error_names_the_file_and_what_to_do(tmp_path: Path) -> None:
     stored(tmp_path).parent.mkdir()
     stored(tmp_path).write_bytes(b"{")
-    with pytest.raises(Damaged, match=r"kvConfig\.json is not a KV table.*move the file away"):
+    with pytest.raises(Damaged, match=r"kvConfig\.json cannot be used.*remove them to start anew"):
         opened(tmp_path)
 
 

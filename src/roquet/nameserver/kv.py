@@ -1,16 +1,17 @@
 """The name server's KV configuration: namespace -> key -> value, and the file that keeps it.
 
 The file is upstream's kvConfig.json, readable by Java: {"configTable":{"namespace":{"key":"value"}}}. Every change
-replaces it whole: written beside, synced, renamed, the directory synced. The generation before it stays as .bak and is
-used when the file itself is damaged.
+replaces it whole (`store/documents.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 
 from roquet.errors import Damaged, Refused
 from roquet.store.disk import Disk
+from roquet.store.documents import Document
 from roquet.wire.calls.kv import KvConfig
 from roquet.wire.codes import ResponseCode
 
@@ -31,9 +32,11 @@ class KvStore:
         """Raises Damaged when neither the file nor its .bak can be read, though one of them is there."""
         self.path = path
         self._disk = disk
-        self._table: dict[str, dict[str, str]] = {}
-        self._file_is_good = False  # only a good file may become the .bak
-        self._load()
+        self._document = Document(disk, path, size_max=4 * FILE_SIZE_MAX)
+        loaded = self._document.load(KvConfig.decode)
+        if loaded is None and self._document.warning:
+            raise Damaged(self._document.warning)
+        self._table = {} if loaded is None else loaded.config_table
         self._seen = self._digest()
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -69,7 +72,7 @@ class KvStore:
         size = len(data)
         if size > FILE_SIZE_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the KV table would have {size} bytes, limit is {FILE_SIZE_MAX}; delete some first")
-        disk, directory, beside = self._disk, self.path.rpartition("/")[0] or ".", self.path + ".tmp"
+        disk, directory = self._disk, self.path.rpartition("/")[0] or "."
         try:
             disk.make_dir(directory)
             release = disk.lock(directory)
@@ -82,21 +85,8 @@ class KvStore:
                     f"the KV table stays as it was: somebody else has written {self.path} since this name server read it. Give each name "
                     "server its own kvConfigPath, and restart this one",
                 )
-            disk.remove(beside)
-            file = disk.open(beside, size=0)
-            try:
-                file.write(0, data)
-                file.sync()
-            finally:
-                file.close()
-            if self._file_is_good:
-                self._file_is_good = False
-                # A crash between the two renames leaves the .bak alone: the generation before, which nobody was told is gone.
-                disk.rename(self.path, self.path + ".bak")
-            disk.rename(beside, self.path)
-            self._file_is_good = True
+            self._document.save(data)
             self._seen = hashlib.sha256(data).digest()
-            disk.sync_dir(directory)
         except OSError as error:
             self._seen = self._digest()  # as far as it came, it was we
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the KV table stays as it was, {self.path} cannot be written: {error}") from error
@@ -107,39 +97,7 @@ class KvStore:
     def _digest(self) -> bytes:
         """Of what the file holds now; two name servers that share it would take each other's entries away."""
         try:
-            file = self._disk.open(self.path)
+            with closing(self._disk.open(self.path)) as file:
+                return hashlib.sha256(file.read(0, file.size())).digest()
         except OSError:
             return b""
-        try:
-            return hashlib.sha256(file.read(0, file.size())).digest()
-        finally:
-            file.close()
-
-    def _load(self) -> None:
-        problems: list[str] = []
-        for path in (self.path, self.path + ".bak"):
-            if not self._disk.exists(path):
-                continue
-            try:
-                self._table = self._read(path)
-            except (Damaged, OSError) as error:
-                problems.append(str(error))
-                continue
-            self._file_is_good = path == self.path
-            return
-        if problems:
-            raise Damaged(f"{'; '.join(problems)}. Put a good copy there, or move the file away to start with an empty KV table")
-
-    def _read(self, path: str) -> dict[str, dict[str, str]]:
-        size = self._disk.size(path)
-        if size > 4 * FILE_SIZE_MAX:
-            raise Damaged(f"{path} has {size} bytes, more than a KV table can have ({FILE_SIZE_MAX})")
-        file = self._disk.open(path)
-        try:
-            data = file.read(0, size)
-        finally:
-            file.close()
-        try:
-            return KvConfig.decode(data).config_table
-        except Refused as error:
-            raise Damaged(f"{path} is not a KV table: {error.remark}") from error

@@ -26,9 +26,11 @@ Snapshot = Callable[[], Callable[[], bytes]]
 class Document:
     """One document. Its owner's thread calls everything; `save_later` lets the background do the writing."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, size_max: int = 1 << 62) -> None:
         self.disk = disk
         self.path = path
+        self.size_max = size_max
+        """A longer file is not read."""
         self.warning = ""
         """What the last `load` met that a person should know; empty when all was well."""
         self._main_is_good = False  # known to parse, so worth keeping as .bak
@@ -50,7 +52,9 @@ class Document:
                 continue
             try:
                 with closing(self.disk.open(path)) as file:
-                    data = file.read(0, file.size())
+                    if (size := file.size()) > self.size_max:
+                        raise ValueError(f"it has {size} bytes, limit is {self.size_max}")
+                    data = file.read(0, size)
                 if not data:
                     raise ValueError("it is empty")
                 found = parse(data)
