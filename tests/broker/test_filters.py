@@ -222,7 +222,7 @@ class TestWaiting:
         for number in range(4):
             send(whole, b"no", a=str(number))
         assert whole.peer.take() == []
-        assert whole.broker.puller.parked == 1
+        assert len(whole.broker.puller.parking) == 1
         whole.frames(Command(310, send_fields(properties="a\x0150"), b"yes", opaque=78))
         answers = {answer.opaque: answer for answer in whole.peer.take()}
         assert (bodies(answers[77]), answers[77].fields["nextBeginOffset"]) == ([b"yes"], "6")
@@ -462,4 +462,4 @@ def test_a_parked_pull_of_a_peer_that_left_is_forgotten(whole: Whole) -> None:
     gone.closed = True
     send(whole, b"new", a="9")
     assert gone.sent == []
-    assert whole.broker.puller.parked == 0
+    assert len(whole.broker.puller.parking) == 0

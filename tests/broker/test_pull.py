@@ -165,7 +165,7 @@ class TestLongPolling:
         whole.tick(100)
         (answer,) = whole.peer.take()
         assert (answer.code, answer.remark) == (19, "OFFSET_OVERFLOW_ONE")
-        assert whole.broker.puller.parked == 0
+        assert len(whole.broker.puller.parking) == 0
 
     def test_does_not_wake_for_messages_that_the_filter_turns_down_but_moves_over_them(self, whole: Whole) -> None:
         send(whole, b"old", tag="a")
@@ -279,5 +279,5 @@ def test_a_pull_that_matched_nothing_yet_is_not_parked_while_there_is_more_to_ju
         whole.ask(RequestCode.SEND_MESSAGE_V2, send_fields(), b"body")
     answer = whole.ask(RequestCode.PULL_MESSAGE, pull_fields(sysFlag="6", subscription="wanted"))
     assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "800")
-    assert not whole.broker.puller.parked
+    assert not len(whole.broker.puller.parking)
     whole.close()

@@ -231,7 +231,7 @@ FAULTS = [
     ),
     Fault(
         "broker/pull.py",
-        "            if at_end and self._park(pull):",
+        "            if found.next_offset >= found.last and self._park(pull):",
         "            if self._park(pull):",
         "tests/broker/test_pull.py::test_a_pull_that_matched_nothing_yet_is_not_parked_while_there_is_more_to_judge",
         "a pull is parked although there is more to judge",

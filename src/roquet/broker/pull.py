@@ -85,6 +85,8 @@ CODES = {
     Status.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     Status.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
 }
+MAY_PARK = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+"""A pull that would be answered with one of these is parked, if it may."""
 
 
 @dataclass(slots=True)
@@ -103,7 +105,6 @@ class Found:
 
     @property
     def size(self) -> int:
-        """Of the records."""
         return sum(map(len, self.records)) if self.scanned is None else self.scanned.size
 
 
@@ -154,10 +155,6 @@ class Puller(Part):
         self._woken_later: deque[Pull] = deque()  # there are messages for them, and too many of them for one turn
         self._held: deque[tuple[Pull, Callable[[], None] | None]] = deque()
 
-    @property
-    def parked(self) -> int:
-        return len(self.parking)
-
     @answers(PULL_MESSAGE, LITE_PULL_MESSAGE)
     def handle(self, peer: Peer, command: Command) -> None:
         pull, commit_offset = self._decode(peer, command)
@@ -188,18 +185,13 @@ class Puller(Part):
             raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{settings.broker_ip1}] pulling message is forbidden")
         group = self.groups.find(header.consumer_group)
         if group is None:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
-            )
+            remark = f"subscription group [{header.consumer_group}] does not exist, {FAQ}"
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group.consume_enable:
             raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumer_group}")
         topic = self.topics.get(header.topic)
         if topic is None:
-            raise Refused(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist, apply first please! {FAQ}",
-            )
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {FAQ}")
         if not topic.perm & Perm.READ:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
         if not 0 <= header.queue_id < topic.read_queue_nums:
@@ -272,19 +264,10 @@ class Puller(Part):
             return
         if then is not None:
             then()
-        if (
-            found.status is not Status.FOUND
-            and pull.deadline_ms > self.store.steady_ms
-            and _code(found.status, pull.asked)
-            in (
-                ResponseCode.PULL_NOT_FOUND,
-                ResponseCode.PULL_RETRY_IMMEDIATELY,
-            )
-        ):
-            at_end = found.next_offset >= found.last
+        if found.status is not Status.FOUND and pull.deadline_ms > self.store.steady_ms and _code(found.status, pull.asked) in MAY_PARK:
             if found.status is Status.NO_MATCHED_MESSAGE:
                 pull.offset = found.next_offset
-            if at_end and self._park(pull):
+            if found.next_offset >= found.last and self._park(pull):
                 return
         self._answer(pull, found)
 
@@ -327,7 +310,7 @@ class Puller(Part):
             try:
                 taken, judged = self._judge(raw, judge, count_max, bytes_max, pull)
             except (LookupError, Odd):
-                taken, judged = self._judge(self._cleaned(queue, offset, raw), judge, count_max, bytes_max, pull)
+                taken, judged = self._judge(self.store.mender.clean(queue, offset, raw), judge, count_max, bytes_max, pull)
             found = Found(Status.FOUND, offset + judged, first, last, len(taken), taken)
             found.sizes = b"".join([len(record).to_bytes(4, "big") for record in taken])
         else:
@@ -338,7 +321,7 @@ class Puller(Part):
             try:
                 records = collect(self.store.log, raw, codes, bytes_max, offset)
             except (LookupError, Odd):
-                records = collect(self.store.log, self._cleaned(queue, offset, raw), codes, bytes_max, offset)
+                records = collect(self.store.log, self.store.mender.clean(queue, offset, raw), codes, bytes_max, offset)
             found = Found(Status.FOUND, offset + records.judged, first, last, len(records.sizes), scanned=records)
         if not raw:
             return self._step_over(queue, offset, first, last)
@@ -346,10 +329,6 @@ class Puller(Part):
         if not found.count:
             found.status = Status.MESSAGE_WAS_REMOVING if tags is None and judge is None else Status.NO_MATCHED_MESSAGE
         return found
-
-    def _cleaned(self, queue: ConsumeQueue, offset: int, raw: bytes) -> bytes:
-        """The first of these entries, damaged ones mended or blank."""
-        return self.store.mender.clean(queue, offset, raw)
 
     def _step_over(self, queue: ConsumeQueue, offset: int, first: int, last: int) -> Found:
         """Nothing where something should be: step over the file, as upstream does."""
@@ -380,7 +359,7 @@ class Puller(Part):
 
     def _pick_carefully(self, pull: Pull, queue: ConsumeQueue, raw: bytes, first: int, last: int, count_max: int, size_max: int) -> Found:
         """One entry is damaged: mended ones, or those before it, or a step over it. Whoever waits goes on in any case."""
-        cleaned = self._cleaned(queue, pull.offset, raw)
+        cleaned = self.store.mender.clean(queue, pull.offset, raw)
         for part in (cleaned, cleaned[:ENTRY_SIZE]):
             with contextlib.suppress(LookupError, Odd):
                 return self._pick(pull, part, first, last, count_max, size_max)
@@ -600,7 +579,6 @@ class Puller(Part):
             self._unwatch(pull)
 
     def tick(self, now_ms: int) -> None:
-        """Answer what has waited long enough."""
         self.pace.tick(self.store.log.end)
         while self._held and self.pace.open:
             self._again(*self._held.popleft(), 0)
