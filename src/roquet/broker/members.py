@@ -18,6 +18,7 @@ from roquet.broker.filters import check_filter
 from roquet.broker.groups import Groups
 from roquet.broker.handler import LARGE, Portions, answers, elsewhere
 from roquet.broker.newcomers import host_of
+from roquet.broker.offsets import RETRY_TOPIC_LENGTH_MAX
 from roquet.broker.part import Part, Shared
 from roquet.broker.topics import Topics
 from roquet.errors import CallTimeout, ConnectFailed, Refused, RoquetError
@@ -56,7 +57,6 @@ NAMES_A_TURN = 100
 """Groups that one heartbeat, or one tick, makes with their retry topics; the others wait for the next ticks."""
 WAITING_MAX = 10_000
 """Groups that wait to be made."""
-RETRY_TOPIC_LENGTH_MAX = GROUP_LENGTH_MAX + len("%RETRY%")
 DIFFERENCES_MAX = 5
 """Differences spelled out in one notice."""
 
@@ -98,9 +98,6 @@ class ConsumerGroup:
         """Each once. Upstream repeats an id that two connections share, and then the second share of queues is nobody's."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
-    def member(self, client_id: str) -> Member | None:
-        return next((member for member in self.members.values() if member.client_id == client_id), None)
-
 
 class Members(Part):
     """State: consumer groups and producer groups by name, and by connection the names it is in; calls to clients by connection."""
@@ -138,11 +135,9 @@ class Members(Part):
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
     def producers(self, group: str) -> list[Peer]:
-        """Connections that produce in this group."""
         return list(self._producers.get(group, ()))
 
     def producer_with_id(self, client_id: str) -> Peer | None:
-        """The connection of this client, if it produces in any group."""
         return self._producing_as.get(client_id)
 
     @property
@@ -175,9 +170,8 @@ class Members(Part):
             self._register_consumer(member, data)
         self._make_groups(peer, body.consumer_data_set)
         for producer in body.producer_data_set:
-            self._producers.setdefault(producer.group_name, {})[peer] = Member(
-                peer, body.client_id, command.language, command.version, heard_ms
-            )
+            member = Member(peer, body.client_id, command.language, command.version, heard_ms)
+            self._producers.setdefault(producer.group_name, {})[peer] = member
             self._producing.setdefault(peer, {})[producer.group_name] = None
             self._producing_as[body.client_id] = peer
         return command.reply()
@@ -200,9 +194,7 @@ class Members(Part):
     def _register_consumer(self, member: Member, data: wire.ConsumerData) -> None:
         name = data.group_name
         self._watch_length(name)
-        group = self._consumers.get(name)
-        if group is None:
-            group = self._consumers[name] = ConsumerGroup(name)
+        group = self._consumers.setdefault(name, ConsumerGroup(name))
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
@@ -253,12 +245,6 @@ class Members(Part):
         if waiting:
             self._waiting[host] = waiting  # behind the others: each has its turn
         return made
-
-    def _make_all_waiting(self) -> None:
-        most = NAMES_A_TURN
-        for host in list(self._waiting):
-            if most > 0:
-                most -= self._make_waiting(host, most)
 
     def _ensure_retry_topic(self, group: str, queues: int, unit_mode: bool) -> None:
         topic = retry_topic(group)
@@ -383,14 +369,14 @@ class Members(Part):
         for calls in list(self._calls.values()):
             calls.expire(now_ms)
         self._remove_silent(now_ms)
-        if self._waiting:
-            self._make_all_waiting()
+        most = NAMES_A_TURN
+        for host in list(self._waiting):
+            if most > 0:
+                most -= self._make_waiting(host, most)
         if now_ms < self._scan_due_ms:
             return
         self._scan_due_ms = now_ms + SCAN_MS
-        for peer, calls in list(self._calls.items()):
-            if not len(calls):
-                del self._calls[peer]
+        self._calls = {peer: calls for peer, calls in self._calls.items() if len(calls)}
         oldest_ms = now_ms - self.settings.channel_expired_timeout_ms
         silent = self._silent
         for members in (*(group.members for group in self._consumers.values()), *self._producers.values()):
@@ -494,7 +480,8 @@ class Members(Part):
 
     def _pass_on(self, asker: Peer, command: Command, group: str, client_id: str, fields: dict[str, str], body: bytes) -> None:
         found = self._consumers.get(group)
-        member = None if found is None else found.member(client_id)
+        members = [] if found is None else found.members.values()
+        member = next((member for member in members if member.client_id == client_id), None)
         if member is None or member.peer.closed:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group[:255]}> <{client_id[:255]}> not online")
         if member.version < V3_1_8:
@@ -552,18 +539,12 @@ def read_heartbeat(command: Command) -> tuple[wire.HeartbeatBody, list[Signature
                 f"group {data.group_name[:GROUP_LENGTH_MAX]} subscribes to {len(data.subscription_data_set)} topics, limit is "
                 f"{SUBSCRIPTIONS_MAX}",
             )
-        for subscription in data.subscription_data_set:
-            check_subscription(subscription)
+        for one in data.subscription_data_set:
+            check(one.topic, "topic", RETRY_TOPIC_LENGTH_MAX)
+            if len(one.sub_string) > EXPRESSION_LENGTH_MAX:
+                text = f"the expression for {one.topic} has {len(one.sub_string)} characters, limit is {EXPRESSION_LENGTH_MAX}"
+                raise Refused(ResponseCode.SYSTEM_ERROR, text)
     return body, [signature_of(data) for data in body.consumer_data_set]
-
-
-def check_subscription(subscription: wire.SubscriptionData) -> None:
-    check(subscription.topic, "topic", RETRY_TOPIC_LENGTH_MAX)
-    if len(subscription.sub_string) > EXPRESSION_LENGTH_MAX:
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR,
-            f"the expression for {subscription.topic} has {len(subscription.sub_string)} characters, limit is {EXPRESSION_LENGTH_MAX}",
-        )
 
 
 def update_subscriptions(group: ConsumerGroup, fresh: list[wire.SubscriptionData]) -> bool:
