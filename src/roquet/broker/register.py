@@ -24,7 +24,7 @@ from functools import partial
 
 from roquet.broker.handler import when_all
 from roquet.broker.part import Part, Shared
-from roquet.broker.topics import Topic, Topics, encode_table
+from roquet.broker.topics import Topics, encode_table
 from roquet.errors import Refused, RoquetError
 from roquet.ports import Caller
 from roquet.routing.name_servers import split_addresses
@@ -91,7 +91,6 @@ class Registration(Part):
 
     @property
     def failing(self) -> dict[str, str]:
-        """Name server -> what went wrong at the last try."""
         return {server.address: server.trouble for server in self._servers.values() if server.trouble}
 
     def settings_changed(self, names: AbstractSet[str]) -> None:
@@ -150,13 +149,13 @@ class Registration(Part):
         """Register with it if there is something to tell, nothing under way, and no failure a moment ago."""
         if server.calling or self.stopped or not (server.whole or server.changed or server.waiting):
             return
+        dones, server.waiting = server.waiting, []
         if server.trouble and self.clock.steady_ms() < server.retry_ms:
-            for done in self._taken(server):
+            for done in dones:
                 done()
             return
         whole, names = server.whole, server.changed
         server.whole, server.changed, server.calling = False, {}, True
-        dones = self._taken(server)
 
         def send(body: bytes | Exception) -> None:
             answered = partial(self._answered, server, dones)
@@ -165,15 +164,11 @@ class Registration(Part):
                 return
             self.caller.call(server.address, self._request(body), self.settings.register_broker_timeout_mills, answered)
 
-        if whole:
-            self._whole_body(send)
+        encode = self._encoder(None if whole else names)
+        if whole and not self._is_plain:
+            self.shared.background.run(encode, send)
         else:
-            send(self._body_of(names))
-
-    @staticmethod
-    def _taken(server: NameServerState) -> list[Done]:
-        dones, server.waiting = server.waiting, []
-        return dones
+            send(encode())
 
     def _answered(self, server: NameServerState, dones: list[Done], result: Command | RoquetError) -> None:
         server.calling = False
@@ -198,27 +193,20 @@ class Registration(Part):
         server.changed = {}
         server.retry_ms = self.clock.steady_ms() + RETRY_MS
 
-    def _whole_body(self, then: Callable[[bytes | Exception], None]) -> None:
-        """Thousands of topics are joined from their texts at once; what costs more is done in the background."""
-        if self._is_plain:
-            then(wrapped(self.topics.encode()))
-            return
-        encode = self._encoder(list(self.topics.all()))
-        self.shared.background.run(encode, then)
-
-    def _body_of(self, names: Iterable[str]) -> bytes:
-        if self._is_plain:
-            return wrapped(encode_table(self.topics.texts.some(names), self.topics.data_version))
-        return self._encoder([topic for topic in map(self.topics.get, names) if topic is not None])()
-
     @property
     def _is_plain(self) -> bool:
-        """Topics are told as they are in the table."""
+        """Topics are told as they are in the table: thousands of them are joined from their texts at once. All else costs more."""
         return bool(self.settings.broker_permission & Perm.WRITE) and not self.settings.compressed_register
 
-    def _encoder(self, found: list[Topic]) -> Callable[[], bytes]:
-        """Topics with the permissions that the broker's own leaves them. What it returns may be called in another thread."""
-        permission, compressed, version = self.settings.broker_permission, self.settings.compressed_register, self.topics.data_version
+    def _encoder(self, names: Iterable[str] | None) -> Callable[[], bytes]:
+        """Makes the body for these topics, None for all, each with the permissions that the broker's own leaves it. What it returns may
+        be called in another thread."""
+        topics, version = self.topics, self.topics.data_version
+        if self._is_plain:
+            texts = topics.texts.members() if names is None else topics.texts.some(names)
+            return lambda: wrapped(encode_table(texts, version))
+        found = list(topics.all()) if names is None else [topic for topic in map(topics.get, names) if topic is not None]
+        permission, compressed = self.settings.broker_permission, self.settings.compressed_register
         mask = 7 if permission & Perm.WRITE else permission
 
         def encode() -> bytes:
@@ -263,7 +251,9 @@ class Registration(Part):
             return  # no route, but no "there is none" either: the next registration says more
         if found == self.address:
             server.missed = False
-            self._other_is_gone(server)
+            if server.foreign_ms is not None and self.clock.steady_ms() - server.foreign_ms >= QUIET_MS:
+                server.foreign_ms = None
+                self.notices.clear(f"route {server.address}")
         elif found:
             self._other_has_our_name(server, found)
         elif not server.missed:
@@ -296,11 +286,6 @@ class Registration(Part):
         )
         server.whole = True
         self._step(server)
-
-    def _other_is_gone(self, server: NameServerState) -> None:
-        if server.foreign_ms is not None and self.clock.steady_ms() - server.foreign_ms >= QUIET_MS:
-            server.foreign_ms = None
-            self.notices.clear(f"route {server.address}")
 
     # The end
 
