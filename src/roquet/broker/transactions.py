@@ -90,19 +90,12 @@ class Ending:
     """The message to ask about, as it was before."""
 
 
-@dataclass(slots=True)
-class Round:
-    """One look at all that is pending. What was put after its start, the copies it makes among them, is left for the next."""
-
-    end: int
-    """Where the half messages ended at its start. (Their store times would not tell: the clock may be set back.)"""
-    at: int
-
-
 class Transactions(Part):
     """State: `_base` is the oldest pending half message, `_done[n]` whether message `_base + n` is done with; `_ops[n]` is the
     largest half offset that op record `_op_base + n` names. `_copies` leads from an original to its newest copy while that
-    is pending, `_originals` back. `_written` are the op records that are not safe yet, by their offset."""
+    is pending, `_originals` back. `_written` are the op records that are not safe yet, by their offset. A round is one look at all
+    that is pending: from `_round_at` up to `_round_end`, where the half messages ended at its start (their store times would not tell:
+    the clock may be set back). What was put since, the copies it makes among them, is left for the next."""
 
     master_only = True
 
@@ -121,7 +114,8 @@ class Transactions(Part):
         self._originals: dict[int, int] = {}
         self._written: dict[int, Ending] = {}
         self._ending: dict[int, int] = {}
-        self._round: Round | None = None
+        self._round_at = 0
+        self._round_end: int | None = None
         self._rested_ms = self.clock.steady_ms()
         self._turn = 0
         self._reads = ColdReads(shared.fetch)
@@ -336,21 +330,19 @@ class Transactions(Part):
         if ops is not None:
             self._settle(ops)
         self._advance(halves)
-        if self._round is None and now_ms - self._rested_ms >= self.settings.transaction_check_interval:
-            self._round = Round(halves.visible, self._base)
-        if self._round is not None and not self._reads.busy():
-            finished = False
+        if self._round_end is None and now_ms - self._rested_ms >= self.settings.transaction_check_interval:
+            self._round_at, self._round_end = self._base, halves.visible
+        if self._round_end is not None and not self._reads.busy():
+            finished = True
             try:
-                finished = self._look(halves, self._round)
+                finished = self._look(halves, self._round_end) or bool(self.store.trouble.refuse_own())
             except Cold as cold:
                 self._reads.start(cold)
+                finished = False
             except Refused as refused:
                 log.warning("prepared messages could not be looked through: %s", refused.remark)
-                finished = True
-            else:
-                finished = finished or bool(self.store.trouble.refuse_own())
-            if not self._reads.busy() and finished:
-                self._round = None
+            if finished:
+                self._round_end = None
                 self._rested_ms = now_ms
 
     def _settle(self, ops: ConsumeQueue) -> None:
@@ -451,16 +443,16 @@ class Transactions(Part):
 
     # Asking
 
-    def _look(self, halves: ConsumeQueue, current: Round) -> bool:
+    def _look(self, halves: ConsumeQueue, end: int) -> bool:
         """Go on with a round; whether it is finished. Raises Cold when a message is not in memory."""
         staged = 0
         for _ in range(LOOKS_MAX // DEAR):
             if staged >= STAGED_MAX or self.store.trouble.refuse_own():
                 return False
-            at = self._next_pending(current.at)
-            if at >= min(halves.visible, current.end):
+            at = self._next_pending(self._round_at)
+            if at >= min(halves.visible, end):
                 return True
-            current.at = at
+            self._round_at = at
             if not self._is_ending(at):
                 record = self._read(halves, at)
                 if record is None:
@@ -470,7 +462,7 @@ class Transactions(Part):
                     return True
                 else:
                     staged += len(record.body) + len(record.properties)
-            current.at = at + 1
+            self._round_at = at + 1
         return False
 
     def _decide(self, record: Record) -> bool:
@@ -568,9 +560,6 @@ class Transactions(Part):
         except (LookupError, BadRecord):
             return None
         return record if (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, offset) else None
-
-    def __repr__(self) -> str:
-        return f"<Transactions from {self._base}, {self.pending} pending, {len(self._ops)} op records from {self._op_base}>"
 
 
 def committed(record: Record) -> Draft:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from roquet.broker.topics import Topics
 from roquet.message import Property
@@ -23,8 +24,6 @@ MARKS_MAX = 128
 
 @dataclass(slots=True)
 class Draft:
-    """A message on its way into the log."""
-
     topic: str
     queue_id: int
     body: bytes
@@ -84,12 +83,7 @@ class Draft:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StoredAt:
-    """Where a message was put."""
-
-    topic: str
-    queue_id: int
+class StoredAt(NamedTuple):
     queue_offset: int
     log_offset: int
 
@@ -114,13 +108,11 @@ class Writer:
 
     def put_as_is(self, draft: Draft) -> StoredAt:
         """The same without diversions: the message goes where the draft says."""
-        text = draft.text()
         check_place(draft.topic, draft.queue_id)
-        queue = self.store.queue(draft.topic, draft.queue_id)
-        offset, queue_offset = self.store.put(
-            queue,
+        log_offset, queue_offset = self.store.put(
+            self.store.queue(draft.topic, draft.queue_id),
             draft.body,
-            text,
+            draft.text(),
             sys_flag=draft.sys_flag,
             flag=draft.flag,
             born_ms=draft.born_ms,
@@ -129,4 +121,4 @@ class Writer:
             prepared=draft.prepared,
             store_host=draft.store_host,
         )
-        return StoredAt(draft.topic, draft.queue_id, queue_offset, offset)
+        return StoredAt(queue_offset, log_offset)
