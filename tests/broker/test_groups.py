@@ -186,13 +186,13 @@ def test_a_body_that_makes_no_sense_is_refused(kit: BrokerKit, body: bytes) -> N
 
 def test_a_storm_of_new_groups_writes_the_file_once_a_second(kit: BrokerKit, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
-    real = kit.groups.document._replace
+    real = kit.groups.saving.document._replace
 
     def counted(data: bytes) -> None:
         writes.append(len(data))
         real(data)
 
-    monkeypatch.setattr(kit.groups.document, "_replace", counted)
+    monkeypatch.setattr(kit.groups.saving.document, "_replace", counted)
     for number in range(100):
         kit.groups.find(f"g{number}")
     kit.groups.tick(kit.clock.ms)
@@ -210,7 +210,7 @@ def test_an_operators_change_is_on_disk_before_it_is_answered(kit: BrokerKit, mo
 
     kit.groups.find("first")
     with monkeypatch.context() as patch:
-        patch.setattr(kit.groups.document, "_replace", full)
+        patch.setattr(kit.groups.saving.document, "_replace", full)
         answer = kit.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=GroupConfig("g").encode())
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "could not be written" in (answer.remark or "")

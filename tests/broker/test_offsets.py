@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_written_is_tried_again_and_said(kit: BrokerKit, m
 
     kit.offsets.commit("g", "T", 0, 5)
     with monkeypatch.context() as patch:
-        patch.setattr(kit.offsets.document, "_replace", full)
+        patch.setattr(kit.offsets.saving.document, "_replace", full)
         kit.offsets.tick(0)
     assert "consumerOffset.json could not be written" in kit.notices.list()[0].text
     kit.clock.forward(5_000)
@@ -259,9 +259,9 @@ def test_the_file_of_many_groups_is_prepared_in_portions_and_misses_nothing(kit:
 
 def test_who_waits_for_the_disk_is_told_of_the_save_that_holds_its_change(kit: BrokerKit) -> None:
     told: list[Exception | None] = []
-    kit.offsets.saved(told.append)
+    kit.offsets.saving.when_saved(told.append)
     assert told == [None], "nothing is unsaved"
     kit.offsets.commit("g", "T", 0, 1)
-    kit.offsets.saved(told.append)
+    kit.offsets.saving.when_saved(told.append)
     assert told == [None, None]
     assert OffsetTable.decode((kit.root / "config" / "consumerOffset.json").read_bytes()).offset_table["T@g"] == {0: 1}

@@ -64,7 +64,6 @@ class Groups(SavedPart):
             self.data_version, self._table, self._unknown = loaded.data_version, loaded.subscription_group_table, loaded.unknown
 
     def open(self) -> None:
-        """Add the groups every broker has."""
         for name in STARTING_GROUPS:
             self._table.setdefault(name, calls.GroupConfig(name))
         self.texts.changed(self._table)
@@ -73,7 +72,6 @@ class Groups(SavedPart):
     # Looking
 
     def get(self, name: str) -> calls.GroupConfig | None:
-        """The group if it exists."""
         return self._table.get(name)
 
     def find(self, name: str) -> calls.GroupConfig | None:
@@ -209,11 +207,14 @@ class Groups(SavedPart):
         with_offsets = bool(header.remove_offset or header.clean_offset)
         log.info("group %s deleted by %s", header.group_name[:255], peer.address)
         answer = answer_when_saved(peer, command)
-        self.delete(
-            header.group_name,
-            with_offsets=with_offsets,
-            done=answer if not with_offsets else lambda error: answer(error) if error is not None else self.offsets.saved(answer),
-        )
+
+        def deleted(error: Exception | None) -> None:
+            if error is None and with_offsets:
+                self.offsets.saving.when_saved(answer)
+            else:
+                answer(error)
+
+        self.delete(header.group_name, with_offsets=with_offsets, done=deleted)
 
 
 def indented(value: Any) -> bytes:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 from roquet.broker.handler import LARGE, Portions, answers, elsewhere, portions, reply_with
+from roquet.broker.offsets import RETRY_TOPIC_LENGTH_MAX
 from roquet.broker.part import Part
 from roquet.errors import Refused
 from roquet.message import MessageQueue
@@ -79,14 +80,12 @@ class QueueLocks(Part):
             del self._groups[group]
 
     def holder(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
-        """The client that holds this queue now."""
         holder = self._groups.get(group, {}).get(queue)
         if holder is None or holder[1] < now_ms - self.settings.rebalance_lock_max_live_time:
             return None
         return holder[0]
 
     def tick(self, now_ms: int) -> None:
-        """Forget what has expired."""
         if not self._to_sweep:
             if now_ms < self._sweep_due_ms:
                 return
@@ -149,7 +148,7 @@ def read_lock_body(command: Command) -> LockBody:
     if not 0 < len(body.client_id) <= CLIENT_ID_MAX:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"clientId of {len(body.client_id)} characters, allowed are 1 to {CLIENT_ID_MAX}")
     for queue in body.mq_set:
-        check(queue.topic, "topic", GROUP_LENGTH_MAX + len("%RETRY%"))
+        check(queue.topic, "topic", RETRY_TOPIC_LENGTH_MAX)
         if len(queue.broker_name) > GROUP_LENGTH_MAX or queue.queue_id < 0:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"queue {queue.queue_id} of {queue.topic} on broker {queue.broker_name[:80]!r} cannot exist"

@@ -6,7 +6,7 @@ Committing is the hot path: a look-up, an assignment and a mark. The text of eac
 when it changed, a portion in each tick, and another thread joins them: writing the file of a large broker does not stall it.
 
 A commit is acknowledged before it is on disk, as upstream has it: a client that finds an older offset after a crash consumes some
-messages again. What an operator asks for (a clone, a deletion) is answered when it is on disk (`saved`).
+messages again. What an operator asks for (a clone, a deletion) is answered when it is on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from roquet.broker.fragments import Fragments, member
 from roquet.broker.handler import answers
 from roquet.broker.part import Shared
-from roquet.broker.saving import Done, SavedDocument, SavedPart
+from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.errors import Refused
 from roquet.ports import Peer
 from roquet.wire.calls.offsets import GET_ALL_CONSUMER_OFFSET, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, OffsetTable
@@ -49,8 +49,9 @@ class ConsumerOffsets(SavedPart):
         self._lacking: set[str] = set()  # deleted topics whose progress the last snapshot does not have
         # Progress must not be safer than messages.
         self.saving = SavedDocument(
-            shared, "consumerOffset.json", self._snapshot, pause=self._pause, prepare=self.texts.settle_in_portions,
-            speaks_of_messages=True, if_failed=True, on_saved=lambda: self.store.deletions.progress_saved(self._lacking),
+            shared, "consumerOffset.json", self._snapshot, prepare=self.texts.settle_in_portions, speaks_of_messages=True,
+            pause=lambda awaited: 0 if awaited else self.settings.flush_consumer_offset_interval,
+            if_failed=True, on_saved=lambda: self.store.deletions.progress_saved(self._lacking),
         )  # fmt: skip
 
     def load(self) -> None:
@@ -127,12 +128,10 @@ class ConsumerOffsets(SavedPart):
         return self._table.get(f"{topic}@{group}", {})
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics in which the group has progress."""
         end = "@" + group
         return [key[: -len(end)] for key in self._table if key.endswith(end)]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that have progress in the topic."""
         start = topic + "@"
         return [key[len(start) :] for key in self._table if key.startswith(start)]
 
@@ -158,13 +157,6 @@ class ConsumerOffsets(SavedPart):
             self.saving.unsaved = True
 
     # The file
-
-    def saved(self, done: Done) -> None:
-        """Call `done` when everything up to now is on disk, or with what went wrong."""
-        self.saving.when_saved(done)
-
-    def _pause(self, awaited: bool) -> int:
-        return 0 if awaited else self.settings.flush_consumer_offset_interval
 
     def _snapshot(self) -> Callable[[], bytes]:
         texts, self._lacking = list(self.texts.texts.values()), set(self.store.deletions.table)

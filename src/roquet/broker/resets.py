@@ -222,7 +222,7 @@ class Resets(Part):
                     self.offsets.commit(target, name, queue_id, offset)
                     if queue_id % PROGRESSES == 0:
                         yield None
-        self.offsets.saved(answer_when_saved(peer, command))
+        self.offsets.saving.when_saved(answer_when_saved(peer, command))
         return None
 
 

@@ -37,10 +37,6 @@ def by_size(size: Callable[[], int]) -> Callable[[bool], int]:
     return lambda awaited: size() // MEMBERS_A_MS if awaited else SAVE_EVERY_MS
 
 
-def nothing_to_prepare() -> Iterator[None]:
-    return iter(())
-
-
 @dataclass(eq=False)
 class SavedDocument:
     """State: whether the document is behind, who waits for it, when the last save began and how far it is."""
@@ -53,7 +49,7 @@ class SavedDocument:
     _: KW_ONLY
     pause: Callable[[bool], int]
     """ms from the beginning of one save to that of the next, given whether somebody waits for it."""
-    prepare: Callable[[], Iterator[None]] = nothing_to_prepare
+    prepare: Callable[[], Iterator[None]] = lambda: iter(())
     """Work before the snapshot; it yields after each portion, and the next follows with the next tick."""
     speaks_of_messages: bool = False
     """They must be durable before it is: what they are told to be, they are after a crash too."""
@@ -80,11 +76,6 @@ class SavedDocument:
                 raise Damaged(self.document.warning)
             self.shared.notices.warn(self.name, self.document.warning)
         return loaded
-
-    @property
-    def busy(self) -> bool:
-        """Bytes are being written."""
-        return self.document.busy
 
     @property
     def _under_way(self) -> bool:
@@ -184,16 +175,12 @@ class SavedPart(Part):
 
     saving: SavedDocument
 
-    @property
-    def document(self) -> Document:
-        return self.saving.document
-
     def tick(self, now_ms: int) -> None:
         self.saving.look()
 
     @property
     def busy(self) -> bool:
-        return self.saving.busy
+        return self.saving.document.busy
 
     def save_now(self) -> None:
         self.saving.save_now()
