@@ -19,6 +19,7 @@ from roquet.broker import stats as stats_module
 from roquet.broker.handler import LARGE, PORTION, Portions, elsewhere
 from roquet.broker.locks import PIECE, pieces
 from roquet.broker.members import REMOVED_MAX
+from roquet.broker.part import Part
 from roquet.broker.pull import WAKES_MAX
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic
@@ -201,7 +202,7 @@ def park(whole: Whole, count: int) -> list[FakePeer]:
     peers = [FakePeer(f"127.0.0.1:{n}") for n in range(count)]
     for peer in peers:
         assert whole.broker.receive(peer, frames_of(Command(RequestCode.PULL_MESSAGE, pull_fields(offset=0, sysFlag="6")))) is None
-    assert whole.broker.puller.parked == count
+    assert len(whole.broker.puller.parking) == count
     return peers
 
 
@@ -467,7 +468,7 @@ def test_what_fails_elsewhere_leaves_nothing_that_only_the_collector_could_free(
         gc.enable()
 
 
-class Slowly:
+class Slowly(Part):
     """A part whose tick takes so long."""
 
     def __init__(self, whole: Whole, name: str, ms: int, ticked: list[str]) -> None:

@@ -25,7 +25,7 @@ from roquet.broker.delay import Delays
 from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler, Portions, Ticking, send_answer
+from roquet.broker.handler import Handler, Portions, send_answer
 from roquet.broker.handover import Handover
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
@@ -149,14 +149,13 @@ class Broker:
         self.store.mender.on_hole = self._tell_of_hole
         self.topics.on_delete = self._topic_deleted
         self.table = self._table()
-        self._ticking: deque[Ticking] = deque((self.store, *self.parts))
+        self._ticking: deque[Store | Part] = deque((self.store, *self.parts))
 
     def _add(self, part: P) -> P:
         self.parts.append(part)
         return part
 
     def _table(self) -> dict[int, Handler]:
-        """Which request is answered by which part."""
         table: dict[int, Handler] = {}
         for part in self.parts:
             handlers = part.handlers()
@@ -309,15 +308,12 @@ class Broker:
             reply = result
         except Cold as cold:
             self.store.undo(mark)
-            if attempt >= ATTEMPTS_MAX:
-                reply = command.reply(ResponseCode.SYSTEM_BUSY, "the data could not be read from disk in time, try again")
-            else:
-                try:
-                    self._fetch(cold, lambda: self._again(peer, command, attempt + 1))
-                except Refused as refused:
-                    reply = command.reply(refused.code, refused.remark)
-                else:
-                    return
+            try:
+                check_attempt(attempt)
+                self._fetch(cold, lambda: self._again(peer, command, attempt + 1))
+                return
+            except Refused as refused:
+                reply = command.reply(refused.code, refused.remark)
         except Exception as error:
             self.store.undo(mark)
             reply = self._failed(peer, command, error)
@@ -372,8 +368,7 @@ class Broker:
         """A portion met something that is not in memory and cannot go on from there."""
         job.attempt += 1
         try:
-            if job.attempt >= ATTEMPTS_MAX:
-                raise Refused(ResponseCode.SYSTEM_BUSY, "the data could not be read from disk in time, try again")
+            check_attempt(job.attempt)
             again = self.table[job.command.code](job.peer, job.command)
             assert not isinstance(again, Command | None), "work in portions is always that"
             job.portions = again
@@ -473,3 +468,8 @@ class Broker:
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.registration.address or 'not listening'} {self.store!r}>"
+
+
+def check_attempt(attempt: int) -> None:
+    if attempt >= ATTEMPTS_MAX:
+        raise Refused(ResponseCode.SYSTEM_BUSY, "the data could not be read from disk in time, try again")
