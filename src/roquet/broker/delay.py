@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from zlib import crc32
@@ -61,8 +62,6 @@ READ_MAX = 256
 """Queue entries read at a time."""
 SLACK_MS = 1_000
 """A clock that is put right by less than this moves no delivery."""
-
-
 LATER_MAX = 100_000
 """Messages of a level that are looked at for deliveries which outlived others."""
 
@@ -98,7 +97,6 @@ class Delays(SavedPart):
         self._loaded = self.saving.load(parse_offsets)  # one that nobody can read is not passed over: everything would come again
 
     def open(self) -> None:
-        """Take up the cursors."""
         # Without a file: nothing was delivered when the log was empty, as long as the log still begins there.
         saved, log_offset = self._loaded or ({}, 0 if self.store.log.start == 0 else None)
         queues = {queue.queue_id + 1: queue for queue in self.store.queues_of(SCHEDULE_TOPIC)}
@@ -123,9 +121,7 @@ class Delays(SavedPart):
             level = queue.queue_id + 1
             start = self.offsets[level]
             while self.offsets[level] < queue.visible:
-                entry = blocking(queue.entry, self.offsets[level])
-                record = None if entry is None else self.record(entry[0], entry[1], wait=True)
-                draft = None if record is None else self.draft(record, level)
+                draft = self._draft_at(queue, self.offsets[level])
                 if draft is not None and not behind.take(draft):
                     self._find_later_ones(queue, level, behind)
                     break
@@ -138,12 +134,15 @@ class Delays(SavedPart):
         if not any(end > behind.log_offset for _, end in self.store.timeline.overtaken):
             return
         for at in range(self.offsets[level] + 1, min(queue.visible, self.offsets[level] + LATER_MAX)):
-            entry = blocking(queue.entry, at)
-            record = None if entry is None else self.record(entry[0], entry[1], wait=True)
-            draft = None if record is None else self.draft(record, level)
+            draft = self._draft_at(queue, at)
             if draft is not None and behind.take(draft):
                 self._delivered_ahead.setdefault(level, set()).add(at)
                 self._found_from = behind.log_offset
+
+    def _draft_at(self, queue: ConsumeQueue, at: int) -> Draft | None:
+        entry = blocking(queue.entry, at)
+        record = None if entry is None else self.record(entry[0], entry[1], wait=True)
+        return None if record is None else self.draft(record, queue.queue_id + 1)
 
     # On the way in
 
@@ -167,7 +166,6 @@ class Delays(SavedPart):
     # On the way out
 
     def tick(self, now_ms: int) -> None:
-        """Deliver what is due, and save the cursors now and then."""
         if not self.store.trouble.refuse_own():
             self._deliver()
         super().tick(now_ms)
@@ -186,7 +184,7 @@ class Delays(SavedPart):
         # Another level begins each time, so that none starves while there is more than one tick can deliver.
         self._turn += 1
         turn = self._turn % len(waiting)
-        budget = Budget(DELIVERED_MAX, BYTES_MAX)
+        budget = Budget()
         reached: dict[int, int] = {}
         for level, queue in waiting[turn:] + waiting[:turn]:
             reached[level] = self._deliver_level(level, queue, now_ms, budget)
@@ -373,19 +371,14 @@ class Delays(SavedPart):
             rows[f"scheduleMessageOffset_{level}"] = f"{offset},{0 if queue is None else queue.visible}"
         return rows
 
-    def __repr__(self) -> str:
-        return f"<Delays {len(self.delays_ms)} levels, {self.delivered} delivered, cursors {self.offsets}>"
 
-
+@dataclass(slots=True)
 class Budget:
     """What one tick may still do, and what it delivered."""
 
-    __slots__ = ("count", "delivered", "size")
-
-    def __init__(self, count: int, size: int) -> None:
-        self.count = count
-        self.size = size
-        self.delivered = 0
+    count: int = DELIVERED_MAX
+    size: int = BYTES_MAX
+    delivered: int = 0
 
     def take(self, size: int) -> None:
         """One message of so many bytes; 0 for one that was left out, which costs time too."""
@@ -448,7 +441,6 @@ def identity_of(draft: Draft) -> object:
 
 
 def size_of(draft: Draft) -> int:
-    """Bytes of its record."""
     longer = len(draft.born_host) + len(draft.store_host or bytes(HOST)) - 2 * HOST
     return RECORD_MIN + longer + len(draft.topic) + len(draft.body) + len(draft.text().encode())
 
