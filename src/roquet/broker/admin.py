@@ -177,7 +177,6 @@ class Admin(Part):
 
     @property
     def busy(self) -> bool:
-        """A change of settings is on its way to its file."""
         return bool(self.keeping)
 
     @answers(UPDATE_BROKER_CONFIG)

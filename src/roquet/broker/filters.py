@@ -89,11 +89,7 @@ class Filters(SavedPart):
         self._size = 0
         self.texts = Fragments[GroupFilter](self._text, TEXTS_A_TURN)
         self.saving = SavedDocument(
-            shared,
-            "consumerFilter.json",
-            self._snapshot,
-            pause=lambda awaited: SAVE_MS,
-            prepare=self.texts.settle_in_portions,
+            shared, "consumerFilter.json", self._snapshot, pause=lambda awaited: SAVE_MS, prepare=self.texts.settle_in_portions
         )
         self._due_ms = self.clock.steady_ms() + SAVE_MS
         members.on_heard.append(self.heard)
@@ -129,7 +125,6 @@ class Filters(SavedPart):
                 self._mark_dead(filter, now_ms)
 
     def left(self, group: str) -> None:
-        """The group's last member is gone."""
         for filter in self._by_group.get(group, {}).values():
             if not filter.is_dead:
                 self._mark_dead(filter, self.clock.now_ms())
@@ -257,7 +252,6 @@ class Filters(SavedPart):
         return lambda: encode_file([(topic, groups) for topic, groups in topics if groups])
 
     def _text(self, filter: GroupFilter) -> bytes:
-        """Its place in the file."""
         if filter.filter is None:
             return b""
         k, m = size_of(self.settings.max_error_rate_of_bloom_filter, self.settings.expect_consumer_num_use_filter)
@@ -319,9 +313,6 @@ def to_json(filter: GroupFilter, k: int, m: int) -> dict[str, Any]:
     }
 
 
-# ---- checks ---------------------------------------------------------------------------------------------------------------
-
-
 def check_allowed(kind: str | None, settings: BrokerSettings) -> None:
     if not settings.enable_property_filter:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {(kind or '')[:80]}")
@@ -336,9 +327,6 @@ def check_filter(kind: str | None, expression: str | None, settings: BrokerSetti
         return compiled(expression or "")
     except BadSql as error:
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
-
-
-# ---- judging records ------------------------------------------------------------------------------------------------------
 
 
 class RetryJudge:

@@ -36,7 +36,6 @@ class Fragments(Generic[K]):
         return list(self.texts.values())
 
     def some(self, keys: Iterable[K]) -> list[bytes]:
-        """Those of these that are there."""
         self.settle(list(self.stale))
         return [self.texts[key] for key in keys if key in self.texts]
 

@@ -10,21 +10,17 @@ A crash between the two leaves both: then the message comes twice, and never not
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
-from roquet.broker.delay import AHEAD_MAX
+from roquet.broker.delay import AHEAD_MAX, Delays
 from roquet.broker.part import Part, Shared
 from roquet.broker.timed.properties import CANCEL, DUE, MOVES
+from roquet.broker.writer import Draft
 from roquet.errors import Refused, StoreUnavailable
 from roquet.store.disk import Cold
 from roquet.store.log import MovedOut
+from roquet.store.queue import ConsumeQueue
 from roquet.wire.layout import BLANK_LENGTH, ENTRY
 from roquet.wire.names import TIMER_TOPIC
-
-if TYPE_CHECKING:
-    from roquet.broker.delay import Delays
-    from roquet.broker.writer import Draft
-    from roquet.store.queue import ConsumeQueue
 
 log = logging.getLogger("roquet.broker")
 

@@ -102,5 +102,4 @@ class Newcomers:
 
 
 def host_of(peer: Peer) -> str:
-    """The address without its port."""
     return peer.address.rpartition(":")[0]

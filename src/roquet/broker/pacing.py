@@ -47,7 +47,6 @@ class Pace:
         self._awaited += (share - self._awaited) * SMOOTHING
 
     def tick(self, log_end: int) -> None:
-        """The next one begins."""
         sent = log_end - self._log_end if self._log_end >= 0 else 0
         self._log_end = log_end
         self._sent += (sent - self._sent) * SMOOTHING

@@ -11,8 +11,6 @@ after it, so the copy must be as safe as the message was.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from roquet.broker.delay import Delays
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
@@ -32,9 +30,6 @@ from roquet.wire.ids import offset_message_id
 from roquet.wire.layout import QUEUES_MAX
 from roquet.wire.names import RETRY_PREFIX, check_topic, dead_letter_topic, retry_topic
 from roquet.wire.record import BadRecord, Record
-
-if TYPE_CHECKING:
-    pass
 
 FIRST_LEVEL = 3
 """Delay level after the first failure; each further one is a level up."""

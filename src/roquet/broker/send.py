@@ -138,7 +138,6 @@ class Sender(Part):
         self._write_host()
 
     def listening(self, address: str, ha_address: str) -> None:
-        """The listening port became known: message ids carry it."""
         self._write_host()
 
     def _write_host(self) -> None:
@@ -408,14 +407,17 @@ class Sender(Part):
         return kept
 
     def check_stored(self, why: str) -> None:
-        """Raises Refused if something keeps the store from taking it."""
         if why:
             raise self.not_stored(why)
 
     def not_stored(self, why: str, count: int = 1) -> Refused:
         """The answer to sends that the store cannot take, counted."""
         self.failed += count
-        return unavailable(why)
+        return Refused(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "service not available now. It may be caused by one of the following reasons: the broker's disk is full, "
+            f"messages are put to the slave, message store has been shut down, etc. Here: {why}",
+        )
 
     def metrics(self) -> dict[str, object]:
         return {
@@ -433,7 +435,6 @@ class Sender(Part):
         return self._answers
 
     def serves(self, peer: Peer) -> bool:
-        """Is a batch of frames of this peer under way?"""
         return self._answers.peer is peer
 
     def _batch_under_way(self) -> Answers:
@@ -455,8 +456,6 @@ class Sender(Part):
         log_ = self.store.log
         target = log_.written
         if log_.safe < target and (plain or sent):
-            deadline_ms = self.store.steady_ms + self.settings.sync_flush_timeout
-
             flow, count = self.flow, len(plain) + len(sent)
             flow.waiting += count
 
@@ -467,7 +466,7 @@ class Sender(Part):
                 else:
                     self._answer(peer, plain, sent, *self._not_safe(target))
 
-            log_.when_safe(target, deadline_ms, safe)
+            log_.when_safe(target, self.store.steady_ms + self.settings.sync_flush_timeout, safe)
             self._answer(peer, [], no_wait)
         elif answers:
             self._answer(peer, plain, sent + no_wait)
@@ -521,14 +520,6 @@ def asks_for_more(properties: bytes) -> bool:
 
 def without_unique_key(suffix: str) -> str:
     return "".join(["\x02" + item for item in suffix[1:].split("\x02") if not item.startswith(UNIQUE_KEY_MARK)])
-
-
-def unavailable(why: str) -> Refused:
-    return Refused(
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        "service not available now. It may be caused by one of the following reasons: the broker's disk is full, "
-        f"messages are put to the slave, message store has been shut down, etc. Here: {why}",
-    )
 
 
 def too_large(size: int, limit: int) -> Refused:

@@ -220,7 +220,6 @@ class Stats(Part):
                     del rows[key]
 
     def topic_deleted(self, topic: str) -> None:
-        """The topic was deleted."""
         self._puts.pop(topic, None)
         for rows in (self._gets, self._backs):
             for key in [key for key in rows if key.startswith(topic + "@")]:

@@ -230,6 +230,3 @@ class Timers(Part):
             self.moving.below = max(self.moving.below, end)
             return False
         return self._moved_out.is_durable(end)
-
-    def __repr__(self) -> str:
-        return f"<Timers up to {self.near.mark}, {len(self.near.window)} due before {self.near.horizon}, {self.files!r}>"

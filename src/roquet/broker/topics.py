@@ -20,14 +20,7 @@ from roquet.ports import Peer
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import names
-from roquet.wire.calls.topics import (
-    DELETE_TOPIC_IN_BROKER,
-    GET_ALL_TOPIC_CONFIG,
-    UPDATE_AND_CREATE_TOPIC,
-    UPDATE_AND_CREATE_TOPIC_LIST,
-    TopicConfig,
-    TopicTable,
-)
+from roquet.wire.calls import topics as calls
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import Perm, ResponseCode
 from roquet.wire.command import Command
@@ -41,7 +34,7 @@ Changed = Callable[[Iterable[str], Callable[[], None]], None]
 """Tell the name servers of these topics; the second argument is called when all of them know (or did not answer in time)."""
 
 
-Topic = TopicConfig
+Topic = calls.TopicConfig
 """A topic is its configuration. Only `Topics` changes it."""
 
 
@@ -74,7 +67,7 @@ class Topics(SavedPart):
         self._found_again: set[str] = set()  # topics that were found again from their messages
 
     def load(self) -> None:
-        table = self.saving.load(TopicTable.decode)
+        table = self.saving.load(calls.TopicTable.decode)
         if table is not None:
             self.data_version = table.data_version
             self._table = {topic.topic_name: topic for topic in table.topic_config_table.values()}
@@ -83,7 +76,7 @@ class Topics(SavedPart):
         """Add the topics every broker has, and those whose messages are here."""
         for name, deletion in self.store.deletions.table.items():
             if deletion.topics_version > self.data_version.counter and self._table.pop(name, None) is not None:
-                log.warning("topic %s is in %s, but it was deleted after that was written", name, self.document.path)
+                log.warning("topic %s is in %s, but it was deleted after that was written", name, self.saving.document.path)
         self._count_on()
         settings = self.settings
         inherit = Perm.READ | Perm.WRITE | Perm.INHERIT
@@ -117,16 +110,17 @@ class Topics(SavedPart):
             if queue.next > queue.first:
                 known = self._table.get(name)
                 if known is None or name in self._found_again:
-                    log.warning("topic %s is not in %s, but queue %d has messages: it is made again", name, self.document.path, queue_id)
+                    path = self.saving.document.path
+                    log.warning("topic %s is not in %s, but queue %d has messages: it is made again", name, path, queue_id)
                     self._found_again.add(name)
                     self._table[name] = Topic(name, queue_id + 1, queue_id + 1)
         if self._found_again:
             self.data_version = self.data_version.next(self.clock.now_ms())
             self.saving.unsaved = True  # the first tick writes it: nothing is written before everything is open
 
-    def _seed(self, name: str, queues: int, perm: int = 6) -> None:
+    def _seed(self, name: str, queues: int) -> None:
         if name not in self._table:
-            self._table[name] = Topic(name, queues, queues, int(perm))
+            self._table[name] = Topic(name, queues, queues)
 
     def _settle(self, wanted: Topic | None) -> None:
         """A topic that the settings alone decide: nobody can change it, so the file's, of an earlier start, does not count."""
@@ -170,7 +164,6 @@ class Topics(SavedPart):
     # Changing
 
     def ensure(self, name: str, queues: int = 1, *, perm: int = 6, sys_flag: int = 0) -> Topic:
-        """This topic, made and registered when it is missing."""
         found = self._table.get(name)
         return found if found is not None else self.put(Topic(name, queues, queues, perm, topic_sys_flag=sys_flag))
 
@@ -293,9 +286,9 @@ class Topics(SavedPart):
 
     # Requests
 
-    @answers(UPDATE_AND_CREATE_TOPIC)
+    @answers(calls.UPDATE_AND_CREATE_TOPIC)
     def update(self, peer: Peer, command: Command) -> None:
-        header = UPDATE_AND_CREATE_TOPIC.read_header(command)
+        header = calls.UPDATE_AND_CREATE_TOPIC.read_header(command)
         topic = Topic(
             header.topic, header.read_queue_nums, header.write_queue_nums, header.perm, header.topic_filter_type or "SINGLE_TAG",
             header.topic_sys_flag or 0, bool(header.order),
@@ -305,10 +298,10 @@ class Topics(SavedPart):
         # Upstream leaves this remark on its success; clients ignore it, the golden frame has it.
         self.put(topic, answer_when_saved(peer, command, command.reply(0, "not set any response code")))
 
-    @answers(UPDATE_AND_CREATE_TOPIC_LIST)
+    @answers(calls.UPDATE_AND_CREATE_TOPIC_LIST)
     def update_many(self, peer: Peer, command: Command) -> None:
         """18, of 5.x: a list of configurations, all or none."""
-        topics = UPDATE_AND_CREATE_TOPIC_LIST.read_body(command).topic_config_list
+        topics = calls.UPDATE_AND_CREATE_TOPIC_LIST.read_body(command).topic_config_list
         if not topics:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the body holds no topicConfigList")
         for topic in topics:
@@ -327,13 +320,13 @@ class Topics(SavedPart):
         if topic.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topicFilterType={topic.topic_filter_type!r}: expected SINGLE_TAG or MULTI_TAG")
 
-    @answers(GET_ALL_TOPIC_CONFIG)
+    @answers(calls.GET_ALL_TOPIC_CONFIG)
     def get_all(self, peer: Peer, command: Command) -> Command:
-        return GET_ALL_TOPIC_CONFIG.reply(command, body=self.encode())
+        return calls.GET_ALL_TOPIC_CONFIG.reply(command, body=self.encode())
 
-    @answers(DELETE_TOPIC_IN_BROKER)
+    @answers(calls.DELETE_TOPIC_IN_BROKER)
     def remove(self, peer: Peer, command: Command) -> None:
-        name = DELETE_TOPIC_IN_BROKER.read_header(command).topic
+        name = calls.DELETE_TOPIC_IN_BROKER.read_header(command).topic
         names.check_topic(name)
         if self.is_system(name):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")

@@ -22,8 +22,6 @@ Found = tuple[int, int, Record]
 
 
 class Cancelling:
-    """State: `cancelled` counts."""
-
     def __init__(self, near: Near, writer: Writer, settings: BrokerSettings) -> None:
         self._near = near
         self._writer = writer

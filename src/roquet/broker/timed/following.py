@@ -36,7 +36,6 @@ class Following:
         self.behind = 0
 
     def follow(self) -> None:
-        """Take what is new in the timer topic's queue."""
         queue = self._near.store.find_queue(TIMER_TOPIC, 0)
         stop = 0 if queue is None else min(queue.visible, self.followed + FOLLOW_MAX)
         while queue is not None and self.followed < stop and not self._near.reader.busy():
