@@ -24,7 +24,6 @@ class ManualBackground:
             self.release()
 
     def release(self) -> None:
-        """Do everything that waits, and what comes of it."""
         while self.waiting:
             self.release_one()
 

@@ -57,10 +57,8 @@ class BrokerGroup:
 
     def unrest(self) -> str:
         """What is not as it must be when nothing has gone wrong for a while; "" when all is well."""
-        return self._not_serving() or self._not_registered() or self._not_consumed()
-
-    def _not_serving(self) -> str:
-        return next((f"{node.name} is down" for node in self.members if not node.serving), "")
+        down = next((f"{node.name} is down" for node in self.members if not node.serving), "")
+        return down or self._not_registered() or self._not_consumed()
 
     def _not_registered(self) -> str:
         for name_server in self.world.name_servers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from roquet.client.core.receipt import SendReceipt
 from roquet.message import Message, ReceivedMessage
 from roquet.testing.promises import Promises, Violation, name_of
 
@@ -20,7 +19,6 @@ class Checker:
         self._promises: dict[str, Promises] = {}
 
     def add(self, broker_name: str, *, sync_flush: bool) -> Promises:
-        """A broker group that is to be judged."""
         promises = self._promises[broker_name] = Promises(self.sent, sync_flush=sync_flush)
         return promises
 
@@ -38,13 +36,6 @@ class Checker:
     def sending(self, message: Message) -> None:
         self.sent[name_of(message.body)] = message
 
-    def acknowledged(self, message: Message, receipt: SendReceipt) -> None:
-        self.of(receipt.queue.broker_name).acknowledged(message, receipt)
-
-    def showed(self, message: ReceivedMessage) -> None:
-        """A consumer got it."""
-        self.of(message.queue.broker_name).showed(message)
-
     def consume(self, group: str, message: ReceivedMessage) -> None:
         self.consumed.setdefault(group, set()).add(name_of(message.body))
 
@@ -56,10 +47,6 @@ class Checker:
         if any(promises.lossy for promises in self._promises.values()):
             consumed = consumed | self.failed
         return self.of(broker_name).missing(consumed)
-
-
-def body_of(name: str, filler: bytes) -> bytes:
-    return name.encode() + b"|" + filler
 
 
 def listed(names: Iterable[bytes], count_max: int = 10) -> str:

@@ -33,6 +33,3 @@ class ManualClock:
     def step(self, ms: int) -> None:
         """Set the wall clock by so much, back when it is negative. No time passes."""
         self.stepped_ms += ms
-
-    def __repr__(self) -> str:
-        return f"<ManualClock {self.ms + self.stepped_ms}>"

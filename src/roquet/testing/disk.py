@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 PAGE = 4_096
 SECTORS = (512, PAGE)
-
-
 OPERATIONS = ("open", "write", "read", "truncate", "sync", "make_dir", "remove", "rename", "sync_dir")
 """Those that can be made to fail."""
 
@@ -211,8 +209,6 @@ def _rename(names: dict[str, _File | _Dir], change: tuple[tuple[str, _File | _Di
 
 
 class SimFile:
-    """An open file of a SimDisk."""
-
     __slots__ = ("_disk", "_file", "_open", "_random", "_run", "path")
 
     def __init__(self, disk: SimDisk, path: str, file: _File) -> None:
@@ -310,9 +306,6 @@ class SimFile:
         if not self._open:
             raise OSError(errno.EBADF, "Bad file descriptor", self.path)
         return self._file
-
-    def __repr__(self) -> str:
-        return f"<SimFile {self.path}>"
 
 
 class SimDisk:
@@ -556,9 +549,6 @@ class SimDisk:
         if not isinstance(found, _Dir):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", asked)
         return found
-
-    def __repr__(self) -> str:
-        return f"<SimDisk of seed {self.seed}, process {self.run}, {self.operations} changes>"
 
 
 def _parts(path: str) -> list[str]:

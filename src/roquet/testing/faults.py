@@ -60,7 +60,6 @@ class Faults:
             self.simulation.at(self.random.randint(SECOND, until_us), self.random.choice(faults))
 
     def end(self) -> None:
-        """Everything works again, and what is down is started."""
         self.simulation.note("= faults end")
         self.world.calm = True
         self.network.heal()

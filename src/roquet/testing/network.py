@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Protocol
 from zlib import crc32
 
-from roquet.errors import Broken, ConnectFailed, RoquetError
+from roquet.errors import Broken, ConnectFailed
 from roquet.ports import Answered, Peer
 from roquet.testing.simulation import Simulation
 from roquet.wire.command import ONEWAY, Command, decode
@@ -30,8 +30,6 @@ Handler = Callable[[str, Command, Reply], None]
 
 
 class Core(Protocol):
-    """A broker or a name server."""
-
     def receive(self, peer: Peer, frames: list[Frame]) -> list[Frame] | None: ...
 
     def disconnected(self, peer: Peer) -> None: ...
@@ -98,7 +96,7 @@ class SimNetwork:
 
     def connect(self, host: str, address: str, line: Line) -> Wire:
         self._ports += 1
-        wire = Wire(self, host, address, line, f"{host}:{self._ports}")
+        wire = Wire(self, host, address, line, self._ports)
         self._wires[wire] = None
         return wire
 
@@ -109,12 +107,12 @@ class SimNetwork:
 class Wire:
     """One connection. Two directions, each with the pieces that are under way in it."""
 
-    def __init__(self, network: SimNetwork, host: str, address: str, line: Line, from_address: str) -> None:
+    def __init__(self, network: SimNetwork, host: str, address: str, line: Line, port: int) -> None:
         self.network = network
         self.host = host
         self.address = address
         self.line = line
-        self.peer = SimPeer(self, from_address)
+        self.peer = SimPeer(self, f"{host}:{port}", network.core_at(address))
         self.broken = False
         self._to_server: deque[bytes] = deque()
         self._to_client: deque[bytes] = deque()
@@ -157,11 +155,9 @@ class Wire:
         if self.broken:
             return
         simulation = self.network.simulation
+        late: list[bytes] = []
         if simulation.random.random() < 0.5 and not self.network.parted(self.host, host_of(self.address)):
-            count = simulation.random.randint(0, len(self._to_client))
-            late = [self._to_client.popleft() for _ in range(count)]
-        else:
-            late = []
+            late = list(self._to_client)[: simulation.random.randint(0, len(self._to_client))]
         self.broken = True
         self._to_client.clear()
         self._to_server.clear()
@@ -180,17 +176,14 @@ class Wire:
 class SimPeer:
     """A connection as the server's core sees it (ports.Peer)."""
 
-    def __init__(self, wire: Wire, address: str) -> None:
+    def __init__(self, wire: Wire, address: str, core: Core | None) -> None:
         self.address = address
         self.host = stored_host(address)
         self.closed = False
         self.principal = ""
         self._wire = wire
-        self._core: Core | None = None
-        self._framer = Framer()
-
-    def connected(self, core: Core) -> None:
         self._core = core
+        self._framer = Framer()
 
     def received(self, data: bytes) -> None:
         if self.closed or self._core is None:
@@ -248,7 +241,7 @@ class SimCaller:
             return
         line = self._line(address)
         command.flag |= ONEWAY
-        command.opaque = line.calls.add(_nobody, 0)
+        command.opaque = line.calls.add(lambda result: None, 0)
         line.calls.forget(command.opaque)
         line.write(command.encode())
 
@@ -297,10 +290,6 @@ class SimCaller:
             self._arm(soonest)
 
 
-def _nobody(_: Command | RoquetError) -> None:
-    pass
-
-
 class Line:
     """The client's end of one connection, from the decision to open it until it is lost."""
 
@@ -325,12 +314,10 @@ class Line:
         if self.ended or self.caller.dead:
             return
         network = self.caller.network
-        core = network.core_at(self.address)
-        if core is None:
+        if network.core_at(self.address) is None:
             self.end(ConnectFailed(f"cannot connect to {self.address}: refused; is the server running there, and the address right?"))
             return
         self.wire = network.connect(self.caller.host, self.address, self)
-        self.wire.peer.connected(core)
         out, self._out = self._out, []
         if out:
             self.wire.send(b"".join(out), to_server=True)

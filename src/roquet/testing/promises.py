@@ -86,7 +86,6 @@ class Promises:
             self._same(shown, held, place, "shown")
 
     def showed(self, message: ReceivedMessage) -> None:
-        """A consumer got it."""
         place = (message.queue.topic, message.queue_id, message.queue_offset)
         if not self._is_ours(place[0]):
             self._repeated(message, place)
@@ -117,7 +116,6 @@ class Promises:
     # Looking
 
     def started(self, broker: Broker, before: LastSeen) -> None:
-        """A broker is up again."""
         store = broker.store
         if store.log.end < before.flushed:
             raise Violation(f"the log ends at {store.log.end} and was flushed to {before.flushed}")

@@ -43,17 +43,19 @@ class Reader:
                     self._read(queue, 0)
 
     def _read(self, queue: MessageQueue, offset: int) -> None:
+        promises = self.checker.of(queue.broker_name)
+
         def done(result: PullResult | RoquetError) -> None:
             if isinstance(result, RoquetError):
                 self._again(queue, offset, 500_000)
                 return
             if result.status is PullStatus.OFFSET_ILLEGAL:
-                self.checker.of(queue.broker_name).sent_back(queue.topic, queue.queue_id, offset, result.next_offset)
+                promises.sent_back(queue.topic, queue.queue_id, offset, result.next_offset)
                 self._again(queue, result.next_offset, 200_000)
                 return
-            self.checker.of(queue.broker_name).saw_end(queue.topic, queue.queue_id, result.max_offset)
+            promises.saw_end(queue.topic, queue.queue_id, result.max_offset)
             for message in result.messages:
-                self.checker.showed(message)
+                promises.showed(message)
                 self.checker.consume(READERS, message)
             self._again(queue, result.next_offset, 10_000 if result.next_offset > offset else 100_000)
 

@@ -40,14 +40,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m roquet.testing.simulate", description="a cluster, simulated from a seed")
     parser.add_argument("--seed", type=int, help="run this seed")
     parser.add_argument("--seeds", default="0:200", help="run these, first:last+1 (default %(default)s)")
-    parser.add_argument("--groups", type=int, default=USUAL.groups, help="broker groups (default %(default)s)")
-    parser.add_argument("--members", type=int, default=USUAL.members, help="brokers in each group (default %(default)s)")
-    parser.add_argument("--name-servers", type=int, default=USUAL.name_servers, help="name servers (default %(default)s)")
-    parser.add_argument("--clients", type=int, default=USUAL.clients, help="clients (default %(default)s)")
+    for name in LIMITS:
+        what = "brokers in each group" if name == "members" else name.replace("_", " ")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(USUAL, name), help=f"{what} (default %(default)s)")
     parser.add_argument("--trace", action="store_true", help="print every line of what happens")
     options = parser.parse_args(arguments)
     try:
-        shape = Shape(options.groups, options.members, options.name_servers, options.clients)
+        shape = Shape(**{name: getattr(options, name) for name in LIMITS})
     except ValueError as error:
         parser.error(str(error))
     if options.seed is not None:

@@ -94,7 +94,6 @@ class Simulation:
         return stop is not None and stop()
 
     def note(self, text: str) -> None:
-        """A line of the trace."""
         line = f"{self.now_us / 1_000_000:10.6f} {text}"
         self._hash.update(line.encode())
         self.lines.append(line)
@@ -103,6 +102,3 @@ class Simulation:
 
     def trace_hash(self) -> str:
         return self._hash.hexdigest()
-
-    def __repr__(self) -> str:
-        return f"<Simulation of seed {self.seed}, {self.now_us / 1_000_000:.3f} s, {self.events} events>"

@@ -53,7 +53,6 @@ class WholeBroker:
         self._opaque = 0
 
     def give(self, peer: FakePeer, *requests: Command) -> None:
-        """These requests arrive in one read."""
         self.broker.receive(peer, Framer().feed(b"".join(request.encode() for request in requests)))
 
     def frames(self, *requests: Command) -> None:

@@ -40,10 +40,9 @@ LIMITS = {"groups": 20, "members": 10, "name_servers": 250, "clients": 26}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many there are of each. `members` is per broker group."""
-
     groups: int = 2
     members: int = 1
+    """In each broker group."""
     name_servers: int = 2
     clients: int = 3
 
@@ -138,9 +137,6 @@ class World:
         for broker in self.brokers:
             broker.power_loss()
             broker.start()
-
-    def __repr__(self) -> str:
-        return f"<World of {self.shape}, {self.simulation!r}>"
 
 
 def roles(number: int, count: int) -> dict[str, Any]:
