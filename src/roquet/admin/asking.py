@@ -129,11 +129,7 @@ class Asking:
     # Asking
 
     async def ask(
-        self,
-        call: Call[Header, Any, AnswerHeader, Answered],
-        header: Header | None = None,
-        *,
-        accept: Sequence[int] = SUCCESS,
+        self, call: Call[Header, Any, AnswerHeader, Answered], header: Header | None = None, *, accept: Sequence[int] = SUCCESS
     ) -> Answer[AnswerHeader, Answered]:
         """Ask the name servers: the next one when one does not answer."""
         steps = self._name_servers.ask(lambda: call.request(header, language="PYTHON"))

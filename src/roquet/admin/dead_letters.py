@@ -150,7 +150,6 @@ def sent_again(letter: ReceivedMessage, target: str) -> dict[str, str]:
 
 
 async def dead_letter_groups(admin: Admin) -> dict[str, list[QueueStatus]]:
-    """Every group that has a dead letter topic, with its queues."""
     topics = [name for name in await admin.topic_names() if name.startswith(DLQ_PREFIX)]
     found = await gather_bounded(topics, admin.topic_status)
     return {topic.removeprefix(DLQ_PREFIX): queues for topic, queues in found.items()}
@@ -325,7 +324,8 @@ class DeadLetters:
         marks = {} if self.to else await self._marks()
         try:
             for number, step in enumerate(plan.to_send(), 1):
-                await self._keep_lock()
+                if asyncio.get_running_loop().time() - self._locked_s > LOCK_RENEW_S:
+                    await self._lock()
                 found, _ = await self._pull(step.queue, step.offset, 1)
                 if not found or found[0].offset_message_id != step.key:
                     outcome.failed = f"the letter {step.key} is no longer there"
@@ -389,10 +389,6 @@ class DeadLetters:
                 f"another replay of {self.group!r} is under way (or ended in the last minute without saying so); try again later"
             )
         self._locked_s = asyncio.get_running_loop().time()
-
-    async def _keep_lock(self) -> None:
-        if asyncio.get_running_loop().time() - self._locked_s > LOCK_RENEW_S:
-            await self._lock()
 
     async def _each_broker(self, call: Call[Any, LockBody, Any, Answered], queues: Iterable[MessageQueue] | None = None) -> list[Answered]:
         wanted = {status.queue for status in await self.queues()} if queues is None else set(queues)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from roquet.admin.asking import Asking, Broker, by_address, gather_bounded
 from roquet.message import MessageQueue
 from roquet.wire.calls import groups as group_calls
 from roquet.wire.calls import members as member_calls
 from roquet.wire.calls import progress as progress_calls
+from roquet.wire.calls.call import Answered, Call, Header
 from roquet.wire.codes import ResponseCode
 
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group is in one queue."""
-
     queue: MessageQueue
     broker_offset: int
     consumer_offset: int
@@ -40,7 +40,6 @@ class GroupMembers:
 
 class Groups(Asking):
     async def groups(self, cluster: str | None = None) -> dict[str, group_calls.GroupConfig]:
-        """Every consumer group of the cluster, by name."""
         answers = await self._from_all(by_address(await self.masters(cluster)), group_calls.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         found = {name: config for answer in answers.values() for name, config in answer.body.subscription_group_table.items()}
         return dict(sorted(found.items()))
@@ -59,16 +58,12 @@ class Groups(Asking):
 
     async def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """How far the group is in every queue it has read, in order. Empty: it has read nothing yet."""
-        accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)  # the second: that broker has no queue of it
-        masters = by_address(await self.masters())
-        answers = await self._from_all(
-            masters, progress_calls.GET_CONSUME_STATS, progress_calls.ConsumeStatsHeader(group, topic), accept=accept
-        )
+        header = progress_calls.ConsumeStatsHeader(group, topic)
+        stats = await self._by_broker(progress_calls.GET_CONSUME_STATS, header, ResponseCode.TOPIC_NOT_EXIST)
         found = [
             QueueProgress(queue, offsets.broker_offset, offsets.consumer_offset, offsets.last_timestamp)
-            for answer in answers.values()
-            if answer.ok
-            for queue, offsets in answer.body.offset_table.items()
+            for one in stats.values()
+            for queue, offsets in one.offset_table.items()
         ]
         return sorted(found, key=lambda progress: progress.queue)
 
@@ -77,10 +72,8 @@ class Groups(Asking):
 
     async def members(self, group: str) -> GroupMembers:
         """Who consumes in the group now, as each broker sees it. Nobody is an answer, not an error."""
-        accept = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
-        masters = by_address(await self.masters())
-        answers = await self._from_all(masters, member_calls.GET_CONSUMER_CONNECTION_LIST, member_calls.GroupHeader(group), accept=accept)
-        return GroupMembers({masters[address]: answer.body for address, answer in answers.items() if answer.ok})
+        call, header = member_calls.GET_CONSUMER_CONNECTION_LIST, member_calls.GroupHeader(group)
+        return GroupMembers(await self._by_broker(call, header, ResponseCode.CONSUMER_NOT_ONLINE))
 
     async def members_of_all(self, groups: Iterable[str]) -> dict[str, GroupMembers]:
         return await gather_bounded(groups, self.members)
@@ -88,9 +81,11 @@ class Groups(Asking):
     async def producers(self, group: str) -> dict[str, member_calls.ProducerConnection]:
         """Who produces in the group now, by broker name."""
         # A group without producers is code 1 there: upstream has no code of its own for it.
-        accept = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+        call, header = member_calls.GET_PRODUCER_CONNECTION_LIST, member_calls.ProducerGroupHeader(group)
+        return await self._by_broker(call, header, ResponseCode.SYSTEM_ERROR)
+
+    async def _by_broker(self, call: Call[Header, Any, Any, Answered], header: Header, nothing: ResponseCode) -> dict[str, Answered]:
+        """Every master's answer by broker name, without those that say with the code `nothing` that they have none."""
         masters = by_address(await self.masters())
-        answers = await self._from_all(
-            masters, member_calls.GET_PRODUCER_CONNECTION_LIST, member_calls.ProducerGroupHeader(group), accept=accept
-        )
+        answers = await self._from_all(masters, call, header, accept=(ResponseCode.SUCCESS, nothing))
         return {masters[address]: answer.body for address, answer in answers.items() if answer.ok}

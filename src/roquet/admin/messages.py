@@ -31,15 +31,8 @@ class Messages(Asking):
         return found[0]
 
     async def query_by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        count_max: int = 64,
-        begin_ms: int = 0,
-        end_ms: int = FAR_FUTURE_MS,
+        self, topic: str, key: str, *, count_max: int = 64, begin_ms: int = 0, end_ms: int = FAR_FUTURE_MS
     ) -> list[ReceivedMessage]:
-        """Messages with this key, oldest first."""
         header = QueryMessageHeader(topic, key, count_max, begin_ms, end_ms)
         return [message for message in await self._query(topic, header) if key in message.keys]
 
