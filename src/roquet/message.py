@@ -12,17 +12,7 @@ from typing import Any
 from roquet.errors import InvalidMessage
 from roquet.wire.compression import DECOMPRESSED_MAX, decompress
 from roquet.wire.ids import offset_message_id
-from roquet.wire.record import Record, decode_properties, encode_properties
-
-__all__ = [
-    "Message",
-    "MessageQueue",
-    "Property",
-    "ReceivedMessage",
-    "decode_properties",
-    "encode_properties",
-    "host_text",
-]
+from roquet.wire.record import Record, decode_properties
 
 
 class Property:

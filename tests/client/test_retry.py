@@ -9,9 +9,10 @@ import pytest
 from roquet.client.core.push_consumer import PushConsumerSettings
 from roquet.client.core.verdicts import DEAD_LETTER, Outcome, RetryLater
 from roquet.errors import ClientError
-from roquet.message import MessageQueue, decode_properties
+from roquet.message import MessageQueue
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.record import decode_properties
 from tests.client.fakes import FakeCluster
 from tests.client.members import GROUP, Member, MemoryFile, cluster_with, stored
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from roquet.client.core.producer import by_hash
 from roquet.errors import ClientError
-from roquet.message import Message, MessageQueue, encode_properties
+from roquet.message import Message, MessageQueue
 from roquet.spark.columns import arrow_schema
 from roquet.spark.encode import SYSTEM, BadRow, Rows, check_columns, encode, id_prefix, unique_ids
 from roquet.spark.requests import Request, requests
 from roquet.wire.batch import join_batch, split_batch
-from roquet.wire.record import decode_properties
+from roquet.wire.record import decode_properties, encode_properties
 
 MAP = pa.map_(pa.string(), pa.string())
 SCHEMA = pa.schema(

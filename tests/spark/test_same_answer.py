@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from roquet import Message, Producer
 from roquet.client import TransactionProducer, TransactionState
 from roquet.embed import SMALL, Embedded, embedded
-from roquet.message import MessageQueue, Property, encode_properties
+from roquet.message import MessageQueue, Property
 from roquet.net.blocking import BlockingCaller
 from roquet.spark.archive.read import read_archive
 from roquet.spark.brokers import BrokerPlace
@@ -38,6 +38,7 @@ from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 from roquet.wire.compression import KINDS, compress
 from roquet.wire.names import HALF_TOPIC, SCHEDULE_TOPIC
+from roquet.wire.record import encode_properties
 from tests.spark.conftest import Servers
 
 BROKER = "broker-a"

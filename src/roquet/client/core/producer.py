@@ -24,7 +24,7 @@ from roquet.client.core.resolver import TopicRoute, writable
 from roquet.client.core.send_command import SendCommand, SendTemplate
 from roquet.client.core.tasks import Wait
 from roquet.errors import CallTimeout, ClientError, InvalidMessage, NoRoute, NotStarted, RoquetError, SendFailed
-from roquet.message import Message, MessageQueue, Property, ReceivedMessage, encode_properties
+from roquet.message import Message, MessageQueue, Property, ReceivedMessage
 from roquet.routing.choose import Faults, QueueChoice
 from roquet.wire.batch import join_batch
 from roquet.wire.calls.sends import RECALL_MESSAGE, RecallMessageHeader
@@ -34,6 +34,7 @@ from roquet.wire.compression import KINDS, compress
 from roquet.wire.hashing import java_hash
 from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import DEFAULT_TOPIC, check_group, check_send_topic, is_retry_topic
+from roquet.wire.record import encode_properties
 
 log = logging.getLogger(__name__)
 
