@@ -112,17 +112,11 @@ async def run_broker(
         server.on_processor_awaited = broker.puller.pace.processor_awaited
         server.start_ticking()
         # Whoever reads "ready" may ask a name server at once. One that does not answer must not keep us from serving.
-        registered = asyncio.Event()
-        broker.registration.now(registered.set)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(registered.wait(), 3)
+        await done_within(3, broker.registration.now)
         ready(f"{ip}:{port}")
         await stop.wait()
         await server.stop_listening()
-        withdrawn = asyncio.Event()
-        broker.registration.unregister(withdrawn.set)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(withdrawn.wait(), 2)
+        await done_within(2, broker.registration.unregister)
         await server.close()
         while broker.saving:
             await asyncio.sleep(0.005)
@@ -131,6 +125,14 @@ async def run_broker(
         reading.close()
         background.close()
         broker.close()
+
+
+async def done_within(seconds: float, work: Callable[[Callable[[], None]], None]) -> None:
+    """Wait until the work says that it is done, and no longer than this."""
+    done = asyncio.Event()
+    work(done.set)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(done.wait(), seconds)
 
 
 def server_of(core: Core, clock: Clock, settings: BrokerSettings | NameServerSettings, connections_max: int) -> Server:

@@ -124,14 +124,9 @@ class Child:
             self.state = State.STOPPED
         return False
 
-    def kill(self) -> None:
-        self.killed = True
-
 
 @dataclass(frozen=True)
 class Program:
-    """What to run: a name for its output lines, and the command."""
-
     name: str
     command: Sequence[str]
 
@@ -279,7 +274,7 @@ class Supervisor:
     def _kill(self, child: Child) -> None:
         waited_s = child.patience.stop_deadline_ms / 1000
         self._say(f"{child.name} did not stop within {waited_s:g} s; killing it (it recovers at its next start)")
-        child.kill()
+        child.killed = True
         self._signal(child, signal.SIGKILL)
 
     def _signal(self, child: Child, number: signal.Signals) -> None:

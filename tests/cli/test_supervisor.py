@@ -65,7 +65,7 @@ def test_a_stopping_child_is_killed_once_after_the_deadline() -> None:
     assert child.stop(100)
     assert child.next_order(100 + 4_999) is Order.NOTHING
     assert child.next_order(100 + 5_000) is Order.KILL
-    child.kill()
+    child.killed = True
     assert child.next_order(100 + 5_001) is Order.NOTHING
     assert child.exited(100 + 5_002) == 0
     assert child.state is State.STOPPED
