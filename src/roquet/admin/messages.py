@@ -19,11 +19,7 @@ FAR_FUTURE_MS = (1 << 63) - 1
 class Messages(Asking):
     async def view_message(self, offset_message_id: str) -> ReceivedMessage:
         """By the id that the broker made. Raises Rejected when there is no such message (any more)."""
-        try:
-            host, offset = parse_offset_message_id(offset_message_id)
-        except Refused as error:
-            raise ClientError(error.remark) from None
-        address = host_text(host)
+        address, offset = place_of(offset_message_id)
         answer = await self.call(address, VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
         found = [ReceivedMessage(record) for record in decode_records(answer.body.data)]
         if not found:
@@ -73,8 +69,13 @@ class Messages(Asking):
 
     async def resume_transaction(self, offset_message_id: str) -> None:
         """A message in TRANS_CHECK_MAX_TIME_TOPIC is prepared again, and its producer is asked about it."""
-        try:
-            host, _ = parse_offset_message_id(offset_message_id)
-        except Refused as error:
-            raise ClientError(error.remark) from None
-        await self.call(host_text(host), RESUME_CHECK_HALF_MESSAGE, ResumeCheckHeader(offset_message_id))
+        address, _ = place_of(offset_message_id)
+        await self.call(address, RESUME_CHECK_HALF_MESSAGE, ResumeCheckHeader(offset_message_id))
+
+
+def place_of(offset_message_id: str) -> tuple[str, int]:
+    try:
+        host, offset = parse_offset_message_id(offset_message_id)
+    except Refused as error:
+        raise ClientError(error.remark) from None
+    return host_text(host), offset

@@ -24,11 +24,8 @@ def size_of(error_percent: int, groups: int) -> tuple[int, int]:
 def positions(key: str, k: int, m: int) -> list[int]:
     hashed = murmur3(key.encode())
     first, step = signed(hashed), signed(hashed >> 32)
-    found: list[int] = []
-    for round in range(1, k + 1):
-        combined = signed(first + round * step)
-        found.append((~combined if combined < 0 else combined) % m)
-    return found
+    combined = [signed(first + round * step) for round in range(1, k + 1)]
+    return [(~one if one < 0 else one) % m for one in combined]
 
 
 def signed(number: int) -> int:

@@ -403,10 +403,8 @@ class Broker:
                 self.sender.finish(answers)
 
     def _unknown(self, command: Command) -> Command:
-        later = NOT_YET.get(command.code, "")
-        return command.reply(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported" + (f": {later}" if later else "")
-        )
+        later = f": {NOT_YET[command.code]}" if command.code in NOT_YET else ""
+        return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported{later}")
 
     def _fetch(self, cold: Cold, then: Callable[[], None]) -> None:
         """Read from disk elsewhere, then go on. The loop never waits for the disk."""

@@ -184,7 +184,7 @@ class Delays(SavedPart):
         # Another level begins each time, so that none starves while there is more than one tick can deliver.
         self._turn += 1
         turn = self._turn % len(waiting)
-        budget = Budget()
+        budget = Budget(DELIVERED_MAX, BYTES_MAX)
         reached: dict[int, int] = {}
         for level, queue in waiting[turn:] + waiting[:turn]:
             reached[level] = self._deliver_level(level, queue, now_ms, budget)
@@ -376,8 +376,8 @@ class Delays(SavedPart):
 class Budget:
     """What one tick may still do, and what it delivered."""
 
-    count: int = DELIVERED_MAX
-    size: int = BYTES_MAX
+    count: int
+    size: int
     delivered: int = 0
 
     def take(self, size: int) -> None:

@@ -5,6 +5,7 @@ A queue that does not exist answers as an empty one, as upstream's does.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from roquet.broker.handler import answers
@@ -75,11 +76,8 @@ class Queries(Part):
         if not records:
             remark = "can not find message, maybe time range not correct"
             return QUERY_MESSAGE.reply(command, newest, code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
-        size, count = len(records[0]), 1
-        while count < len(records) and size + len(records[count]) <= ANSWER_MAX:
-            size += len(records[count])
-            count += 1
-        return QUERY_MESSAGE.reply(command, newest, b"".join(records[:count]))
+        fitting = max(1, sum(size <= ANSWER_MAX for size in accumulate(map(len, records))))
+        return QUERY_MESSAGE.reply(command, newest, b"".join(records[:fitting]))
 
     @answers(VIEW_MESSAGE_BY_ID)
     def by_id(self, peer: Peer, command: Command) -> Command:

@@ -163,8 +163,7 @@ class Stats(Part):
     def _row(self, rows: dict[str, Counters], key: str) -> Counters:
         if len(rows) >= ROWS_MAX:
             return self._unlisted
-        row = rows[key] = Counters()
-        return row
+        return rows.setdefault(key, Counters())
 
     # Time
 

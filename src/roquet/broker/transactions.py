@@ -186,12 +186,8 @@ class Transactions(Part):
             self.store.commit()
 
     def _last_record(self) -> int:
-        last = -1
-        for queue in self.store.queues.values():
-            if queue.next > queue.first:
-                entry = blocking(queue.entry, queue.next - 1)
-                last = max(last, -1 if entry is None else entry[0])
-        return last
+        entries = [blocking(queue.entry, queue.next - 1) for queue in self.store.queues.values() if queue.next > queue.first]
+        return max((entry[0] for entry in entries if entry is not None), default=-1)
 
     def _half_of(self, offset: int) -> int | None:
         """The half message that stands for the one which was committed with the message at this log offset."""

@@ -204,10 +204,9 @@ class NameServer:
 
     def unregister(self, peer: Peer, request: Command) -> Command:
         header = UNREGISTER_BROKER.read_header(request)
-        if self.registry.unregister(header.broker_name, header.broker_addr):
-            log.info("broker %s %s: unregistered", header.broker_name, header.broker_addr)
-        else:
-            log.info("broker %s %s: asked to be unregistered, and was not registered", header.broker_name, header.broker_addr)
+        known = self.registry.unregister(header.broker_name, header.broker_addr)
+        what = "unregistered" if known else "asked to be unregistered, and was not registered"
+        log.info("broker %s %s: %s", header.broker_name, header.broker_addr, what)
         return request.reply()
 
     def data_version(self, peer: Peer, request: Command) -> Command:

@@ -358,13 +358,10 @@ class SimDisk:
     def crash(self) -> None:
         """Power loss: only what was synced is sure to be there. Files opened before are of no use any more."""
         self._root = self._root.after_crash(self._random)
-        self._end()
+        self.kill()
 
     def kill(self) -> None:
         """The process is gone. What it wrote is there, safe or not."""
-        self._end()
-
-    def _end(self) -> None:
         self.run += 1
         self._locks.clear()
         self._off_at = None

@@ -267,7 +267,6 @@ class SimCaller:
         line = self._lines.get(address)
         if line is None or line.ended:
             line = self._lines[address] = Line(self, address)
-            line.connect()
         return line
 
     def _now_ms(self) -> int:
@@ -301,14 +300,12 @@ class Line:
         self.wire: Wire | None = None
         self._framer = Framer()
         self._out: list[bytes] = []
-
-    def connect(self) -> None:
-        network = self.caller.network
-        if network.parted(self.caller.host, host_of(self.address)):
-            error = ConnectFailed(f"no connection to {self.address} within 3000 ms; is it reachable from this host?")
+        network = caller.network
+        if network.parted(caller.host, host_of(address)):
+            error = ConnectFailed(f"no connection to {address} within 3000 ms; is it reachable from this host?")
             network.simulation.after(CONNECT_TIMEOUT_US, lambda: self.end(error))
         else:
-            network.simulation.after(network.delay_us(self.caller.host, host_of(self.address)), self._connected)
+            network.simulation.after(network.delay_us(caller.host, host_of(address)), self._connected)
 
     def _connected(self) -> None:
         if self.ended or self.caller.dead:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Reads every queue from the start and commits nothing: it sees what any consumer could see."""
+    """Reads every queue from the start and commits nothing."""
 
     def __init__(self, node: ClientNode, core: ClientCore) -> None:
         self.node = node

@@ -83,12 +83,12 @@ class Cancelling:
         """The timer that stands where an offset id of this broker says."""
         try:
             host, offset = parse_offset_message_id(text)
-            record = (
-                Record.decode(self._near.store.record_at(offset), check_crc=False) if host == self._near.store.staging.store_host else None
-            )
+            if host != self._near.store.staging.store_host:
+                return None
+            record = Record.decode(self._near.store.record_at(offset), check_crc=False)
         except (Refused, LookupError):
             return None
-        return record if record is not None and record.topic == TIMER_TOPIC else None
+        return record if record.topic == TIMER_TOPIC else None
 
     def _cancel(self, found: list[Found], key: str) -> None:
         """Put a cancellation for each. They count from now on, if they are stored."""

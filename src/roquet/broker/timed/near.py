@@ -83,10 +83,8 @@ class Near:
 
     def load(self, now_ms: int) -> None:
         """Keep the horizon ahead of now."""
-        if self._loading is not None:
-            return
         soon = now_ms + AHEAD_MS
-        if self.horizon >= soon or self.store.steady_ms < self.retry_ms:
+        if self._loading is not None or self.horizon >= soon or self.store.steady_ms < self.retry_ms:
             return
         hour = self.files.next_hour(self.horizon)
         if hour is None or hour * HOUR_MS > soon:
