@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 
 from roquet.errors import Broken, Refused
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
@@ -47,15 +46,6 @@ Portions = Generator[None, None, Command]
 """Work that others get their turn in between. What it looks at may have changed when it goes on."""
 
 
-@dataclass(slots=True, eq=False)
-class Job:
-    """A request that is answered in portions. What came behind it waits."""
-
-    peer: Peer
-    request: Command
-    portions: Portions
-
-
 class NameServer:
     """Owned by one thread. `settings` may change through UPDATE_NAMESRV_CONFIG, within its allow-list."""
 
@@ -67,7 +57,7 @@ class NameServer:
         self.guards: list[Guard] = []
         """Each sees every request before its handler does, in this order, and may refuse it."""
         self.registry: Registry[Peer] = Registry()
-        self._jobs: dict[Peer, Job] = {}
+        self._unfinished: dict[Peer, tuple[Command, Portions]] = {}  # requests that need more turns; the frames behind them wait
         self.rivals = Rivals()
         self.kv = KvStore(disk, settings.kv_config_path or f"{data_dir}/namesrv/kvConfig.json")
         self._next_scan_ms = clock.steady_ms() + settings.scan_not_active_broker_interval
@@ -80,9 +70,9 @@ class NameServer:
         answers: list[bytes] = []
         rest: list[Frame] | None = None
         left = iter(frames)
-        job = self._jobs.pop(peer, None)
+        unfinished = self._unfinished.pop(peer, None)
         try:
-            if job is not None and not self._go_on(job, answers, until_ms):
+            if unfinished is not None and not self._go_on(peer, *unfinished, answers, until_ms):
                 return frames
             for frame in left:
                 if self.clock.steady_ms() >= until_ms:
@@ -91,7 +81,7 @@ class NameServer:
                 request = decode_command(frame)
                 if request.is_response:
                     continue  # we ask nobody, so this answers nothing
-                if not self._go_on(Job(peer, request, self._answer(peer, request)), answers, until_ms):
+                if not self._go_on(peer, request, self._answer(peer, request), answers, until_ms):
                     rest = list(left)
                     break
         except Broken as error:
@@ -103,14 +93,13 @@ class NameServer:
             peer.send(b"".join(answers))
         return rest
 
-    def _go_on(self, job: Job, answers: list[bytes], until_ms: int) -> bool:
+    def _go_on(self, peer: Peer, request: Command, portions: Portions, answers: list[bytes], until_ms: int) -> bool:
         """Do portions of it while the turn lasts. False: it needs another turn."""
-        peer, request = job.peer, job.request
         try:
             while True:
-                next(job.portions)
+                next(portions)
                 if self.clock.steady_ms() >= until_ms:
-                    self._jobs[peer] = job
+                    self._unfinished[peer] = (request, portions)
                     return False
         except StopIteration as stop:
             answer: Command = stop.value
@@ -127,7 +116,7 @@ class NameServer:
 
     def disconnected(self, peer: Peer) -> None:
         """A broker whose connection is gone is taken to be gone: clients learn of it at their next look."""
-        self._jobs.pop(peer, None)
+        self._unfinished.pop(peer, None)
         for live in self.registry.drop_link(peer):
             log.info("broker %s %s: connection lost, removed", live.broker_name, live.address)
 
