@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 LINES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|$)")
-KEY = re.compile(r"(?:\\.|[^\\=: \t\f])*", re.DOTALL)
-SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+ENTRY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.|$)", re.DOTALL)
 BLANKS = " \t\f"
 LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "": ""}
@@ -68,11 +67,9 @@ def entries(text: str) -> Iterator[tuple[str, str, int, int]]:
                 break
             line = line[:-1]
         if line and line[0] not in "#!":
-            key = KEY.match(line)
-            assert key is not None
-            gap = SEPARATOR.match(line, key.end())
-            assert gap is not None
-            yield unescaped(key[0]), unescaped(line[gap.end() :]).rstrip(), start, at
+            found = ENTRY.fullmatch(line)
+            assert found is not None
+            yield unescaped(found[1]), unescaped(found[2]).rstrip(), start, at
 
 
 def goes_on(line: str) -> bool:
