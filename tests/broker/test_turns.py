@@ -19,7 +19,6 @@ from roquet.broker import stats as stats_module
 from roquet.broker.handler import LARGE, PORTION, Portions, elsewhere
 from roquet.broker.locks import PIECE, pieces
 from roquet.broker.members import REMOVED_MAX
-from roquet.broker.part import Part
 from roquet.broker.pull import WAKES_MAX
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic
@@ -468,7 +467,7 @@ def test_what_fails_elsewhere_leaves_nothing_that_only_the_collector_could_free(
         gc.enable()
 
 
-class Slowly(Part):
+class Slowly:
     """A part whose tick takes so long."""
 
     def __init__(self, whole: Whole, name: str, ms: int, ticked: list[str]) -> None:

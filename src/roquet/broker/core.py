@@ -25,7 +25,7 @@ from roquet.broker.delay import Delays
 from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
 from roquet.broker.groups import Groups
-from roquet.broker.handler import Handler, Portions, send_answer
+from roquet.broker.handler import Handler, Portions, Ticking, send_answer
 from roquet.broker.handover import Handover
 from roquet.broker.locks import QueueLocks
 from roquet.broker.members import Members
@@ -149,7 +149,7 @@ class Broker:
         self.store.mender.on_hole = self._tell_of_hole
         self.topics.on_delete = self._topic_deleted
         self.table = self._table()
-        self._ticking: deque[Store | Part] = deque((self.store, *self.parts))
+        self._ticking: deque[Ticking] = deque((self.store, *self.parts))
 
     def _add(self, part: P) -> P:
         self.parts.append(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from roquet.ports import Peer
 from roquet.store.disk import Cold
@@ -53,6 +53,12 @@ def answers(*calls: AnyCall) -> Callable[[Method], Method]:
         return method
 
     return mark
+
+
+class Ticking(Protocol):
+    """A part that works by time. `now_ms` is steady."""
+
+    def tick(self, now_ms: int) -> None: ...
 
 
 T = TypeVar("T")
