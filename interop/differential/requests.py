@@ -8,7 +8,6 @@ from roquet.wire import headers
 from roquet.wire.batch import join_batch
 from roquet.wire.bodies import Body
 from roquet.wire.calls.groups import GroupConfig
-from roquet.wire.calls.locks import LockBody
 from roquet.wire.calls.members import (
     CheckClientBody,
     ConsumerData,
@@ -21,7 +20,7 @@ from roquet.wire.calls.members import (
 )
 from roquet.wire.calls.offsets import QueryOffsetHeader, UpdateOffsetHeader
 from roquet.wire.calls.pulls import PullHeader
-from roquet.wire.calls.queues import QueueHeader
+from roquet.wire.calls.queues import LockBody, QueueHeader
 from roquet.wire.calls.sends import SendBackHeader, SendHeader
 from roquet.wire.calls.table import CALLS
 from roquet.wire.calls.topics import CreateTopicHeader

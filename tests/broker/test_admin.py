@@ -15,7 +15,7 @@ from roquet.properties import parse_properties
 from roquet.store.disk import Cold
 from roquet.testing import FakePeer
 from roquet.wire import fastjson
-from roquet.wire.calls.progress import ConsumeStats, ConsumeStatsList, QueueProgress, TimeSpans
+from roquet.wire.calls.offsets import ConsumeStats, ConsumeStatsList, QueueProgress, TimeSpans
 from roquet.wire.calls.queues import QueueEntries
 from roquet.wire.calls.topics import TopicStats
 from roquet.wire.codes import RequestCode, ResponseCode

@@ -14,7 +14,7 @@ from roquet.testing import FakePeer
 from roquet.testing.clock import ManualClock
 from roquet.testing.disk import SimDisk
 from roquet.wire import fastjson
-from roquet.wire.calls.locks import LockBody, LockResult
+from roquet.wire.calls.queues import LockBody, LockResult
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import Record

@@ -19,7 +19,7 @@ from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import delay_level
 from roquet.testing.disk import PowerLost, SimDisk
 from roquet.wire import fastjson
-from roquet.wire.calls.kv import KvTable
+from roquet.wire.calls.brokers import KvTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import TIMER_TOPIC

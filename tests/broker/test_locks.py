@@ -11,7 +11,7 @@ from roquet.message import MessageQueue
 from roquet.settings import BrokerSettings
 from roquet.testing.clock import ManualClock
 from roquet.wire import fastjson
-from roquet.wire.calls.locks import LockResult
+from roquet.wire.calls.queues import LockResult
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 

@@ -9,7 +9,7 @@ import pytest
 
 from roquet.testing.clock import ManualClock
 from roquet.testing.disk import SimDisk
-from roquet.wire.calls.kv import KvTable
+from roquet.wire.calls.brokers import KvTable
 from roquet.wire.codes import RequestCode
 from roquet.wire.record import Record, decode_properties
 

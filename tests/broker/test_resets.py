@@ -10,8 +10,7 @@ import pytest
 from roquet.message import MessageQueue
 from roquet.testing import FakePeer
 from roquet.wire.calls.members import ConsumerData, HeartbeatBody, SubscriptionData
-from roquet.wire.calls.offsets import CorrectionOffsets
-from roquet.wire.calls.resets import ConsumerStatusBody, ResetOffsetBody
+from roquet.wire.calls.offsets import ConsumerStatusBody, CorrectionOffsets, ResetOffsetBody
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.frame import Framer

@@ -28,7 +28,7 @@ from roquet.ports import Peer
 from roquet.store.disk import Cold
 from roquet.testing import FakePeer
 from roquet.testing.clock import ManualClock
-from roquet.wire.calls.locks import LockBody
+from roquet.wire.calls.queues import LockBody
 from roquet.wire.calls.topics import TopicStats
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command, from_json

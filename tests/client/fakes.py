@@ -13,9 +13,9 @@ from roquet.message import MessageQueue
 from roquet.ports import Answered
 from roquet.testing.clock import ManualClock
 from roquet.wire.batch import split_batch
-from roquet.wire.calls.locks import LockBody, LockResult
 from roquet.wire.calls.members import ConsumerList, HeartbeatBody
 from roquet.wire.calls.pulls import PullHeader, PullResponseHeader
+from roquet.wire.calls.queues import LockBody, LockResult
 from roquet.wire.calls.routes import BrokerData, ClusterInfo, QueueData, RouteInfo
 from roquet.wire.calls.sends import PushReplyHeader, SendBackHeader, SendHeader, SendResponseHeader
 from roquet.wire.codes import PullFlag, RequestCode, ResponseCode

@@ -13,7 +13,7 @@ from roquet.client.core.tasks import Cancelled, Task, Work
 from roquet.errors import ClientError, ConnectFailed, NotStarted
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.wire.calls.members import ConsumeType
-from roquet.wire.calls.resets import ResetOffsetBody
+from roquet.wire.calls.offsets import ResetOffsetBody
 from roquet.wire.codes import PullFlag, ResponseCode
 from roquet.wire.command import Command
 from tests.client.fakes import FakeCluster, Results

@@ -13,8 +13,8 @@ from roquet.client.core.ordered import OrderedConsuming
 from roquet.client.core.verdicts import Outcome, Suspend
 from roquet.message import MessageQueue
 from roquet.wire.calls.consumers import ConsumeDirectlyResult, ConsumerRunningInfo
-from roquet.wire.calls.locks import LockBody
-from roquet.wire.calls.resets import ResetOffsetBody
+from roquet.wire.calls.offsets import ResetOffsetBody
+from roquet.wire.calls.queues import LockBody
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from tests.client.fakes import FakeCluster

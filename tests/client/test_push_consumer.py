@@ -15,7 +15,7 @@ from roquet.errors import ClientError
 from roquet.message import Message, MessageQueue, ReceivedMessage
 from roquet.routing.assign import AVERAGE_BY_CIRCLE
 from roquet.wire.calls.consumers import ConsumeDirectlyResult, ConsumerRunningInfo
-from roquet.wire.calls.resets import ConsumerStatusBody, ResetOffsetBody
+from roquet.wire.calls.offsets import ConsumerStatusBody, ResetOffsetBody
 from roquet.wire.codes import PullFlag, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.fastjson import loads

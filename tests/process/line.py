@@ -10,8 +10,7 @@ from types import TracebackType
 
 from roquet.wire import command as commands
 from roquet.wire import headers
-from roquet.wire.calls.pulls import PullHeader
-from roquet.wire.calls.queries import QueryMessageHeader
+from roquet.wire.calls.pulls import PullHeader, QueryMessageHeader
 from roquet.wire.calls.sends import SendHeader
 from roquet.wire.calls.topics import CreateTopicHeader
 from roquet.wire.codes import RequestCode

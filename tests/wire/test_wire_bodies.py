@@ -21,10 +21,8 @@ from roquet.wire import bodies, fastjson
 from roquet.wire.bodies import Body
 from roquet.wire.calls import registration
 from roquet.wire.calls.members import ConsumeFromWhere, ConsumerData, ConsumeType, HeartbeatBody, MessageModel, SubscriptionData
-from roquet.wire.calls.offsets import OffsetTable
-from roquet.wire.calls.progress import ConsumeStats, QueueProgress
+from roquet.wire.calls.offsets import ConsumeStats, OffsetTable, QueueProgress, ResetOffsetBody
 from roquet.wire.calls.registration import RegisterBrokerBody
-from roquet.wire.calls.resets import ResetOffsetBody
 from roquet.wire.calls.routes import BrokerData, ClusterInfo, QueueData, RouteInfo
 from roquet.wire.calls.table import NOUNS
 from roquet.wire.calls.topics import TopicConfig, TopicTable

@@ -33,8 +33,8 @@ from roquet.client.core.resolver import masters_of, write_queues
 from roquet.errors import ClientError, InvalidMessage, NoRoute, Rejected, RoquetError
 from roquet.message import MessageQueue, Property, ReceivedMessage
 from roquet.wire.calls.call import Answered, Call
-from roquet.wire.calls.locks import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader
+from roquet.wire.calls.queues import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody
 from roquet.wire.calls.sends import SEND_MESSAGE, SendHeader
 from roquet.wire.codes import PullFlag, ResponseCode
 from roquet.wire.names import DEFAULT_TOPIC, DLQ_PREFIX, TOOLS_GROUP, dead_letter_topic, retry_topic

@@ -10,7 +10,7 @@ from roquet.admin.asking import Asking, Broker, by_address, gather_bounded
 from roquet.message import MessageQueue
 from roquet.wire.calls import groups as group_calls
 from roquet.wire.calls import members as member_calls
-from roquet.wire.calls import progress as progress_calls
+from roquet.wire.calls import offsets as offset_calls
 from roquet.wire.calls.call import Answered, Call, Header
 from roquet.wire.codes import ResponseCode
 
@@ -58,8 +58,8 @@ class Groups(Asking):
 
     async def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """How far the group is in every queue it has read, in order. Empty: it has read nothing yet."""
-        header = progress_calls.ConsumeStatsHeader(group, topic)
-        stats = await self._by_broker(progress_calls.GET_CONSUME_STATS, header, ResponseCode.TOPIC_NOT_EXIST)
+        header = offset_calls.ConsumeStatsHeader(group, topic)
+        stats = await self._by_broker(offset_calls.GET_CONSUME_STATS, header, ResponseCode.TOPIC_NOT_EXIST)
         found = [
             QueueProgress(queue, offsets.broker_offset, offsets.consumer_offset, offsets.last_timestamp)
             for one in stats.values()

@@ -6,7 +6,7 @@ from roquet.admin.asking import Asking, Broker
 from roquet.client.core.failures import rejected
 from roquet.errors import ClientError, Refused
 from roquet.message import Property, ReceivedMessage, host_text
-from roquet.wire.calls.queries import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageHeader, ViewMessageHeader
+from roquet.wire.calls.pulls import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageHeader, ViewMessageHeader
 from roquet.wire.calls.sends import RECALL_MESSAGE, RecallMessageHeader
 from roquet.wire.calls.transactions import RESUME_CHECK_HALF_MESSAGE, ResumeCheckHeader
 from roquet.wire.codes import ResponseCode

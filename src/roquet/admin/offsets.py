@@ -13,7 +13,6 @@ from roquet.errors import ClientError
 from roquet.message import MessageQueue
 from roquet.wire.calls import offsets as offset_calls
 from roquet.wire.calls import queues as queue_calls
-from roquet.wire.calls import resets as reset_calls
 from roquet.wire.calls.call import Call, Header
 from roquet.wire.codes import ResponseCode
 
@@ -97,10 +96,10 @@ class OffsetCalls(Topics, Groups):
     async def _reset_members(self, group: str, topic: str, to: str | datetime, moves: list[QueueMove]) -> list[QueueMove]:
         """222 to every broker; where the group has no member connected, its offsets are committed."""
         timestamp_ms = int(to.timestamp() * 1000) if isinstance(to, datetime) else {"first": 0, "last": -1}[to]
-        header = reset_calls.ResetOffsetHeader(topic, group, timestamp_ms, True)
+        header = offset_calls.ResetOffsetHeader(topic, group, timestamp_ms, True)
         accept = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
         masters = await self.masters_with(topic)
-        answers = await self._from_all(masters, reset_calls.INVOKE_BROKER_TO_RESET_OFFSET, header, accept=accept)
+        answers = await self._from_all(masters, offset_calls.INVOKE_BROKER_TO_RESET_OFFSET, header, accept=accept)
         moved = {queue: offset for answer in answers.values() if answer.ok for queue, offset in answer.body.offset_table.items()}
         alone = {masters[address] for address, answer in answers.items() if not answer.ok}
         await gather_bounded(
@@ -127,8 +126,8 @@ class OffsetCalls(Topics, Groups):
 
     async def member_positions(self, group: str, topic: str, client_id: str | None = None) -> dict[str, dict[MessageQueue, int]]:
         """How far each running member says it is, by client id. Raises Rejected when a broker knows no member."""
-        header = reset_calls.ConsumerStatusHeader(topic, group, client_id)
-        answers = await self._from_all(await self.masters_with(topic), reset_calls.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
+        header = offset_calls.ConsumerStatusHeader(topic, group, client_id)
+        answers = await self._from_all(await self.masters_with(topic), offset_calls.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
         found: dict[str, dict[MessageQueue, int]] = {}
         for answer in answers.values():
             for name, positions in answer.body.consumer_table.items():

@@ -6,10 +6,20 @@ from collections.abc import Mapping
 
 from roquet.admin.asking import Asking
 from roquet.errors import ClientError
-from roquet.wire.calls.brokers import GET_BROKER_RUNTIME_INFO
-from roquet.wire.calls.kv import DELETE_KV_CONFIG, GET_KV_CONFIG, GET_KVLIST_BY_NAMESPACE, PUT_KV_CONFIG, KvHeader, NamespaceHeader
+from roquet.wire.calls.brokers import (
+    DELETE_KV_CONFIG,
+    GET_BROKER_CONFIG,
+    GET_BROKER_RUNTIME_INFO,
+    GET_KV_CONFIG,
+    GET_KVLIST_BY_NAMESPACE,
+    GET_NAMESRV_CONFIG,
+    PUT_KV_CONFIG,
+    UPDATE_BROKER_CONFIG,
+    UPDATE_NAMESRV_CONFIG,
+    KvHeader,
+    NamespaceHeader,
+)
 from roquet.wire.calls.routes import ADD_WRITE_PERM_OF_BROKER, WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader
-from roquet.wire.calls.settings import GET_BROKER_CONFIG, GET_NAMESRV_CONFIG, UPDATE_BROKER_CONFIG, UPDATE_NAMESRV_CONFIG
 from roquet.wire.codes import ResponseCode
 
 FOUND_OR_NOT = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)

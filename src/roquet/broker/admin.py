@@ -28,14 +28,21 @@ from roquet.settings import BadSetting, Value, table
 from roquet.store.disk import Cold
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
-from roquet.wire.calls import progress
+from roquet.wire.calls import offsets as progress
 from roquet.wire.calls import topics as topic_calls
-from roquet.wire.calls.brokers import CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC, DELETE_EXPIRED_COMMITLOG, GET_BROKER_RUNTIME_INFO
+from roquet.wire.calls.brokers import (
+    CLEAN_EXPIRED_CONSUMEQUEUE,
+    CLEAN_UNUSED_TOPIC,
+    DELETE_EXPIRED_COMMITLOG,
+    GET_BROKER_CONFIG,
+    GET_BROKER_RUNTIME_INFO,
+    UPDATE_BROKER_CONFIG,
+    BrokerConfigResponseHeader,
+    KvTable,
+)
 from roquet.wire.calls.groups import QUERY_TOPICS_BY_CONSUMER
-from roquet.wire.calls.kv import KvTable
 from roquet.wire.calls.members import QUERY_SUBSCRIPTION_BY_CONSUMER, SubscriptionOfGroup
 from roquet.wire.calls.queues import QUERY_CONSUME_QUEUE, QueueEntries, QueueEntry
-from roquet.wire.calls.settings import GET_BROKER_CONFIG, UPDATE_BROKER_CONFIG, BrokerConfigResponseHeader
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import VERSION, Command

@@ -17,7 +17,7 @@ from roquet.message import MessageQueue
 from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold
-from roquet.wire.calls.locks import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody, LockResult
+from roquet.wire.calls.queues import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody, LockResult
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import GROUP_LENGTH_MAX, check, check_group

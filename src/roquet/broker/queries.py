@@ -15,7 +15,7 @@ from roquet.settings import MIB
 from roquet.store.queue import ConsumeQueue
 from roquet.wire.calls import queues as calls
 from roquet.wire.calls.call import Call
-from roquet.wire.calls.queries import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageResponseHeader
+from roquet.wire.calls.pulls import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageResponseHeader
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 

@@ -21,7 +21,7 @@ from roquet.errors import Refused, RoquetError
 from roquet.message import MessageQueue
 from roquet.ports import Peer
 from roquet.store.disk import Cold
-from roquet.wire.calls import resets as calls
+from roquet.wire.calls import offsets as calls
 from roquet.wire.calls.offsets import CLONE_GROUP_OFFSET, QUERY_CORRECTION_OFFSET, CorrectionOffsets
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import ONEWAY, Command

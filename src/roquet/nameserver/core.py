@@ -20,10 +20,18 @@ from roquet.settings import BadSetting, NameServerSettings
 from roquet.store.disk import Disk
 from roquet.wire import fastjson
 from roquet.wire.calls import routes, topics
+from roquet.wire.calls.brokers import (
+    DELETE_KV_CONFIG,
+    GET_KV_CONFIG,
+    GET_KVLIST_BY_NAMESPACE,
+    GET_NAMESRV_CONFIG,
+    PUT_KV_CONFIG,
+    UPDATE_NAMESRV_CONFIG,
+    KvResponseHeader,
+    KvTable,
+)
 from roquet.wire.calls.call import AnyCall, Carried
-from roquet.wire.calls.kv import DELETE_KV_CONFIG, GET_KV_CONFIG, GET_KVLIST_BY_NAMESPACE, PUT_KV_CONFIG, KvResponseHeader, KvTable
 from roquet.wire.calls.registration import REGISTER_BROKER, UNREGISTER_BROKER, RegisterBrokerBody, RegisterBrokerResponseHeader
-from roquet.wire.calls.settings import GET_NAMESRV_CONFIG, UPDATE_NAMESRV_CONFIG
 from roquet.wire.calls.versions import QUERY_DATA_VERSION, DataVersionResponseHeader
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command

@@ -12,7 +12,7 @@ from contextlib import closing
 from roquet.errors import Damaged, Refused
 from roquet.store.disk import Disk
 from roquet.store.documents import Document
-from roquet.wire.calls.kv import KvConfig
+from roquet.wire.calls.brokers import KvConfig
 from roquet.wire.codes import ResponseCode
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"

@@ -21,7 +21,7 @@ from roquet.message import MessageQueue
 from roquet.routing.assign import AVERAGE, Strategy
 from roquet.routing.subscription import TagFilter, next_version
 from roquet.wire.calls.members import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
-from roquet.wire.calls.resets import RESET_CONSUMER_CLIENT_OFFSET
+from roquet.wire.calls.offsets import RESET_CONSUMER_CLIENT_OFFSET
 from roquet.wire.command import Command
 from roquet.wire.names import check_group, check_topic
 

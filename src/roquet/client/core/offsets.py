@@ -10,7 +10,7 @@ from roquet.client.core.queue_calls import NO_OFFSET, QueueCalls
 from roquet.client.core.tasks import ignore
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue
-from roquet.wire.calls.resets import ResetOffsetBody
+from roquet.wire.calls.offsets import ResetOffsetBody
 from roquet.wire.fastjson import dumps_pretty
 
 log = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from roquet.routing import sql92
 from roquet.routing.subscription import sql_subscription, subscribe
 from roquet.wire.calls.consumers import ConsumeDirectlyResult
 from roquet.wire.calls.members import ConsumeType, SubscriptionData
-from roquet.wire.calls.resets import GET_CONSUMER_STATUS_FROM_CLIENT, ConsumerStatusBody
+from roquet.wire.calls.offsets import GET_CONSUMER_STATUS_FROM_CLIENT, ConsumerStatusBody
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import retry_topic

@@ -12,7 +12,7 @@ from roquet.client.core.tasks import follow
 from roquet.errors import ClientError, NoRoute, Refused, RoquetError
 from roquet.message import Property, ReceivedMessage, host_text
 from roquet.wire.calls.call import Answer, Records
-from roquet.wire.calls.queries import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageHeader, QueryMessageResponseHeader, ViewMessageHeader
+from roquet.wire.calls.pulls import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageHeader, QueryMessageResponseHeader, ViewMessageHeader
 from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO
 from roquet.wire.calls.topics import UPDATE_AND_CREATE_TOPIC, CreateTopicHeader
 from roquet.wire.codes import Perm, ResponseCode

@@ -21,7 +21,7 @@ from roquet.client.core.tasks import Task, ignore
 from roquet.errors import ConnectFailed, NoRoute, RoquetError
 from roquet.message import MessageQueue
 from roquet.wire.calls.call import Answer, Answered, Call, Nothing
-from roquet.wire.calls.locks import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody
+from roquet.wire.calls.queues import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Messages on their way out."""
+"""Messages on their way out: pulled, or found by key and by id."""
 
 from __future__ import annotations
 
@@ -37,5 +37,30 @@ class PullResponseHeader(Header):
     """Roquet's own: records in the answer to a scan."""
 
 
+class QueryMessageHeader(Header):
+    topic: str = wire("topic")
+    key: str = wire("key")
+    max_num: int = wire("maxNum")
+    begin_timestamp: int = wire("beginTimestamp", bits=64)
+    end_timestamp: int = wire("endTimestamp", bits=64)
+    unique_key_query: bool | None = optional("_UNIQUE_KEY_QUERY")
+    """The key is a producer's unique id."""
+    index_type: str | None = optional("indexType")
+
+
+class QueryMessageResponseHeader(Header):
+    index_last_update_timestamp: int = wire("indexLastUpdateTimestamp", bits=64)
+    index_last_update_phyoffset: int = wire("indexLastUpdatePhyoffset", bits=64)
+
+
+class ViewMessageHeader(Header):
+    offset: int = wire("offset", bits=64)
+    """Physical."""
+    topic: str | None = optional("topic")
+    broker_name: str | None = optional("bname")
+
+
 PULL_MESSAGE = Call(Code.PULL_MESSAGE, PullHeader, Nothing, PullResponseHeader, Records)
 LITE_PULL_MESSAGE = Call(Code.LITE_PULL_MESSAGE, PullHeader, Nothing, PullResponseHeader, Records)
+QUERY_MESSAGE = Call(Code.QUERY_MESSAGE, QueryMessageHeader, Nothing, QueryMessageResponseHeader, Records)
+VIEW_MESSAGE_BY_ID = Call(Code.VIEW_MESSAGE_BY_ID, ViewMessageHeader, Nothing, Nothing, Records)

@@ -1,9 +1,10 @@
-"""One queue: where it begins and ends, what lies at a time, its entries."""
+"""One queue: where it begins and ends, what lies at a time, its entries; and queues held for ordered consuming."""
 
 from __future__ import annotations
 
 from dataclasses import field
 
+from roquet.message import MessageQueue
 from roquet.wire.bodies import Body, int32
 from roquet.wire.calls.call import Call, Nothing
 from roquet.wire.calls.members import SubscriptionData
@@ -61,8 +62,21 @@ class QueueEntries(Body):
     filter_data: str | None = None
 
 
+class LockBody(Body):
+    consumer_group: str
+    client_id: str
+    mq_set: set[MessageQueue] = field(default_factory=set)
+    only_this_broker: bool | None = None
+
+
+class LockResult(Body):
+    lock_ok_mq_set: set[MessageQueue] = field(default_factory=set, metadata={"name": "lockOKMQSet"})
+
+
 SEARCH_OFFSET_BY_TIMESTAMP = Call(Code.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, Nothing, OffsetResponseHeader, Nothing)
 GET_MAX_OFFSET = Call(Code.GET_MAX_OFFSET, QueueHeader, Nothing, OffsetResponseHeader, Nothing)
 GET_MIN_OFFSET = Call(Code.GET_MIN_OFFSET, QueueHeader, Nothing, OffsetResponseHeader, Nothing)
 GET_EARLIEST_MSG_STORETIME = Call(Code.GET_EARLIEST_MSG_STORETIME, QueueHeader, Nothing, TimestampResponseHeader, Nothing)
 QUERY_CONSUME_QUEUE = Call(Code.QUERY_CONSUME_QUEUE, QueryConsumeQueueHeader, Nothing, Nothing, QueueEntries)
+LOCK_BATCH_MQ = Call(Code.LOCK_BATCH_MQ, Nothing, LockBody, Nothing, LockResult)
+UNLOCK_BATCH_MQ = Call(Code.UNLOCK_BATCH_MQ, Nothing, LockBody, Nothing, Nothing)

@@ -9,8 +9,8 @@ from typing import Any
 
 from roquet.errors import InvalidMessage
 from roquet.wire.bodies import Body
+from roquet.wire.calls.brokers import KvTable
 from roquet.wire.calls.call import Call, Nothing
-from roquet.wire.calls.kv import KvTable
 from roquet.wire.calls.topics import TopicConfig, TopicTable
 from roquet.wire.calls.versions import BrokerHeader, DataVersion
 from roquet.wire.codes import RequestCode as Code
