@@ -6,19 +6,7 @@ from collections.abc import Mapping
 
 from roquet.admin.asking import Asking
 from roquet.errors import ClientError
-from roquet.wire.calls.brokers import (
-    DELETE_KV_CONFIG,
-    GET_BROKER_CONFIG,
-    GET_BROKER_RUNTIME_INFO,
-    GET_KV_CONFIG,
-    GET_KVLIST_BY_NAMESPACE,
-    GET_NAMESRV_CONFIG,
-    PUT_KV_CONFIG,
-    UPDATE_BROKER_CONFIG,
-    UPDATE_NAMESRV_CONFIG,
-    KvHeader,
-    NamespaceHeader,
-)
+from roquet.wire.calls import brokers as broker_calls
 from roquet.wire.calls.routes import ADD_WRITE_PERM_OF_BROKER, WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader
 from roquet.wire.codes import ResponseCode
 
@@ -28,32 +16,32 @@ FOUND_OR_NOT = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 class Servers(Asking):
     async def runtime(self, address: str) -> dict[str, str]:
         """What a broker says of itself: version, rates, sizes, and its warnings under `roquetWarning_<n>`."""
-        return (await self.call(address, GET_BROKER_RUNTIME_INFO)).body.table
+        return (await self.call(address, broker_calls.GET_BROKER_RUNTIME_INFO)).body.table
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        return (await self.call(address, GET_BROKER_CONFIG)).body.pairs()
+        return (await self.call(address, broker_calls.GET_BROKER_CONFIG)).body.pairs()
 
     async def update_broker_config(self, address: str, pairs: Mapping[str, str]) -> None:
         """All or nothing: a refused key changes none of them."""
-        await self.call(address, UPDATE_BROKER_CONFIG, body=properties_text(pairs))
+        await self.call(address, broker_calls.UPDATE_BROKER_CONFIG, body=properties_text(pairs))
 
     async def namesrv_config(self, address: str) -> dict[str, str]:
-        return (await self.call(address, GET_NAMESRV_CONFIG)).body.pairs()
+        return (await self.call(address, broker_calls.GET_NAMESRV_CONFIG)).body.pairs()
 
     async def update_namesrv_config(self, pairs: Mapping[str, str]) -> None:
-        await self._on_name_servers(UPDATE_NAMESRV_CONFIG, body=properties_text(pairs))
+        await self._on_name_servers(broker_calls.UPDATE_NAMESRV_CONFIG, body=properties_text(pairs))
 
     async def kv_put(self, namespace: str, key: str, value: str) -> None:
-        await self._on_name_servers(PUT_KV_CONFIG, KvHeader(namespace, key, value))
+        await self._on_name_servers(broker_calls.PUT_KV_CONFIG, broker_calls.KvHeader(namespace, key, value))
 
     async def kv_get(self, namespace: str, key: str) -> str | None:
-        return (await self.ask(GET_KV_CONFIG, KvHeader(namespace, key), accept=FOUND_OR_NOT)).header.value
+        return (await self.ask(broker_calls.GET_KV_CONFIG, broker_calls.KvHeader(namespace, key), accept=FOUND_OR_NOT)).header.value
 
     async def kv_delete(self, namespace: str, key: str) -> None:
-        await self._on_name_servers(DELETE_KV_CONFIG, KvHeader(namespace, key))
+        await self._on_name_servers(broker_calls.DELETE_KV_CONFIG, broker_calls.KvHeader(namespace, key))
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
-        answer = await self.ask(GET_KVLIST_BY_NAMESPACE, NamespaceHeader(namespace), accept=FOUND_OR_NOT)
+        answer = await self.ask(broker_calls.GET_KVLIST_BY_NAMESPACE, broker_calls.NamespaceHeader(namespace), accept=FOUND_OR_NOT)
         return answer.body.table if answer.ok else {}
 
     async def wipe_write_permission(self, broker_name: str) -> int:

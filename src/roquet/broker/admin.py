@@ -28,18 +28,9 @@ from roquet.settings import BadSetting, Value, table
 from roquet.store.disk import Cold
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store
+from roquet.wire.calls import brokers as broker_calls
 from roquet.wire.calls import offsets as progress
 from roquet.wire.calls import topics as topic_calls
-from roquet.wire.calls.brokers import (
-    CLEAN_EXPIRED_CONSUMEQUEUE,
-    CLEAN_UNUSED_TOPIC,
-    DELETE_EXPIRED_COMMITLOG,
-    GET_BROKER_CONFIG,
-    GET_BROKER_RUNTIME_INFO,
-    UPDATE_BROKER_CONFIG,
-    BrokerConfigResponseHeader,
-    KvTable,
-)
 from roquet.wire.calls.groups import QUERY_TOPICS_BY_CONSUMER
 from roquet.wire.calls.members import QUERY_SUBSCRIPTION_BY_CONSUMER, SubscriptionOfGroup
 from roquet.wire.calls.queues import QUERY_CONSUME_QUEUE, QueueEntries, QueueEntry
@@ -173,11 +164,11 @@ class Admin(Part):
 
     # Configuration
 
-    @answers(GET_BROKER_CONFIG)
+    @answers(broker_calls.GET_BROKER_CONFIG)
     def get_config(self, peer: Peer, command: Command) -> Command:
         text = "".join(property_line(key, value) for key, value in self.settings.every_item().items())
-        header = BrokerConfigResponseHeader(self.config_version.encode().decode())
-        return GET_BROKER_CONFIG.reply(command, header, text.encode())
+        header = broker_calls.BrokerConfigResponseHeader(self.config_version.encode().decode())
+        return broker_calls.GET_BROKER_CONFIG.reply(command, header, text.encode())
 
     def listening(self, address: str, ha_address: str) -> None:
         self.address = address
@@ -186,7 +177,7 @@ class Admin(Part):
     def busy(self) -> bool:
         return bool(self.keeping)
 
-    @answers(UPDATE_BROKER_CONFIG)
+    @answers(broker_calls.UPDATE_BROKER_CONFIG)
     def update_config(self, peer: Peer, command: Command) -> Command | None:
         """25: all or nothing, and only what the table allows. Answered when it is in the file, so that a restart finds it.
 
@@ -196,7 +187,7 @@ class Admin(Part):
         if not command.body or len(command.body) > CONFIG_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"expected 1 to {CONFIG_MAX} bytes of key=value lines, got {len(command.body)}")
         try:
-            pairs = UPDATE_BROKER_CONFIG.read_body(command).pairs()
+            pairs = broker_calls.UPDATE_BROKER_CONFIG.read_body(command).pairs()
         except UnicodeDecodeError:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the settings are not UTF-8 text") from None
         try:
@@ -232,10 +223,10 @@ class Admin(Part):
 
     # Counters
 
-    @answers(GET_BROKER_RUNTIME_INFO)
+    @answers(broker_calls.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, peer: Peer, command: Command) -> Command:
         """28. Upstream's keys; what has no counterpart here (thread pools, put times) stands at 0, since its tools parse it."""
-        return GET_BROKER_RUNTIME_INFO.reply(command, body=KvTable(self.runtime_table()))
+        return broker_calls.GET_BROKER_RUNTIME_INFO.reply(command, body=broker_calls.KvTable(self.runtime_table()))
 
     def runtime_table(self) -> dict[str, str]:
         stats, store = self.stats, self.store
@@ -365,12 +356,12 @@ class Admin(Part):
             at += len(raw) // ENTRY_SIZE
         return QUERY_CONSUME_QUEUE.reply(command, body=body)
 
-    @answers(CLEAN_EXPIRED_CONSUMEQUEUE)
+    @answers(broker_calls.CLEAN_EXPIRED_CONSUMEQUEUE)
     def clean_queues(self, peer: Peer, command: Command) -> Command:
         """306: retention removes entries together with their log files, so there is never anything left to clean."""
         return command.reply()
 
-    @answers(CLEAN_UNUSED_TOPIC)
+    @answers(broker_calls.CLEAN_UNUSED_TOPIC)
     def clean_topics(self, peer: Peer, command: Command) -> Portions:
         """316: remove queues of topics that do not exist any more."""
 
@@ -382,7 +373,7 @@ class Admin(Part):
         yield from portions(self.store.topics(), look)
         return command.reply()
 
-    @answers(DELETE_EXPIRED_COMMITLOG)
+    @answers(broker_calls.DELETE_EXPIRED_COMMITLOG)
     def delete_expired(self, peer: Peer, command: Command) -> Command:
         self.store.delete_expired_now()
         return command.reply()

@@ -19,17 +19,8 @@ from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings
 from roquet.store.disk import Disk
 from roquet.wire import fastjson
+from roquet.wire.calls import brokers as broker_calls
 from roquet.wire.calls import routes, topics
-from roquet.wire.calls.brokers import (
-    DELETE_KV_CONFIG,
-    GET_KV_CONFIG,
-    GET_KVLIST_BY_NAMESPACE,
-    GET_NAMESRV_CONFIG,
-    PUT_KV_CONFIG,
-    UPDATE_NAMESRV_CONFIG,
-    KvResponseHeader,
-    KvTable,
-)
 from roquet.wire.calls.call import AnyCall, Carried
 from roquet.wire.calls.registration import REGISTER_BROKER, UNREGISTER_BROKER, RegisterBrokerBody, RegisterBrokerResponseHeader
 from roquet.wire.calls.versions import QUERY_DATA_VERSION, DataVersionResponseHeader
@@ -55,7 +46,7 @@ Portions = Generator[None, None, Command]
 
 
 class NameServer:
-    """Owned by one thread. `settings` may change through UPDATE_NAMESRV_CONFIG, within its allow-list."""
+    """Owned by one thread. `settings` may change through broker_calls.UPDATE_NAMESRV_CONFIG, within its allow-list."""
 
     def __init__(self, settings: NameServerSettings, clock: Clock, disk: Disk, data_dir: str, keep: Keep = lambda pairs: None) -> None:
         """Reads the KV configuration; raises Damaged when there is one that cannot be read. `keep`: where changed settings go."""
@@ -181,7 +172,7 @@ class NameServer:
                 log.info("broker %s %s: registered as id %d of cluster %s", name, address, number, registration.cluster)
         order = self.kv.namespace(ORDER_TOPICS) if self.settings.return_order_topic_config_to_broker else None
         answer = RegisterBrokerResponseHeader(master.ha_address, master.address) if master else RegisterBrokerResponseHeader()
-        return REGISTER_BROKER.reply(request, answer, b"" if order is None else KvTable(order))
+        return REGISTER_BROKER.reply(request, answer, b"" if order is None else broker_calls.KvTable(order))
 
     def _check_rival(self, peer: Peer, name: str, number: int, address: str, now_ms: int) -> None:
         """Two brokers under one name and id take the route from each other: said, and refused if the settings say so."""
@@ -246,30 +237,30 @@ class NameServer:
         return routes.ADD_WRITE_PERM_OF_BROKER.reply(request, routes.AddPermResponseHeader(count))
 
     def put_kv(self, peer: Peer, request: Command) -> Command:
-        header = PUT_KV_CONFIG.read_header(request)
+        header = broker_calls.PUT_KV_CONFIG.read_header(request)
         if header.value is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the custom field <value> is null, but this request needs it")
         self.kv.put(header.namespace, header.key, header.value)
         return request.reply()
 
     def get_kv(self, peer: Peer, request: Command) -> Command:
-        header = GET_KV_CONFIG.read_header(request)
+        header = broker_calls.GET_KV_CONFIG.read_header(request)
         value = self.kv.get(header.namespace, header.key)
         if value is None:
             return request.reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace} Key: {header.key}")
-        return GET_KV_CONFIG.reply(request, KvResponseHeader(value))
+        return broker_calls.GET_KV_CONFIG.reply(request, broker_calls.KvResponseHeader(value))
 
     def delete_kv(self, peer: Peer, request: Command) -> Command:
-        header = DELETE_KV_CONFIG.read_header(request)
+        header = broker_calls.DELETE_KV_CONFIG.read_header(request)
         self.kv.delete(header.namespace, header.key)
         return request.reply()
 
     def kv_namespace(self, peer: Peer, request: Command) -> Command:
-        namespace = GET_KVLIST_BY_NAMESPACE.read_header(request).namespace
+        namespace = broker_calls.GET_KVLIST_BY_NAMESPACE.read_header(request).namespace
         values = self.kv.namespace(namespace)
         if values is None:
             return request.reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
-        return GET_KVLIST_BY_NAMESPACE.reply(request, body=KvTable(values))
+        return broker_calls.GET_KVLIST_BY_NAMESPACE.reply(request, body=broker_calls.KvTable(values))
 
     def register_topic(self, peer: Peer, request: Command) -> Command:
         """217 is two things. Node looks a project group up and takes 22 for "none"; 5.x would register a topic, which brokers do here."""
@@ -280,7 +271,7 @@ class NameServer:
         if len(request.body) > CONFIG_SIZE_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"configuration of {len(request.body)} bytes, limit is {CONFIG_SIZE_MAX}")
         try:
-            pairs = UPDATE_NAMESRV_CONFIG.read_body(request).pairs()
+            pairs = broker_calls.UPDATE_NAMESRV_CONFIG.read_body(request).pairs()
             values = self.settings.changes(pairs)
         except UnicodeDecodeError as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the configuration is not UTF-8: {error}") from None
@@ -299,7 +290,7 @@ class NameServer:
 
     def get_config(self, peer: Peer, request: Command) -> Command:
         lines = [property_line(key, value) for key, value in self.settings.every_item().items()]
-        return GET_NAMESRV_CONFIG.reply(request, body="".join(lines).encode())
+        return broker_calls.GET_NAMESRV_CONFIG.reply(request, body="".join(lines).encode())
 
 
 def registered_body(request: Command, compressed: bool) -> Generator[None, None, tuple[topics.TopicTable, tuple[str, ...] | None]]:

@@ -8,16 +8,9 @@ from roquet.client.core.failures import BadAnswer
 from roquet.client.core.instance import LANGUAGE, ClientCore
 from roquet.errors import NoRoute, Refused, RoquetError
 from roquet.message import MessageQueue
+from roquet.wire.calls import queues as queue_calls
 from roquet.wire.calls.call import Answer, Call, Header
 from roquet.wire.calls.offsets import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, QueryOffsetHeader, UpdateOffsetHeader
-from roquet.wire.calls.queues import (
-    GET_EARLIEST_MSG_STORETIME,
-    GET_MAX_OFFSET,
-    GET_MIN_OFFSET,
-    SEARCH_OFFSET_BY_TIMESTAMP,
-    QueueHeader,
-    SearchOffsetHeader,
-)
 from roquet.wire.codes import ResponseCode
 
 H = TypeVar("H")
@@ -56,20 +49,20 @@ class QueueCalls:
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The first offset that still exists."""
-        return (await self._ask(queue, GET_MIN_OFFSET, queue_header(queue))).offset
+        return (await self._ask(queue, queue_calls.GET_MIN_OFFSET, queue_header(queue))).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """One past the last offset."""
-        return (await self._ask(queue, GET_MAX_OFFSET, queue_header(queue))).offset
+        return (await self._ask(queue, queue_calls.GET_MAX_OFFSET, queue_header(queue))).offset
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of what was stored nearest to this time."""
-        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms, broker_name=queue.broker_name)
-        return (await self._ask(queue, SEARCH_OFFSET_BY_TIMESTAMP, header)).offset
+        header = queue_calls.SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms, broker_name=queue.broker_name)
+        return (await self._ask(queue, queue_calls.SEARCH_OFFSET_BY_TIMESTAMP, header)).offset
 
     async def earliest_time(self, queue: MessageQueue) -> int:
         """Store time of the first message that still exists, ms."""
-        return (await self._ask(queue, GET_EARLIEST_MSG_STORETIME, queue_header(queue))).timestamp
+        return (await self._ask(queue, queue_calls.GET_EARLIEST_MSG_STORETIME, queue_header(queue))).timestamp
 
     async def fetch_offset(self, group: str, queue: MessageQueue) -> int:
         """How far the group has come; NO_OFFSET (-1) when it has no progress there."""
@@ -97,5 +90,5 @@ def update_header(group: str, queue: MessageQueue, offset: int) -> UpdateOffsetH
     return UpdateOffsetHeader(group, queue.topic, queue.queue_id, offset, broker_name=queue.broker_name)
 
 
-def queue_header(queue: MessageQueue) -> QueueHeader:
-    return QueueHeader(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+def queue_header(queue: MessageQueue) -> queue_calls.QueueHeader:
+    return queue_calls.QueueHeader(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
