@@ -25,6 +25,8 @@ EXAMPLES = 5_000 if LONG else 200
 FIND_WITHIN, AT_A_TIME = 2_000, 40
 """Random sequences until a planted fault must have been found; most are within a hundred. They come in many short searches, since
 Hypothesis begins each with small sequences, up to a tenth of what it may try, and those find little here."""
+SEARCHES = [*range(2, FIND_WITHIN // AT_A_TIME), 0, 1]
+"""Their seeds. The first two find nine of the 14 faults; those behind them find all within three searches, so they go first."""
 
 queues = st.integers(0, 2)
 numbers = st.integers(0, 9)
@@ -254,7 +256,7 @@ def test_the_model_gets_as_far_as_dead_letters_checks_and_transactions_that_are_
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_random_sequences_find_a_broker_in_which(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     def search() -> None:
-        for number in range(FIND_WITHIN // AT_A_TIME):
+        for number in SEARCHES:
 
             @searching(AT_A_TIME, (Phase.generate,))
             @seed(number)
