@@ -63,7 +63,7 @@ def test_the_trace_does_not_depend_on_the_process() -> None:
     ],
 )
 def test_the_checker_finds_a_bug_planted_in_a_broker(bug: Callable[..., Broker], symptom: str) -> None:
-    assert_found(ONE_OF_EACH, Cores(broker=bug), symptom)
+    assert_found(ONE_OF_EACH, Cores(broker=bug), symptom, first=31)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,11 @@ def test_the_checker_finds_a_bug_planted_between_groups(cores: Cores, symptom: s
     assert_found(TWO_OF_EACH, cores, symptom)
 
 
-def assert_found(shape: Shape, cores: Cores, symptom: str) -> None:
+def assert_found(shape: Shape, cores: Cores, symptom: str, first: int = 0) -> None:
+    """By one of 200 seeds; `first` is one that was seen to find it, which saves the time of those before."""
+
     def run_all() -> None:
-        for seed in range(200):
+        for seed in [*range(first, 200), *range(first)]:
             run_seed(seed, shape, cores)
 
     with pytest.raises(SeedFailed, match=symptom):
