@@ -1,6 +1,13 @@
 """No deadline per example: the machine is shared, and what is slow now need not be slow later."""
 
+import gc
+
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests that wait for their turn are no garbage: the collector need not look at them again and again."""
+    gc.freeze()
