@@ -20,10 +20,7 @@ T = TypeVar("T")
 small_jvm.use()
 
 SMALL_SQL = {
-    # Tables of a few hundred rows: making and compiling code for them takes longer than any query, and so does planning them twice.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.adaptive.enabled": "false",  # planning so few rows twice takes longer than any query; see conf/spark-defaults.conf too
     "spark.sql.shuffle.partitions": "1",  # a stream has a state store for each
 }
 

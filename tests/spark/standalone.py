@@ -22,7 +22,7 @@ from typing import Any
 
 import pyspark
 
-from tests.small_jvm import LAUNCHER, SMALL_JVM, WORKERS
+from tests.small_jvm import CONF, LAUNCHER, SMALL_JVM, WORKERS
 
 SPARK_HOME = Path(pyspark.__file__).parent
 SOURCES = Path(__file__).resolve().parents[2] / "src"
@@ -139,6 +139,7 @@ def environment() -> dict[str, str]:
     return given | {
         "SPARK_HOME": str(SPARK_HOME),
         **LAUNCHER,
+        **CONF,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "128m",
         "SPARK_DAEMON_JAVA_OPTS": f"{SMALL_JVM} -Dspark.master.rest.enabled=false",  # its port is fixed
