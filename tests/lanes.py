@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent
 CLUSTERS = ["tests/spark/test_cluster.py", "tests/spark/test_exactly_once.py"]
 """They start Sparks of their own and would make the run of the others, who share one, the longest."""
 WAITING = {
-    "programs": ["tests/process", "tests/cli"],
-    "documents, hostile peers, Spark's clusters": ["tests/docs", "tests/hostile", *CLUSTERS],
+    "programs, hostile peers": ["tests/process", "tests/cli", "tests/hostile"],
+    "documents, Spark's clusters": ["tests/docs", *CLUSTERS],
     "Spark": ["tests/spark"],
 }
 LANES = {"all others": [*(f"--ignore={path}" for paths in WAITING.values() for path in paths), "tests"], **WAITING}
