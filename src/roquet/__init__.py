@@ -1,4 +1,4 @@
-"""Roquet: what Apache RocketMQ is, in Python.
+"""Roquet: Apache RocketMQ 4.9 in Python.
 
 The public names. They are loaded at first use, so that a broker does not load the client, nor a client the broker.
 """
@@ -11,41 +11,114 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from roquet.admin import Admin
     from roquet.client import (
+        COMMIT,
+        DEAD_LETTER,
+        RETRY_LATER,
+        ROLLBACK,
+        BadAnswer,
+        BadExpression,
+        BadSql,
+        BatchFailed,
+        ConnectionOptions,
+        GroupTaken,
         Idempotent,
         LitePullConsumer,
+        Outcome,
         Producer,
         PullConsumer,
+        PullResult,
+        PullStatus,
         PushConsumer,
+        RequestTimedOut,
+        RetryLater,
         Seen,
+        SendReceipt,
+        SendStatus,
+        SendTimedOut,
+        ServerRejected,
+        Suspend,
         TransactionProducer,
+        TransactionReceipt,
         TransactionState,
+        reply_message,
+        run,
+        serve,
+        split_messages,
     )
-    from roquet.embed import embedded
-    from roquet.errors import RoquetError
+    from roquet.embed import Embedded, embedded
+    from roquet.errors import (
+        CallTimeout,
+        ClientError,
+        ConnectFailed,
+        Damaged,
+        InvalidMessage,
+        NoRoute,
+        NotStarted,
+        Rejected,
+        RoquetError,
+        SendFailed,
+    )
     from roquet.message import Message, MessageQueue, ReceivedMessage
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "COMMIT",
+    "DEAD_LETTER",
+    "RETRY_LATER",
+    "ROLLBACK",
     "Admin",
+    "BadAnswer",
+    "BadExpression",
+    "BadSql",
+    "BatchFailed",
+    "CallTimeout",
+    "ClientError",
+    "ConnectFailed",
+    "ConnectionOptions",
+    "Damaged",
+    "Embedded",
+    "GroupTaken",
     "Idempotent",
+    "InvalidMessage",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
+    "NoRoute",
+    "NotStarted",
+    "Outcome",
     "Producer",
     "PullConsumer",
+    "PullResult",
+    "PullStatus",
     "PushConsumer",
     "ReceivedMessage",
+    "Rejected",
+    "RequestTimedOut",
+    "RetryLater",
     "RoquetError",
     "Seen",
+    "SendFailed",
+    "SendReceipt",
+    "SendStatus",
+    "SendTimedOut",
+    "ServerRejected",
+    "Suspend",
     "TransactionProducer",
+    "TransactionReceipt",
     "TransactionState",
     "__version__",
     "embedded",
+    "reply_message",
+    "run",
+    "serve",
+    "split_messages",
 ]
 
-_HOMES = {"Admin": "admin", "embedded": "embed", "RoquetError": "errors"}
+_HOMES = {"Admin": "admin", "Embedded": "embed", "embedded": "embed"}
 _HOMES |= dict.fromkeys(("Message", "MessageQueue", "ReceivedMessage"), "message")
+_HOMES |= dict.fromkeys(("CallTimeout", "ClientError", "ConnectFailed", "Damaged", "InvalidMessage", "NoRoute", "NotStarted"), "errors")
+_HOMES |= dict.fromkeys(("Rejected", "RoquetError", "SendFailed"), "errors")
 
 
 def __getattr__(name: str) -> Any:

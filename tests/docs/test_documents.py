@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,8 +31,8 @@ README = (ROOT / "README.md").read_text()
 ON_SPARK = snippets(section(README, "Topics as tables"))
 """Those need a session: tests/spark/test_readme.py runs them."""
 README_SNIPPETS = [snippet for snippet in snippets(README) if snippet not in ON_SPARK]
-PROGRAMS = [snippet for snippet in README_SNIPPETS if "asyncio.run(" in snippet]
-FRAGMENTS = [snippet for snippet in README_SNIPPETS if "asyncio.run(" not in snippet]
+PROGRAMS = [snippet for snippet in README_SNIPPETS if ".run(" in snippet]
+FRAGMENTS = [snippet for snippet in README_SNIPPETS if ".run(" not in snippet]
 """They stand inside an async function that has a producer."""
 AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
@@ -59,8 +60,10 @@ async def run_python(code: str, until: str, *arguments: str, env: dict[str, str]
     finally:
         if process.returncode is None and until != "":
             process.terminate()
-        await process.communicate()
+        rest, _ = await process.communicate()
+        printed += rest.decode()
     assert until in printed, printed
+    assert process.returncode in (0, -signal.SIGTERM), printed
     return printed
 
 
@@ -73,6 +76,9 @@ def test_the_readmes_producer_and_consumer_run_as_printed() -> None:
             assert len(printed.split()[1]) == 32
             printed = await run_python(consumer.replace(PRINTED_ADDRESS, mq.namesrv), "order 17")
             assert "['order-17'] b'order 17'" in printed
+            assert "Traceback" not in printed
+            async with mq.pull_consumer("billing") as reader, asyncio.timeout(PATIENCE_S):  # SIGTERM ended it, and its progress is saved
+                assert sum([max(await reader.fetch_offset(queue), 0) for queue in await reader.fetch_queues("orders")]) == 1
 
     asyncio.run(scenario())
 

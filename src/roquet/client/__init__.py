@@ -6,12 +6,13 @@ from roquet.client.core.pulling import PullResult, PullStatus
 from roquet.client.core.receipt import SendReceipt, SendStatus
 from roquet.client.core.replies import RequestTimedOut, reply_message
 from roquet.client.core.transactions import TransactionReceipt, TransactionState
-from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, RetryLater, Suspend
+from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, Outcome, RetryLater, Suspend
 from roquet.client.idempotent import Idempotent, Seen
 from roquet.client.lite_pull_consumer import LitePullConsumer
 from roquet.client.producer import Producer
 from roquet.client.pull_consumer import PullConsumer
 from roquet.client.push_consumer import OrderlyListener, PushConsumer
+from roquet.client.stopping import run, serve
 from roquet.client.transaction_producer import TransactionProducer
 from roquet.message import Message, MessageQueue, ReceivedMessage
 from roquet.net.connection import ConnectionOptions
@@ -34,6 +35,7 @@ __all__ = [
     "Message",
     "MessageQueue",
     "OrderlyListener",
+    "Outcome",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -52,5 +54,7 @@ __all__ = [
     "TransactionReceipt",
     "TransactionState",
     "reply_message",
+    "run",
+    "serve",
     "split_messages",
 ]

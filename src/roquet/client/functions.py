@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,12 @@ class Functions:
         self.threads_max = threads_max
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
+        self._in_threads: set[Future[Any]] = set()
+
+    @property
+    def in_threads(self) -> int:
+        """Calls that run in a thread now."""
+        return len(self._in_threads)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this on the loop. It is cancelled by close()."""
@@ -32,7 +38,10 @@ class Functions:
             return await function(*args)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.threads_max, thread_name_prefix=f"roquet-{self.name}")
-        result = await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args))
+        under_way = self._threads.submit(partial(function, *args))
+        self._in_threads.add(under_way)
+        under_way.add_done_callback(self._in_threads.discard)
+        result = await asyncio.wrap_future(under_way)
         if isinstance(result, Awaitable):  # a lambda or partial around an async function
             result = await result
         return result

@@ -64,6 +64,12 @@ class Member(Generic[C]):
 
     Settings: ClassVar[Callable[..., Any]]
     """What the keyword arguments of this kind of member are, with their defaults, which are upstream's."""
+    stops_first: ClassVar[bool] = False
+    """It has handlers, which may use the others until they have ended."""
+    running = 0
+    """Calls of handlers under way."""
+    in_threads = 0
+    """Of these, those in threads: nothing can end them from outside."""
 
     def __init__(
         self,
@@ -84,7 +90,8 @@ class Member(Generic[C]):
         self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name, connection)
         self._shared: SharedClient | None = None
         self._core: C | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._began = False
+        self._closed = asyncio.Event()
 
     def _make(self, client: ClientCore) -> C:
         raise NotImplementedError
@@ -92,7 +99,8 @@ class Member(Generic[C]):
     async def start(self) -> Self:
         """Idempotent. Raises for settings that cannot work; servers that are down show at the first call."""
         if self._core is None:
-            self._loop = asyncio.get_running_loop()
+            self._closed.clear()
+            self._began = True
             self._shared, self._core = await join(self._options, self._make)
         return self
 
@@ -107,6 +115,19 @@ class Member(Generic[C]):
             await finished(shared.core.tasks, core.close())
         finally:
             await shared.leave()
+            self._closed.set()
+
+    async def closed(self) -> None:
+        """Wait until close() was called and is through. Raises NotStarted when nobody started it."""
+        if not self._began:
+            raise NotStarted(
+                f"closed() was awaited, but {type(self).__name__} {self.group!r} was never started, so nothing would end the wait;"
+                " start it first: `async with`, start(), or run()"
+            )
+        await self._closed.wait()
+
+    def hurry(self) -> None:
+        """close() waits, or will wait, for handlers: it shall not."""
 
     async def _closing(self, core: C) -> None:
         """What must end before the core does."""

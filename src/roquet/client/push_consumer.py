@@ -5,15 +5,13 @@ consumer = PushConsumer("billing", "127.0.0.1:9876")
 @consumer.on("orders", "paid || refunded")
 async def bill(message: ReceivedMessage) -> None: ...
 
-async with consumer:
-    await consumer.closed()          # until somebody calls close()
+consumer.run()                       # until Ctrl-C or SIGTERM; inside an event loop: await consumer.serve()
 
 Messages of a queue one after the other: PushConsumer(..., orderly=True), or @consumer.on_orderly(topic).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -31,6 +29,7 @@ from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
 from roquet.client.offset_file import DiskOffsetFile
 from roquet.client.running import finished
+from roquet.client.stopping import run, serve
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, ReceivedMessage
 
@@ -58,6 +57,7 @@ class PushConsumer(Member[PushConsumerCore]):
     """
 
     Settings = PushConsumerSettings
+    stops_first = True
     settings: PushConsumerSettings
 
     def __init__(
@@ -83,7 +83,8 @@ class PushConsumer(Member[PushConsumerCore]):
         self._functions: dict[str, Function] = {}
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._calls = Functions(group, self.settings.concurrency)
-        self._closed = asyncio.Event()
+        self._ending: PushConsumerCore | None = None
+        self._hurried = False
 
     # -- subscribing
 
@@ -139,7 +140,6 @@ class PushConsumer(Member[PushConsumerCore]):
     async def start(self) -> Self:
         """Returns when the first share of queues is being pulled, or after five seconds. Topics nobody has yet are waited for."""
         if self._core is None:
-            self._closed.clear()
             await super().start()
             core = self._part()
             await self._settle(core.settled)
@@ -148,18 +148,40 @@ class PushConsumer(Member[PushConsumerCore]):
                 raise core.refusal
         return self
 
+    def run(self) -> None:
+        """Be a program: start, consume until SIGINT (Ctrl-C) or SIGTERM, then let running functions finish, write progress down, leave
+        the group and return. A second signal does not wait for functions. With producers and other consumers: `roquet.run(...)`."""
+        run(self)
+
+    async def serve(self) -> None:
+        """The same inside an event loop that runs already."""
+        await serve(self)
+
     async def _closing(self, core: PushConsumerCore) -> None:
-        await finished(core.client.tasks, core.close(wait_ms=self.close_wait_ms))
-        self._calls.close()
+        self._ending = core
+        try:
+            await finished(core.client.tasks, core.close(wait_ms=0 if self._hurried else self.close_wait_ms))
+        finally:
+            self._ending, self._hurried = None, False
+            self._calls.close()
 
     async def close(self) -> None:
-        """Stop pulling, let running functions finish, write progress down, leave the group."""
+        """Stop pulling, let running functions finish (for `close_wait_ms` at most), write progress down, leave the group."""
         await super().close()
-        self._closed.set()
 
-    async def closed(self) -> None:
-        """Wait until close() was called."""
-        await self._closed.wait()
+    def hurry(self) -> None:
+        self._hurried = True
+        if self._ending is not None:
+            self._ending.consuming.idle.end(False)
+
+    @property
+    def running(self) -> int:  # type: ignore[override] # counted, not kept
+        core = self._core or self._ending
+        return 0 if core is None else core.consuming.running
+
+    @property
+    def in_threads(self) -> int:  # type: ignore[override]
+        return self._calls.in_threads
 
     def pause(self) -> None:
         """Pull nothing more until resume(); what was pulled is still consumed."""

@@ -15,12 +15,14 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import wait
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from roquet.client import lite_pull_consumer, producer, pull_consumer, push_consumer, transaction_producer
 from roquet.client.core.transactions import TransactionReceipt, TransactionState
 from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, RetryLater, Suspend
+from roquet.client.stopping import Serving
 from roquet.message import Message, MessageQueue, ReceivedMessage
 
 __all__ = [
@@ -40,7 +42,10 @@ __all__ = [
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
+    "run",
 ]
+
+LOOK_S = 0.2
 
 T = TypeVar("T")
 
@@ -111,6 +116,10 @@ class _Blocking:
             return direct
         return _background.run(_apply(lambda: getattr(self._inner, name)))
 
+    def run(self) -> None:
+        """Serve until SIGINT (Ctrl-C) or SIGTERM; see `run` of this module."""
+        run(self)
+
     def __dir__(self) -> list[str]:
         return [name for name in dir(type(self._inner)) if not name.startswith("_")]
 
@@ -150,3 +159,19 @@ class LitePullConsumer(_Blocking):
 
 class TransactionProducer(_Blocking):
     _kind = transaction_producer.TransactionProducer
+
+
+def run(*members: _Blocking) -> None:
+    """Start these, serve until SIGINT (Ctrl-C) or SIGTERM (or until a consumer among them is closed), close them, and return.
+
+    Handlers that run may finish, and progress is written. A second signal does not wait for handlers. Call it in the main thread.
+    """
+    serving = Serving([member._inner if isinstance(member, _Blocking) else member for member in members])
+    loop = _background.loop()
+    with serving.signals(loop, wakes=False):
+        under_way = asyncio.run_coroutine_threadsafe(serving.serve(), loop)
+        # A signal that the system gives to another thread, and any on Windows, does not end a wait of this one: so many short ones.
+        while not wait([under_way], timeout=LOOK_S).done:
+            pass
+        under_way.result()
+    serving.end_program()
