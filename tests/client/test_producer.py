@@ -95,7 +95,7 @@ def test_the_next_name_server_is_asked_when_one_does_not_answer() -> None:
     cluster.refused = {"n1:1", "n2:1"}
     receipt(send(cluster, started(cluster), Message("t", b"x")))
     cluster.refused = {"n1:1", "n2:1", "n3:1"}
-    error = send(cluster, started(cluster, group="h"), Message("other", b"x"))
+    error = send(cluster, started(cluster, group="h"), Message("other", b"x"), timeout_ms=1_000)
     assert isinstance(error, ConnectFailed)
     assert "n1:1" in str(error)
     assert "n3:1" in str(error)
@@ -144,15 +144,95 @@ def test_other_codes_are_not_retried_and_carry_advice() -> None:
     assert len(cluster.requests(SEND)) == 1
 
 
-def test_after_two_retries_the_failure_lists_every_attempt() -> None:
+def test_a_send_waits_for_brokers_that_are_away_and_the_failure_lists_every_attempt() -> None:
     cluster = FakeCluster("a", "b")
     cluster.create_topic("t")
     cluster.refused = set(cluster.masters.values())
-    error = send(cluster, started(cluster), Message("t", b"x"))
+    producer, results, asked_ms = started(cluster), Results(), []
+    producer.send(Message("t", b"x"), results.append)
+    begun = cluster.clock.ms
+    while not results:
+        before = len(cluster.requests(SEND))
+        cluster.advance(10)
+        asked_ms += [cluster.clock.ms - begun] * (len(cluster.requests(SEND)) - before)
+    error = results.only
     assert isinstance(error, SendFailed)
     assert not isinstance(error, TimeoutError)
-    assert len(error.attempts) == 3
     assert {broker for broker, _ in error.attempts} == {"a", "b"}
+    assert 29_000 < asked_ms[-1] < 30_000
+    pauses = [later - sooner for sooner, later in pairwise(asked_ms)]
+    assert pauses[0] == 0, "the other broker is tried at once"
+    assert [50 <= pause <= 110 for pause in pauses[1:2]] == [True]
+    assert max(pauses) <= 2_010
+    assert len(set(pauses)) > 5, "they are not all alike"
+    assert 15 < len(error.attempts) == len(asked_ms) < 60
+
+
+def test_a_broker_that_comes_back_gets_the_send() -> None:
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    cluster.refused = set(cluster.masters.values())
+    producer, results = started(cluster), Results()
+    producer.send(Message("t", b"x"), results.append)
+    cluster.advance(5_000)
+    assert not results
+    cluster.refused = set()
+    cluster.advance(2_010)
+    assert receipt(results.only).ok
+
+
+def test_a_name_server_that_comes_back_gets_the_send_its_route() -> None:
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    cluster.refused = set(cluster.name_servers)
+    producer, results = started(cluster), Results()
+    producer.send(Message("t", b"x"), results.append)
+    cluster.advance(5_000)
+    assert not results
+    cluster.refused = set()
+    cluster.advance(2_010)
+    assert receipt(results.only).ok
+
+
+def test_sends_that_wait_end_with_their_producer() -> None:
+    cluster = FakeCluster("a")
+    [queue, *_] = cluster.create_topic("t")
+    cluster.refused = set(cluster.masters.values())
+    producer, results = started(cluster), Results()
+    for chosen in (None, queue, queue, queue):
+        producer.send(Message("t", b"x"), results.append, queue=chosen)
+    cluster.advance(1_000)
+    assert not results
+    cluster.client().tasks.start(producer.close())
+    cluster.advance(100)
+    assert len(results) == 4
+    assert all(isinstance(result, SendFailed) for result in results)
+
+
+def test_an_error_that_the_same_broker_would_give_again_is_not_waited_for() -> None:
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    for code, attempts in ((16, 1), (17, 1), (1, 3)):
+        asked = len(cluster.requests(SEND))
+        cluster.overrides[SEND] = lambda _, command, code=code: command.reply(code, "no")
+        assert isinstance(send(cluster, started(cluster, group=f"g{code}"), Message("t", b"x")), RoquetError)
+        assert len(cluster.requests(SEND)) - asked == attempts, code
+
+
+def test_sends_for_one_queue_keep_their_order_while_its_broker_is_away() -> None:
+    cluster = FakeCluster("a")
+    [queue, *_] = cluster.create_topic("t")
+    producer, results = started(cluster), Results()
+    receipt(send(cluster, producer, Message("t", b"first"), queue=queue))
+    cluster.refused = set(cluster.masters.values())
+    for number in range(20):
+        producer.send(Message("t", b"%d" % number), results.append, queue=queue, timeout_ms=500 if number == 7 else None)
+        cluster.advance(200)
+    cluster.refused = set()
+    cluster.advance(3_000)
+    assert len(results) == 20
+    stored = [record.body for record in cluster.log[queue]]
+    assert stored == [b"first", *(b"%d" % number for number in range(20) if number != 7)]
 
 
 def test_a_broker_that_never_answers_uses_up_the_time_and_is_a_timeout_error() -> None:
@@ -176,9 +256,9 @@ def test_a_chosen_queue_is_not_retried_elsewhere() -> None:
     cluster = FakeCluster("a", "b")
     queues = cluster.create_topic("t")
     cluster.refused = {cluster.masters["a"]}
-    error = send(cluster, started(cluster), Message("t", b"x"), queue=queues[0])
+    error = send(cluster, started(cluster), Message("t", b"x"), queue=queues[0], timeout_ms=1_000)
     assert isinstance(error, SendFailed)
-    assert [broker for broker, _ in error.attempts] == ["a"]
+    assert {broker for broker, _ in error.attempts} == {"a"}
 
 
 def test_stored_but_not_safe_is_a_receipt_unless_another_broker_shall_be_tried() -> None:

@@ -84,7 +84,10 @@ async def run_send(arguments: argparse.Namespace) -> int:
     from roquet.client.producer import Producer
 
     body = read_body(arguments)
-    made = Producer(PRODUCER_GROUP, arguments.namesrv, send_timeout_ms=timeout_ms(arguments), connection=connection_of(arguments))
+    limit = timeout_ms(arguments)
+    made = Producer(
+        PRODUCER_GROUP, arguments.namesrv, send_timeout_ms=limit, delivery_timeout_ms=limit, connection=connection_of(arguments)
+    )  # fmt: skip
     async with made as producer:
         if arguments.count == 1:
             return await send_one(producer, make_message(arguments, body, 0), arguments)

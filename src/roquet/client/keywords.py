@@ -19,6 +19,7 @@ class MemberKeywords(TypedDict, total=False):
 
 class ProducerKeywords(MemberKeywords, total=False):
     send_timeout_ms: int
+    delivery_timeout_ms: int
     retries: int
     retry_when_not_ok: bool
     compress_over: int

@@ -45,8 +45,9 @@ class Producer(Member[ProducerCore]):
     ) -> SendReceipt:
         """Send and wait until a broker has stored it.
 
-        `queue`, or `selector(queues, message, key)`, or the hash of `key` (messages with one key stay in order) decides
-        where it goes; such a send is not retried elsewhere.
+        A broker that is away is waited for: attempts, with pauses, go on for `timeout_ms` (default: the producer's
+        delivery_timeout_ms). `queue`, or `selector(queues, message, key)`, or the hash of `key` (messages with one key stay in
+        order) decides where it goes; such a send waits for the broker of its queue and goes to no other.
         Raises InvalidMessage, NoRoute, Rejected, or SendFailed with every attempt (SendTimedOut, also a TimeoutError,
         when it may be stored nevertheless).
         """

@@ -32,6 +32,12 @@ RETRIED: frozenset[int] = frozenset(
 )
 """Codes after which a send is tried on another broker: upstream's set, with SYSTEM_BUSY and GO_AWAY that 5.x added."""
 
+PASSING: frozenset[int] = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
+"""Of these, those that pass with time: the same broker is tried again, with pauses, as long as the send may wait."""
+
+ELSEWHERE: frozenset[int] = RETRIED - PASSING - {ResponseCode.SYSTEM_ERROR}
+"""Of these, those that the same broker will answer again."""
+
 ACL_EXCEPTION = "AclException"
 ACL_ADVICE = "give the accessKey and secretKey of an account in its plain_acl.yml that may do this"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.producer import ProducerCore
+from roquet.client.core.producer import ProducerCore, ProducerSettings
 
 GROUP = "CLIENT_INNER_PRODUCER"
 
@@ -13,6 +13,7 @@ def inner_producer(client: ClientCore) -> ProducerCore:
     found = client.producers.get(GROUP)
     if isinstance(found, ProducerCore):
         return found
-    producer = ProducerCore(client, GROUP)
+    # What it sends for a consumer has a remedy of its own when it fails; nobody waits long for a broker that is away.
+    producer = ProducerCore(client, GROUP, ProducerSettings(delivery_timeout_ms=3_000))
     producer.start()
     return producer

@@ -1,7 +1,11 @@
 """ProducerCore: choose a queue, send, try another broker when that fails.
 
-A send has one deadline for all its attempts. An attempt that gets no answer has used it up, so what is retried in
-practice is a refused connection and an error answer, on a broker other than the one that failed.
+What fails is tried at once on a broker that was not tried yet. When there is none, the send waits: a lost or refused connection and a
+broker that takes no writes now are tried again with pauses that grow, until the send's time is over (delivery_timeout_ms). An attempt
+without an answer is not repeated, since the message may be stored; nor is an error that would be the same next time.
+
+A send whose queue is chosen (queue, selector, key) waits for the broker of that queue. Others for the queue line up behind it, so
+that they keep their order.
 
 A request is a send that waits for a reply: see replies.py.
 """
@@ -15,7 +19,7 @@ from functools import partial
 
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
 from roquet.client.core.checks import check_ranges, valid
-from roquet.client.core.failures import RETRIED, BadAnswer, BatchFailed, SendTimedOut, rejected
+from roquet.client.core.failures import ELSEWHERE, PASSING, RETRIED, BadAnswer, BatchFailed, SendTimedOut, rejected
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.receipt import STATUSES, SendReceipt, SendStatus
@@ -23,7 +27,8 @@ from roquet.client.core.replies import REPLY, RequestTimedOut
 from roquet.client.core.resolver import TopicRoute, writable
 from roquet.client.core.send_command import SendCommand, SendTemplate
 from roquet.client.core.tasks import Wait
-from roquet.errors import CallTimeout, ClientError, InvalidMessage, NoRoute, NotStarted, RoquetError, SendFailed
+from roquet.client.core.timers import Timer
+from roquet.errors import CallTimeout, ClientError, ConnectFailed, InvalidMessage, NoRoute, NotStarted, Rejected, RoquetError, SendFailed
 from roquet.message import Message, MessageQueue, Property, ReceivedMessage
 from roquet.routing.choose import Faults, QueueChoice
 from roquet.wire.batch import join_batch
@@ -38,7 +43,12 @@ from roquet.wire.record import encode_properties
 
 log = logging.getLogger(__name__)
 
-QUEUE_SELECTED_RETRIES = 0
+PAUSE_MS = 100
+PAUSE_MAX_MS = 2_000
+"""Between attempts on brokers that were tried before: the first pause, and the longest. Each is up to half shorter, by chance."""
+LAST_MS = 20
+"""With less time than this left nothing more is tried."""
+ATTEMPTS_SHOWN = 10
 
 Sent = Callable[[SendReceipt | RoquetError], None]
 Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
@@ -50,8 +60,11 @@ class ProducerSettings:
     """Upstream's defaults."""
 
     send_timeout_ms: int = 3_000
+    """How long an attempt waits for its answer."""
+    delivery_timeout_ms: int = 30_000
+    """How long a send may take in all, with the pauses in which it waits for a broker that is away. `timeout_ms` of a send bounds both."""
     retries: int = 2
-    """Attempts after the first one. A send with a chosen queue is never retried, since the queue was the point."""
+    """Attempts after the first one on other brokers, and after an error of a broker. 0: nothing is ever tried again."""
     retry_when_not_ok: bool = False
     """Also try another broker when one stored the message but not as safely as asked. Makes duplicates."""
     compress_over: int = 4_096
@@ -68,7 +81,9 @@ class ProducerSettings:
     def __post_init__(self) -> None:
         if self.compression not in KINDS:
             raise ClientError(f"compression={self.compression!r}; known are {', '.join(KINDS)}")
-        check_ranges(self, send_timeout_ms=(1, 3_600_000), retries=(0, 100), message_size_max=(1, 15 << 20))
+        check_ranges(
+            self, send_timeout_ms=(1, 3_600_000), delivery_timeout_ms=(1, 86_400_000), retries=(0, 100), message_size_max=(1, 15 << 20)
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +105,8 @@ class ProducerCore:
         self.started = False
         self._topics: dict[str, _Topic] = {}
         self._requested: set[str] = set()  # topics whose brokers know that replies come here
+        self._waiting: dict[_Send, Timer] = {}  # sends that wait for their next attempt
+        self._lines: dict[MessageQueue, dict[_Send, None]] = {}  # those for a chosen queue, in order; the first waits for its broker
 
     # -- being part of a client
 
@@ -99,6 +116,9 @@ class ProducerCore:
 
     async def close(self) -> None:
         self.started = False
+        self._lines.clear()  # nobody goes after another any more
+        for send in list(self._waiting):
+            send.give_up("the producer was closed")
         await self.client.remove_producer(self)
 
     def topics(self) -> list[str]:
@@ -406,8 +426,8 @@ class _Send:
     """One send under way, through all its attempts."""
 
     __slots__ = (
-        "address", "attempts", "begun_ms", "deadline_ms", "done", "fixed", "outgoing", "producer", "queue", "select", "sent_ms",
-        "timed_out",
+        "address", "attempt_ms", "attempts", "begun_ms", "deadline_ms", "done", "fixed", "outgoing", "pauses", "producer", "queue",
+        "select", "sent_ms", "timed_out",
     )  # fmt: skip
 
     def __init__(self, producer: ProducerCore, outgoing: Outgoing, done: Sent, queue: MessageQueue | None, timeout_ms: int | None) -> None:
@@ -418,9 +438,12 @@ class _Send:
         self.select: Callable[[TopicRoute], MessageQueue] | None = None
         """Chooses the queue when the route is known."""
         self.queue = queue
+        settings = producer.settings
         self.begun_ms = producer.client.clock.steady_ms()
-        self.deadline_ms = self.begun_ms + (timeout_ms or producer.settings.send_timeout_ms)
+        self.deadline_ms = self.begun_ms + (timeout_ms or settings.delivery_timeout_ms)
+        self.attempt_ms = timeout_ms or settings.send_timeout_ms
         self.attempts: list[tuple[str, str]] | None = None
+        self.pauses = 0
         self.address = ""
         self.sent_ms = 0
         self.timed_out = False
@@ -436,8 +459,10 @@ class _Send:
     def _found(self, route: TopicRoute | RoquetError) -> None:
         if isinstance(route, TopicRoute):
             self._go(route)
+        elif isinstance(route, ConnectFailed) or (isinstance(route, NoRoute) and self.outgoing.topic in self.producer._topics):
+            self._pause(route)  # no name server answers, or the topic's brokers are away
         else:
-            self.done(route)
+            self._end(route)
 
     def _go(self, route: TopicRoute) -> None:
         producer = self.producer
@@ -445,16 +470,22 @@ class _Send:
         try:
             if self.select is not None:
                 self.fixed, self.select = self.select(route), None
+            if self.fixed is not None and producer._lines and self._lines_up(self.fixed):
+                return
             queue = self.queue = self.fixed or producer._next(outgoing.topic, route, self.attempts[-1][0] if self.attempts else None)
-            address = self.address = producer._address(queue)
         except RoquetError as error:
-            self.done(error)
+            self._end(error)
+            return
+        try:
+            address = self.address = producer._address(queue)
+        except NoRoute as error:
+            self._pause(error)
             return
         now = self.sent_ms = producer.client.clock.steady_ms()
-        left = self.deadline_ms - now
+        left = min(self.deadline_ms - now, self.attempt_ms)
         if left <= 0:
             self.timed_out = True
-            self._give_up()
+            self.give_up()
             return
         command = outgoing.command(producer._template(outgoing, queue.broker_name), queue.queue_id)
         producer.client.caller.call(address, command, left, self._answered)
@@ -472,11 +503,12 @@ class _Send:
                 if status is SendStatus.SEND_OK or not (producer.settings.retry_when_not_ok and self._may_retry()):
                     self._stored(result, status, queue)
                     return
-                self._again(queue, status.name)
+                self._note(queue, status.name)
+                self.start()
                 return
             refusal = rejected(result, self.address)
             if result.code not in RETRIED or refusal.of_keys:
-                self.done(refusal)
+                self._end(refusal)
                 return
             failure: RoquetError = refusal
         else:
@@ -486,36 +518,112 @@ class _Send:
         if producer.faults is not None:
             now = producer.client.clock.steady_ms()
             producer.faults.observe(queue.broker_name, now - self.sent_ms, now, failed=True)
-        if isinstance(result, Command) and not self._may_retry() and not self.attempts:
-            self.done(failure)  # the only attempt there was: its own words say it best
-            return
-        self._again(queue, str(failure))
+        self._again(queue, failure)
+
+    # -- again, here or elsewhere, or not
 
     def _may_retry(self) -> bool:
-        limit = QUEUE_SELECTED_RETRIES if self.fixed is not None else self.producer.settings.retries
-        return len(self.attempts or ()) < limit and self.producer.client.clock.steady_ms() < self.deadline_ms
+        """On another broker, or after an error. A chosen queue is the point, so not with one."""
+        return self.fixed is None and self._may_wait() and len(self.attempts or ()) < self.producer.settings.retries
 
-    def _again(self, queue: MessageQueue, reason: str) -> None:
-        may_retry = self._may_retry()
+    def _may_wait(self) -> bool:
+        left = self.deadline_ms - self.producer.client.clock.steady_ms()
+        return left >= LAST_MS and self.producer.started and self.producer.settings.retries > 0
+
+    def _again(self, queue: MessageQueue, failure: RoquetError) -> None:
+        code = failure.code if isinstance(failure, Rejected) else None
+        passes = isinstance(failure, ConnectFailed) if code is None else code in PASSING
+        retry = self._may_retry() and not self.timed_out
+        if code is not None and not self.attempts and not retry and not (passes and self._may_wait()):
+            self._end(failure)  # the only attempt there was: its own words say it best
+            return
+        self._note(queue, str(failure))
+        if retry and self._has_fresh_broker():
+            self.start()
+        elif passes or (retry and code not in ELSEWHERE and not self.timed_out):
+            self._pause(failure)
+        else:
+            self.give_up()
+
+    def _has_fresh_broker(self) -> bool:
+        route = self.producer._known_route(self.outgoing.topic)
+        tried = {broker for broker, _ in self.attempts or ()}
+        return route is not None and any(queue.broker_name not in tried for queue in route.write_queues)
+
+    def _note(self, queue: MessageQueue, reason: str) -> None:
         if self.attempts is None:
             self.attempts = []
         self.attempts.append((queue.broker_name, reason))
-        if may_retry and self.producer.started:
-            self.start()
-        else:
-            self._give_up()
 
-    def _give_up(self) -> None:
+    def _pause(self, failure: RoquetError) -> None:
+        """Wait, longer each time, and try again. Less at the end, so that the last attempt is made in time."""
+        if not self._may_wait():
+            if self.attempts:
+                self.give_up()
+            else:
+                self._end(failure)
+            return
+        client = self.producer.client
+        longest = min(PAUSE_MS << min(self.pauses, 16), PAUSE_MAX_MS)
+        self.pauses += 1
+        pause_ms = longest - client.random.randrange(longest // 2 + 1)
+        left = self.deadline_ms - client.clock.steady_ms()
+        if self.fixed is not None:
+            line = self.producer._lines.setdefault(self.fixed, {})
+            line.setdefault(self)
+            if next(iter(line)) is not self:
+                self._wait(left, self.give_up)
+                return
+        self._wait(min(pause_ms, left // 2), self.start)
+
+    def _wait(self, delay_ms: int, then: Callable[[], None]) -> None:
+        def over() -> None:
+            self.producer._waiting.pop(self, None)
+            then()
+
+        self.producer._waiting[self] = self.producer.client.after(delay_ms, over)
+
+    def _lines_up(self, queue: MessageQueue) -> bool:
+        """True: others for this queue wait for its broker, and this one waits behind them."""
+        line = self.producer._lines.get(queue)
+        if not line or next(iter(line)) is self:
+            return False
+        line.setdefault(self)
+        self._wait(max(self.deadline_ms - self.producer.client.clock.steady_ms(), 0), self.give_up)
+        return True
+
+    def _end(self, result: SendReceipt | RoquetError) -> None:
+        """It is through. Those who waited behind the first of a line go now, in their order."""
+        producer = self.producer
+        timer = producer._waiting.pop(self, None)
+        if timer is not None:
+            timer.cancel()
+        line = producer._lines.get(self.fixed) if self.fixed is not None and producer._lines else None
+        self.done(result)
+        if line is None or self not in line:
+            return
+        first = next(iter(line)) is self
+        del line[self]
+        if first:
+            assert self.fixed is not None
+            del producer._lines[self.fixed]
+            for send in line:
+                waiting = producer._waiting.pop(send, None)
+                if waiting is not None:
+                    waiting.cancel()
+                send.start()
+
+    def give_up(self, why: str = "no time was left") -> None:
         attempts = self.attempts or []
-        tried = "; ".join(f"{broker}: {reason}" for broker, reason in attempts)
+        tried = "; ".join(f"{broker}: {reason}" for broker, reason in attempts[-ATTEMPTS_SHOWN:])
+        if len(attempts) > ATTEMPTS_SHOWN:
+            tried = f"the last {ATTEMPTS_SHOWN}: {tried}"
         took = self.producer.client.clock.steady_ms() - self.begun_ms
-        text = (
-            f"message to {self.outgoing.topic!r} not confirmed after {len(attempts)} attempts in {took} ms ({tried or 'no time was left'})"
-        )
+        text = f"message to {self.outgoing.topic!r} not confirmed after {len(attempts)} attempts in {took} ms ({tried or why})"
         if self.timed_out:
-            self.done(SendTimedOut(text + "; it may be stored nevertheless", attempts))
+            self._end(SendTimedOut(text + "; it may be stored nevertheless", attempts))
         else:
-            self.done(SendFailed(text + "; look at these brokers, then send it again", attempts))
+            self._end(SendFailed(text + "; look at these brokers, then send it again", attempts))
 
     def _stored(self, answer: Command, status: SendStatus, queue: MessageQueue) -> None:
         fields = answer.fields
@@ -531,9 +639,12 @@ class _Send:
                 fields.get("transactionId"), fields.get(Property.MSG_REGION), fields.get("recallHandle"),
             )  # fmt: skip
         except (KeyError, ValueError) as error:
-            self.done(BadAnswer(f"{self.address} confirmed a send without a usable {error}; the message is stored"))
+            self._end(BadAnswer(f"{self.address} confirmed a send without a usable {error}; the message is stored"))
             return
-        self.done(receipt)
+        if self.fixed is None or not self.producer._lines:
+            self.done(receipt)
+        else:
+            self._end(receipt)
 
 
 def by_hash(queues: Sequence[MessageQueue], message: Message, key: object) -> MessageQueue:
