@@ -64,6 +64,16 @@ class Property:
     START_DELIVER_TIME = "__STARTDELIVERTIME"
     DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
     DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+    FAILURE = "ROQUET_FAILURE"
+    """Ours: why consuming it failed the last time."""
+
+
+FAILURE_MAX = 300
+
+
+def failure_text(text: str) -> str:
+    """A reason as a property can hold it: one line, not long, without the bytes that separate properties."""
+    return "".join(char if char.isprintable() else "?" for char in text[:FAILURE_MAX])
 
 
 DELAY_LEVEL_MAX = 1_000
@@ -133,7 +143,7 @@ class Message:
                 raise InvalidMessage(f"property {name!r} is {value!r}; names and values must be text")
         if tags:
             self.tags = tags
-        if keys:
+        if keys != () and keys is not None:
             self.keys = keys
         if (delay_level != 0) + (deliver_at is not None) + (deliver_after is not None) > 1:
             raise InvalidMessage("delay_level, deliver_at and deliver_after exclude each other; give one of them")
@@ -152,6 +162,9 @@ class Message:
 
     @tags.setter
     def tags(self, tags: str) -> None:
+        if not isinstance(tags, str):
+            first = next(iter(tags), "a") if isinstance(tags, (list, tuple, set)) else tags
+            raise InvalidMessage(f'tags is {tags!r}; expected is one text, since a message has one tag: tags="{first}"')
         self._put(Property.TAGS, tags)
 
     @property
@@ -164,7 +177,10 @@ class Message:
         if isinstance(keys, str):
             self._put(Property.KEYS, keys)
             return
-        words = list(keys)
+        words = list(keys) if isinstance(keys, Iterable) else [keys]
+        if not isinstance(keys, Iterable) or not all(isinstance(word, str) for word in words):
+            listed = ", ".join(f'"{word}"' for word in words)
+            raise InvalidMessage(f"keys is {keys!r}; expected is a text, or a list of texts: keys=[{listed}]")
         for word in words:
             if not word or word.split() != [word]:
                 raise InvalidMessage(f"key {word!r} is empty or holds white space, which separates keys")
@@ -276,6 +292,11 @@ class ReceivedMessage:
     @property
     def store_host(self) -> str:
         return host_text(self.record.store_host)
+
+    @property
+    def failure(self) -> str:
+        """Why consuming it failed the last time, as its handler's exception said it; "" when nobody said."""
+        return self.properties.get(Property.FAILURE, "")
 
     @property
     def transaction_id(self) -> str:

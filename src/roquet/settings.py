@@ -244,7 +244,7 @@ MIB = 1 << 20
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DELAY_LEVELS_MAX = 256
-DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DELAY_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 DELAY_MS_MAX = 366 * DELAY_UNITS_MS["d"]
 
 
@@ -255,9 +255,12 @@ def delay_levels_ms(text: str) -> tuple[int, ...]:
         raise BadSetting(f"messageDelayLevel has {len(words)} levels: allowed are 1 to {DELAY_LEVELS_MAX}, as in {DELAY_LEVELS!r}")
     delays = []
     for word in words:
-        number, unit = word[:-1], DELAY_UNITS_MS.get(word[-1], 0)
+        number = word.rstrip("smhd")
+        unit = DELAY_UNITS_MS.get(word[len(number) :], 0)
         if not unit or not number.isascii() or not number.isdigit() or len(number) > 9 or not 0 < int(number) * unit <= DELAY_MS_MAX:
-            raise BadSetting(f"messageDelayLevel: {word[:40]!r} is no delay; allowed are 1s to 366d, as a number and one of s, m, h, d")
+            raise BadSetting(
+                f"messageDelayLevel: {word[:40]!r} is no delay; allowed are 1ms to 366d, as a number and one of ms, s, m, h, d"
+            )
         delays.append(int(number) * unit)
     return tuple(delays)
 
@@ -344,7 +347,7 @@ class BrokerSettings(Settings):
     short_polling_time_mills: int = setting(1_000, "ms a pull is held when long polling is off", low=1, high=60_000, mutable=True)
     flush_consumer_offset_interval: int = setting(5_000, "ms between writes of consumerOffset.json", low=100, high=600_000, mutable=True)
     flush_delay_offset_interval: int = setting(10_000, "ms between writes of delayOffset.json", low=100, high=600_000, mutable=True)
-    message_delay_level: str = setting(DELAY_LEVELS, "delay of each level: a number and s, m, h or d", check=delay_levels_ms)
+    message_delay_level: str = setting(DELAY_LEVELS, "delay of each level: a number and ms, s, m, h or d", check=delay_levels_ms)
     register_name_server_period: int = setting(30_000, "ms between registrations", low=10_000, high=60_000, mutable=True)
     register_broker_timeout_mills: int = setting(6_000, "ms a registration may take", low=100, high=60_000, mutable=True)
     channel_expired_timeout_ms: int = setting(

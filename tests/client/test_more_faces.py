@@ -104,6 +104,10 @@ def test_a_transaction_commits_when_its_function_says_so_and_unknown_when_it_rai
         server.cluster.overrides[37] = lambda _, command: states.append(command.fields["commitOrRollback"])
         async with TransactionProducer("p", server.address, execute=execute, check=check) as producer:
             for argument, state in ((TransactionState.COMMIT, "COMMIT"), ("what?", "UNKNOWN"), (None, "UNKNOWN")):
+                if argument is None:
+                    with pytest.raises(ValueError, match="no argument"):
+                        await producer.send_in_transaction(Message("t", b"x"), argument)
+                    continue
                 got = await producer.send_in_transaction(Message("t", b"x"), argument)
                 assert (str(got.state), bool(got.error)) == (state, state == "UNKNOWN")
             half = server.cluster.half[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -209,12 +210,16 @@ def test_sends_that_wait_end_with_their_producer() -> None:
     assert all(isinstance(result, SendFailed) for result in results)
 
 
+def refused_with(code: int, _: str, command: Command) -> Command:
+    return command.reply(code, "no")
+
+
 def test_an_error_that_the_same_broker_would_give_again_is_not_waited_for() -> None:
     cluster = FakeCluster("a")
     cluster.create_topic("t")
     for code, attempts in ((16, 1), (17, 1), (1, 3)):
         asked = len(cluster.requests(SEND))
-        cluster.overrides[SEND] = lambda _, command, code=code: command.reply(code, "no")
+        cluster.overrides[SEND] = partial(refused_with, code)
         assert isinstance(send(cluster, started(cluster, group=f"g{code}"), Message("t", b"x")), RoquetError)
         assert len(cluster.requests(SEND)) - asked == attempts, code
 

@@ -57,7 +57,7 @@ DELIVERY_PROPERTIES = frozenset(
         Property.TRANSACTION_CHECK_TIMES, Property.CHECK_IMMUNITY_SECONDS, Property.TRANSACTION_ID,
         Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS, Property.TIMER_OUT_MS, Property.START_DELIVER_TIME,
         Property.TIMER_ENQUEUE_MS, Property.TIMER_DEQUEUE_MS, Property.TIMER_ROLL_TIMES, Property.TIMER_DELAY_LEVEL,
-        Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET,
+        Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET, Property.FAILURE,
     }
 )  # fmt: skip
 """They say how the message was delivered before; it starts anew."""

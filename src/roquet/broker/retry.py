@@ -20,14 +20,14 @@ from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic, Topics
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused
-from roquet.message import Property
+from roquet.message import FAILURE_MAX, Property, failure_text
 from roquet.ports import Peer
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendHeader
 from roquet.wire.codes import Perm, ResponseCode, TopicFlag
 from roquet.wire.command import Command
 from roquet.wire.ids import offset_message_id
-from roquet.wire.layout import QUEUES_MAX
+from roquet.wire.layout import PROPERTIES_MAX, QUEUES_MAX
 from roquet.wire.names import RETRY_PREFIX, check_topic, dead_letter_topic, retry_topic
 from roquet.wire.record import BadRecord, Record
 
@@ -36,6 +36,8 @@ FIRST_LEVEL = 3
 SAYS_MAX_SINCE = 121
 """Clients of this version (3.4.9) and later say themselves how often a message is tried."""
 DEAD_LETTER_QUEUES = 1
+FAILURE_ROOM = 4 * FAILURE_MAX + 512
+"""For the reason of a failure, and for what a retried message gets besides: one that has less room comes again without the reason."""
 FAQ = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
 
@@ -73,6 +75,8 @@ class Retries(Part):
         properties.setdefault(Property.RETRY_TOPIC, record.topic)
         properties.setdefault(Property.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.physical_offset))
         properties[Property.WAIT] = "false"
+        if header.failure and len(record.properties) + FAILURE_ROOM <= PROPERTIES_MAX:
+            properties[Property.FAILURE] = failure_text(header.failure)
         asked_max = header.max_reconsume_times if command.version >= SAYS_MAX_SINCE else None
         if header.delay_level < 0 or record.reconsume_times >= (group.retry_max_times if asked_max is None else asked_max):
             self._make_dead_letter(draft, group.group_name)

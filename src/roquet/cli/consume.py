@@ -128,7 +128,9 @@ async def look(arguments: argparse.Namespace) -> int:
     if arguments.group:
         await refuse_while_members_run(arguments)
     shown = 0
-    async with PullConsumer(arguments.group or TOOLS_GROUP, arguments.namesrv, connection=connection_of(arguments)) as consumer:
+    async with PullConsumer(
+        arguments.group or TOOLS_GROUP, arguments.namesrv, start_timeout_ms=0, connection=connection_of(arguments)
+    ) as consumer:
         queues = await consumer.fetch_queues(arguments.topic)
         reader = Reader(consumer, arguments.tags)
         await reader.place(queues, lambda queue: start_of(consumer, queue, arguments))

@@ -148,10 +148,17 @@ async def look_at(arguments: argparse.Namespace) -> int:
                         more += 1
         sent = await dead.sent_before(chosen)
     if arguments.json:
-        emit_json([as_json(letter) | {"originTopic": origin_topic(letter), "sentAgain": at or None} for letter, at in sent])
+        emit_json(
+            [
+                as_json(letter) | {"originTopic": origin_topic(letter), "failure": letter.failure or None, "sentAgain": at or None}
+                for letter, at in sent
+            ]
+        )
         return 0
     for number, (letter, at) in enumerate(sent):
         again = f"sent again {moment(at)}" if at else "not sent again"
+        if letter.failure and not arguments.full:
+            again += f", failed with {printable(letter.failure)}"
         if arguments.full:
             emit(("\n" if number else "") + describe(letter) + f"\n{'came from':<16} {printable(origin_topic(letter) or '-')}, {again}")
         else:

@@ -86,8 +86,13 @@ async def run_send(arguments: argparse.Namespace) -> int:
     body = read_body(arguments)
     limit = timeout_ms(arguments)
     made = Producer(
-        PRODUCER_GROUP, arguments.namesrv, send_timeout_ms=limit, delivery_timeout_ms=limit, connection=connection_of(arguments)
-    )  # fmt: skip
+        PRODUCER_GROUP,
+        arguments.namesrv,
+        send_timeout_ms=limit,
+        delivery_timeout_ms=limit,
+        start_timeout_ms=0,
+        connection=connection_of(arguments),
+    )
     async with made as producer:
         if arguments.count == 1:
             return await send_one(producer, make_message(arguments, body, 0), arguments)

@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from roquet.errors import ClientError
+
 Function = Callable[..., Any]
 
 
@@ -52,6 +54,25 @@ class Functions:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
+
+
+def check_handler(function: Function, topic: str) -> None:
+    """Raises ClientError for what cannot be called with a message."""
+    if not callable(function):
+        raise ClientError(f"the handler for topic {topic!r} is {function!r}; expected is a function of one parameter, the message")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        name = name_of(function)
+        raise ClientError(
+            f"handler {name}() cannot be called with a message; expected is a function of one parameter: def {name}(message)"
+        ) from None
+    except ValueError:
+        pass  # written in C, without a signature
+
+
+def name_of(function: Function) -> str:
+    return getattr(function, "__name__", None) or repr(function)
 
 
 def is_async(function: Function) -> bool:

@@ -15,6 +15,7 @@ class MemberKeywords(TypedDict, total=False):
     instance_name: str | None
     unit_name: str
     connection: ConnectionOptions
+    start_timeout_ms: int
 
 
 class ProducerKeywords(MemberKeywords, total=False):

@@ -104,6 +104,11 @@ class LitePullConsumer(Member[LitePullCore]):
     async def poll(self, timeout_ms: int = POLL_MS) -> list[ReceivedMessage]:
         """Messages of one queue in order, as soon as there are some; an empty list after `timeout_ms`."""
         core = self._part()
+        if not self._subscribed and self._assigned is None and not core.topics():
+            raise ClientError(
+                f"consumer {self.group!r} has no subscription, so poll() would return nothing;"
+                " call subscribe(topic) or assign(queues) first"
+            )
         answer: asyncio.Future[list[ReceivedMessage]] = asyncio.get_running_loop().create_future()
 
         def done(result: list[ReceivedMessage] | Exception) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
+from weakref import WeakSet
 
 from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
 from roquet.client.core.instance import ClientCore
@@ -16,7 +19,7 @@ from roquet.client.core.queries import FOREVER_MS, Queries
 from roquet.client.core.tasks import Cancelled, Wait, Work
 from roquet.client.running import finished
 from roquet.client.shared import ClientOptions, SharedClient, join
-from roquet.errors import ClientError, NotStarted
+from roquet.errors import ClientError, ConnectFailed, NotStarted
 from roquet.message import ReceivedMessage
 from roquet.net.connection import PLAIN, ConnectionOptions
 from roquet.routing.assign import STRATEGIES
@@ -25,6 +28,7 @@ from roquet.routing.name_servers import parse_name_servers
 log = logging.getLogger(__name__)
 
 SETTLE_MS = 5_000
+START_MS = 5_000
 
 T = TypeVar("T")
 
@@ -48,6 +52,13 @@ def by_name(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+OF_EVERY_MEMBER = ("connection", "instance_name", "namespace", "start_timeout_ms", "unit_name")
+
+
+def known_settings(settings: Callable[..., Any]) -> set[str]:
+    return {field.name for field in fields(cast(Any, settings))}
+
+
 class Core(Protocol):
     group: str
 
@@ -66,6 +77,7 @@ class Member(Generic[C]):
     """What the keyword arguments of this kind of member are, with their defaults, which are upstream's."""
     stops_first: ClassVar[bool] = False
     """It has handlers, which may use the others until they have ended."""
+    block = "async with"
     running = 0
     """Calls of handlers under way."""
     in_threads = 0
@@ -80,29 +92,62 @@ class Member(Generic[C]):
         instance_name: str | None = None,
         unit_name: str = "",
         connection: ConnectionOptions = PLAIN,
+        start_timeout_ms: int = START_MS,
         **settings: Any,
     ) -> None:
-        """The rest of the keyword arguments are the fields of `Settings`."""
+        """`start_timeout_ms`: how long start() waits for a name server to answer; 0: not at all. The rest of the keyword arguments are the
+        fields of `Settings`."""
         self.group = group
         self.namespace = Namespace(namespace)
         """Names of topics and groups are taken, and shown, without it."""
+        if unknown := settings.keys() - known_settings(self.Settings):
+            first = min(unknown)
+            takes = ", ".join(sorted({*known_settings(self.Settings), *OF_EVERY_MEMBER}))
+            raise TypeError(f"{type(self).__name__}() was given {first}={settings[first]!r}, which it does not know; it takes {takes}")
         self.settings = self.Settings(**by_name(settings), namespace=self.namespace)
+        self.start_timeout_ms = start_timeout_ms
         self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name, connection)
         self._shared: SharedClient | None = None
         self._core: C | None = None
         self._began = False
+        self._is_forked = False
+        self._pid = 0
         self._closed = asyncio.Event()
 
     def _make(self, client: ClientCore) -> C:
         raise NotImplementedError
 
     async def start(self) -> Self:
-        """Idempotent. Raises for settings that cannot work; servers that are down show at the first call."""
+        """Idempotent. Raises for settings that cannot work, and ConnectFailed when no name server answers within start_timeout_ms."""
         if self._core is None:
             self._closed.clear()
             self._began = True
+            self._pid = os.getpid()
+            STARTED.add(self)
             self._shared, self._core = await join(self._options, self._make)
+            await self._reach()
         return self
+
+    async def _reach(self) -> None:
+        if not self.start_timeout_ms:
+            return
+        try:
+            await self._wait(self._client().reach_name_server(self.start_timeout_ms))
+        except ConnectFailed as failure:
+            await self.close()
+            raise ConnectFailed(
+                f"{type(self).__name__} {self.group!r} is not started: {failure}; check the address and that a name server runs there,"
+                " or pass start_timeout_ms=0 to start without one and go on trying"
+            ) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    def forked(self) -> None:
+        """This is a child of the process that started it: neither its loop nor its connections are here."""
+        if self._core is not None:
+            self._core = self._shared = None
+            self._is_forked = True
 
     async def close(self) -> None:
         """Say goodbye to the brokers and close what nobody else uses. Idempotent."""
@@ -147,8 +192,13 @@ class Member(Generic[C]):
 
     def _started(self) -> SharedClient:
         if self._shared is None:
-            kind = type(self).__name__
-            raise NotStarted(f"{kind} {self.group!r} is not started or was closed; use it inside `async with`, or call start()")
+            who = f"{type(self).__name__} {self.group!r}"
+            if self._is_forked:
+                raise NotStarted(
+                    f"{who} was started in process {self._pid}, and this is a child of it (process {os.getpid()}); connections do not"
+                    " survive a fork: make and start another one in the child"
+                )
+            raise NotStarted(f"{who} is not started or was closed; use it inside `{self.block}`, or call start()")
         return self._shared
 
     def _part(self) -> C:
@@ -190,3 +240,16 @@ class Member(Generic[C]):
         """Create the topic on every master (of the cluster), or change its queues there. The names of the brokers."""
         queries, topic = Queries(self._client()), self.namespace.wrap(topic)
         return await self._wait(queries.create_topic(topic, queues=queues, cluster=cluster, perm=perm))
+
+
+STARTED: WeakSet[Member[Any]] = WeakSet()
+"""Everything that was started in this process."""
+
+
+def _after_fork() -> None:
+    for member in list(STARTED):
+        member.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -16,7 +16,7 @@ from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.keywords import ProducerKeywords
 from roquet.client.member import Member
-from roquet.errors import RoquetError
+from roquet.errors import InvalidMessage, RoquetError
 from roquet.message import Message, MessageQueue, ReceivedMessage
 
 Callback = Callable[[SendReceipt | RoquetError], None]
@@ -95,6 +95,8 @@ class Producer(Member[ProducerCore]):
         Raises BatchFailed, which holds the receipts of what was stored, when a part failed.
         """
         core = self._part()
+        if isinstance(messages, Message):
+            raise InvalidMessage("send_batch() was given one Message; expected is a list of them: [message]")
         listed = list(messages)
         return await self._wait(core.send_batch(listed, queue=queue, timeout_ms=timeout_ms))
 

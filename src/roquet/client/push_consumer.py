@@ -20,11 +20,13 @@ from typing import Any, Self, TypeVar, Unpack
 
 from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
+from roquet.client.core.ordered import NO_LIMIT
 from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings, check_sql
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
+from roquet.client.core.send_back import FIRST_DELAY_LEVEL
 from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
-from roquet.client.functions import Functions
+from roquet.client.functions import Functions, check_handler, name_of
 from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
 from roquet.client.offset_file import DiskOffsetFile
@@ -42,6 +44,10 @@ Function = Callable[[Any], Any]
 OrderlyListener = Function
 """The same for a consumer that is orderly. Returns None for success; RETRY_LATER or Suspend(ms) for the same messages again
 after a moment; COMMIT or ROLLBACK with auto_commit=False."""
+
+
+RETRY_DELAYS = "10 s,30 s,1 min,2 min,3 min,4 min,5 min,6 min,7 min,8 min,9 min,10 min,20 min,30 min,1 h,2 h".split(",")
+"""As brokers have them unless their messageDelayLevel says otherwise."""
 
 
 class PushConsumer(Member[PushConsumerCore]):
@@ -79,7 +85,10 @@ class PushConsumer(Member[PushConsumerCore]):
         super().__init__(group, namesrv, **settings)
         self.close_wait_ms = close_wait_ms
         self._offsets_directory = offsets_directory
+        if listener is not None:
+            check_handler(listener, "any")
         self._listener = listener
+        self._told_odd: set[Function] = set()
         self._functions: dict[str, Function] = {}
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._calls = Functions(group, self.settings.concurrency)
@@ -99,6 +108,13 @@ class PushConsumer(Member[PushConsumerCore]):
         if function is None and self._listener is None and topic not in self._functions:
             raise ClientError(f"no function for topic {topic!r}; give one here, use @consumer.on, or pass listener= to PushConsumer")
         if function is not None:
+            check_handler(function, topic)
+            before = self._functions.get(topic)
+            if topic in self._subscribed and before is not None and before != function:
+                raise ClientError(
+                    f"topic {topic!r} has a handler already, {name_of(before)}, and was given another one, {name_of(function)};"
+                    " a topic has one handler in a consumer: call both from one function, or use a second consumer of another group"
+                )
             self._functions[topic] = function
         self._subscribed[topic] = (tags, sql)
         if self._core is not None:
@@ -140,6 +156,11 @@ class PushConsumer(Member[PushConsumerCore]):
     async def start(self) -> Self:
         """Returns when the first share of queues is being pulled, or after five seconds. Topics nobody has yet are waited for."""
         if self._core is None:
+            if not self._subscribed:
+                raise ClientError(
+                    f"consumer {self.group!r} has no subscription, so it would get nothing; use @consumer.on(topic), or"
+                    " subscribe(topic), before start()"
+                )
             await super().start()
             core = self._part()
             await self._settle(core.settled)
@@ -220,7 +241,43 @@ class PushConsumer(Member[PushConsumerCore]):
                 verdict = result
             elif result is not False:
                 verdict = Outcome.SUCCESS
-        except Exception:
-            log.exception("! group %s: consuming %s failed", self.group, ", ".join(message.message_id for message in messages))
+                if result is not None and result is not True:
+                    self._odd(function, result)
+        except Exception as error:
+            verdict = RetryLater(why=f"{type(error).__name__}: {error}")
+            for place, message in enumerate(messages):
+                log.error(
+                    "! group %s: handler %s failed with %s: %.500s",
+                    self.group, name_of(function), self._described(message), verdict.why, exc_info=place == 0,
+                )  # fmt: skip
         finally:
             judge(verdict)
+
+    def _described(self, message: ReceivedMessage) -> str:
+        """Where a message that failed is from, and what becomes of it."""
+        settings, times = self.settings, message.reconsume_times
+        keys = f", keys {' '.join(message.keys)}" if message.keys else ""
+        limit = "" if settings.times_max == NO_LIMIT else f" of {settings.times_max + 1}"
+        if settings.broadcasting and not settings.orderly:
+            again = "it does not come again, as the consumer is broadcasting"
+        elif times >= settings.times_max:
+            again = "it becomes a dead letter now"
+        elif settings.orderly:
+            again = f"it comes again in {settings.suspend_queue_ms} ms, and its queue waits"
+        else:
+            level = FIRST_DELAY_LEVEL + times
+            again = f"it comes again in about {RETRY_DELAYS[min(times, len(RETRY_DELAYS) - 1)]} (delay level {level})"
+        where = f"{message.topic} {message.queue.broker_name}:{message.queue_id} @{message.queue_offset}"
+        if message.queue.topic != self.namespace.wrap(message.topic):
+            where = f"{message.topic} (in {message.queue.topic} {message.queue.broker_name}:{message.queue_id} @{message.queue_offset})"
+        return f"{where}{keys}, id {message.message_id}, attempt {times + 1}{limit}; {again}"
+
+    def _odd(self, function: Function, result: object) -> None:
+        """Said once for each function. The message is done: to have it again would not change what the function returns."""
+        if function not in self._told_odd:
+            self._told_odd.add(function)
+            log.error(
+                "! group %s: handler %s returned %.80r, which counts as done; expected is None or True (done), or False, RETRY_LATER,"
+                " RetryLater(...), DEAD_LETTER, Suspend(...)",
+                self.group, name_of(function), result,
+            )  # fmt: skip

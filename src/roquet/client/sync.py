@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import wait
@@ -84,6 +85,16 @@ class _Background:
 _background = _Background()
 
 
+def _after_fork() -> None:
+    """The thread is not in the child, and the lock may have been held."""
+    _background._lock = threading.Lock()
+    _background._loop = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class _Blocking:
     """Wraps one asyncio object. Coroutine methods block; others are called on the loop's thread."""
 
@@ -94,6 +105,7 @@ class _Blocking:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._inner = _background.run(_apply(lambda: self._kind(*args, **kwargs)))
+        self._inner.block = "with"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -69,21 +69,28 @@ class TransactionProducer(Producer):
     async def send_in_transaction(self, message: Message, argument: Any = None, *, timeout_ms: int | None = None) -> TransactionReceipt:
         """Store the message hidden, call execute(message, argument), and show the message or drop it as that says.
 
-        Raises what send raises when the message was not stored; execute was not called then. What execute raises is
-        logged and in the receipt's `error`, and the state is UNKNOWN: a broker will call check.
+        Raises what send raises when the message was not stored; execute was not called then. What execute raises is raised
+        here too: the broker was told UNKNOWN, since nobody knows how far the transaction came, and it will call check.
         """
         core = self._part()
         assert isinstance(core, TransactionCore)
 
-        def execute(given: Message, _: SendReceipt, decided: Decided) -> None:
-            self._functions.begin(self._decide(decided, self._execute, given, argument))
+        failures: list[Exception] = []
 
-        return await self._wait(core.send_in_transaction(message, execute, timeout_ms=timeout_ms))
+        def execute(given: Message, _: SendReceipt, decided: Decided) -> None:
+            self._functions.begin(self._decide(decided, self._execute, given, argument, failures=failures))
+
+        receipt = await self._wait(core.send_in_transaction(message, execute, timeout_ms=timeout_ms))
+        for failure in failures:
+            failure.add_note(f"the transaction of message {receipt.receipt.message_id} is UNKNOWN: a broker will ask check() how it ended")
+            raise failure
+        return receipt
 
     def _ask_check(self, message: ReceivedMessage, decided: Decided) -> None:
         self._functions.begin(self._decide(decided, self._check, message))
 
-    async def _decide(self, decided: Decided, function: Callable[..., Any], *args: Any) -> None:
+    async def _decide(self, decided: Decided, function: Callable[..., Any], *args: Any, failures: list[Exception] | None = None) -> None:
+        """`failures`: somebody waits who is given what the function raises; else it is logged."""
         state, error = UNKNOWN, "the producer was closed"
         try:
             answer = await self._functions.call(function, *args)
@@ -95,6 +102,9 @@ class TransactionProducer(Producer):
                 log.error("! producer %s: %s; it counts as UNKNOWN", self.group, error)
         except Exception as failure:
             error = repr(failure)
+            if failures is not None:
+                failures.append(failure)
+                return
             log.exception("! producer %s: the transaction of %r is not decided", self.group, args[0])
         finally:
             decided(state, error)

@@ -169,9 +169,9 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
             self.offsets.update(process_queue.queue, progress)
 
     async def _fail(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
-        level, failed = 0, messages
+        level, failed, why = 0, messages, ""
         if isinstance(verdict, RetryLater):
-            level = verdict.delay_level
+            level, why = verdict.delay_level, verdict.why
             if verdict.messages is not None:
                 failed = [message for message in messages if message in verdict.messages]
                 self._finish(process_queue, [message for message in messages if message not in failed])
@@ -182,12 +182,12 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
                     log.warning("! broadcast message %s failed and is given up", message.message_id)
                 self._finish(process_queue, failed)
             else:
-                await self._give_back(process_queue, failed, level)
+                await self._give_back(process_queue, failed, level, why)
         self._over()  # only now: closing must not overtake what is being sent back
 
-    async def _give_back(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], level: int) -> None:
+    async def _give_back(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], level: int, why: str) -> None:
         kept: list[ReceivedMessage] = []
-        results = await self.client.tasks.each(self.sending_back.send_back(message, level) for message in messages)
+        results = await self.client.tasks.each(self.sending_back.send_back(message, level, why) for message in messages)
         for message, result in zip(messages, results, strict=True):
             if result is not None:
                 log.warning("! no broker takes %s back, it is consumed again here: %s", message.message_id, result)
@@ -228,4 +228,5 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
             "! group %s: consuming %s takes longer than %d s; it is given back",
             self.group, ", ".join(message.message_id for message in call.messages), self.timeout_ms // 1000,
         )  # fmt: skip
-        self.client.tasks.start(self._give_back(call.process_queue, call.messages, FIRST_DELAY_LEVEL))
+        why = f"its handler took longer than {self.timeout_ms // 1000} s"
+        self.client.tasks.start(self._give_back(call.process_queue, call.messages, FIRST_DELAY_LEVEL, why))

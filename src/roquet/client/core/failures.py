@@ -38,6 +38,12 @@ PASSING: frozenset[int] = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERV
 ELSEWHERE: frozenset[int] = RETRIED - PASSING - {ResponseCode.SYSTEM_ERROR}
 """Of these, those that the same broker will answer again."""
 
+BY_REMARK: dict[str, str] = {
+    "to filter message by": "set enablePropertyFilter=true in the broker's configuration, or filter by tags",
+    "timer message illegal": "deliver it sooner, or raise timerMaxDelaySec at the broker",
+}
+"""Where one code stands for several things, words of the remark tell them apart. Apache's brokers use the same words."""
+
 ACL_EXCEPTION = "AclException"
 ACL_ADVICE = "give the accessKey and secretKey of an account in its plain_acl.yml that may do this"
 
@@ -47,7 +53,8 @@ class ServerRejected(Rejected):
 
     def __init__(self, code: int, remark: str, address: str = "") -> None:
         super().__init__(code, remark, address)
-        advice = ACL_ADVICE if self.of_keys else ADVICE.get(code)
+        told = next((advice for words, advice in BY_REMARK.items() if words in remark), ADVICE.get(code))
+        advice = ACL_ADVICE if self.of_keys else told
         if advice:
             self.args = (f"{self.args[0]}; {advice}",)
 

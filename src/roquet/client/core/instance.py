@@ -23,7 +23,7 @@ from roquet.client.core.routes import Routes
 from roquet.client.core.tasks import Tasks, Wait
 from roquet.client.core.tasks import call as answered
 from roquet.client.core.timers import Timer, Timers
-from roquet.errors import RoquetError
+from roquet.errors import ConnectFailed, RoquetError
 from roquet.message import Property, ReceivedMessage
 from roquet.ports import Caller, Clock
 from roquet.routing.name_servers import NameServers
@@ -32,6 +32,7 @@ from roquet.wire.calls.members import HEART_BEAT, UNREGISTER_CLIENT, HeartbeatBo
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.ids import UniqueIds
+from roquet.wire.names import DEFAULT_TOPIC
 from roquet.wire.record import Record
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ HEARTBEAT_MS = 30_000
 PERSIST_MS = 5_000
 REBALANCE_MS = 20_000
 CALL_TIMEOUT_MS = 3_000
+REACH_AGAIN_MS = 200
 REFRESH_AGAIN_MS = 1_000
 """Remedies (a fresh route, a heartbeat out of turn) are not tried more often than this."""
 
@@ -87,6 +89,7 @@ class ClientCore:
         self.started_ms = clock.now_ms()
         self.closed = False
         self._greeted: set[str] = set()  # addresses that had a heartbeat since the set of groups last changed
+        self._unreached = ""
         self._refreshed_ms: dict[str, int] = {}
         self._heartbeat_ms = -REFRESH_AGAIN_MS  # when heartbeat_soon last sent
         self.tasks.start(self._every(ROUTE_POLL_MS, self.poll_routes))
@@ -145,6 +148,34 @@ class ClientCore:
         if answer.code not in accept:
             raise rejected(answer, address)
         return call.answer(answer)
+
+    async def reach_name_server(self, limit_ms: int) -> None:
+        """Returns when one answered; asks again until then. Raises ConnectFailed when none did within `limit_ms`."""
+        reached: Wait[None] = Wait()
+        asking = self.tasks.start(self._ask_name_servers(reached))
+        late = ConnectFailed(f"no name server answered within {limit_ms} ms")
+        try:
+            await self.within(reached, limit_ms, late)
+        except ConnectFailed:
+            raise ConnectFailed(f"{late} ({self._unreached or ', '.join(self.name_servers.addresses)})") from None
+        finally:
+            asking.cancel()
+
+    async def _ask_name_servers(self, reached: Wait[None]) -> None:
+        while True:
+            reasons: list[str] = []
+            for address in self.name_servers.addresses:
+                try:
+                    await answered(
+                        self.caller, address, self.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": DEFAULT_TOPIC}), CALL_TIMEOUT_MS
+                    )
+                except RoquetError as error:
+                    reasons.append(f"{address}: {error}")
+                else:
+                    reached.end(None)
+                    return
+            self._unreached = "; ".join(reasons)
+            await self.sleep(REACH_AGAIN_MS)
 
     # -- who is here
 

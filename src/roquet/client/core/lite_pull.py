@@ -415,4 +415,4 @@ class LitePullCore(GroupMember):
 
     def _check_started(self) -> None:
         if not self.started:
-            raise NotStarted(f"consumer {self.group!r} is not started or was closed; use it inside `async with`, or call start()")
+            raise NotStarted(f"consumer {self.group!r} is not started or was closed; call start() first")

@@ -21,7 +21,7 @@ from roquet.client.core.consuming import Consumption
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.queue_locks import QueueLocks
 from roquet.client.core.tasks import Wait
-from roquet.client.core.verdicts import Outcome, Suspend, Verdict
+from roquet.client.core.verdicts import Outcome, RetryLater, Suspend, Verdict
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
 
@@ -165,7 +165,8 @@ class OrderedConsuming(Consumption[_Lane]):
             self._once_more(lane, process_queue, again, None)
         else:
             wait_ms = verdict.ms if isinstance(verdict, Suspend) else None
-            self.client.tasks.start(self._fail(lane, process_queue, messages, wait_ms))
+            why = verdict.why if isinstance(verdict, RetryLater) else ""
+            self.client.tasks.start(self._fail(lane, process_queue, messages, wait_ms, why))
             return
         self._over(lane)
 
@@ -175,13 +176,13 @@ class OrderedConsuming(Consumption[_Lane]):
         if progress != NOTHING:
             self.offsets.update(process_queue.queue, progress, increase_only=False)
 
-    async def _fail(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None) -> None:
+    async def _fail(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None, why: str) -> None:
         """Those that failed too often become dead letters; the rest comes again."""
         topic = messages[0].topic
         self.failures[topic] = self.failures.get(topic, 0) + len(messages)
         times_max = self.sending_back.times_max
         too_often = [message for message in messages if message.reconsume_times >= times_max] if self.locks is not None else []
-        dead = await self._make_dead_letters(too_often)
+        dead = await self._make_dead_letters(too_often, why)
         again = [message for message in messages if message not in dead]
         if process_queue.dropped:
             pass
@@ -192,9 +193,9 @@ class OrderedConsuming(Consumption[_Lane]):
             self._once_more(lane, process_queue, again, wait_ms)
         self._over(lane)
 
-    async def _make_dead_letters(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    async def _make_dead_letters(self, messages: list[ReceivedMessage], why: str) -> list[ReceivedMessage]:
         """Those of them that are dead letters now."""
-        results = await self.client.tasks.each(self.sending_back.send_anew(message, message.reconsume_times) for message in messages)
+        results = await self.client.tasks.each(self.sending_back.send_anew(message, message.reconsume_times, why) for message in messages)
         dead: list[ReceivedMessage] = []
         for message, error in zip(messages, results, strict=True):
             if error is None:

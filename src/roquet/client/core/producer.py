@@ -141,6 +141,7 @@ class ProducerCore:
         `queue`, or `selector`, or the hash of `key` decides where it goes; a key's messages share a queue.
         """
         self._check_started()
+        check_message(message, "send")
         if self.namespace:
             message, queue = self._inside(message, queue)
         if queue is not None and queue.topic != message.topic:
@@ -161,6 +162,7 @@ class ProducerCore:
     ) -> str:
         """Send and forget: no answer, no retry. The address it went to, as soon as it was handed over."""
         self._check_started()
+        check_message(message, "send_oneway")
         if self.namespace:
             message, queue = self._inside(message, queue)
         outgoing = self._outgoing(message)
@@ -182,6 +184,8 @@ class ProducerCore:
         self._check_started()
         if not messages:
             return []
+        for message in messages:
+            check_message(message, "send_batch")
         if self.namespace:
             messages = [self._inside(message, None)[0] for message in messages]
             queue = queue and self.namespace.wrap_queue(queue)
@@ -220,6 +224,7 @@ class ProducerCore:
     ) -> ReceivedMessage:
         """Send a message and wait until whoever consumes it replies. Raises RequestTimedOut when nobody does in time."""
         self._check_started()
+        check_message(message, "request")
         timeout_ms = timeout_ms or self.settings.send_timeout_ms
         correlation_id = self.client.ids.next(self.client.clock.now_ms())
         asked = with_properties(message, {
@@ -293,7 +298,7 @@ class ProducerCore:
 
     def _check_started(self) -> None:
         if not self.started:
-            raise NotStarted(f"producer {self.group!r} is not started or was closed; use it inside `async with`, or call start()")
+            raise NotStarted(f"producer {self.group!r} is not started or was closed; call start() first")
 
     def _check(self, message: Message) -> None:
         if message.topic not in self._topics:  # names are checked once
@@ -645,6 +650,17 @@ class _Send:
             self.done(receipt)
         else:
             self._end(receipt)
+
+
+def check_message(message: object, call: str) -> None:
+    if not isinstance(message, Message):
+        raise InvalidMessage(
+            f'{call}() was given {shorten(repr(message))}, a {type(message).__name__}; expected is a Message: Message("topic", b"hello")'
+        )
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def by_hash(queues: Sequence[MessageQueue], message: Message, key: object) -> MessageQueue:

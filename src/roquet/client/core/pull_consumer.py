@@ -69,4 +69,4 @@ class PullConsumerCore:
 
     def _check_started(self) -> None:
         if not self.started:
-            raise NotStarted(f"pull consumer {self.group!r} is not started or was closed; use it inside `async with`, or call start()")
+            raise NotStarted(f"pull consumer {self.group!r} is not started or was closed; call start() first")

@@ -10,13 +10,15 @@ from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.queue_calls import locate
 from roquet.client.core.resolver import MASTER
 from roquet.errors import ClientError, NoRoute, RoquetError
-from roquet.message import Message, Property, ReceivedMessage
+from roquet.message import FAILURE_MAX, Message, Property, ReceivedMessage, failure_text
 from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendBackHeader
+from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import is_retry_topic, retry_topic
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_MS = 5_000
+FAILURE_ROOM = 4 * FAILURE_MAX + 512
 FIRST_DELAY_LEVEL = 3
 """10 s: the delay of the first retry; each further one waits a level more."""
 
@@ -28,18 +30,18 @@ class SendingBack:
         self.times_max = times_max
         self.namespace = namespace
 
-    async def send_back(self, message: ReceivedMessage, delay_level: int) -> None:
+    async def send_back(self, message: ReceivedMessage, delay_level: int, why: str = "") -> None:
         """Ask its broker to deliver it again later (or, after the last time, to make it a dead letter). A broker that
         does not is passed by: the message is sent to the retry topic as a new one. Raises the error when both failed."""
         try:
-            await self._ask_broker(message, delay_level)
+            await self._ask_broker(message, delay_level, why)
         except RoquetError as error:
             log.info("! %s is not taken back, it is sent anew: %s", message.message_id, error)
         else:
             return
-        await self.send_anew(message, message.reconsume_times + 1)
+        await self.send_anew(message, message.reconsume_times + 1, why)
 
-    async def _ask_broker(self, message: ReceivedMessage, delay_level: int) -> None:
+    async def _ask_broker(self, message: ReceivedMessage, delay_level: int, why: str) -> None:
         header = SendBackHeader(
             offset=message.physical_offset,
             group=self.group,
@@ -49,21 +51,22 @@ class SendingBack:
             unit_mode=False,
             max_reconsume_times=self.times_max,
             broker_name=message.queue.broker_name,
+            failure=failure_text(why) or None,
         )
         address, broker_id = await locate(self.client, message.queue)
         if broker_id != MASTER:
             raise NoRoute(f"broker {message.queue.broker_name!r} has no master now")
         await self.client.call(address, CONSUMER_SEND_MSG_BACK, header, timeout_ms=TIMEOUT_MS)
 
-    async def send_anew(self, message: ReceivedMessage, times: int) -> None:
+    async def send_anew(self, message: ReceivedMessage, times: int, why: str = "") -> None:
         """Send a copy to the group's retry topic that has failed `times` times; the broker makes it a dead letter when
         those are enough. Raises also when the body cannot be read, or grew too large."""
-        receipt = await inner_producer(self.client).sent(self._copy(message, times))
+        receipt = await inner_producer(self.client).sent(self._copy(message, times, why))
         if not receipt.ok:
             # Stored, but not as safely as the broker promises. Our progress moves past the message, so that is not enough.
             raise Unsafe(f"the copy for {retry_topic(self.group)} was answered {receipt.status.name}")
 
-    def _copy(self, message: ReceivedMessage, times: int) -> Message:
+    def _copy(self, message: ReceivedMessage, times: int, why: str) -> Message:
         properties = dict(message.properties)
         properties.pop(Property.TRANSACTION_PREPARED, None)
         if not properties.get(Property.ORIGIN_MESSAGE_ID):
@@ -71,6 +74,9 @@ class SendingBack:
         properties[Property.RETRY_TOPIC] = self.namespace.wrap(message.topic)
         properties[Property.RECONSUME_TIME] = str(times)
         properties[Property.MAX_RECONSUME_TIMES] = str(self.times_max)
+        properties.pop(Property.FAILURE, None)
+        if why and len(message.record.properties) + FAILURE_ROOM <= PROPERTIES_MAX:
+            properties[Property.FAILURE] = failure_text(why)
         properties[Property.DELAY] = str(FIRST_DELAY_LEVEL + message.reconsume_times)
         return Message(retry_topic(self.group), message.body, properties=properties, flag=message.flag)
 

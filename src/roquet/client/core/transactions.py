@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from roquet.client.core.failures import BadAnswer
 from roquet.client.core.instance import LANGUAGE, ClientCore
-from roquet.client.core.producer import ProducerCore, ProducerSettings, with_properties
+from roquet.client.core.producer import ProducerCore, ProducerSettings, check_message, with_properties
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.tasks import Wait
 from roquet.errors import InvalidMessage, Refused, RoquetError
@@ -85,6 +85,7 @@ class TransactionCore(ProducerCore):
 
         Raises only when the half message was not stored; execute was not called then.
         """
+        check_message(message, "send_in_transaction")
         for name in DELAYS:
             if message.properties.get(name, "0") != "0":
                 raise InvalidMessage(f"{message!r} is delayed ({name}), which a transactional message cannot be; take the delay out")

@@ -23,10 +23,12 @@ class Outcome(Enum):
 @dataclass(frozen=True, slots=True)
 class RetryLater:
     """Deliver again. `delay_level`: after the broker's level of that number; 0: the broker counts it from the number of
-    failures (10 s, 30 s, 1 min...); -1: never, make it a dead letter. `messages`: only these of the batch failed."""
+    failures (10 s, 30 s, 1 min...); -1: never, make it a dead letter. `messages`: only these of the batch failed. `why`: a text that
+    goes with them: `message.failure`, and what `roquet dead-letters look` shows."""
 
     delay_level: int = 0
     messages: Sequence[ReceivedMessage] | None = None
+    why: str = ""
 
     def __post_init__(self) -> None:
         if not -1 <= self.delay_level <= 1_000:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from roquet.admin import Admin
 
-REASON_PROPERTIES = ("x-exception-message", "x-exception-fqcn", "exception", "error", "reason")
-"""Properties in which applications say why, the first that a letter has. RocketMQ itself keeps no such text."""
+REASON_PROPERTIES = (Property.FAILURE, "x-exception-message", "x-exception-fqcn", "exception", "error", "reason")
+"""Properties in which applications say why, the first that a letter has. The first of them is what Roquet's consumers say."""
 REASON_MAX = 120
 """Characters of such a text that are a reason: what follows is often different for every message."""
 

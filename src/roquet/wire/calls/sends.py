@@ -57,6 +57,8 @@ class SendBackHeader(Header):
     unit_mode: bool | None = optional("unitMode")
     max_reconsume_times: int | None = optional("maxReconsumeTimes")
     broker_name: str | None = optional("bname")
+    failure: str | None = optional("failure")
+    """Ours: why it failed. Apache's brokers read the fields that they know, and do not see this one."""
 
 
 class RecallMessageHeader(Header):
