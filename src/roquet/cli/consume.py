@@ -40,12 +40,14 @@ def add_commands(commands: Commands) -> None:
         roquet consume orders --from first --once        everything that is there now
         roquet consume orders --from 2024-05-01T10:00 --count 10
         roquet consume orders --tags "paid || shipped"
+        roquet consume orders --sql "amount > 100"       by properties; the broker needs enablePropertyFilter=true
         roquet consume orders --group billing            as a member of the group, sharing its queues
         roquet consume orders --json | jq .body
         """,
         TOPIC,
         argument("--group", metavar="GROUP", help="take part in this group; without, only look"),
         argument("--tags", default="*", metavar="TAGS", help='only these: "a", "a || b" (default: all)'),
+        argument("--sql", metavar="EXPRESSION", help="only those whose properties fit: \"amount > 100 AND region = 'eu'\""),
         argument(
             "--from",
             dest="start",
@@ -95,7 +97,7 @@ async def follow_as_member(arguments: argparse.Namespace) -> int:
         connection=connection_of(arguments),
     )
 
-    @consumer.on(arguments.topic, arguments.tags)
+    @consumer.on(arguments.topic, arguments.tags, sql=arguments.sql)
     async def print_it(message: ReceivedMessage) -> None:
         show(message, arguments)
 
@@ -132,7 +134,7 @@ async def look(arguments: argparse.Namespace) -> int:
         arguments.group or TOOLS_GROUP, arguments.namesrv, start_timeout_ms=0, connection=connection_of(arguments)
     ) as consumer:
         queues = await consumer.fetch_queues(arguments.topic)
-        reader = Reader(consumer, arguments.tags)
+        reader = Reader(consumer, arguments.tags, arguments.sql)
         await reader.place(queues, lambda queue: start_of(consumer, queue, arguments))
         try:
             async for message in reader.messages(follow=not arguments.once):
@@ -176,9 +178,10 @@ async def start_of(consumer: PullConsumer, queue: MessageQueue, arguments: argpa
 class Reader:
     """Reads many queues: first what is there, merged by the time it was stored; then, when following, what comes."""
 
-    def __init__(self, consumer: PullConsumer, tags: str) -> None:
+    def __init__(self, consumer: PullConsumer, tags: str, sql: str | None) -> None:
         self._consumer = consumer
         self._tags = tags
+        self._sql = sql
         self._at: dict[MessageQueue, int] = {}
         self._end: dict[MessageQueue, int] = {}
         self._shown: dict[MessageQueue, int] = {}
@@ -209,7 +212,7 @@ class Reader:
         async def refill(queue: MessageQueue) -> None:
             while self._at[queue] < self._end[queue]:
                 before = self._at[queue]
-                result = await self._consumer.pull(queue, before, tags=self._tags)
+                result = await self._consumer.pull(queue, before, tags=self._tags, sql=self._sql)
                 # A broker that keeps back what is not yet safe says "nothing new" before the end: that is the end for now.
                 self._at[queue] = result.next_offset
                 batch = [one for one in result.messages if one.queue_offset < self._end[queue]]
@@ -239,7 +242,7 @@ class Reader:
         async def watch(queue: MessageQueue) -> None:
             try:
                 while True:
-                    result = await self._consumer.pull_blocking(queue, self._at[queue], tags=self._tags)
+                    result = await self._consumer.pull_blocking(queue, self._at[queue], tags=self._tags, sql=self._sql)
                     for message in result.messages:
                         await arrived.put(message)
                     self._at[queue] = result.next_offset

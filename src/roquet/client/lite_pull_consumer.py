@@ -4,24 +4,26 @@ consumer = LitePullConsumer("reports", "127.0.0.1:9876")
 consumer.subscribe("orders", "paid")
 
 async with consumer:
-    while True:
-        for message in await consumer.poll():        # what the poll before returned is finished now
-            ...
+    async for message in consumer:                   # or: for message in await consumer.poll()
+        ...
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from roquet.client.core.filter_check import check_sql
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
+from roquet.client.core.tasks import Work
 from roquet.client.keywords import LitePullKeywords
 from roquet.client.member import Member
-from roquet.errors import ClientError
+from roquet.errors import ClientError, NotStarted
 from roquet.message import MessageQueue, ReceivedMessage
 
 log = logging.getLogger(__name__)
@@ -39,18 +41,22 @@ class LitePullConsumer(Member[LitePullCore]):
 
     def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[LitePullKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
-        self._subscribed: dict[str, str] = {}
+        self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
+        self._left: deque[ReceivedMessage] = deque()  # of the last poll, those that `async for` has not given out
         self._assigned: list[MessageQueue] | None = None
 
     # -- which queues
 
-    def subscribe(self, topic: str, tags: str = "*") -> None:
-        """Take part in sharing out this topic's queues. May be called while running."""
+    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+        """Take part in sharing out this topic's queues. May be called while running. `sql`, in place of tags: by properties, as
+        PushConsumer.subscribe has it; start() raises Rejected when a broker does not take it."""
+        if sql is not None:
+            check_sql(tags, sql)
         if self._assigned is not None:
             raise ClientError("this consumer was given queues with assign(); subscribe and assign exclude each other, make another one")
         if self._core is not None:
-            self._core.subscribe(topic, tags)
-        self._subscribed[topic] = tags
+            self._core.subscribe(topic, tags, sql=sql)
+        self._subscribed[topic] = (tags, sql)
 
     def unsubscribe(self, topic: str) -> None:
         self._subscribed.pop(topic, None)
@@ -80,8 +86,8 @@ class LitePullConsumer(Member[LitePullCore]):
 
     def _make(self, client: ClientCore) -> LitePullCore:
         core = LitePullCore(client, self.group, self.settings)
-        for topic, tags in self._subscribed.items():
-            core.subscribe(topic, tags)
+        for topic, (tags, sql) in self._subscribed.items():
+            core.subscribe(topic, tags, sql=sql)
         if self._assigned is not None:
             core.assign(self._assigned)
         return core
@@ -90,19 +96,51 @@ class LitePullConsumer(Member[LitePullCore]):
         """Returns when the first share of queues is being read, or after five seconds."""
         if self._core is None:
             await super().start()
-            await self._settle(self._part().settled)
+            core = self._part()
+            await self._settle(core.settled)
+            if core.refusal is not None:
+                await self.close()
+                raise core.refusal
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """After an error what the last poll returned is not finished: it comes again."""
         if error is not None and self._core is not None:
+            self._left.clear()
             await self._wait(self._core.close(finish=False))
         await self.close()
 
+    async def _closing(self, core: LitePullCore) -> None:
+        self._give_back(core)
+
+    def _give_back(self, core: LitePullCore) -> None:
+        """What `async for` has not given out was not read: poll returns it again, here or at another member."""
+        left, self._left = list(self._left), deque()
+        core.unread(left)
+
     # -- messages
+
+    def __aiter__(self) -> Self:
+        """`async for message in consumer`: poll, message by message, until it is closed. One is finished when the next is asked for."""
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        while not self._left:
+            if self._began and self._core is None:
+                raise StopAsyncIteration
+            try:
+                self._left.extend(await self._polled(POLL_MS))
+            except NotStarted:
+                if not self._began or self._core is not None:
+                    raise
+        return self._left.popleft()
 
     async def poll(self, timeout_ms: int = POLL_MS) -> list[ReceivedMessage]:
         """Messages of one queue in order, as soon as there are some; an empty list after `timeout_ms`."""
+        self._give_back(self._part())
+        return await self._polled(timeout_ms)
+
+    async def _polled(self, timeout_ms: int) -> list[ReceivedMessage]:
         core = self._part()
         if not self._subscribed and self._assigned is None and not core.topics():
             raise ClientError(
@@ -139,7 +177,10 @@ class LitePullConsumer(Member[LitePullCore]):
     # -- progress
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Everything that poll returned is finished; or, of these queues, everything before these offsets."""
+        """Everything that poll returned, or `async for` gave, is finished; or, of these queues, everything before these offsets."""
+        if offsets is None and self._left:
+            queue = self.namespace.unwrap_queue(self._left[0].queue)
+            offsets = {one: self.position(one) for one in self.assignment} | {queue: self._left[0].queue_offset}
         await self._wait(self._part().commit(offsets))
 
     async def committed(self, queue: MessageQueue) -> int:
@@ -152,13 +193,19 @@ class LitePullConsumer(Member[LitePullCore]):
 
     async def seek(self, queue: MessageQueue, offset: int) -> int:
         """poll goes on from this offset, which is returned. Raises ClientError for one outside the queue."""
-        return await self._wait(self._part().seek(queue, offset))
+        return await self._seek(queue, self._part().seek(queue, offset))
 
     async def seek_to_begin(self, queue: MessageQueue) -> int:
-        return await self._wait(self._part().seek_to_begin(queue))
+        return await self._seek(queue, self._part().seek_to_begin(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> int:
-        return await self._wait(self._part().seek_to_end(queue))
+        return await self._seek(queue, self._part().seek_to_end(queue))
+
+    async def _seek(self, queue: MessageQueue, work: Work[int]) -> int:
+        offset = await self._wait(work)
+        if self._left and self._left[0].queue == self.namespace.wrap_queue(queue):
+            self._left.clear()  # `async for` goes on from there too
+        return offset
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of what was stored at about this time: for seek."""

@@ -32,15 +32,25 @@ class PullConsumer(Member[PullConsumerCore]):
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         return await self._wait(self._part().fetch_queues(topic))
 
-    async def pull(self, queue: MessageQueue, offset: int, count_max: int = PULL_COUNT_MAX, *, tags: str = "*") -> PullResult:
-        """What is there now, from `offset` on. Go on from the result's next_offset, whatever its status."""
-        return await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags))
+    async def pull(
+        self, queue: MessageQueue, offset: int, count_max: int = PULL_COUNT_MAX, *, tags: str = "*", sql: str | None = None
+    ) -> PullResult:
+        """What is there now, from `offset` on. Go on from the result's next_offset, whatever its status. `sql`, in place of tags: by
+        properties. Raises BadSql, and Rejected when the broker takes no SQL."""
+        return await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, sql=sql))
 
     async def pull_blocking(
-        self, queue: MessageQueue, offset: int, count_max: int = PULL_COUNT_MAX, *, tags: str = "*", block_ms: int = BLOCK_MS
+        self,
+        queue: MessageQueue,
+        offset: int,
+        count_max: int = PULL_COUNT_MAX,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        block_ms: int = BLOCK_MS,
     ) -> PullResult:
         """The same, but wait at the broker when there is nothing yet."""
-        return await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, block_ms=block_ms))
+        return await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, sql=sql, block_ms=block_ms))
 
     async def fetch_offset(self, queue: MessageQueue) -> int:
         """How far the group has come; -1 when it has no progress in this queue."""

@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack
 
+from roquet.client.core.filter_check import check_sql
 from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.ordered import NO_LIMIT
-from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings, check_sql
+from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL

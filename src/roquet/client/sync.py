@@ -15,7 +15,7 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import wait
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -167,6 +167,15 @@ class LitePullConsumer(_Blocking):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _background.run(self._inner.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Message by message, until it is closed. One is finished when the next is asked for."""
+        while True:
+            try:
+                message = _background.run(self._inner.__anext__())
+            except StopAsyncIteration:
+                return
+            yield message
 
 
 class TransactionProducer(_Blocking):

@@ -6,11 +6,27 @@ import logging
 from collections.abc import Iterable
 
 from roquet.client.core.instance import ClientCore
-from roquet.errors import Rejected, RoquetError
-from roquet.routing.subscription import is_tag_type
+from roquet.errors import ClientError, Rejected, RoquetError
+from roquet.routing import sql92
+from roquet.routing.subscription import is_tag_type, sql_subscription, subscribe
 from roquet.wire.calls.members import CHECK_CLIENT_CONFIG, CheckClientBody, SubscriptionData
 
 log = logging.getLogger(__name__)
+
+
+def filter_of(topic: str, tags: str = "*", sql: str | None = None, version: int = 0) -> SubscriptionData:
+    """A subscription by tags, or by SQL in their place. Raises BadExpression; for `sql` it is BadSql, with the place."""
+    if sql is None:
+        return subscribe(topic, tags, version)
+    check_sql(tags, sql)
+    return sql_subscription(topic, sql, version)
+
+
+def check_sql(tags: str, sql: str) -> None:
+    """Raises BadSql here and now: the brokers would only say so at the start."""
+    if tags != "*":
+        raise ClientError(f"both tags={tags!r} and sql={sql[:80]!r}; filter by one, the tag is the property TAGS in SQL: TAGS = 'a'")
+    sql92.compiled(sql)
 
 
 async def check_filters(client: ClientCore, group: str, subscriptions: Iterable[SubscriptionData]) -> Rejected | None:

@@ -18,15 +18,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from roquet.client.core.checks import check_ranges
+from roquet.client.core.filter_check import check_filters, filter_of
 from roquet.client.core.group_member import GroupMember, GroupSettings
 from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.offsets import RemoteOffsets
 from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
 from roquet.client.core.send_back import restore_topic
 from roquet.client.core.tasks import Wait
-from roquet.errors import ClientError, NotStarted, RoquetError
+from roquet.errors import ClientError, NotStarted, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
-from roquet.routing.subscription import subscribe
+from roquet.routing.subscription import TAG
 from roquet.wire.calls.members import ConsumeType
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
@@ -80,6 +81,8 @@ class LitePullCore(GroupMember):
         self.offsets = RemoteOffsets(self.group, self.calls)
         self.readings: dict[MessageQueue, _Reading] = {}
         self.started = False
+        self.refusal: Rejected | None = None
+        """What a broker said against an SQL filter at the start. Nothing is read then."""
         self._assigned: set[MessageQueue] | None = None  # None: not by hand
         self._taking: set[MessageQueue] = set()  # of these, those that are on their way to be read
         self._joined = False
@@ -90,11 +93,11 @@ class LitePullCore(GroupMember):
 
     # -- which queues
 
-    def subscribe(self, topic: str, tags: str = "*") -> None:
+    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
         if self._assigned is not None:
             raise ClientError("this consumer was given queues with assign(); subscribe and assign exclude each other, make another one")
         topic = self.namespace.wrap(topic)
-        self._subscribe(subscribe(topic, tags, self._version(topic)))
+        self._subscribe(filter_of(topic, tags, sql, self._version(topic)))
         if self.started:
             self._join()
             self.share.topic_added(topic)
@@ -148,7 +151,11 @@ class LitePullCore(GroupMember):
             self.client.tasks.start(self._begin())
 
     async def _begin(self) -> None:
-        await self.share.start()
+        self.refusal = await check_filters(self.client, self.group, list(self.subscriptions.values()))
+        if self.refusal is not None:
+            log.error("! group %s does not read, a broker refuses its filter: %s", self.group, self.refusal)
+        elif self.started:
+            await self.share.start()
         self.settled.end(True)
 
     async def close(self, *, finish: bool = True) -> None:
@@ -231,6 +238,7 @@ class LitePullCore(GroupMember):
                 before,
                 settings.pull_batch_size,
                 subscription="*" if subscription is None else subscription.sub_string,
+                expression_type=TAG if subscription is None else subscription.expression_type or TAG,
                 suspend_ms=settings.block_ms,
                 timeout_ms=max(SUSPENDED_TIMEOUT_MS, settings.block_ms + 10_000),
                 lite=True,

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roquet.client.core.checks import valid
+from roquet.client.core.filter_check import filter_of
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, Puller, PullResult
 from roquet.client.core.queue_calls import QueueCalls
 from roquet.errors import NotStarted
 from roquet.message import MessageQueue
-from roquet.routing.subscription import TagFilter, subscribe
+from roquet.routing.subscription import TAG, TagFilter
 from roquet.wire.names import check_group
 
 BLOCK_MS = 20_000
@@ -50,14 +51,30 @@ class PullConsumerCore:
         return [self.namespace.unwrap_queue(queue) for queue in route.read_queues]
 
     async def pull(
-        self, queue: MessageQueue, offset: int, *, count_max: int = PULL_COUNT_MAX, tags: str = "*", block_ms: int = 0
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count_max: int = PULL_COUNT_MAX,
+        tags: str = "*",
+        sql: str | None = None,
+        block_ms: int = 0,
     ) -> PullResult:
         """Up to `count_max` messages from `offset` on. `block_ms`: wait that long at the broker when there is nothing yet."""
         self._check_started()
         queue = self.namespace.wrap_queue(queue)
-        tag_filter = TagFilter.of(subscribe(queue.topic, tags))
+        wanted_ones = filter_of(queue.topic, tags, sql)
+        tag_filter = TagFilter.of(wanted_ones)
         timeout = max(SUSPENDED_TIMEOUT_MS, block_ms + 10_000) if block_ms else 10_000
-        result = await self._puller.pull(queue, offset, count_max, subscription=tags, suspend_ms=block_ms, timeout_ms=timeout)
+        result = await self._puller.pull(
+            queue,
+            offset,
+            count_max,
+            subscription=wanted_ones.sub_string,
+            expression_type=wanted_ones.expression_type or TAG,
+            suspend_ms=block_ms,
+            timeout_ms=timeout,
+        )
         if not result.messages:
             return result
         # The broker compares hashes of tags only.

@@ -10,6 +10,7 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.queue_calls import locate, read_header
 from roquet.errors import ConnectFailed, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
+from roquet.routing.subscription import TAG
 from roquet.wire.calls.call import Answer, Records
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader, PullResponseHeader
 from roquet.wire.codes import PullFlag, ResponseCode
@@ -82,14 +83,15 @@ class Puller:
         count_max: int,
         *,
         subscription: str | None = None,
+        expression_type: str = TAG,
         sub_version: int = 0,
         commit_offset: int | None = None,
         suspend_ms: int = 0,
         timeout_ms: int = PULL_TIMEOUT_MS,
         lite: bool = False,
     ) -> PullResult:
-        """`subscription`: the tag expression to filter by; None: what the group's heartbeat said. `suspend_ms`: how long
-        the broker may hold the request when there is nothing. `commit_offset`: the group's progress, sent along."""
+        """`subscription`: the expression to filter by, tags or (`expression_type`) SQL; None: what the group's heartbeat said.
+        `suspend_ms`: how long the broker may hold the request when there is nothing. `commit_offset`: the group's progress, sent along."""
         address, broker_id = await locate(self.client, queue, broker_id=self.suggested.get(queue, 0))
         flags = int(PullFlag.LITE_PULL) if lite else 0
         if suspend_ms:
@@ -109,7 +111,7 @@ class Puller:
             suspend_timeout_millis=suspend_ms,
             sub_version=sub_version,
             subscription=subscription,
-            expression_type="TAG",
+            expression_type=expression_type,
             broker_name=queue.broker_name,
         )
         answer = await self.client.call(address, PULL_MESSAGE, header, timeout_ms=timeout_ms, accept=ACCEPTED)

@@ -16,7 +16,7 @@ from roquet.client.core.assignment import RETRY_MS
 from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
 from roquet.client.core.checks import check_ranges
 from roquet.client.core.consuming import RECONSUME_TIMES_MAX, TIMEOUT_MS, Consuming, Consumption
-from roquet.client.core.filter_check import check_filters
+from roquet.client.core.filter_check import check_filters, filter_of
 from roquet.client.core.group_member import GroupMember, GroupSettings
 from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.offsets import LocalOffsets, MemberOffsets, OffsetFile, RemoteOffsets
@@ -32,8 +32,7 @@ from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Listener, Outcome, Verdict
 from roquet.errors import ClientError, ConnectFailed, NotStarted, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
-from roquet.routing import sql92
-from roquet.routing.subscription import sql_subscription, subscribe
+from roquet.routing.subscription import subscribe
 from roquet.wire.calls.consumers import ConsumeDirectlyResult
 from roquet.wire.calls.members import ConsumeType, SubscriptionData
 from roquet.wire.calls.offsets import GET_CONSUMER_STATUS_FROM_CLIENT, ConsumerStatusBody
@@ -136,12 +135,7 @@ class PushConsumerCore(GroupMember):
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
         """Before or after start. Subscribing again replaces the filter. Raises BadExpression; for `sql` it is BadSql, with the place."""
         topic = self.namespace.wrap(topic)
-        version = self._version(topic)
-        if sql is None:
-            self._subscribe(subscribe(topic, tags, version))
-        else:
-            check_sql(tags, sql)
-            self._subscribe(sql_subscription(topic, sql, version))
+        self._subscribe(filter_of(topic, tags, sql, self._version(topic)))
 
     def _subscribe(self, subscription: SubscriptionData) -> None:
         super()._subscribe(subscription)
@@ -393,13 +387,6 @@ class PushConsumerCore(GroupMember):
 
 
 DIRECT_RESULTS = {Outcome.SUCCESS: ConsumeDirectlyResult.SUCCESS, Outcome.COMMIT: "CR_COMMIT", Outcome.ROLLBACK: "CR_ROLLBACK"}
-
-
-def check_sql(tags: str, sql: str) -> None:
-    """Raises BadSql here and now: the brokers would only say so at the start."""
-    if tags != "*":
-        raise ClientError(f"both tags={tags!r} and sql={sql[:80]!r}; filter by one, the tag is the property TAGS in SQL: TAGS = 'a'")
-    sql92.compiled(sql)
 
 
 ANSWERS: Mapping[int, Callable[[PushConsumerCore, Command, Reply], None]] = {
