@@ -15,7 +15,7 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from roquet.errors import RoquetError
 from roquet.settings import BrokerSettings, NameServerSettings
@@ -24,6 +24,7 @@ from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, layered
 if TYPE_CHECKING:
     from roquet.admin import Admin
     from roquet.client import Producer, PullConsumer, PushConsumer
+    from roquet.client.keywords import MemberKeywords, ProducerKeywords, PushConsumerArguments
 
 FAST_RETRIES = "1ms 5ms 10ms" + " 20ms" * 15
 """In place of 1 s to 2 h: the levels of retries and of delayed messages."""
@@ -42,13 +43,13 @@ class Embedded:
         self.data = data
         self.fast_retries = fast_retries
 
-    def producer(self, group: str = "embedded_producer", **options: Any) -> Producer:
+    def producer(self, group: str = "embedded_producer", **options: Unpack[ProducerKeywords]) -> Producer:
         """A Producer that is not started yet: use it in `async with`."""
         from roquet.client import Producer
 
         return Producer(group, self.namesrv, **options)
 
-    def consumer(self, group: str = "embedded_consumer", **options: Any) -> PushConsumer:
+    def consumer(self, group: str = "embedded_consumer", **options: Unpack[PushConsumerArguments]) -> PushConsumer:
         """A PushConsumer that is not started yet: subscribe, then use it in `async with`."""
         from roquet.client import PushConsumer
 
@@ -56,7 +57,7 @@ class Embedded:
             options.setdefault("suspend_queue_ms", SUSPENDED_MS)
         return PushConsumer(group, self.namesrv, **options)
 
-    def pull_consumer(self, group: str = "embedded_reader", **options: Any) -> PullConsumer:
+    def pull_consumer(self, group: str = "embedded_reader", **options: Unpack[MemberKeywords]) -> PullConsumer:
         """A PullConsumer that is not started yet."""
         from roquet.client import PullConsumer
 

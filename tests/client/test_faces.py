@@ -15,6 +15,7 @@ from roquet.client import (
     RETRY_LATER,
     GroupTaken,
     Message,
+    Outcome,
     Producer,
     PullConsumer,
     PullStatus,
@@ -98,7 +99,7 @@ def test_functions_of_both_kinds_consume_and_failures_are_sent_back() -> None:
         consumer = PushConsumer("g", server.address, consume_from="first")
 
         @consumer.on("t", "*")
-        async def async_one(message: ReceivedMessage) -> object:
+        async def async_one(message: ReceivedMessage) -> Outcome | bool | None:
             seen.append((message.body, threading.get_ident() == main))
             if message.body == b"raise":
                 raise ValueError("no")
@@ -242,7 +243,7 @@ def test_the_blocking_face_does_the_same() -> None:
         seen: list[bytes] = []
         consumer = sync.PushConsumer("g", address, consume_from="first")
 
-        @consumer.on("t")  # type: ignore[untyped-decorator] # the blocking face is typed by its asyncio twin only
+        @consumer.on("t")
         def listener(message: ReceivedMessage) -> None:
             seen.append(message.body)
 

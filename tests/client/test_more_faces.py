@@ -13,6 +13,7 @@ from roquet.client import (
     RETRY_LATER,
     LitePullConsumer,
     Message,
+    Outcome,
     Producer,
     PushConsumer,
     ReceivedMessage,
@@ -61,9 +62,10 @@ def test_an_orderly_function_gets_messages_in_order_and_again_after_a_failure() 
         seen: list[tuple[bytes, int]] = []
 
         @consumer.on_orderly("t")
-        async def consume(message: ReceivedMessage) -> object:
+        async def consume(message: ReceivedMessage) -> Outcome | Suspend | None:
             seen.append((message.body, message.reconsume_times))
-            return {0: RETRY_LATER, 1: Suspend(20)}.get(message.reconsume_times)
+            answers: dict[int, Outcome | Suspend] = {0: RETRY_LATER, 1: Suspend(20)}
+            return answers.get(message.reconsume_times)
 
         async with Producer("p", server.address) as producer, consumer:
             for number in range(3):
@@ -90,7 +92,7 @@ def test_a_consumer_is_orderly_as_a_whole() -> None:
 
 def test_a_transaction_commits_when_its_function_says_so_and_unknown_when_it_raises() -> None:
     async def test(server: FakeServer) -> None:
-        async def execute(message: Message, argument: object) -> object:
+        async def execute(message: Message, argument: Any) -> Any:
             if argument is None:
                 raise ValueError("no argument")
             return argument

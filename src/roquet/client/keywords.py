@@ -3,11 +3,15 @@ settings of the same kind in `client/core`; a test holds that both name the same
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+import os
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from roquet.net.connection import ConnectionOptions
 from roquet.routing.assign import Strategy
 from roquet.wire.calls.members import ConsumeFromWhere
+
+if TYPE_CHECKING:
+    from roquet.client.push_consumer import Function
 
 
 class MemberKeywords(TypedDict, total=False):
@@ -54,6 +58,14 @@ class PushConsumerKeywords(GroupKeywords, total=False):
     continuous_ms: int
     suspend_ms: int
     pull_timeout_ms: int
+
+
+class PushConsumerArguments(PushConsumerKeywords, total=False):
+    """With those that are no settings."""
+
+    listener: Function | None
+    offsets_directory: str | os.PathLike[str] | None
+    close_wait_ms: int
 
 
 class LitePullKeywords(GroupKeywords, total=False):

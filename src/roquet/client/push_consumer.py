@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack
 
@@ -38,9 +38,15 @@ from roquet.message import MessageQueue, ReceivedMessage
 
 log = logging.getLogger(__name__)
 
-F = TypeVar("F", bound=Callable[..., Any])
-Function = Callable[[Any], Any]
+Answer = Outcome | RetryLater | Suspend | bool | None
+"""None and True: done. False and RETRY_LATER: again, later."""
+Function = (
+    Callable[[ReceivedMessage], Answer | Awaitable[Answer]]
+    | Callable[[list[ReceivedMessage]], Answer | Awaitable[Answer]]
+    | Callable[[ReceivedMessage | list[ReceivedMessage]], Answer | Awaitable[Answer]]
+)
 """Takes a ReceivedMessage, or a list of them when batch_size is more than 1. async, or plain (then it runs in a thread)."""
+F = TypeVar("F", bound=Function)
 
 OrderlyListener = Function
 """The same for a consumer that is orderly. Returns None for success; RETRY_LATER or Suspend(ms) for the same messages again

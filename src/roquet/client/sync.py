@@ -15,16 +15,23 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from roquet.client import lite_pull_consumer, producer, pull_consumer, push_consumer, transaction_producer
 from roquet.client.core.transactions import TransactionReceipt, TransactionState
 from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, RetryLater, Suspend
 from roquet.client.stopping import Serving
 from roquet.message import Message, MessageQueue, ReceivedMessage
+
+if TYPE_CHECKING:
+    from roquet.client import keywords
+    from roquet.client.core.producer import Selector
+    from roquet.client.core.receipt import SendReceipt
+    from roquet.client.push_consumer import F, Function
+    from roquet.client.transaction_producer import Check, Execute
 
 __all__ = [
     "COMMIT",
@@ -151,19 +158,67 @@ async def _apply(work: Callable[[], T]) -> T:
 
 
 class Producer(_Blocking):
-    _kind = producer.Producer
+    _kind: Callable[..., Any] = producer.Producer
+
+    if TYPE_CHECKING:  # the rest is typed by the asyncio class only
+
+        def __init__(
+            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.ProducerKeywords]
+        ) -> None: ...
+
+        def send(
+            self,
+            message: Message,
+            *,
+            queue: MessageQueue | None = None,
+            selector: Selector | None = None,
+            key: object = None,
+            timeout_ms: int | None = None,
+        ) -> SendReceipt: ...
+
+        def send_batch(
+            self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+        ) -> list[SendReceipt]: ...
 
 
 class PullConsumer(_Blocking):
     _kind = pull_consumer.PullConsumer
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.MemberKeywords]
+        ) -> None: ...
+
 
 class PushConsumer(_Blocking):
     _kind = push_consumer.PushConsumer
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.PushConsumerArguments]
+        ) -> None: ...
+
+        def subscribe(self, topic: str, tags: str = "*", function: Function | None = None, *, sql: str | None = None) -> None: ...
+
+        def on(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Callable[[F], F]: ...
+
+        def on_orderly(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Callable[[F], F]: ...
+
 
 class LitePullConsumer(_Blocking):
     _kind = lite_pull_consumer.LitePullConsumer
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.LitePullKeywords]
+        ) -> None: ...
+
+        def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None: ...
+
+        def poll(self, timeout_ms: int = ...) -> list[ReceivedMessage]: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _background.run(self._inner.__aexit__(kind, error, trace))
@@ -178,8 +233,23 @@ class LitePullConsumer(_Blocking):
             yield message
 
 
-class TransactionProducer(_Blocking):
+class TransactionProducer(Producer):
     _kind = transaction_producer.TransactionProducer
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            group: str,
+            namesrv: str | Sequence[str] = "127.0.0.1:9876",
+            *,
+            execute: Execute,
+            check: Check,
+            checks_at_once: int = ...,
+            **settings: Unpack[keywords.ProducerKeywords],
+        ) -> None: ...
+
+        def send_in_transaction(self, message: Message, argument: Any = None, *, timeout_ms: int | None = None) -> TransactionReceipt: ...
 
 
 def run(*members: _Blocking) -> None:

@@ -15,7 +15,7 @@ async with TransactionProducer("payments", "127.0.0.1:9876", execute=pay, check=
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Unpack
 
 from roquet.client.core.instance import ClientCore
@@ -32,9 +32,10 @@ log = logging.getLogger(__name__)
 
 UNKNOWN = TransactionState.UNKNOWN
 
-Execute = Callable[[Message, Any], Any]
+State = TransactionState | None
+Execute = Callable[[Message, Any], State | Awaitable[State]]
 """(the message, the argument given to send_in_transaction) -> TransactionState; None is UNKNOWN. async, or plain (then in a thread)."""
-Check = Callable[[ReceivedMessage], Any]
+Check = Callable[[ReceivedMessage], State | Awaitable[State]]
 """(the half message) -> TransactionState; None is UNKNOWN. async, or plain."""
 
 
