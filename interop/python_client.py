@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roquet import LitePullConsumer, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage, TransactionProducer, TransactionState
-from roquet.client import RETRY_LATER, RetryLater
+from roquet.client import RETRY_LATER, Outcome, RetryLater
 
 Given = dict[str, str]
 STATES = {"commit": TransactionState.COMMIT, "rollback": TransactionState.ROLLBACK}
@@ -124,7 +124,7 @@ class Agent:
             **self.about(given),
         )
 
-        async def take(message: ReceivedMessage) -> object:
+        async def take(message: ReceivedMessage) -> Outcome | RetryLater | None:
             got(name, message)
             if "work" in given:
                 await asyncio.sleep(int(given["work"]) / 1000)

@@ -103,7 +103,8 @@ def test_functions_of_both_kinds_consume_and_failures_are_sent_back() -> None:
             seen.append((message.body, threading.get_ident() == main))
             if message.body == b"raise":
                 raise ValueError("no")
-            return {b"later": RETRY_LATER, b"false": False}.get(message.body)
+            answers: dict[bytes, Outcome | bool] = {b"later": RETRY_LATER, b"false": False}
+            return answers.get(message.body)
 
         @consumer.on("plain")
         def plain_one(message: ReceivedMessage) -> None:
