@@ -462,7 +462,7 @@ FAULTS = [
     ),
     Fault(
         "client/core/consuming.py",
-        "                await self._give_back(process_queue, failed, level)",
+        "                await self._give_back(process_queue, failed, level, why)",
         "                self._finish(process_queue, failed)",
         "tests/client/test_push_consumer.py::test_whatever_members_do_every_message_is_consumed",
         "a consumer drops failed messages",
@@ -546,10 +546,38 @@ FAULTS = [
     ),
     Fault(
         "client/core/send_back.py",
-        "        await self.send_anew(message, message.reconsume_times + 1)",
+        "        await self.send_anew(message, message.reconsume_times + 1, why)",
         "        pass",
         "tests/client/test_retry.py::test_a_message_that_its_broker_does_not_take_back_is_sent_to_the_retry_topic_as_upstream_does",
         "a message that its broker does not take back is dropped",
+    ),
+    Fault(
+        "client/core/producer.py",
+        "        if not line or next(iter(line)) is self:",
+        "        if True:",
+        "tests/client/test_producer.py::test_sends_for_one_queue_keep_their_order_while_its_broker_is_away",
+        "a send overtakes others for its queue that wait for the broker",
+    ),
+    Fault(
+        "client/core/producer.py",
+        "        passes = isinstance(failure, ConnectFailed) if code is None else code in PASSING",
+        "        passes = False",
+        "tests/client/test_producer.py::test_a_broker_that_comes_back_gets_the_send",
+        "a send does not wait for a broker that is away",
+    ),
+    Fault(
+        "client/lite_pull_consumer.py",
+        "        core.unread(left)",
+        "        pass",
+        "tests/client/test_reading.py::test_messages_can_be_iterated_and_those_not_reached_come_again",
+        "messages that async for did not give out count as finished",
+    ),
+    Fault(
+        "broker/retry.py",
+        "            properties[Property.FAILURE] = failure_text(header.failure)",
+        "            pass",
+        "tests/client/test_failures_told.py::test_the_exceptions_text_is_with_the_dead_letter",
+        "a dead letter does not say why",
     ),
     Fault(
         "client/core/push_consumer.py",
