@@ -109,3 +109,19 @@ def test_a_second_member_is_a_machine_of_its_own_and_its_loss_is_not_the_groups(
         for name_server in world.name_servers:
             assert name_server.core is not None
             assert name_server.core.registry.brokers[group.name].broker_addrs == {0: master.address, 1: slave.address}
+
+
+def test_no_send_fails_while_the_only_broker_is_away_for_five_seconds() -> None:
+    lines: list[str] = []
+    world = World(3, shape=Shape(groups=1, name_servers=1, clients=3), show=lines.append)
+    with watched_log(world.simulation):
+        world.start()
+        run(world, 5)
+        lines.clear()
+        world.groups[0].master.kill()
+        run(world, 5)
+        world.groups[0].master.start()
+        [acked] = run(world, 20)
+        assert acked > 50
+        assert not [line for line in lines if " failed: SendFailed" in line]
+        world.come_to_rest()
