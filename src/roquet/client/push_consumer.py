@@ -105,7 +105,8 @@ class PushConsumer(Member[PushConsumerCore]):
     # -- subscribing
 
     def subscribe(self, topic: str, tags: str = "*", function: Function | None = None, *, sql: str | None = None) -> None:
-        """Take messages of this topic with these tags: "*", or "TagA || TagB". May be called while running.
+        """Take messages of this topic with these tags: "*", or "TagA || TagB". May be called while running. For a topic that is subscribed
+        it changes the filter: leave the function out then, since a topic has one.
 
         `sql`, in place of tags: by properties, "size > 5 AND colour IN ('red', 'blue')". Raises BadSql with the place of a mistake.
         Brokers must have enablePropertyFilter on; start() raises Rejected when one has not.
