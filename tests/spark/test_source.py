@@ -339,7 +339,7 @@ def test_the_snippets_of_the_document_run_as_printed(spark: Any, servers: Server
     text = (ROOT / "docs" / "spark.md").read_text()
     of_the_sink = snippets(section(text, "Writing to a topic"))  # test_sink_docs.py runs those
     of_the_source = [snippet for snippet in snippets(text) if snippet not in of_the_sink]
-    assert len(of_the_source) == 4
+    assert len(of_the_source) == 5
     printed = Printed(servers, tmp_path, {"orders": topic}, spark=spark)
     for snippet in of_the_source:
         printed.run(snippet)

@@ -1,5 +1,7 @@
 """Topics as tables and streams in Spark, and the pipelines over them. The extra `roquet[spark]`; nothing else imports this.
 
+    import roquet.spark                # above the line that makes the session: Spark then runs this Python
+
     spark.read.format("rocketmq").option("namesrvAddr", "127.0.0.1:9876").option("subscribe", "orders").load()
 
 Where the package pyspark_rocketmq is installed beside Spark's Python, as it is with this one, the format is found by itself.
@@ -9,12 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roquet.spark.pythons import need_session_python, use_this_python
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+use_this_python()
+
 
 def register(spark: SparkSession) -> None:
-    """Make format("rocketmq") known to this session, where it is not found by itself (Spark Connect, a path of your own)."""
+    """Make format("rocketmq") known to this session, where it is not found by itself (Spark Connect, a path of your own).
+
+    Raises WrongPython when Spark runs another Python that cannot read topics, and says what to set.
+    """
     from roquet.spark.source import RocketMQ
 
+    need_session_python(spark)
     spark.dataSource.register(RocketMQ)

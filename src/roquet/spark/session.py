@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from roquet.errors import ClientError
 from roquet.spark.java import find_java
+from roquet.spark.pythons import WORKERS, need_python, spark_runs, use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,8 +56,9 @@ def need_spark() -> None:
 def session(app: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
     """The active session, or a new one. `master`: else what spark-submit or the environment says, else all cores of this machine."""
     need_spark()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    use_this_python()
+    if not spark_runs():
+        need_python(os.environ[WORKERS])
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
