@@ -161,6 +161,7 @@ print(f"{sent:,} orders sent, {consumed['billing']:,} billed, {consumed['mailing
 # %% [markdown]
 # ## The topic as a table
 # Nothing has to be registered: where Roquet is installed, Spark knows the format `rocketmq`.
+# These are the default columns; `.option("columns", "all")` gives the other fifteen.
 
 # %%
 spark = session("tour", "local[2]", {"spark.sql.shuffle.partitions": "2"})  # there is little data

@@ -142,7 +142,7 @@ class Exchange:
 
     def table(self, topics: Iterable[str], **options: str) -> list[Row]:
         where = options if "path" in options else {"namesrvAddr": self.namesrv, **options}
-        frame = self.spark.read.format("rocketmq").options(subscribe=",".join(topics), **where).load()
+        frame = self.spark.read.format("rocketmq").options(subscribe=",".join(topics), columns="all", **where).load()
         found: list[Row] = [row.asDict() for row in frame.orderBy("topic", "queue_id", "queue_offset").collect()]
         return found
 

@@ -190,8 +190,8 @@ class Roquet(Side):
         files = {"path": str(self.store), "subscribe": data.topic, "startingOffsets": "earliest"}
         kind, _, how = work.partition("-")
         if kind in ("scan", "files"):
-            schema = None if how == "all" else SEVEN
-            return {"work": "scan", "format": "rocketmq", "options": files if kind == "files" else broker, "schema": schema}
+            options = (files if kind == "files" else broker) | ({"columns": "all"} if how == "all" else {})
+            return {"work": "scan", "format": "rocketmq", "options": options, "schema": SEVEN if how == "seven" else None}
         if kind == "archive":
             place = {"namesrvAddr": self.running.namesrv} if how == "broker" else {"path": str(self.store)}
             columns = None if how == "all" else [column.split()[0] for column in SEVEN.split(", ")]
@@ -200,7 +200,7 @@ class Roquet(Side):
         if kind == "stream":
             sink = {"namesrvAddr": self.running.namesrv, "topic": target}
             select = ["keys", "body"]
-            return {"work": "stream", "format": "rocketmq", "options": broker, "schema": SEVEN, "select": select, "sink": sink}
+            return {"work": "stream", "format": "rocketmq", "options": broker, "select": select, "sink": sink}
         raise ValueError(f"Roquet has no {work}")
 
     def fill(self, data: DataSet, directory: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roquet.spark.columns import COLUMNS
+from roquet.spark.columns import COLUMNS, DEFAULT
 from roquet.spark.options import EARLIEST, LATEST, OPTIONS, BadOption, Edge, Options, duration_s, known, read_options, where_of
 
 BROKERS = {"namesrvAddr": "127.0.0.1:9876"}
@@ -69,6 +69,9 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         ({**ORDERS, "tlsCaFile": "ca.pem"}, ("tlsCaFile", "useTLS=true")),
         ({**ORDERS, "broker": "broker-a"}, ("path", "assign")),
         ({"path": "store", "subscribe": "x", "groupId": "g"}, ("groupId", "namesrvAddr")),
+        ({**ORDERS, "columns": "body,bodi"}, ("columns=body,bodi names bodi, which is no column", "did you mean body?", "stored_size")),
+        ({**ORDERS, "columns": "body,,tags"}, ("columns=body,,tags", "commas")),
+        ({**ORDERS, "columns": "body,Body"}, ("columns=body,Body", "body stands there twice")),
         ({**BROKERS, "subscribePattern": "(orders"}, ("subscribePattern=(orders", "regular expression")),
         ({**BROKERS, "subscribe": "a,,b"}, ("subscribe=a,,b", "commas")),
         ({**BROKERS, "assign": '{"orders": {"broker-a": "0"}}'}, ("assign", "list of numbers")),
@@ -153,4 +156,4 @@ def test_every_option_is_documented_as_it_is() -> None:
 
 
 def test_every_column_is_documented_as_it_is() -> None:
-    assert rows_of("Columns") == [[f"`{one.name}`", one.sql, one.about] for one in COLUMNS]
+    assert rows_of("Columns") == [[f"`{one.name}`", one.sql, "yes" if one.name in DEFAULT else "", one.about] for one in COLUMNS]

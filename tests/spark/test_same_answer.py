@@ -339,7 +339,7 @@ def test_a_query_has_the_same_answer_from_brokers_files_and_archive(spark: Any, 
         topics = [*(topic for each in sent for topic in each.counts), HALF_TOPIC, SCHEDULE_TOPIC]
 
         def table(**where: str) -> Any:
-            return spark.read.format("rocketmq").options(subscribe=",".join(topics), **where).load()
+            return spark.read.format("rocketmq").options(subscribe=",".join(topics), columns="all", **where).load()
 
         with contextlib.closing(FilePlace(str(mine.store))) as place:
             times = sorted(

@@ -88,7 +88,7 @@ def numbers(given: dict[str, str]) -> list[int]:
 
 def test_brokers_and_files_give_the_same_table(spark: Any, servers: Servers, topic: str) -> None:
     tables = [
-        spark.read.format("rocketmq").options(**where(servers, topic)).load().orderBy("queue_id", "queue_offset").collect()
+        spark.read.format("rocketmq").options(**where(servers, topic, columns="all")).load().orderBy("queue_id", "queue_offset").collect()
         for where in (brokers, files)
     ]
     assert tables[0] == tables[1]
@@ -97,6 +97,29 @@ def test_brokers_and_files_give_the_same_table(spark: Any, servers: Servers, top
     assert (row.topic, row.broker, row.queue_id, row.queue_offset) == (topic, "broker-a", 0, 0)
     assert row.properties["n"] == row.keys.removeprefix("key-")
     assert list(row.asDict()) == [column.name for column in COLUMNS]
+
+
+FEW = ["topic", "broker", "queue_id", "queue_offset", "body", "keys", "tags", "born_time", "store_time", "unique_id"]
+
+
+def test_a_table_and_a_stream_have_few_columns_unless_more_are_asked_for(spark: Any, servers: Servers, topic: str) -> None:
+    everything = [column.name for column in COLUMNS]
+    for reading in (spark.read, spark.readStream):
+        for columns, expected in (({}, FEW), ({"columns": "ALL"}, everything), ({"columns": "properties, Tags"}, ["properties", "tags"])):
+            assert reading.format("rocketmq").options(**brokers(servers, topic), **columns).load().columns == expected
+    row = spark.read.format("rocketmq").options(**brokers(servers, topic)).load().where("queue_id = 1 and queue_offset = 7").collect()[0]
+    assert (row.topic, row.broker, bytes(row.body), row.keys, row.tags) == (topic, "broker-a", b"body 29", "key-29", "odd")
+    assert row.born_time <= row.store_time
+    assert len(row.unique_id) == 32
+    chosen = spark.read.format("rocketmq").options(**files(servers, topic, columns="tags,stored_size")).load()
+    assert {row.tags for row in chosen.where("stored_size > 0").collect()} == {"odd", "even"}
+
+
+def test_columns_of_a_view_are_chosen_by_its_options(spark: Any, servers: Servers, topic: str) -> None:
+    for columns, expected in (("", FEW), (", columns 'keys,properties'", ["keys", "properties"])):
+        options = f"namesrvAddr '{servers.namesrv}', subscribe '{topic}'{columns}"
+        spark.sql(f"create or replace temporary view source_few using rocketmq options ({options})")
+        assert spark.table("source_few").columns == expected
 
 
 def test_a_users_schema_chooses_orders_and_spells_the_columns(spark: Any, servers: Servers, topic: str) -> None:
@@ -124,6 +147,13 @@ def test_mistakes_show_as_a_sentence(spark: Any, servers: Servers, topic: str) -
         reading.options(namesrvAddr=servers.namesrv, subscribed=topic).load()
     with pytest.raises(Exception, match=r"BadOption: the schema names tag, which is no column of a topic; did you mean tags\?"):
         spark.read.format("rocketmq").options(**brokers(servers, topic)).schema("tag string").load().collect()
+    for reading in (spark.read, spark.readStream):
+        with pytest.raises(
+            Exception, match=r"columns=body,tag names tag, which is no column of a topic; did you mean tags\? There are topic, broker"
+        ):
+            reading.format("rocketmq").options(**brokers(servers, topic, columns="body,tag")).load()
+    with pytest.raises(Exception, match="a schema and the option columns both say which columns to read"):
+        spark.read.format("rocketmq").options(**brokers(servers, topic, columns="body")).schema("tags string").load().collect()
 
 
 def test_an_empty_topic_is_an_empty_table(spark: Any, servers: Servers) -> None:

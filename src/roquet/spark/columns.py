@@ -6,6 +6,7 @@ and archives out there depend on them; a new column goes to the end.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -52,8 +53,38 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 BY_NAME: dict[str, Column] = {column.name: column for column in COLUMNS}
-DDL = ", ".join(f"{column.name} {column.sql}" for column in COLUMNS)
-"""What the source's schema() answers. Every column is nullable, as Spark wants of a source."""
+DEFAULT = ("topic", "broker", "queue_id", "queue_offset", "body", "keys", "tags", "born_time", "store_time", "unique_id")
+"""What a read has that does not say which columns: every further one is decoded and moved to the JVM, whether a query uses it or not."""
+ALL = "all"
+
+
+def ddl(names: Sequence[str]) -> str:
+    """What the source's schema() answers. Every column is nullable, as Spark wants of a source."""
+    return ", ".join(f"{name} {BY_NAME[name].sql}" for name in names)
+
+
+def no_column(where: str, name: str) -> str:
+    """The sentence for a name that is none; `where` it stands."""
+    near = difflib.get_close_matches(name.lower(), BY_NAME, n=1)
+    hint = f"did you mean {near[0]}? There" if near else "there"
+    return f"{where} names {name}, which is no column of a topic; {hint} are {', '.join(BY_NAME)}"
+
+
+def chosen(text: str) -> tuple[str, ...]:
+    """The columns that the option `columns` means, in its order; raises ValueError, a sentence."""
+    if text.strip().lower() == ALL:
+        return tuple(BY_NAME)
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ValueError(f"columns={text}: a name is missing between two commas")
+    for name in names:
+        if name.lower() not in BY_NAME:
+            raise ValueError(no_column(f"columns={text}", name))
+    lower = [name.lower() for name in names]
+    for name in lower:
+        if lower.count(name) > 1:
+            raise ValueError(f"columns={text}: {name} stands there twice")
+    return tuple(lower)
 
 
 def arrow_schema(names: Sequence[str] | None = None) -> pa.Schema:

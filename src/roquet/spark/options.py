@@ -45,6 +45,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("subscribe", "names with ,", "", "the topics; this, subscribePattern or assign"),
     Option("subscribePattern", "regular expression", "", "topics whose whole name matches, those created later too; system topics never"),
     Option("assign", 'JSON {"topic": {"broker": [0, 1]}} or {"topic": [0, 1]}', "", "these queues and no others"),
+    Option("columns", "all, or names with ,", "ten of them: see Columns", "which columns a read has; a schema says the same"),
     Option("startingOffsets", 'earliest, latest, or JSON {"topic": {"broker": {"0": 123}}}', "batch: earliest; stream: latest",
            "where to begin; in JSON -2 is earliest, -1 latest, and queues that are not named begin at earliest"),
     Option("startingTimestamp", "ms since 1970, 2026-01-31T12:00:00Z, or -10 minutes", "",
@@ -144,6 +145,8 @@ class Options:
     """groupId, when one is given."""
     check_crc: bool = False
     pushdown: bool = False
+    columns: tuple[str, ...] | None = None
+    """What the option of that name chose; None when it is not given."""
 
 
 def read_options(given: Mapping[str, str]) -> Options:
@@ -184,6 +187,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         group=values.get("groupId", ""),
         check_crc=_flag(values, "checkCrc"),
         pushdown=_flag(values, "pushdown"),
+        columns=_columns(values.get("columns")),
     )
 
 
@@ -323,6 +327,15 @@ def _topics(text: str | None) -> tuple[str, ...]:
     if not all(names):
         raise BadOption(f"subscribe={text}: a name is missing between two commas")
     return tuple(dict.fromkeys(names))
+
+
+def _columns(text: str | None) -> tuple[str, ...] | None:
+    from roquet.spark.columns import chosen
+
+    try:
+        return None if text is None else chosen(text)
+    except ValueError as error:
+        raise BadOption(str(error)) from None
 
 
 def _pattern(text: str) -> str:

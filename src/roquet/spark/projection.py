@@ -6,36 +6,35 @@ whether nulls are allowed.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from roquet.spark.columns import BY_NAME, MAP, arrow_schema
+from roquet.spark.columns import BY_NAME, MAP, arrow_schema, no_column
 from roquet.spark.options import BadOption
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
 
-def check_schema(schema: StructType) -> None:
-    """Raises BadOption for a column that is not ours, or has another type."""
+def check_schema(schema: StructType, columns: tuple[str, ...] | None = None) -> None:
+    """Raises BadOption for a column that is not ours, or has another type. `columns`: what the option of that name chose."""
     if not schema.fields:
-        raise BadOption("the schema has no columns; leave it out to have all, or name some")
+        raise BadOption("the schema has no columns; leave it out to have the default ones, or name some")
     seen: set[str] = set()
     for field in schema.fields:
         name = field.name.lower()
         if name not in BY_NAME:
-            near = difflib.get_close_matches(name, BY_NAME, n=1)
-            hint = f"did you mean {near[0]}? There" if near else "there"
-            raise BadOption(f"the schema names {field.name}, which is no column of a topic; {hint} are {', '.join(BY_NAME)}")
+            raise BadOption(no_column("the schema", field.name))
         if name in seen:
             raise BadOption(f"the schema names {field.name} twice")
         seen.add(name)
         given, right = field.dataType.simpleString(), BY_NAME[name].sql
         if given != right:
             raise BadOption(f"the schema has {field.name} as {given}; it is {right}; read it so, and cast it afterwards")
+    if columns is not None and tuple(field.name.lower() for field in schema.fields) != columns:
+        raise BadOption("a schema and the option columns both say which columns to read; give one of them")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,10 +43,9 @@ class RocketMQ(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        from roquet.spark.columns import DDL
+        from roquet.spark.columns import DEFAULT, ddl
 
-        read_options(self.options)
-        return DDL
+        return ddl(read_options(self.options).columns or DEFAULT)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
@@ -71,7 +70,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         from roquet.spark.projection import check_schema
 
-        check_schema(schema)
+        check_schema(schema, options.columns)
         self.options = options
         self.schema = schema
 
@@ -118,8 +117,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def options(self) -> Options:
         from roquet.spark.projection import check_schema
 
-        check_schema(self.schema)
-        return read_options(self.given)
+        options = read_options(self.given)
+        check_schema(self.schema, options.columns)
+        return options
 
     @cached_property
     def watch(self) -> Watch:

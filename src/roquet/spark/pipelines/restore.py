@@ -425,7 +425,7 @@ def from_archive(root: Path, choice: Choice) -> Choice:
 
 
 def topics_frame(spark: SparkSession, where: Mapping[str, str], choice: Choice) -> Any:
-    return spark.read.format("rocketmq").options(**where, subscribe=",".join(choice.topics)).load()
+    return spark.read.format("rocketmq").options(**where, subscribe=",".join(choice.topics), columns="all").load()
 
 
 def run_path(root: Path | None, run: Run) -> Path:

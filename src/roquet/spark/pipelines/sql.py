@@ -12,7 +12,7 @@ a sample.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -68,11 +68,6 @@ def columns_for(words: Words) -> list[str]:
     return chosen or ["queue_offset"]
 
 
-def schema_of(names: Iterable[str]) -> str:
-    chosen = set(names)
-    return ", ".join(f"{column.name} {column.sql}" for column in COLUMNS if column.name in chosen)
-
-
 @dataclass
 class Topics:
     """The views of one place. `where`: source options naming it, or {"archive": directory}."""
@@ -124,7 +119,7 @@ class Topics:
 
             return read_archive(self.spark, self.where["archive"], topics=[topic])
         source = self.spark.read.format("rocketmq").options(**self.where, subscribe=topic, pushdown=str(pushdown).lower())
-        return source.schema(schema_of(names)).load()
+        return source.option("columns", ",".join(names)).load()
 
     def json_schema(self, topic: str) -> str:
         """As given, or as the newest messages suggest. Raises NotJson when none of them is a JSON object."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from roquet.spark.options import read_options
+from roquet.spark.options import BadOption, read_options
 from roquet.spark.source import BatchReader, StreamReader
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class TraceEvents(DataSource):
         return NAME
 
     def schema(self) -> str:
-        read_options(self.options)
+        if read_options(self.options).columns is not None:
+            raise BadOption("the columns of trace events are fixed; leave the option columns out and select from them")
         return event_ddl()
 
     def reader(self, schema: StructType) -> DataSourceReader:
