@@ -69,6 +69,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         ({**ORDERS, "tlsCaFile": "ca.pem"}, ("tlsCaFile", "useTLS=true")),
         ({**ORDERS, "broker": "broker-a"}, ("path", "assign")),
         ({"path": "store", "subscribe": "x", "groupId": "g"}, ("groupId", "namesrvAddr")),
+        ({**ORDERS, "startingTimestamp": "2000", "endingTimestamp": "1000"}, ("startingTimestamp=2000 lies after endingTimestamp=1000",)),
+        ({**ORDERS, "startingTimestamp": "-1h", "endingTimestamp": "-2h"}, ("startingTimestamp=-1h lies after",)),
         ({**ORDERS, "columns": "body,bodi"}, ("columns=body,bodi names bodi, which is no column", "did you mean body?", "stored_size")),
         ({**ORDERS, "columns": "body,,tags"}, ("columns=body,,tags", "commas")),
         ({**ORDERS, "columns": "body,Body"}, ("columns=body,Body", "body stands there twice")),

@@ -10,7 +10,8 @@ import pytest
 from roquet import Message
 from roquet.cli.main import main
 from roquet.cli.pipelines.sql import split
-from roquet.spark.pipelines.sql import NotJson, Topics, Words, columns_for, use_pushdown
+from roquet.errors import NoRoute
+from roquet.spark.pipelines.sql import NotJson, Topics, Words, columns_for, need_tables, use_pushdown
 from tests.spark.conftest import Servers
 
 
@@ -110,11 +111,52 @@ def test_the_command_prints_a_table_and_json(servers: Servers, spark: Any, topic
     assert main(["pipeline", "sql", "-n", servers.namesrv, statement]) == 0
     assert capsys.readouterr().out.splitlines() == ["tags   n", "open  10", "paid  20"]
     assert main(["pipeline", "sql", "-n", servers.namesrv, "--json", statement]) == 0
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"tags": "open", "n": 10}, {"tags": "paid", "n": 20}]
+    assert json.loads(capsys.readouterr().out) == [{"tags": "open", "n": 10}, {"tags": "paid", "n": 20}]
+
+
+def test_json_is_one_document_whatever_the_statements(servers: Servers, spark: Any, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first = f"select min(store_time) as at from `{topic}`; select 1 as one; set spark.sql.shuffle.partitions = 1"
+    assert main(["pipeline", "sql", "-n", servers.namesrv, "--json", first]) == 0
+    at, one, *_ = json.loads(capsys.readouterr().out)
+    assert one == {"one": 1}
+    assert isinstance(at["at"], int)  # ms since 1970, as in every document
+    assert main(["pipeline", "sql", "-n", servers.namesrv, "--json", f"select * from `{topic}` where tags = 'none'"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["pipeline", "sql", "-n", servers.namesrv, "--json", "--limit", "2", f"select keys from `{topic}`"]) == 0
+    told = capsys.readouterr()
+    assert len(json.loads(told.out)) == 2
+    assert "and more: --limit 20" in told.err
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select * from orders o where x is distinct from y",
+        "select extract(year from store_time), trim(both 'x' from tags) from orders",
+        "with big as (select * from orders), small as (select 1) select * from big join small",
+        "create temporary view mine as select * from orders; select * from mine",
+        "select * from (select * from `orders`) a join orders b using (keys)",
+        "select * from range(10)",
+        "select * from parquet.`/data/file`",
+        "select 'from nowhere' -- from nowhere",
+    ],
+)
+def test_tables_that_are_there_pass(statement: str) -> None:
+    assert need_tables(split(statement), ["orders"]) == split(statement)
+
+
+def test_a_table_that_is_no_topic_is_named_with_the_nearest_one() -> None:
+    for statement in (
+        "select * from ordrs where tags = 'a'",
+        "select 1 from orders a left join `ordrs` b using (keys)",
+        "select * from ordrs",
+    ):
+        with pytest.raises(NoRoute, match=r"the statement reads ordrs, and there is no such topic; did you mean orders\?"):
+            need_tables([statement], ["orders", "payments"])
 
 
 def test_a_statement_that_is_wrong_is_answered_with_a_sentence(
     servers: Servers, spark: Any, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["pipeline", "sql", "-n", servers.namesrv, f"select nothing from `{topic}`"]) == 1
-    assert "nothing" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("roquet: the statement names nothing, which is no column of a topic; there are topic, broker")

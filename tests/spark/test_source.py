@@ -326,6 +326,48 @@ def test_messages_that_are_gone_fail_the_read(shortened: tuple[Servers, str, int
         assert numbers(where(servers, name)) == list(range(first, 400))
 
 
+def test_a_beginning_behind_the_end_fails_the_read_unless_told_otherwise(
+    servers: Servers, topic: str, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    far = json.dumps({topic: {"broker-a": {"2": 251}}})
+    told = (
+        rf"{topic}/2 on broker-a: the read is to begin at 251, and the queue has 0 to 249\. Check startingOffsets; .*failOnDataLoss=false"
+    )
+    for where in (brokers, files):
+        with pytest.raises(DataLost, match=told):
+            planned(where(servers, topic, startingOffsets=far))
+        caplog.clear()
+        found = planned(where(servers, topic, startingOffsets=far, failOnDataLoss="false"))
+        assert [(one.queue.queue_id, one.rows) for one in found] == [(0, 250), (1, 250), (3, 250)]
+        assert "the read is to begin at 251" in caplog.text
+        at_the_end = json.dumps({topic: {"broker-a": {"2": 250}}})  # the next that comes: nothing is missing
+        assert len(planned(where(servers, topic, startingOffsets=at_the_end))) == 3
+    with pytest.raises(Exception, match=told):
+        spark.read.format("rocketmq").options(**brokers(servers, topic, startingOffsets=far)).load().count()
+
+
+def test_an_end_before_the_beginning_is_refused(servers: Servers, topic: str) -> None:
+    given = {
+        "startingOffsets": json.dumps({topic: {"broker-a": {"1": 100}}}),
+        "endingOffsets": json.dumps({topic: {"broker-a": {"1": 40}}}),
+    }
+    for where in (brokers, files):
+        for fail in ("true", "false"):
+            with pytest.raises(BadOption, match=rf"{topic}/1 on broker-a: startingOffsets begins at 100 and endingOffsets ends before 40"):
+                planned(where(servers, topic, **given, failOnDataLoss=fail))
+
+
+def test_offsets_of_what_is_not_read_are_refused(servers: Servers, topic: str) -> None:
+    for option in ("startingOffsets", "endingOffsets"):
+        for queue, told in (
+            ((topic, "broker-a", "9"), rf"{option} names {topic}/9 on broker-a, which is not read; there are 0 on broker-a"),
+            ((topic, "broker-b", "0"), rf"{option} names {topic}/0 on broker-b, which is not read; there are 0 on broker-a"),
+            (("source_ordres", "broker-a", "0"), rf"{option} names source_ordres/0 .* topics that are read: {topic}"),
+        ):
+            with pytest.raises(BadOption, match=told):
+                planned(brokers(servers, topic, **{option: json.dumps({queue[0]: {queue[1]: {queue[2]: 5}}})}))
+
+
 def test_or_are_left_out_when_told_so(shortened: tuple[Servers, str, int], caplog: pytest.LogCaptureFixture) -> None:
     servers, name, first = shortened
     given = {

@@ -46,6 +46,18 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        try:
+            return told(argv)
+        finally:
+            sys.stdout.flush()  # --help leaves by SystemExit
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python would complain again while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def told(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
     logging.basicConfig(
         level=logging.DEBUG if getattr(arguments, "verbose", False) else getattr(arguments, "log_level", logging.WARNING),
@@ -54,15 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         result = arguments.run(arguments)
-        code = run(result) if inspect.iscoroutine(result) else result
-        sys.stdout.flush()
-        return int(code or 0)
+        return int((run(result) if inspect.iscoroutine(result) else result) or 0)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python would complain again while flushing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise
     except BadSetting as error:
         note(f"roquet: {error}")
         return 2

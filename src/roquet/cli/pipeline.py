@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import re
+from collections.abc import Callable
 from importlib import import_module
 
 from roquet.cli.options import Commands, default_namesrv, noun
+from roquet.errors import ClientError
+
+log = logging.getLogger(__name__)
 
 NAMES: tuple[str, ...] = ("archive", "restore", "sql", "analytics", "dlq", "trace", "lag", "verify", "rebuild")
 """Modules of roquet.cli.pipelines, in the order of --help; each has add_command(commands)."""
@@ -21,6 +27,33 @@ def add_commands(commands: Commands) -> None:
     pipelines = noun(commands, "pipeline", "jobs on Spark: archive, replay, trace, query (needs roquet[spark])", EXAMPLES)
     for name in NAMES:
         import_module(f"roquet.cli.pipelines.{name}").add_command(pipelines)
+    for parser in dict.fromkeys(pipelines.choices.values()):
+        parser.set_defaults(run=guarded(parser.get_default("run")))
+
+
+def guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """Every pipeline: without its packages it says so, and what Spark raises becomes a sentence; the whole of it shows with -v."""
+
+    def checked(arguments: argparse.Namespace) -> int:
+        from roquet.spark.session import need_packages
+
+        need_packages()
+        try:
+            return run(arguments)
+        except Exception as error:
+            if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+                raise
+            log.debug("Spark failed", exc_info=True)
+            raise ClientError(f"{sentence(str(error))}\n  The whole of it: the same command with -v") from error
+
+    return checked
+
+
+def sentence(text: str) -> str:
+    """Of what went wrong in a task, our own error if it is one; else the first line, which says most."""
+    ours = re.findall(r"^(?:roquet\.[\w.]+): (.+)$", text, re.MULTILINE)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return ours[-1] if ours else lines[0] if lines else "Spark failed and did not say why"
 
 
 def place_options(parser: argparse.ArgumentParser, *, store: bool = True) -> None:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from roquet.errors import ClientError
+from roquet.message import MessageQueue
 from roquet.spark.places import Wanted
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ class Edge:
     def time(self, now_ms: int) -> int | None:
         return self.time_ms if self.ago_ms is None else now_ms - self.ago_ms
 
+    def queues(self) -> set[MessageQueue]:
+        """Those that are named with an offset."""
+        return {MessageQueue(topic, broker, number) for topic, broker, number, _ in self.offsets}
+
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -167,15 +172,17 @@ def read_options(given: Mapping[str, str]) -> Options:
     smallest, largest = _count(values, "minOffsetsPerTrigger"), _count(values, "maxOffsetsPerTrigger")
     if smallest is not None and largest is not None and smallest > largest:
         raise BadOption(f"minOffsetsPerTrigger={smallest} is more than maxOffsetsPerTrigger={largest}; no batch could be both")
+    starting = _edge(values, "startingOffsets", "startingTimestamp", EARLIEST)
     ending = _edge(values, "endingOffsets", "endingTimestamp", LATEST)
     if ending is not None and ending.at == EARLIEST:
         raise BadOption("endingOffsets=earliest would read nothing; expected latest or JSON")
+    _check_times(values, starting, ending)
     return Options(
         where=where,
         topics=_topics(values.get("subscribe")),
         pattern=_pattern(values.get("subscribePattern", "")),
         assigned=_assigned(values.get("assign")),
-        starting=_edge(values, "startingOffsets", "startingTimestamp", EARLIEST),
+        starting=starting,
         ending=ending,
         rows_max=largest,
         bytes_max=_bytes(values, "maxBytesPerTrigger"),
@@ -388,6 +395,18 @@ def _edge(values: Mapping[str, str], offsets: str, timestamp: str, rest: int) ->
     if not text.startswith("{"):
         raise BadOption(f'{offsets}={text}: expected earliest, latest, or JSON as in {{"topic": {{"broker": {{"0": 123}}}}}}')
     return Edge(rest, offsets_of(offsets, text))
+
+
+def _check_times(values: Mapping[str, str], starting: Edge | None, ending: Edge | None) -> None:
+    if starting is None or ending is None:
+        return
+    begin, end = starting.time(0), ending.time(0)
+    alike = (starting.ago_ms is None) == (ending.ago_ms is None)  # else it depends on the moment of the read
+    if alike and begin is not None and end is not None and begin > end:
+        raise BadOption(
+            f"startingTimestamp={values['startingTimestamp']} lies after endingTimestamp={values['endingTimestamp']}; "
+            "nothing could be read, exchange the two"
+        )
 
 
 def offsets_of(name: str, text: str) -> tuple[tuple[str, str, int, int], ...]:

@@ -40,6 +40,13 @@ def use_this_python() -> None:
     os.environ.setdefault(DRIVER, sys.executable)
 
 
+def ready_python() -> None:
+    """For a session that is made next: this Python, or what the user chose if that will do. Raises WrongPython."""
+    use_this_python()
+    if not spark_runs():
+        need_python(os.environ[WORKERS])
+
+
 def need_session_python(spark: SparkSession) -> None:
     """Asks the Python that this session runs. Raises WrongPython. Of Spark Connect nothing is known here: its server has its own."""
     context: Any = getattr(spark, "_sc", None)

@@ -127,7 +127,21 @@ def plan(place: Place, options: Options, now_ms: int) -> list[Range]:
     bounds = all_bounds(place, subscribed(place, options))
     start = resolve(place, "startingOffsets", options.starting or Edge(EARLIEST), bounds, now_ms)
     end = resolve(place, "endingOffsets", options.ending or Edge(LATEST), bounds, now_ms)
+    check_order(options, start, end)
     return there(sorted(Range(queue, start[queue], end[queue]) for queue in bounds), bounds, options.fail_on_data_loss)
+
+
+def check_order(options: Options, start: Offsets, end: Offsets) -> None:
+    """Raises BadOption where offsets that were given end before they begin."""
+    if options.starting is None or options.ending is None:
+        return
+    both = options.starting.queues() & options.ending.queues()
+    for queue in sorted(both):
+        if start[queue] > end[queue]:
+            raise BadOption(
+                f"{queue.topic}/{queue.queue_id} on {queue.broker_name}: startingOffsets begins at {start[queue]} and "
+                f"endingOffsets ends before {end[queue]}; the end must not lie before the beginning"
+            )
 
 
 def there(wanted: Iterable[Range], bounds: Mapping[MessageQueue, tuple[int, int]], fail: bool) -> list[Range]:
@@ -136,6 +150,10 @@ def there(wanted: Iterable[Range], bounds: Mapping[MessageQueue, tuple[int, int]
     for one in wanted:
         first, end = bounds.get(one.queue, (one.start, one.stop))
         start, stop = max(one.start, first), min(one.stop, end)
+        if one.start > end:
+            # Nothing is there to begin with: as bad as a beginning that is gone.
+            beyond(one.queue, one.start, first, end, fail)
+            continue
         if one.start < one.stop:
             if start > one.start:
                 lost(one.queue, one.start, min(start, one.stop), first, end, fail)
@@ -146,11 +164,26 @@ def there(wanted: Iterable[Range], bounds: Mapping[MessageQueue, tuple[int, int]
     return found
 
 
+def beyond(queue: MessageQueue, start: int, first: int, end: int, fail: bool) -> None:
+    """A read that is to begin behind the end. Raises DataLost, or says it in the log."""
+    text = f"{queue.topic}/{queue.queue_id} on {queue.broker_name}: the read is to begin at {start}, and {_held(first, end)}"
+    if fail:
+        raise DataLost(
+            f"{text}. Check startingOffsets; or the broker lost its last messages, or the topic was made anew. "
+            "failOnDataLoss=false reads what is there"
+        )
+    log.warning("%s; nothing is read of it, because failOnDataLoss=false", text)
+
+
+def _held(first: int, end: int) -> str:
+    return f"the queue has {f'{first} to {end - 1}' if first < end else f'none, its next is {end}'}"
+
+
 def lost(queue: MessageQueue, start: int, stop: int, first: int, end: int, fail: bool) -> None:
     """Raises DataLost, or says it in the log."""
     text = (
         f"{queue.topic}/{queue.queue_id} on {queue.broker_name}: messages {start} to {stop - 1} were to be read and are not there; "
-        f"the queue has {f'{first} to {end - 1}' if first < end else f'none, its next is {end}'}"
+        f"{_held(first, end)}"
     )
     if fail:
         raise DataLost(f"{text}. Retention may have removed them, or the topic was made anew; failOnDataLoss=false reads what is there")

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roquet.errors import ClientError
+from roquet.spark.banners import without_banners
 from roquet.spark.java import find_java
-from roquet.spark.pythons import WORKERS, need_python, spark_runs, use_this_python
+from roquet.spark.pythons import ready_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,23 +43,29 @@ class NoSpark(ClientError):
     """The extra is not installed, or too old."""
 
 
-def need_spark() -> None:
-    """Raises NoSpark or NoJava with what to do, before anything slow begins."""
-    for module in ("pyspark", "pyarrow"):
+def need_packages() -> None:
+    """Raises NoSpark with what to install."""
+    for module in ("pyspark", "pyarrow", "numpy"):
         if importlib.util.find_spec(module) is None:
             raise NoSpark(f"{module} is not installed, which this command needs; install it with: pip install 'roquet[spark]'")
     installed = version("pyspark")
     if tuple(int(part) for part in installed.split(".")[:2]) < OLDEST:
         raise NoSpark(f"pyspark {installed} is installed, and 4.2 or newer is needed; update it with: pip install -U 'roquet[spark]'")
+
+
+def need_spark() -> None:
+    """Raises NoSpark or NoJava with what to do, before anything slow begins."""
+    need_packages()
     find_java()
 
 
-def session(app: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The active session, or a new one. `master`: else what spark-submit or the environment says, else all cores of this machine."""
+def session(app: str, master: str | None = None, conf: Mapping[str, str] | None = None, *, log_level: str = "ERROR") -> SparkSession:
+    """The active session, or a new one. `master`: else what spark-submit or the environment says, else all cores of this machine.
+
+    `log_level`: of the JVM's log, on standard error.
+    """
     need_spark()
-    use_this_python()
-    if not spark_runs():
-        need_python(os.environ[WORKERS])
+    ready_python()
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -74,6 +81,7 @@ def session(app: str, master: str | None = None, conf: Mapping[str, str] | None 
     builder = SparkSession.builder.appName(app).master(chosen)
     for key, value in {**{key: value for key, value in settings.items() if not given.contains(key)}, **(conf or {})}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    with without_banners():
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(log_level)
     return spark

@@ -19,7 +19,7 @@ from roquet.message import MessageQueue
 from roquet.spark.offsets import Offsets, Range, backlog, limited, limited_by_bytes, ranges
 from roquet.spark.options import LATEST, Edge, Options
 from roquet.spark.places import Place, Wanted
-from roquet.spark.scan import Bounds, BrokerAway, all_bounds, lost, resolve, subscribed, there
+from roquet.spark.scan import Bounds, BrokerAway, all_bounds, check_order, lost, resolve, subscribed, there
 
 log = logging.getLogger("roquet.spark")
 
@@ -70,11 +70,12 @@ class Watch:
         """Where a new query begins. Raises when a topic or a broker is not there: nobody could say later where it should have begun."""
         self._queues = subscribed(self.place, self.options)
         self._bounds = all_bounds(self.place, self._queues)
-        resolve(
-            self.place, "endingOffsets", self.options.ending or Edge(LATEST), self._bounds, self._began_ms
-        )  # what it names must be there
+        # What they name must be there.
+        end = resolve(self.place, "endingOffsets", self.options.ending or Edge(LATEST), self._bounds, self._began_ms)
+        start = resolve(self.place, "startingOffsets", self.options.starting or Edge(LATEST), self._bounds, self._began_ms)
+        check_order(self.options, start, end)
         self._cap()
-        return resolve(self.place, "startingOffsets", self.options.starting or Edge(LATEST), self._bounds, self._began_ms)
+        return start
 
     def freeze(self) -> None:
         """From now on nothing newer than this moment is read.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
 from typing import Any
 
 from roquet.cli.options import Commands, command
-from roquet.cli.pipeline import job_options, place_of, place_options
+from roquet.cli.pipeline import job_options, place_of, place_options, sentence
+from roquet.cli.pipelines.rows import ms
+from roquet.cli.pipelines.starting import start
 from roquet.cli.render import counted, duration, emit, emit_json, note
 from roquet.errors import ClientError
 
@@ -40,13 +44,15 @@ def add_command(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from roquet.spark.pipelines.analytics import analytics
-    from roquet.spark.session import session
 
     where = place_of(arguments)
     if arguments.store and not arguments.to_namesrv and not arguments.dry_run:
         raise ClientError("--store has no broker to send to; name its cluster: --to-namesrv HOST:PORT")
     to_where = {"namesrvAddr": arguments.to_namesrv} if arguments.to_namesrv else None
-    spark = session("roquet analytics", arguments.master)
+    for option in ("window", "late"):
+        check_duration(option, getattr(arguments, option))
+    need_topic(where, arguments.topic)
+    spark = start("analytics", arguments)
     if arguments.dry_run:
         return dry_run(spark, where, arguments)
     query = analytics(
@@ -80,13 +86,29 @@ def run(arguments: argparse.Namespace) -> int:
         note("stopping; the same --checkpoint goes on from here")
         query.stop()
     if query.exception() is not None:
-        raise ClientError(str(query.exception()).splitlines()[0])
+        raise ClientError(sentence(str(query.exception())))
     facts = {"topic": arguments.topic, "to": arguments.to, "messages": rows, "batches": seen + 1, "checkpoint": arguments.checkpoint}
     if arguments.json:
         emit_json(facts)
     else:
         emit(f"{counted(rows, 'message')} of {arguments.topic} counted; windows go to {arguments.to}.")
     return 0
+
+
+INTERVAL = re.compile(r"(interval\s+)?(\d+\s*(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+", re.IGNORECASE | re.ASCII)
+
+
+def check_duration(option: str, text: str) -> None:
+    if not INTERVAL.fullmatch(text.strip()):
+        raise ClientError(f'--{option} {text}: expected a number and a unit, as in "30 seconds", "5 minutes" or "1 hour"')
+
+
+def need_topic(where: dict[str, str], topic: str) -> None:
+    """Raises NoRoute: Spark would look for it for two minutes, in case its broker just restarts."""
+    from roquet.spark.options import place_of as opened
+
+    with contextlib.closing(opened(where)) as place:
+        place.queues(topic)
 
 
 def rows_a_second(progress: dict[str, Any]) -> str:
@@ -105,7 +127,7 @@ def dry_run(spark: Any, where: dict[str, str], arguments: argparse.Namespace) ->
     )
     found = counts.orderBy("window_start", "key").limit(1_000).collect()
     if arguments.json:
-        emit_json([{**row.asDict(), "window_start": str(row[0]), "window_end": str(row[1])} for row in found])
+        emit_json([{**row.asDict(), "window_start": ms(row[0]), "window_end": ms(row[1])} for row in found])
     else:
         emit(table(["window", "until", "key", "count"], [[str(row[0]), str(row[1]), row[2] or "", row[3]] for row in found]))
         note(f"dry run: {counted(len(found), 'window')} would be sent to {arguments.to} as they close")

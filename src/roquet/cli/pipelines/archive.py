@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from roquet.cli.options import Commands, command, positive, positive_seconds, timestamp_ms
 from roquet.cli.pipeline import job_options, place_of, place_options
+from roquet.cli.pipelines.starting import start
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, duration, emit, emit_json, moment, note, size, table
+from roquet.errors import ConnectFailed
 
 if TYPE_CHECKING:
     from roquet.spark.pipelines.archive import Plan, Summary
@@ -102,7 +104,6 @@ def archive(arguments: argparse.Namespace) -> int:
     from roquet.spark.archive.compact import FILES_MAX
     from roquet.spark.pipelines import archive as pipeline
     from roquet.spark.places import Wanted
-    from roquet.spark.session import session
 
     output = pipeline.Output(
         columns=[name.strip() for name in arguments.columns.split(",")] if arguments.columns else None,
@@ -113,9 +114,10 @@ def archive(arguments: argparse.Namespace) -> int:
         batch_bytes=arguments.batch_bytes,
         compact_above=None if arguments.no_compact else FILES_MAX,
     )
-    spark = session("roquet archive", arguments.master)
+    pipeline.check(arguments.to, output)
+    total = rows_planned(arguments)
+    spark = start("archive", arguments)
     stopping = Stopping()
-    total = None if arguments.follow else planned(arguments).rows
     with Bar("archiving", total) as bar, stopping:
         summary = pipeline.archive(
             place_of(arguments),
@@ -135,6 +137,17 @@ def archive(arguments: argparse.Namespace) -> int:
         )
     show_summary(arguments, summary)
     return 0
+
+
+def rows_planned(arguments: argparse.Namespace) -> int | None:
+    """How many there are to read; None where nobody knows. A topic that is not there is told here, before Spark starts."""
+    try:
+        rows = planned(arguments).rows
+    except ConnectFailed:
+        if not arguments.follow:
+            raise
+        return None  # it will wait for the broker
+    return None if arguments.follow else rows
 
 
 class Stopping:
@@ -251,10 +264,11 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def compact(arguments: argparse.Namespace) -> int:
+    from roquet.spark.archive.read import archive_info
     from roquet.spark.pipelines import archive as pipeline
-    from roquet.spark.session import session
 
-    spark = session("roquet archive", arguments.master)
+    archive_info(arguments.to)  # says so where there is none
+    spark = start("archive", arguments)
     gone = pipeline.compact(arguments.to, spark=spark)
     if arguments.json:
         emit_json({"compacted": gone})

@@ -10,6 +10,7 @@ from roquet.cli.options import Commands, confirmed, positive
 from roquet.cli.pipeline import place_of
 from roquet.cli.pipelines.report import add_report
 from roquet.cli.pipelines.rows import as_table, kept, plain, rows_of
+from roquet.cli.pipelines.starting import start
 from roquet.cli.pipelines.times import text_of, time_options, times_of
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, emit, emit_json, note, printable
@@ -83,7 +84,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 def answer(arguments: argparse.Namespace) -> int:
     from roquet.spark.pipelines import dead_letters as dead
     from roquet.spark.pipelines.administration import name_servers
-    from roquet.spark.session import session
 
     where = place_of(arguments)
     since_ms, until_ms = times_of(arguments)
@@ -93,7 +93,7 @@ def answer(arguments: argparse.Namespace) -> int:
     selection = dead.Selection(tuple(arguments.group), arguments.origin_topic, arguments.tag, arguments.key, arguments.where)
     with Bar("reading dead letters", 3) as bar:
         attempts = dead.attempts_of(where)
-        spark = session("roquet dlq", arguments.master)
+        spark = start("dlq", arguments)
         bar.add()
         found = dead.letters(
             spark, where, arguments.group, since=text_of(since_ms), until=text_of(until_ms), attempts=attempts,

@@ -10,6 +10,7 @@ from roquet.cli.options import Commands, positive_seconds
 from roquet.cli.pipeline import place_of
 from roquet.cli.pipelines.report import add_report
 from roquet.cli.pipelines.rows import as_table, kept, plain, rows_of
+from roquet.cli.pipelines.starting import start
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, duration, emit, emit_json, note
 
@@ -71,9 +72,7 @@ def answer(arguments: argparse.Namespace) -> int:
         note("no group has read anything yet; see: roquet group list")
     if len({one.time for one in samples}) < 2 and to is None:
         return now(arguments, samples)
-    from roquet.spark.session import session
-
-    spark = session("roquet lag", arguments.master)
+    spark = start("lag", arguments)
     table_over_time = lag.frame(spark, samples) if to is None else lag.of(lag.read(spark, to), arguments.group)
     with kept(lag.forecast(table_over_time, arguments.window)) as queues:
         by_queue, groups = rows_of(queues), rows_of(lag.of_groups(queues))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roquet.cli.options import Commands, command, confirmed
 from roquet.cli.pipeline import job_options
+from roquet.cli.pipelines.starting import start
 from roquet.cli.pipelines.verify import chosen, store_options
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, emit, emit_json, note, table
@@ -53,7 +54,6 @@ def add_command(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from roquet.spark.pipelines.rebuild import rebuild
     from roquet.spark.pipelines.store_files import PIECE, layout_of, pieces_of
-    from roquet.spark.session import session
 
     settings = read_settings(BrokerSettings, arguments)
     pieces = len(pieces_of(layout_of(arguments.store, settings)))
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         what = "removes" if arguments.discard_old else "sets aside"
         if not confirmed(arguments, f"This {what} {names} of {arguments.store} and puts new ones there. Go on?"):
             return 1
-    spark = session("roquet rebuild", arguments.master)
+    spark = start("rebuild", arguments)
     with Bar("reading, bytes of log", pieces * PIECE) as bar:
         rebuilt = rebuild(
             spark,

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import logging
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from roquet.cli.options import Commands, command
 from roquet.cli.pipeline import job_options, place_options
-from roquet.errors import ClientError
-
-log = logging.getLogger(__name__)
 
 
 def add_report(
@@ -36,23 +30,4 @@ def add_report(
     place_options(parser, store=store)
     options(parser)
     job_options(parser)
-    parser.set_defaults(run=in_one_sentence()(answer))
-
-
-@contextlib.contextmanager
-def in_one_sentence() -> Iterator[None]:
-    """What Spark raises in here becomes one sentence; the whole of it shows with -v."""
-    try:
-        yield
-    except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):  # not imported for this: it may not be installed
-            raise
-        log.debug("Spark failed", exc_info=True)
-        raise ClientError(sentence(str(error))) from error
-
-
-def sentence(text: str) -> str:
-    """Of what went wrong in a task, our own error if it is one; else the first line, which says most."""
-    ours = re.findall(r"^(?:roquet\.[\w.]+): (.+)$", text, re.MULTILINE)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return ours[-1] if ours else lines[0] if lines else "Spark failed and did not say why; try again with -v"
+    parser.set_defaults(run=answer)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roquet.cli.options import Commands, command, confirmed, positive, timestamp_ms
 from roquet.cli.pipeline import job_options, place_of, place_options
+from roquet.cli.pipelines.starting import start
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, duration, emit, emit_json, size, table
 
@@ -90,8 +91,7 @@ def run_name(arguments: argparse.Namespace) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from roquet.spark.pipelines.restore import Run, Source, Target, restore
-    from roquet.spark.session import session
+    from roquet.spark.pipelines.restore import Run, Source, Target, check, restore
 
     source = Source(arguments.archive) if arguments.archive else Source(where=place_of(arguments))
     store, arguments.store = arguments.store, None
@@ -99,14 +99,16 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.store = store
     name = run_name(arguments)
     goal = arguments.to_topic or ", ".join(arguments.topics)
+    to = Target(target, arguments.to_topic, arguments.rate, arguments.keep_order, arguments.dry_run)
+    check(choice_of(arguments), source, to)
     if not arguments.dry_run and not confirmed(arguments, f"Send the selection to {goal} (run {name})? --dry-run shows it."):
         return 1
-    spark = session("roquet restore", arguments.master)
+    spark = start("restore", arguments)
     with Bar("looking" if arguments.dry_run else "sending", None) as bar:
         summary = restore(
             choice_of(arguments),
             source,
-            Target(target, arguments.to_topic, arguments.rate, arguments.keep_order, arguments.dry_run),
+            to,
             Run(name, arguments.state or (None if arguments.archive else "roquet-replays")),
             spark=spark,
             progress=lambda _seen, chosen: bar.add(chosen - bar.done),

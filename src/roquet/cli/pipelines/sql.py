@@ -6,11 +6,13 @@ import argparse
 import contextlib
 import datetime
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from roquet.cli.options import Commands, command, pair, positive
-from roquet.cli.pipeline import job_options, place_of, place_options
+from roquet.cli.pipeline import job_options, place_of, place_options, sentence
+from roquet.cli.pipelines.rows import ms
+from roquet.cli.pipelines.starting import start
 from roquet.cli.render import counted, emit, emit_json, note, printable, table
 from roquet.errors import RoquetError
 
@@ -36,7 +38,7 @@ def add_command(commands: Commands) -> None:
         roquet pipeline sql
         roquet pipeline sql "select tags, count(*) from orders where store_time > now() - interval 1 hour group by tags"
         roquet pipeline sql --store ./data/broker-0 "select json.customer, sum(json.amount) from orders group by 1"
-        roquet pipeline sql --schema "orders=customer string, amount double" --json "select json.* from orders limit 10"
+        roquet pipeline sql --schema "orders=customer string, amount double" --json "select json.* from orders limit 10"   an array of rows
         """,
     )
     parser.add_argument("statement", nargs="*", help="one or more statements; without, a prompt (or standard input)")
@@ -51,27 +53,38 @@ def add_command(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from roquet.spark.pipelines.sql import Topics, use_pushdown
-    from roquet.spark.session import session
+    from roquet.spark.pipelines.sql import Topics, names_in, need_tables, use_pushdown
 
     interactive = not arguments.statement and sys.stdin.isatty()
-    if interactive:
-        note("starting Spark ...")
-    spark = session("roquet sql", arguments.master)
-    use_pushdown(spark)
     where = {"archive": arguments.archive} if arguments.archive else place_of(arguments)
+    names = names_in(where)
+    given = statements(arguments.statement, interactive)
+    if not interactive:
+        given = iter(need_tables(given, names))
+    spark = start("sql", arguments)
+    use_pushdown(spark)
     topics = Topics(spark, where, dict(arguments.schema), pushdown=True)
     if interactive:
-        note(f"{counted(len(topics.names()), 'topic')}; help; says more, quit; leaves")
+        note(f"{counted(len(names), 'topic')}; help; says more, quit; leaves")
+    document: list[dict[str, Any]] | None = [] if arguments.json and not interactive else None
+    code = answer_all(topics, given, arguments, interactive, document)
+    if document is not None and code == 0:
+        emit_json(document)
+    return code
+
+
+def answer_all(
+    topics: Topics, given: Iterable[str], arguments: argparse.Namespace, interactive: bool, document: list[dict[str, Any]] | None
+) -> int:
     failed = 0
-    for statement in statements(arguments.statement, interactive):
+    for statement in given:
         word = statement.strip().lower()
         if word in ("quit", "exit", "\\q"):
             break
         if word == "help":
             emit(HELP)
         elif word:
-            failed += not answer(topics, statement, arguments)
+            failed += not answer(topics, statement, arguments, document)
             if failed and not interactive:
                 return 1
     return 0
@@ -121,8 +134,8 @@ def split(text: str, *, keep_last: bool = False) -> list[str]:
     return [*parts, last] if keep_last or last.strip() else parts
 
 
-def answer(topics: Topics, statement: str, arguments: argparse.Namespace) -> bool:
-    """Run one and show it; False when it failed and the reason was said."""
+def answer(topics: Topics, statement: str, arguments: argparse.Namespace, document: list[dict[str, Any]] | None = None) -> bool:
+    """Run one and show it; False when it failed and the reason was said. With --json its rows go into the document, if there is one."""
     from pyspark.errors import PySparkException
 
     try:
@@ -137,16 +150,31 @@ def answer(topics: Topics, statement: str, arguments: argparse.Namespace) -> boo
         note(f"roquet: {first_sentence(error)}")
         return False
     if arguments.json:
-        for row in rows:
-            emit_json({name: plain(value) for name, value in zip(names, row, strict=True)})
+        objects = [{name: plain(value) for name, value in zip(names, row, strict=True)} for row in rows]
+        if document is None:
+            emit_json(objects)
+        else:
+            document.extend(objects)
     elif names:
         emit(table(names, [[cell(value) for value in row] for row in rows]))
+    if more or (names and not arguments.json):
         note(counted(len(rows), "row") + (f", and more: --limit {arguments.limit * 10}" if more else ""))
     return True
 
 
 def first_sentence(error: Exception) -> str:
-    """Spark's errors carry the whole plan; the first lines say what is wrong."""
+    """Spark's errors carry the whole plan; the first lines say what is wrong. Of a column that is not there, which there are."""
+    from pyspark.errors import PySparkException
+
+    from roquet.spark.columns import no_column
+    from roquet.spark.pipelines.sql import JSON, TEXT
+
+    if isinstance(error, PySparkException) and str(error.getCondition()).startswith("UNRESOLVED_COLUMN"):
+        name = str((error.getMessageParameters() or {}).get("objectName", "")).replace("`", "")
+        if name:
+            return f"{no_column('the statement', name)}; besides {TEXT} and {JSON}, the body as text and parsed"
+    if isinstance(error, PySparkException) and "\nroquet." in str(error):
+        return sentence(str(error))
     lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith(("'", "+-", ":-"))]
     return "\n  ".join(lines[:3]) or type(error).__name__
 
@@ -156,14 +184,16 @@ def cell(value: Any) -> Any:
         return value
     if isinstance(value, bytes | bytearray):
         value = bytes(value).decode("utf-8", "replace")
+    if isinstance(value, datetime.datetime):
+        value = value.isoformat(sep=" ", timespec="milliseconds")
     text = printable(str(plain(value)))
     return text if len(text) <= CELL_MAX else text[: CELL_MAX - 1] + "…"
 
 
 def plain(value: Any) -> Any:
-    """For JSON: times as text, bytes as text, rows and maps as objects."""
+    """For JSON: times as ms since 1970, bytes as text, rows and maps as objects."""
     if isinstance(value, datetime.datetime):
-        return value.isoformat(sep=" ", timespec="milliseconds")
+        return ms(value)
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "replace")
     if hasattr(value, "asDict"):

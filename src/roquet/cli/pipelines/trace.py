@@ -10,6 +10,7 @@ from roquet.cli.options import Commands, positive, positive_seconds
 from roquet.cli.pipeline import place_of
 from roquet.cli.pipelines.report import add_report
 from roquet.cli.pipelines.rows import as_table, first, kept, plain, rows_of
+from roquet.cli.pipelines.starting import start
 from roquet.cli.pipelines.times import text_of, time_options, times_of
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, emit, emit_json, note, printable
@@ -77,7 +78,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def answer(arguments: argparse.Namespace) -> int:
     from roquet.spark.pipelines import trace
-    from roquet.spark.session import session
     from roquet.wire.names import TRACE_TOPIC
 
     where = place_of(arguments)
@@ -85,7 +85,7 @@ def answer(arguments: argparse.Namespace) -> int:
     trace_topic = arguments.trace_topic or TRACE_TOPIC
     trace.need_traces(where, trace_topic)
     with Bar("tracing", 8) as bar:
-        spark = session("roquet trace", arguments.master)
+        spark = start("trace", arguments)
         bar.add()
         if arguments.save is not None and not arguments.dry_run:
             found = trace.within(trace.save(spark, where, arguments.save, trace_topic=trace_topic), since_ms, until_ms)

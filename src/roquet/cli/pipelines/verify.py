@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roquet.cli.options import Commands, command
 from roquet.cli.pipeline import job_options
+from roquet.cli.pipelines.starting import start
 from roquet.cli.progress import Bar
 from roquet.cli.render import counted, emit, emit_json, size, table
 from roquet.cli.servers import read_settings
@@ -62,12 +63,11 @@ def chosen(arguments: argparse.Namespace) -> tuple[bool, bool]:
 def run(arguments: argparse.Namespace) -> int:
     from roquet.spark.pipelines.store_files import PIECE, layout_of, pieces_of
     from roquet.spark.pipelines.verify import verify
-    from roquet.spark.session import session
 
     settings = read_settings(BrokerSettings, arguments)
     pieces = len(pieces_of(layout_of(arguments.store, settings)))
     queues, index = chosen(arguments)
-    spark = session("roquet verify", arguments.master)
+    spark = start("verify", arguments)
     with Bar("verifying, bytes of log", pieces * PIECE) as bar:
         report = verify(spark, arguments.store, settings=settings, queues=queues, index=index, progress=lambda done: bar.add(done * PIECE))
     if arguments.json:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from roquet.errors import CallTimeout, ConnectFailed, NoRoute
 from roquet.message import MessageQueue
 from roquet.spark.archive.compact import FILES_MAX, Group, groups, rewrite
-from roquet.spark.archive.delta import DeltaBook, in_place
+from roquet.spark.archive.delta import DeltaBook, in_place, need_delta
 from roquet.spark.archive.jobs import Here, OnSpark, Runner
 from roquet.spark.archive.ledger import Fault, Ledger, no_fault
 from roquet.spark.archive.manifest import ArchiveError, Commit, File, Gap, Kind, State, evolved
@@ -323,13 +323,31 @@ class Job:
         return files, sum(one.rows for one in taken), sum(answer.read_bytes for answer in answers)
 
 
-def open_book(path: str | Path, *, delta: bool, fault: Fault = no_fault) -> Book:
+def check(to: str | Path, output: Output) -> None:
+    """Raises ArchiveError for what could not be written so, before anything slow begins. Changes nothing."""
+    if output.delta:
+        need_delta()
+    check_format(to, delta=output.delta)
+    shape_of(state_of(to), output)
+
+
+def state_of(to: str | Path) -> State:
+    """Of the archive there; an empty one where there is none."""
+    return opened(to) if (Path(to) / "_roquet").is_dir() or (Path(to) / "_delta_log").is_dir() else State()
+
+
+def check_format(path: str | Path, *, delta: bool) -> None:
     """Raises ArchiveError when the directory has the other format."""
     is_delta = (Path(path) / "_delta_log").is_dir()
     is_parquet = (Path(path) / "_roquet" / "archive.json").exists()
     if (is_delta and not delta) or (is_parquet and delta):
         has, wanted = ("delta", "parquet") if is_delta else ("parquet", "delta")
         raise ArchiveError(f"{path} is an archive of format {has} and cannot go on as {wanted}; use --format {has} or another directory")
+
+
+def open_book(path: str | Path, *, delta: bool, fault: Fault = no_fault) -> Book:
+    """Raises ArchiveError when the directory has the other format."""
+    check_format(path, delta=delta)
     with writing(Path(path)):
         return DeltaBook.open(Path(path), fault=fault) if delta else Ledger.open(path, fault=fault)
 
@@ -349,10 +367,9 @@ def plan(
     where: Mapping[str, str], topics: Sequence[str], to: str | Path, *, selection: Selection = EVERYTHING, control: Control = TO_THE_END
 ) -> Plan:
     """What `archive` would read now. Changes nothing."""
-    there = (Path(to) / "_roquet").is_dir() or (Path(to) / "_delta_log").is_dir()
     job = Job(dict(where), topics, Path(to), selection, control.open_place)
     with closing(control.open_place(where)) as place:
-        return job.plan(place, opened(to) if there else State())
+        return job.plan(place, state_of(to))
 
 
 def archive(

@@ -361,6 +361,20 @@ def joined_offsets(offsets: Any) -> list[Stretch]:
     return stretches(np.unique(offsets))
 
 
+def check(choice: Choice, source: Source, target: Target) -> None:
+    """Raises NoRoute, ReplayError or what else is wrong, before anything slow begins."""
+    if source.root is not None:
+        from_archive(source.root, choice)
+    else:
+        place = place_of(source.place)
+        try:
+            chosen_topics(choice.topics, place.topics())
+        finally:
+            place.close()
+    for topic in {target.topic} if target.topic else set(choice.topics):
+        check_target(topic)
+
+
 def restore(
     choice: Choice,
     source: Source,

@@ -11,12 +11,13 @@ a sample.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from roquet.errors import ClientError
+from roquet.errors import ClientError, NoRoute
 from roquet.spark.columns import COLUMNS
 from roquet.spark.options import place_of
 
@@ -84,15 +85,7 @@ class Topics:
 
     def names(self) -> list[str]:
         """Topics that can be queried, sorted."""
-        if "archive" in self.where:
-            from roquet.spark.archive.read import opened
-
-            return sorted({file.topic for file in opened(self.where["archive"]).files.values()})
-        place = place_of(self.where)
-        try:
-            return place.topics()
-        finally:
-            place.close()
+        return names_in(self.where)
 
     def run(self, statement: str) -> DataFrame:
         """The statement's result, not computed yet."""
@@ -143,6 +136,43 @@ class Topics:
         from pyspark.sql.types import StructType
 
         return StructType(fields).simpleString()
+
+
+def names_in(where: Mapping[str, str]) -> list[str]:
+    """Topics of a place or an archive, sorted. Asks for them now, and needs no Spark."""
+    if "archive" in where:
+        from roquet.spark.archive.read import opened
+
+        return sorted({file.topic for file in opened(where["archive"]).files.values()})
+    place = place_of(where)
+    try:
+        return place.topics()
+    finally:
+        place.close()
+
+
+_TABLE = re.compile(r"\b(?:from|join)\s+(?:`((?:[^`]|``)++)`|([A-Za-z_][A-Za-z_0-9]*+))(?!\s*[.(])", re.IGNORECASE)
+_OTHER_FROM = re.compile(r"\b(?:extract|trim|substring|substr|overlay|position)\s*\([^()]*\)|\bdistinct\s+from\b", re.IGNORECASE)
+_MADE = re.compile(
+    r"\b(?:view|table)\s+(?:if\s+not\s+exists\s+)?`?(\w+)|(?:\bwith|,)\s+`?(\w+)`?\s*(?:\([^)]*\)\s*)?as\s*\(", re.IGNORECASE
+)
+
+
+def need_tables(statements: Iterable[str], topics: Iterable[str]) -> list[str]:
+    """The statements, when every table that they plainly name is a topic, or made by one of them. Raises NoRoute.
+
+    What it does not understand it lets pass: Spark says the rest.
+    """
+    given, there = list(statements), set(topics)
+    bare = [_OTHER_FROM.sub(" ", _LITERAL.sub(" ", statement)) for statement in given]
+    made = {(view or part).lower() for text in bare for view, part in _MADE.findall(text)}
+    for text in bare:
+        for quoted, plain in _TABLE.findall(text):
+            name = quoted.replace("``", "`") or plain
+            if name not in there and name.lower() not in made:
+                near = difflib.get_close_matches(name, there, n=1)
+                raise NoRoute(f"the statement reads {name}, and there is no such topic" + (f"; did you mean {near[0]}?" if near else ""))
+    return given
 
 
 def use_pushdown(spark: SparkSession) -> None:
