@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,12 @@ def planned(given: dict[str, str], now_ms: int = NOW_MS) -> list[Range]:
     options = read_options(given)
     with contextlib.closing(place_of(options.where)) as place:
         return plan(place, options, now_ms)
+
+
+def planned_ranges(where: Callable[..., dict[str, str]], servers: Servers, topic: str, **given: Any) -> dict[int, tuple[int, int]]:
+    """(start, stop) of each queue. Options may be given as what their JSON says."""
+    options = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
+    return {one.queue.queue_id: (one.start, one.stop) for one in planned(where(servers, topic, **options))}
 
 
 def numbers(given: dict[str, str]) -> list[int]:
@@ -242,6 +249,40 @@ def test_times_choose_messages(servers: Servers) -> None:
         assert planned(where(servers, name, startingTimestamp="-1 ms"), middle + 3_600_000) == []
 
 
+def test_each_queue_may_begin_and_end_at_a_time_of_its_own(servers: Servers, spark: Any) -> None:
+    name = servers.topic("source_own_times", 3)
+    spread(servers, name, [Message(name, b"x", keys=f"key-{n}") for n in range(6)], 3)  # two in each queue
+    middle = time.time_ns() // 1_000_000 + 2
+    while time.time_ns() // 1_000_000 < middle + 2:
+        pass  # so that the clock is past the middle
+    spread(servers, name, [Message(name, b"x", keys=f"key-{n}") for n in range(6, 12)], 3)
+    far = middle + 3_600_000
+    for where in (brokers, files):
+        found = partial(planned_ranges, where, servers, name)
+        assert found(startingOffsetsByTimestamp={name: middle}) == {0: (2, 4), 1: (2, 4), 2: (2, 4)}
+        assert found(startingOffsetsByTimestamp={name: {"1": middle}}) == {0: (0, 4), 1: (2, 4), 2: (0, 4)}
+        own = {name: {"broker-a": {"0": middle, "1": "2001-01-01T00:00:00Z", "2": far}}}
+        assert found(startingOffsetsByTimestamp=own) == {0: (2, 4), 1: (0, 4)}
+        assert found(endingOffsetsByTimestamp={name: {"broker-a": {"0": middle}}}) == {0: (0, 2), 1: (0, 4), 2: (0, 4)}
+        assert found(startingOffsetsByTimestamp={name: {"0": middle}}, endingOffsetsByTimestamp={name: {"1": middle}}) == {
+            0: (2, 4), 1: (0, 2), 2: (0, 4)
+        }  # fmt: skip
+        for wrong, told in (
+            ({name: {"9": middle}}, f"startingOffsetsByTimestamp names {name}/9, which is not read; there are 0 on broker-a"),
+            ({name: {"broker-x": {"0": middle}}}, f"names {name}/0 on broker-x, which is not read"),
+            ({"source_own": middle}, f"names source_own, which is not read; topics that are read: {name}"),
+        ):
+            with pytest.raises(BadOption, match=told):
+                found(startingOffsetsByTimestamp=wrong)
+        strict = {"startingOffsetsByTimestampStrategy": "error"}
+        with pytest.raises(BadOption, match=f"{name}/2 on broker-a has no message that was stored at {far} or later"):
+            found(startingOffsetsByTimestamp=own, **strict)
+        with pytest.raises(BadOption, match="or later; choose an earlier time"):
+            found(startingTimestamp=str(far), **strict)
+    table = spark.read.format("rocketmq").options(**brokers(servers, name, startingOffsetsByTimestamp=json.dumps({name: {"1": middle}})))
+    assert table.load().count() == 10
+
+
 def test_tags_and_sql_leave_gaps_and_lose_nothing(filtering: Servers) -> None:
     name = filtering.topic("source_filtered", 2)
     spread(filtering, name, [Message(name, b"x", keys=f"key-{n}", tags=f"t{n % 7}", properties={"n": str(n)}) for n in range(700)], 2)
@@ -411,7 +452,7 @@ def test_the_snippets_of_the_document_run_as_printed(spark: Any, servers: Server
     text = (ROOT / "docs" / "spark.md").read_text()
     of_the_sink = snippets(section(text, "Writing to a topic"))  # test_sink_docs.py runs those
     of_the_source = [snippet for snippet in snippets(text) if snippet not in of_the_sink]
-    assert len(of_the_source) == 5
+    assert len(of_the_source) == 6
     printed = Printed(servers, tmp_path, {"orders": topic}, spark=spark)
     for snippet in of_the_source:
         printed.run(snippet)

@@ -20,6 +20,7 @@ import pytest
 from roquet import Admin, Message, Producer
 from roquet.embed import SMALL, name_server, one_broker, read_settings
 from roquet.message import MessageQueue
+from roquet.spark import offsets_behind_latest
 from tests.spark.conftest import Servers
 
 PATIENCE_S = 600.0
@@ -141,6 +142,20 @@ def test_the_query_shows_its_lag(history: History) -> None:
 
     sources = [one.sources[0] for one in history.runs.progress if one.numInputRows][:3]
     assert [of(one.latestOffset) - of(one.endOffset) for one in sources] == [80, 40, 0]
+
+
+def test_the_query_shows_how_far_its_queues_are_behind_as_kafkas_source_does(history: History) -> None:
+    reports = [one for one in history.runs.progress if one.numInputRows][:3]
+    names = ("minOffsetsBehindLatest", "maxOffsetsBehindLatest", "avgOffsetsBehindLatest")
+    # Two queues, of 90 and 30; batches take 30 and 10.
+    assert [tuple(offsets_behind_latest(one)[name] for name in names) for one in reports] == [(20, 60, 40.0), (10, 30, 20.0), (0, 0, 0.0)]
+    as_json = [json.loads(one.json) for one in reports]  # as a listener outside of Python has it
+    assert [offsets_behind_latest(one) for one in as_json] == [offsets_behind_latest(one) for one in reports]
+
+
+def test_spark_lets_no_python_source_fill_its_metrics(history: History) -> None:
+    """When this fails, Spark has learned it: report offsets_behind_latest there, and say so in docs/spark.md."""
+    assert [one.sources[0].metrics for one in history.runs.progress] == [{}] * len(history.runs.progress)
 
 
 def test_the_group_shows_all_that_was_read_when_the_run_ends(history: History) -> None:

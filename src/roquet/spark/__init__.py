@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roquet.spark.offsets import offsets_behind_latest
 from roquet.spark.pythons import need_session_python, use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["offsets_behind_latest", "register"]
 
 use_this_python()
 

@@ -10,6 +10,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from roquet.message import MessageQueue
 
@@ -64,6 +65,23 @@ def from_json(text: str) -> Offsets:
 def backlog(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> Offsets:
     """How many messages each queue has between the two; queues with none, and those that only one side knows, left out."""
     return {queue: end[queue] - offset for queue, offset in start.items() if end.get(queue, offset) > offset}
+
+
+def offsets_behind_latest(progress: Mapping[str, Any], source: int = 0) -> dict[str, float]:
+    """How far a query is behind: the figures that Spark's Kafka source has in `sources[0].metrics`, under the same names.
+
+    `progress`: query.lastProgress, one of query.recentProgress, or event.progress in a StreamingQueryListener. Spark lets no
+    Python source fill `metrics`, so they are made of what it does report: where the batch ended, and what was there then.
+    """
+    reported = progress["sources"][source]
+    offsets = (reported["endOffset"], reported["latestOffset"])
+    end, latest = (flat((json.loads(one) if isinstance(one, str) else one) or {}) for one in offsets)
+    behind = [max(0, latest[queue] - offset) for queue, offset in end.items() if queue in latest]
+    return {
+        "minOffsetsBehindLatest": min(behind, default=0),
+        "maxOffsetsBehindLatest": max(behind, default=0),
+        "avgOffsetsBehindLatest": sum(behind) / max(1, len(behind)),
+    }
 
 
 def shares(sizes: Mapping[MessageQueue, int], limit: int) -> Offsets:

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,10 +51,16 @@ OPTIONS: tuple[Option, ...] = (
            "where to begin; in JSON -2 is earliest, -1 latest, and queues that are not named begin at earliest"),
     Option("startingTimestamp", "ms since 1970, 2026-01-31T12:00:00Z, or -10 minutes", "",
            "begin at the first message stored then or later; a time without a zone is UTC"),
+    Option("startingOffsetsByTimestamp", 'JSON {"topic": {"broker": {"0": time}}}, {"topic": {"0": time}} or {"topic": time}', "",
+           "the same for each queue, with times as startingTimestamp takes them; queues that are not named begin at earliest"),
+    Option("startingOffsetsByTimestampStrategy", "latest, error", "latest",
+           "of a queue that has no message so new: begin at its end, or fail; for both options above"),
     Option("endingOffsets", 'latest, or JSON {"topic": {"broker": {"0": 123}}}', "latest",
            "where to end (the offset itself is not read); a stream goes no further and waits"),
     Option("endingTimestamp", "as startingTimestamp", "",
            "end before the first message stored then or later; a stream goes no further and waits"),
+    Option("endingOffsetsByTimestamp", "as startingOffsetsByTimestamp", "",
+           "batch: the same for each queue; those that are not named end at latest"),
     Option("maxOffsetsPerTrigger", "number", "", "stream: messages of one batch at most, shared out by what each queue has"),
     Option("maxBytesPerTrigger", "number, or 64m", "",
            "stream: bytes of one batch at most, as stored; exact from files, by a sample from brokers"),
@@ -96,6 +102,10 @@ class Edge:
     time_ms: int | None = None
     ago_ms: int | None = None
     """A time counted back from when the read begins."""
+    times: tuple[tuple[str, str, int | None, Edge], ...] = ()
+    """(topic, broker or "" for all, queue id or None for all, when), the most exact last."""
+    strict: bool = False
+    """A time behind all messages is an error."""
 
     def time(self, now_ms: int) -> int | None:
         return self.time_ms if self.ago_ms is None else now_ms - self.ago_ms
@@ -172,8 +182,8 @@ def read_options(given: Mapping[str, str]) -> Options:
     smallest, largest = _count(values, "minOffsetsPerTrigger"), _count(values, "maxOffsetsPerTrigger")
     if smallest is not None and largest is not None and smallest > largest:
         raise BadOption(f"minOffsetsPerTrigger={smallest} is more than maxOffsetsPerTrigger={largest}; no batch could be both")
-    starting = _edge(values, "startingOffsets", "startingTimestamp", EARLIEST)
-    ending = _edge(values, "endingOffsets", "endingTimestamp", LATEST)
+    starting = _edge(values, "starting", EARLIEST)
+    ending = _edge(values, "ending", LATEST)
     if ending is not None and ending.at == EARLIEST:
         raise BadOption("endingOffsets=earliest would read nothing; expected latest or JSON")
     _check_times(values, starting, ending)
@@ -381,11 +391,17 @@ def _assigned(text: str | None) -> tuple[tuple[str, str, int], ...]:
     return tuple(sorted(found))
 
 
-def _edge(values: Mapping[str, str], offsets: str, timestamp: str, rest: int) -> Edge | None:
-    if offsets in values and timestamp in values:
-        raise BadOption(f"{offsets} and {timestamp} exclude each other; give one of them")
+def _edge(values: Mapping[str, str], side: str, rest: int) -> Edge | None:
+    """`side`: what the names of its options begin with. `rest`: where queues begin or end that JSON does not name."""
+    offsets, timestamp, by_time = names = tuple(side + one for one in ("Offsets", "Timestamp", "OffsetsByTimestamp"))
+    given = [name for name in names if name in values]
+    if len(given) > 1:
+        raise BadOption(f"{' and '.join(given)} exclude each other; give one of them")
+    strict = side == "starting" and _strict(values, bool({timestamp, by_time} & set(given)))
     if timestamp in values:
-        return _time_edge(timestamp, values[timestamp])
+        return replace(_time_edge(timestamp, values[timestamp]), strict=strict)
+    if by_time in values:
+        return Edge(rest, times=times_of(by_time, values[by_time]), strict=strict)
     if offsets not in values:
         return None
     text = values[offsets]
@@ -395,6 +411,36 @@ def _edge(values: Mapping[str, str], offsets: str, timestamp: str, rest: int) ->
     if not text.startswith("{"):
         raise BadOption(f'{offsets}={text}: expected earliest, latest, or JSON as in {{"topic": {{"broker": {{"0": 123}}}}}}')
     return Edge(rest, offsets_of(offsets, text))
+
+
+def _strict(values: Mapping[str, str], by_time: bool) -> bool:
+    name = "startingOffsetsByTimestampStrategy"
+    text = values.get(name, "latest").lower()
+    if text not in ("latest", "error"):
+        raise BadOption(f"{name}={text}: expected latest or error")
+    if name in values and not by_time:
+        raise BadOption(f"{name} does nothing without startingTimestamp or startingOffsetsByTimestamp; give one of them")
+    return text == "error"
+
+
+def times_of(name: str, text: str) -> tuple[tuple[str, str, int | None, Edge], ...]:
+    """Time JSON, the most exact last. Raises BadOption under the option's name."""
+    example = '{"topic": {"broker": {"0": 1700000000000}}}, {"topic": {"0": 1700000000000}} or {"topic": 1700000000000}'
+    found: list[tuple[str, str, int | None, Edge]] = []
+
+    def add(topic: str, broker: str, queue: str | None, when: object) -> None:
+        if isinstance(when, bool) or not isinstance(when, int | str) or (queue is not None and not (queue.isascii() and queue.isdigit())):
+            raise BadOption(f"{name}={text}: {topic} has {queue}: {when}; expected {example}")
+        found.append((topic, broker, None if queue is None else int(queue), _time_edge(name, str(when))))
+
+    for topic, inside in _object(name, text, example).items():
+        if not isinstance(inside, dict):
+            add(topic, "", None, inside)
+            continue
+        for key, value in inside.items():
+            for queue, when in value.items() if isinstance(value, dict) else [(key, value)]:
+                add(topic, key if isinstance(value, dict) else "", queue, when)
+    return tuple(sorted(found, key=lambda one: (one[0], one[1], -1 if one[2] is None else one[2])))
 
 
 def _check_times(values: Mapping[str, str], starting: Edge | None, ending: Edge | None) -> None:

@@ -105,15 +105,49 @@ def resolve(place: Place, name: str, edge: Edge, bounds: Bounds, now_ms: int) ->
     """The offset of every queue. `name`: of the option, for the sentence when it names a queue that is not read."""
     time_ms = edge.time(now_ms)
     if time_ms is not None:
-        found = place.offsets_at(list(bounds), time_ms)
-        return {queue: found.get(queue, end) for queue, (_, end) in bounds.items()}
+        return at_times(place, dict.fromkeys(bounds, time_ms), bounds, edge.strict)
+    if edge.times:
+        meant = times_meant(f"{name}ByTimestamp", edge, bounds, now_ms)
+        rest = {queue: _offset(edge.at, *ends) for queue, ends in bounds.items() if queue not in meant}
+        return rest | at_times(place, meant, bounds, edge.strict)
     given = {MessageQueue(topic, broker, number): offset for topic, broker, number, offset in edge.offsets}
     for queue in given:
         if queue not in bounds:
-            there = [one for one in bounds if one.topic == queue.topic]
-            what = _listed(there) if there else f"topics that are read: {', '.join(sorted({one.topic for one in bounds})) or 'none'}"
-            raise BadOption(f"{name} names {queue.topic}/{queue.queue_id} on {queue.broker_name}, which is not read; {what}")
+            raise not_read(name, queue.topic, f"{queue.topic}/{queue.queue_id} on {queue.broker_name}", bounds)
     return {queue: _offset(given.get(queue, edge.at), *ends) for queue, ends in bounds.items()}
+
+
+def not_read(name: str, topic: str, what: str, bounds: Bounds) -> BadOption:
+    there = [one for one in bounds if one.topic == topic]
+    known = _listed(there) if there else f"topics that are read: {', '.join(sorted({one.topic for one in bounds})) or 'none'}"
+    return BadOption(f"{name} names {what}, which is not read; {known}")
+
+
+def times_meant(name: str, edge: Edge, bounds: Bounds, now_ms: int) -> Offsets:
+    """The time of every queue that has one. Raises BadOption for what is not read."""
+    found: Offsets = {}
+    for topic, broker, number, when in edge.times:
+        meant = [one for one in bounds if one.topic == topic and broker in ("", one.broker_name) and number in (None, one.queue_id)]
+        if not meant:
+            queue = topic if number is None else f"{topic}/{number}"
+            raise not_read(name, topic, queue + (f" on {broker}" if broker else ""), bounds)
+        found |= dict.fromkeys(meant, when.time(now_ms) or 0)
+    return found
+
+
+def at_times(place: Place, times: Offsets, bounds: Bounds, strict: bool) -> Offsets:
+    """The first message of each queue that was stored then or later; its end when there is none, or BadOption when `strict`."""
+    found: Offsets = {}
+    for time_ms in sorted(set(times.values())):
+        found |= place.offsets_at([queue for queue, when in times.items() if when == time_ms], time_ms)
+    offsets = {queue: found.get(queue, bounds[queue][1]) for queue in times}
+    for queue, offset in sorted(offsets.items()):
+        if strict and offset >= bounds[queue][1]:
+            raise BadOption(
+                f"{queue.topic}/{queue.queue_id} on {queue.broker_name} has no message that was stored at {times[queue]} or later; "
+                "choose an earlier time, or startingOffsetsByTimestampStrategy=latest, which begins at the end"
+            )
+    return offsets
 
 
 def _offset(value: int, first: int, end: int) -> int:

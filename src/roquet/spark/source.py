@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 # PyArrow and numpy come in when something is read: Spark imports this module just to see whether it is there.
-from roquet.spark.options import Options, read_options
+from roquet.spark.options import BadOption, Options, read_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,6 +119,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         options = read_options(self.given)
         check_schema(self.schema, options.columns)
+        if options.ending is not None and options.ending.times:
+            raise BadOption("endingOffsetsByTimestamp is for tables; a stream takes endingTimestamp or endingOffsets")
         return options
 
     @cached_property
