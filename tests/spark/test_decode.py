@@ -295,3 +295,35 @@ def test_more_properties_than_usual_and_repeated_ones() -> None:
     text = b"\x02".join(b"name-number-%d-of-many\x01%d" % (number % 25, number) for number in range(60))
     made = [Record("T", 0, b"", text), Record("T", 0, b"", b"a\x01b"), Record("T", 0, b"", text)]
     assert rows(chunk_of(made)) == [simple(record) for record in made]
+
+
+ALIKE = [
+    b"KEYS\x01k-%03d\x02TAGS\x01paid\x02UNIQ_KEY\x010A%030d",
+    b"KEYS\x01k-%03d\x02TAGS\x01paid\x02UNIQ_KEY\x010A%030d\x02",  # as many clients end it
+    b"TAGS\x01\x02KEYS\x01a%03d\x02\x02KEYS\x01b%03d\x02rest",  # no value, no name and value, a name twice, no value again
+    b"KEYS\x01k\x01%03d\x02TAGS\x01%03d",  # the mark of a name inside of a value
+    "KEYS\x01grün-%03d\x02TAGS\x01%03d".encode(),
+]
+
+
+@pytest.mark.parametrize("form", ALIKE)
+@pytest.mark.parametrize(
+    "odd", [b"", b"KEYS\x01other", b"KEYS\x01k-\x020\x02TAGS\x01paid\x02UNIQ_KEY\x010A%030d" % 7, b"KEYS\x01\xff\x02TAGS\x01x"]
+)
+def test_rows_that_look_alike_are_read_as_any_others(form: bytes, odd: bytes) -> None:
+    """Also with one among them that does not: it has other lengths, or the same with its marks elsewhere."""
+    for count in (5, 40):
+        records = [
+            Record("t", 0, b"x", form.replace(b"%030d", b"%030d" % n).replace(b"%03d", b"%03d" % n), queue_offset=n) for n in range(count)
+        ]
+        for some in (records, [*records[:-1], Record("t", 0, b"x", odd, queue_offset=count - 1)]):
+            wanted = arrow_schema(["queue_offset", "keys", "tags", "unique_id", "order_key"])
+            assert rows(chunk_of(some), wanted) == [{name: simple(one)[name] for name in wanted.names} for one in some]
+
+
+def test_a_row_whose_marks_stand_elsewhere_is_not_taken_for_one_of_the_others() -> None:
+    """Its properties have the same length and as many marks."""
+    some = [Record("t", 0, b"x", b"KEYS\x01%03d\x02TAGS\x01aa" % n, queue_offset=n) for n in range(30)]
+    some[17] = Record("t", 0, b"x", b"KEYS\x0101\x02TAGS\x01aaa", queue_offset=17)
+    wanted = arrow_schema(["keys", "tags"])
+    assert rows(chunk_of(some), wanted) == [{name: simple(one)[name] for name in wanted.names} for one in some]
