@@ -105,6 +105,17 @@ def test_a_range_gives_the_same_while_the_broker_goes_on(kit: StoreKit) -> None:
     assert column(place, "body", 10, 50) == before == column(FilePlace(str(kit.root)), "body", 10, 50)
 
 
+def test_what_came_after_the_first_look_is_read_and_not_taken_for_lost(kit: StoreKit) -> None:
+    store = kit.open()
+    fill(store, 5)
+    place = FilePlace(str(kit.root))
+    assert place.bounds([QUEUE]) == {QUEUE: (0, 5)}
+    fill(store, 3)
+    assert column(place, "queue_offset", 5, 8) == [5, 6, 7]
+    with pytest.raises(DataGone):
+        column(place, "body", 8, 9)
+
+
 def test_messages_that_retention_removed_are_told(kit: StoreKit) -> None:
     store = kit.open()
     fill(store, 1_000)

@@ -93,7 +93,7 @@ class FilePlace:
             try:
                 return self.reader.entries(queue.topic, queue.queue_id, start, stop)
             except Gone as gone:
-                if last or gone.available <= start:
+                if last:
                     raise DataGone(queue, gone.start, gone.available) from None
             except NoRoute:
                 if last:
