@@ -125,7 +125,7 @@ def test_arrows_point_one_way(part: str) -> None:
 def test_the_command_line_reaches_brokers_through_admin_and_client() -> None:
     """servers.py starts the programs, so it knows them; no other command knows more than the two."""
     through = BASE | {"admin", "client", "client/core", "cli", "wire", "settings", "settings_upstream", "spark"}
-    programs = through | {"programs", "supervisor", "embed", "settings_file"}
+    programs = through | {"programs", "supervisor", "embed", "settings_file", "listening"}
     found = [
         f"{where(path, line)} imports {module}"
         for path in sources("cli")

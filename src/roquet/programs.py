@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import resource
-import socket
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 from roquet.broker.core import Broker
 from roquet.clock import SystemClock
 from roquet.collector import quiet_collector
+from roquet.listening import LOOPBACK, bind_address, given_address, reachable, resolved, tell
 from roquet.nameserver.core import NameServer
 from roquet.net.background import ThreadBackground
 from roquet.net.buffers import keep_memory
@@ -58,13 +58,16 @@ async def run_nameserver(
     """Serve until `stop` is set. `own_process`: as `run_broker` has it."""
     connections_max = connections_within(allow_many_files(), settings.connections_max)
     clock = SystemClock()
-    settings = settings.replace(config_store_path=settings.config_store_path or os.path.join(data_dir, NAMESERVER_FILE))
+    settings = settings.replace(
+        bind_address=bind_address(settings), config_store_path=settings.config_store_path or os.path.join(data_dir, NAMESERVER_FILE)
+    )
     core = NameServer(settings, clock, RealDisk(), data_dir, partial(keep, settings.config_store_path))
     server = server_of(core, clock, settings, connections_max)
     port = await server.listen(settings.bind_address, settings.listen_port)
     if own_process:
         quiet_collector()
     server.start_ticking()
+    tell(settings)
     ready(f"{reachable(settings.bind_address)}:{port}")
     await stop.wait()
     await server.close()
@@ -89,7 +92,10 @@ async def run_broker(
     background = ThreadBackground(asyncio.get_running_loop())
     reading = ThreadBackground(asyncio.get_running_loop())
     caller = AsyncCaller(connection=PLAIN)
-    settings = settings.replace(config_store_path=settings.config_store_path or os.path.join(settings.store_path_root_dir, BROKER_FILE))
+    settings = settings.replace(
+        bind_address=bind_address(settings),
+        config_store_path=settings.config_store_path or os.path.join(settings.store_path_root_dir, BROKER_FILE),
+    )
     kept = partial(keep, settings.config_store_path)
     broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading, kept)
     broker.store.files.limit = store_files
@@ -103,8 +109,9 @@ async def run_broker(
                 await server.listen(settings.bind_address, port - 2)
             except OSError as error:
                 log.warning("the VIP port %d (listenPort - 2) cannot be opened: %s; clients that ask for it use the other", port - 2, error)
-        ip = settings.broker_ip1 or reachable(settings.bind_address)
-        broker.listening(f"{ip}:{port}", host_bytes(address_of(ip), port), f"{settings.broker_ip2 or ip}:{port + 1}")
+        tell(settings)
+        ip = given_address(settings)
+        broker.listening(f"{ip}:{port}", host_bytes(resolved(ip) or LOOPBACK, port), f"{settings.broker_ip2 or ip}:{port + 1}")
         if own_process:
             quiet_collector()
             keep_memory()
@@ -171,24 +178,3 @@ def allow_many_files() -> int:
 
 def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def reachable(bind_address: str) -> str:
-    """The address to give to others when we listen on this one."""
-    if bind_address not in ("0.0.0.0", "::"):
-        return bind_address
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # no packet is sent; the system only chooses the interface
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
-
-
-def address_of(host: str) -> str:
-    """An ip, for records; a name is looked up."""
-    try:
-        return str(socket.getaddrinfo(host, None)[0][4][0])
-    except OSError:
-        log.warning("brokerIP1=%s cannot be resolved; message ids carry 127.0.0.1", host)
-        return "127.0.0.1"

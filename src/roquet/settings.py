@@ -27,6 +27,7 @@ from roquet.settings_upstream import (
     OF_NO_VERSION,
     Harmless,
     Refusal,
+    plain,
 )
 from roquet.wire.bodies import camel
 from roquet.wire.headers import once_per_class
@@ -105,6 +106,7 @@ class Settings:
     @classmethod
     def read(cls: type[S], pairs: Mapping[str, str]) -> tuple[S, list[str]]:
         """Settings from key=value pairs, and warnings about keys nobody knows. Raises BadSetting, for what looks like a slip too."""
+        cls.check_together(pairs)
         values: dict[str, Any] = {}
         others: dict[str, str] = {}
         warnings: list[str] = []
@@ -124,6 +126,10 @@ class Settings:
         return cls(**values, others=others), warnings
 
     @classmethod
+    def check_together(cls, pairs: Mapping[str, str]) -> None:
+        """Raises BadSetting for values that contradict each other."""
+
+    @classmethod
     def _understand(cls, key: str, text: str) -> tuple[Spec, Value] | None:
         """A setting of ours and its value; None: not one of ours. Raises BadSetting for a value that does not fit, or asks too much."""
         refusal = cls.refused.get(key)
@@ -136,6 +142,12 @@ class Settings:
     def known(cls) -> list[str]:
         """All that are known: served, harmless and refused."""
         return list(dict.fromkeys((*table(cls), *cls.harmless, *cls.refused)))
+
+    @classmethod
+    def must_know(cls, key: str) -> None:
+        """Raises BadSetting for a key that no version has, with the nearest one."""
+        if not cls.knows(key) and key not in OF_NO_VERSION:
+            raise BadSetting(f"unknown setting {key!r}{did_you_mean(key, cls.known())}; see docs/configuration.md for all of them")
 
     @classmethod
     def knows(cls, key: str) -> bool:
@@ -265,13 +277,23 @@ def delay_levels_ms(text: str) -> tuple[int, ...]:
     return tuple(delays)
 
 
+def check_role(role: str, broker_id: str) -> None:
+    """A master has the id 0, a slave another one. RocketMQ does not start with a slave of id 0. Raises BadSetting."""
+    given = f"brokerRole={role} and brokerId={broker_id} contradict each other"
+    if role == "SLAVE" and plain(broker_id) == "0":
+        raise BadSetting(f"{given}: 0 is the id of a master; Roquet {__version__} has no slaves, so set brokerRole=ASYNC_MASTER")
+    if role in ("ASYNC_MASTER", "SYNC_MASTER") and plain(broker_id) != "0":
+        own = "set brokerId=0, and give each master a brokerName of its own"
+        raise BadSetting(f"{given}: a master has the id 0, and other ids are for slaves, which Roquet {__version__} has not; {own}")
+
+
 @dataclass
 class NameServerSettings(Settings):
     harmless = NAMESERVER_HARMLESS
     refused = NAMESERVER_REFUSED
 
     listen_port: int = setting(9876, "port for clients and brokers", low=0, high=65535)
-    bind_address: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
+    bind_address: str = setting("", "address to listen on, 0.0.0.0 for every one; empty: 127.0.0.1")
     kv_config_path: str = setting("", "file that keeps the KV configuration; empty: namesrv/kvConfig.json in the data directory")
     config_store_path: str = setting(
         "", "file that keeps changes at run time; empty: the file given with -c, else namesrv/namesrv.properties in the data directory"
@@ -301,7 +323,11 @@ class BrokerSettings(Settings):
     broker_id: int = setting(0, "0 is the master", low=0, high=1_000_000)
     broker_role: str = setting("ASYNC_MASTER", "role in its group", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"))
     listen_port: int = setting(10911, "port for clients; listenPort - 2 answers too, as upstream's VIP channel", low=0, high=65535)
-    bind_address: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
+    bind_address: str = setting(
+        "",
+        "address to listen on, 0.0.0.0 for every one; empty: brokerIP1, or every one when that is not of this machine; without brokerIP1 "
+        "127.0.0.1, or every one when a name server of namesrvAddr is not on this machine",
+    )
     broker_ip1: str = setting("", "address given to clients; empty: bindAddress, or this host's own when that is 0.0.0.0", key="brokerIP1")
     broker_ip2: str = setting("", "address given to slaves", key="brokerIP2")
     namesrv_addr: str = setting("", "name servers, separated by ';'")
@@ -408,6 +434,11 @@ class BrokerSettings(Settings):
     clean_resource_interval: int = setting(10_000, "ms between looks at disk and retention", low=10, high=600_000)
     clean_file_forcibly_enable: bool = setting(True, "above 85 % delete files of any age", mutable=True)
     check_crc_on_recover: bool = setting(True, "check body checksums while recovering", key="checkCRCOnRecover")
+
+    @classmethod
+    def check_together(cls, pairs: Mapping[str, str]) -> None:
+        if "brokerRole" in pairs and "brokerId" in pairs:
+            check_role(pairs["brokerRole"].strip(), pairs["brokerId"].strip())
 
     def __post_init__(self) -> None:
         self.mapped_file_size_consume_queue = -(-self.mapped_file_size_consume_queue // ENTRY.size) * ENTRY.size

@@ -27,6 +27,24 @@ place or at the end, comments and order stay, the file before it is kept as `.ba
 `--shards`, it is written to `config/broker.properties` under `storePathRootDir` (name server: `namesrv/namesrv.properties`
 in the data directory), which is read at the start, over the file and under `--set`. When the file cannot be written, the
 change holds until the restart, and the answer (code 1) says so.
+
+## Who can connect
+
+RocketMQ listens on every address. Roquet has no access control, so it listens where the configuration says that it is reached, and the
+log says at the start who can connect:
+
+| configuration | the broker listens on | clients are told |
+|---|---|---|
+| names no address beyond this machine | 127.0.0.1 | 127.0.0.1 |
+| `brokerIP1`, an address of this machine | that address | `brokerIP1` |
+| `brokerIP1`, not an address of this machine (NAT, container) | every address | `brokerIP1` |
+| `namesrvAddr` beyond this machine, no `brokerIP1` | every address | the address of this host, as in RocketMQ |
+| `bindAddress` | that address | `brokerIP1`, else `bindAddress`, else (0.0.0.0) the address of this host |
+
+`bindAddress` is stronger than the others. Where the address that clients are told is not one that the broker listens on, a warning says so.
+A name server listens on `bindAddress`, else on 127.0.0.1: RocketMQ's `namesrv.conf` has no key that names an address, so add
+`bindAddress=0.0.0.0` to it when brokers and clients are on other machines. The name server of `roquet up` listens where its broker does.
+Beyond 127.0.0.1 each server warns at the start: whoever reaches the port may do everything.
 """
 
 UPSTREAM = """\
@@ -37,8 +55,8 @@ NamesrvConfig and TLS, and Roquet's own (as served). "Served" does here what it 
 existing file can be used as it is; "refused" asks for something that this version does not do, and the server does not start.
 RocketMQ's own default is always taken, and served settings have the same default, except where it names a place or an
 address: `brokerName` (there the host's name), `brokerIP1`, `storePathRootDir`, `kvConfigPath`, `configStorePath`.
-`bindAddress`, a key of RocketMQ 5, is 127.0.0.1 here and 0.0.0.0 there, since a server without access control should not be
-open to everybody by default.
+`bindAddress`, a key of RocketMQ 5, is 0.0.0.0 there. Here a server listens on 127.0.0.1 alone when the configuration names no address
+beyond this machine, since it has no access control.
 """
 
 

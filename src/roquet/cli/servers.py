@@ -19,6 +19,7 @@ from roquet import __version__
 from roquet.cli.options import Commands, command, default_namesrv, pair, port, positive
 from roquet.cli.render import announce, emit, note
 from roquet.errors import RoquetError
+from roquet.listening import bind_address, given_address
 from roquet.properties import escaped
 from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, layered
@@ -44,7 +45,7 @@ def add_commands(commands: Commands) -> None:
         """,
     )
     up.add_argument("--data", default="./data", metavar="DIR", help="where everything is kept (default: ./data)")
-    up.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on; 0.0.0.0 for all (default: 127.0.0.1)")
+    up.add_argument("--bind", metavar="ADDRESS", help="address to listen on; 0.0.0.0 for all (default: brokerIP1, else 127.0.0.1)")
     up.add_argument("--namesrv-port", type=port, default=9876, metavar="PORT", help="0 takes a free one (default: 9876)")
     up.add_argument("--broker-port", type=port, default=10911, metavar="PORT", help="of the first one; 0 takes free ones (default: 10911)")
     up.add_argument("--shards", type=positive, default=1, metavar="N", help="brokers to run, one process each (default: 1)")
@@ -103,7 +104,10 @@ def read_settings(kind: type[S], arguments: argparse.Namespace, kept: str = "") 
 
     Says a warning for every key that nobody knows; raises BadSetting."""
     path = getattr(arguments, "config", None)
-    settings, warnings = kind.read(layered(path, kept, dict(arguments.set)))
+    given = dict(arguments.set)
+    for key in given:
+        kind.must_know(key)  # typed just now: no file of another version
+    settings, warnings = kind.read(layered(path, kept, given))
     for warning in warnings:
         note(f"roquet: {path or '--set'}: {warning}")
     return settings
@@ -149,7 +153,7 @@ class Stopper:
 def run_namesrv(arguments: argparse.Namespace) -> Any:
     settings = read_settings(NameServerSettings, arguments, os.path.join(arguments.data, NAMESERVER_FILE))
     if arguments.print:
-        return print_settings(settings)
+        return print_settings(settings.replace(bind_address=bind_address(settings)))
 
     async def work() -> int:
         from roquet.programs import run_nameserver
@@ -173,7 +177,7 @@ def run_broker(arguments: argparse.Namespace) -> Any:
     shards = shard_settings(settings, arguments.shards, settings.store_path_root_dir) if arguments.shards > 1 else [settings]
     if arguments.print:
         for shard in shards:
-            print_settings(shard)
+            print_settings(shard.replace(bind_address=bind_address(shard)))
         return 0
 
     async def one() -> int:
@@ -226,7 +230,7 @@ def shard_settings(base: BrokerSettings, count: int, root: str) -> list[BrokerSe
     first = base.listen_port
     if first and first + PORTS_APART * (count - 1) > 65_535:
         raise BadSetting(f"{count} brokers from port {first}, {PORTS_APART} apart, end above 65535; choose a lower first port or 0")
-    ports = [first + PORTS_APART * shard for shard in range(count)] if first else free_ports(count, base.bind_address)
+    ports = [first + PORTS_APART * shard for shard in range(count)] if first else free_ports(count, bind_address(base))
     return [
         base.replace(
             broker_name=shard_name(base.broker_name, shard),
@@ -295,10 +299,12 @@ def warn_of_shards_left_out(root: str, count: int) -> None:
 
 def run_up(arguments: argparse.Namespace) -> Any:
     kept = os.path.join(arguments.data, "broker-0", BROKER_FILE) if arguments.shards == 1 else ""  # each of several reads its own
-    base = read_settings(BrokerSettings, arguments, kept).replace(bind_address=arguments.bind, listen_port=arguments.broker_port)
+    base = read_settings(BrokerSettings, arguments, kept).replace(listen_port=arguments.broker_port, namesrv_addr="")
+    bind = arguments.bind or bind_address(base)
+    base = base.replace(bind_address=bind)
     shards = shard_settings(base, arguments.shards, arguments.data)
     warn_of_shards_left_out(arguments.data, arguments.shards)
-    given = {"listenPort": str(arguments.namesrv_port), "bindAddress": arguments.bind}
+    given = {"listenPort": str(arguments.namesrv_port), "bindAddress": bind}
     namesrv, _ = NameServerSettings.read(layered(None, os.path.join(arguments.data, NAMESERVER_FILE), given))
     return up(namesrv, shards, arguments)
 
@@ -318,7 +324,7 @@ async def up(namesrv: NameServerSettings, shards: list[BrokerSettings], argument
         forward = asyncio.create_task(pass_on(stop, brokers_stop))
         try:
             if len(shards) > 1:
-                listed = [(shard, f"{shard.bind_address}:{shard.listen_port}") for shard in shards]
+                listed = [(shard, f"{given_address(shard)}:{shard.listen_port}") for shard in shards]
                 code = await run_shards(shards, brokers_stop, arguments, lambda _: greet(address, listed))
             else:
                 code = await run_one(shards[0], address, brokers_stop)
