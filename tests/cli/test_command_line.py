@@ -45,7 +45,6 @@ def test_every_command_has_help_with_examples_that_parse(name: str, capsys: pyte
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["nonsense"],
         ["topic"],
         ["topic", "create"],

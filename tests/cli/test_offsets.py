@@ -101,7 +101,7 @@ def test_nothing_is_done_without_a_yes_or_for_a_group_that_is_not_there(roquet: 
     consumed(roquet, "reset-ask", "reset-ask-group")
     assert "--yes" in roquet("group", "reset", "reset-ask-group", "reset-ask", "--to", "first", code=1)
     assert progress(roquet, "reset-ask-group") == {0: 20}
-    assert "no broker knows a group" in roquet("group", "reset", "reset-unknown", "reset-ask", "--to", "first", "--yes", code=1)
+    assert "no broker has a group" in roquet("group", "reset", "reset-unknown", "reset-ask", "--to", "first", "--yes", code=1)
 
 
 def test_positions_are_words_offsets_and_times() -> None:

@@ -980,8 +980,8 @@ FAULTS = [
     ),
     Fault(
         "broker/register.py",
-        "            self.topics.touch()",
-        "            pass",
+        "            self.topics.touch()\n            server.whole = True",
+        "            server.whole = True",
         "tests/broker/test_registration.py::TestANameServer::test_that_was_restarted_and_heard_of_one_change_first_gets_a_version_that_it_does_not_hold",
         "a name server that was restarted ignores the table",
     ),

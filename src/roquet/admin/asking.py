@@ -94,6 +94,15 @@ class Asking:
             raise ClientError(f"no broker is registered with {names}; start one (roquet broker -n {self.name_server_addresses[0]})")
         return found
 
+    async def masters_named(self, names: Sequence[str], cluster: str | None = None) -> list[Broker]:
+        """Raises ClientError when there is none of a name."""
+        found = await self.masters(cluster)
+        missing = [name for name in names if name not in {broker.name for broker in found}]
+        if missing:
+            there = ", ".join(sorted({broker.name for broker in found}))
+            raise ClientError(f"no master named {missing[0]!r} is registered; there are: {there}")
+        return [broker for broker in found if broker.name in names]
+
     async def until_registered(self, names: Iterable[str], *, timeout_s: float = 10.0) -> None:
         """Wait until every name server knows a master of each of these brokers: what listens is not yet known to clients."""
         wanted = set(names)

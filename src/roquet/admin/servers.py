@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from roquet.admin.asking import Asking
-from roquet.errors import ClientError
+from roquet.admin.asking import Asking, gather_bounded
+from roquet.errors import ClientError, NoRoute
 from roquet.wire.calls import brokers as broker_calls
 from roquet.wire.calls.routes import ADD_WRITE_PERM_OF_BROKER, WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader
-from roquet.wire.codes import ResponseCode
+from roquet.wire.codes import Perm, ResponseCode
+from roquet.wire.names import DEFAULT_TOPIC
 
 FOUND_OR_NOT = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
@@ -24,6 +25,12 @@ class Servers(Asking):
     async def update_broker_config(self, address: str, pairs: Mapping[str, str]) -> None:
         """All or nothing: a refused key changes none of them."""
         await self.call(address, broker_calls.UPDATE_BROKER_CONFIG, body=properties_text(pairs))
+
+    async def update_configs(self, addresses: Sequence[str], pairs: Mapping[str, str]) -> None:
+        """The same on several brokers. One that refuses is found before any has changed, as far as their versions are the same."""
+        first, *others = addresses
+        await self.update_broker_config(first, pairs)
+        await gather_bounded(others, lambda address: self.update_broker_config(address, pairs))
 
     async def namesrv_config(self, address: str) -> dict[str, str]:
         return (await self.call(address, broker_calls.GET_NAMESRV_CONFIG)).body.pairs()
@@ -43,6 +50,17 @@ class Servers(Asking):
     async def kv_list(self, namespace: str) -> dict[str, str]:
         answer = await self.ask(broker_calls.GET_KVLIST_BY_NAMESPACE, broker_calls.NamespaceHeader(namespace), accept=FOUND_OR_NOT)
         return answer.body.table if answer.ok else {}
+
+    async def takes_messages(self, broker_name: str) -> bool:
+        """Whether name servers send producers to this broker: not when its write permission is off, on it or at them."""
+        for topic in (broker_name, DEFAULT_TOPIC):
+            try:
+                rows = [row for row in (await self.route(topic)).queue_datas if row.broker_name == broker_name]
+            except NoRoute:
+                continue
+            if rows:
+                return bool(rows[0].perm & Perm.WRITE)
+        return True
 
     async def wipe_write_permission(self, broker_name: str) -> int:
         """Routes no longer offer the broker for writing, until it registers a change. How many topics that concerned."""

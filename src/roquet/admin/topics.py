@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roquet.admin.asking import Asking, Broker
@@ -61,8 +62,9 @@ class Topics(Asking):
         perm: int = Perm.READ | Perm.WRITE,
         order: bool = False,
         cluster: str | None = None,
+        brokers: Sequence[str] = (),
     ) -> list[Broker]:
-        """Create or change a topic on every master of the cluster at once; the masters that have it.
+        """Create or change a topic on every master of the cluster at once, or on those of these names; the masters that have it.
 
         Returns when every name server shows it on all of them, so that a client which starts now sees the whole topic
         and not the part that was registered first.
@@ -77,7 +79,7 @@ class Topics(Asking):
             order=order,
             topic_sys_flag=0,
         )
-        masters = await self.masters(cluster)
+        masters = await self.masters_named(brokers, cluster) if brokers else await self.masters(cluster)
         await self._on_all(masters, f"topic {topic!r}", topic_calls.UPDATE_AND_CREATE_TOPIC, header)
         await self._until_routed(topic, {broker.name for broker in masters})
         return masters

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from roquet import __version__
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Portions, answers, portions, reply_with, send_answer
 from roquet.broker.members import Members
@@ -237,6 +238,7 @@ class Admin(Part):
         rows: dict[str, object] = {
             "brokerVersionDesc": VERSION_NAME,
             "brokerVersion": VERSION,
+            "roquetVersion": __version__,
             "msgPutTotalYesterdayMorning": stats.yesterday_morning[0],
             "msgPutTotalTodayMorning": stats.this_morning[0],
             "msgPutTotalTodayNow": stats.puts.count,

@@ -97,6 +97,7 @@ class Registration(Part):
         if "register_name_server_period" in names:
             self._due_ms = 0  # a new interval begins at once, and not when the old one, which may be long, is over
         if "broker_permission" in names:
+            self.topics.touch()  # of a version that they have, name servers take nothing
             self.now()
 
     def listening(self, address: str, ha_address: str) -> None:

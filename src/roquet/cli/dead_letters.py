@@ -1,4 +1,4 @@
-"""`roquet dead-letters`: list, look, replay."""
+"""`roquet dead-letters`: list, look, replay, purge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from roquet.cli.messages import as_json, describe, one_line
 from roquet.cli.options import Commands, cluster_options, command, confirmed, noun, pair, positive, timestamp_ms
 from roquet.cli.progress import Bar
-from roquet.cli.render import counted, emit, emit_json, moment, note, printable, table
+from roquet.cli.render import answer, counted, emit, emit_json, moment, note, printable, table
 from roquet.cli.topics import admin
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_commands(commands: Commands) -> None:
     nouns = noun(
         commands,
         "dead-letters",
-        "messages that a group failed too often: list, look at them, send them again",
+        "messages that a group failed too often: list, look at them, send them again, delete them",
         """
         roquet dead-letters list
         roquet dead-letters look billing
@@ -90,6 +90,21 @@ def add_commands(commands: Commands) -> None:
     replay.add_argument("--yes", action="store_true", help="do not ask")
     cluster_options(replay)
     replay.set_defaults(run=run_replay)
+
+    purge = command(
+        nouns,
+        "purge",
+        "delete all dead letters of a group",
+        """
+        roquet dead-letters purge billing --dry-run      how many there are
+        roquet dead-letters purge billing --yes
+        """,
+    )
+    purge.add_argument("group", metavar="GROUP")
+    purge.add_argument("--dry-run", action="store_true", help="only count them")
+    purge.add_argument("--yes", action="store_true", help="do not ask")
+    cluster_options(purge)
+    purge.set_defaults(run=run_purge)
 
 
 def choice_options(parser: argparse.ArgumentParser) -> None:
@@ -194,6 +209,23 @@ async def run_replay(arguments: argparse.Namespace) -> int:
             with Bar("sending", count) as bar:
                 outcome = await dead.replay(plan, bar.add)
     return report(arguments, plan, outcome)
+
+
+async def run_purge(arguments: argparse.Namespace) -> int:
+    """The topic of the dead letters goes, on every broker; the group's next dead letter makes it anew."""
+    from roquet.admin.dead_letters import DeadLetters
+
+    async with admin(arguments) as cluster:
+        dead = DeadLetters(cluster, arguments.group)
+        count = await dead.count()
+        facts = {"group": arguments.group, "dryRun": arguments.dry_run, "letters": count}
+        if arguments.dry_run:
+            return answer(arguments, facts, f"would delete {counted(count, 'dead letter')} of {arguments.group}")
+        async with dead:  # no replay runs meanwhile
+            if not confirmed(arguments, f"Delete {counted(count, 'dead letter')} of {arguments.group}? They cannot be brought back."):
+                return 1
+            await cluster.delete_topic(dead.topic)
+    return answer(arguments, facts, f"deleted {counted(count, 'dead letter')} of {arguments.group}")
 
 
 async def planned(dead: DeadLetters, choice: Choice, arguments: argparse.Namespace) -> Plan:

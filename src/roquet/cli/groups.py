@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roquet.cli import offsets
 from roquet.cli.options import GROUP, ON_CLUSTER, YES, Commands, argument, cluster_command, confirmed, noun, positive
 from roquet.cli.render import TableColumn, answer, column_json, column_table, counted, emit, emit_json, moment, note, table
 from roquet.cli.topics import admin
+from roquet.errors import ClientError
 
 if TYPE_CHECKING:
-    from roquet.admin import QueueProgress
+    from roquet.admin import Admin, QueueProgress
 
 
 def add_commands(commands: Commands) -> None:
@@ -32,23 +34,18 @@ def add_commands(commands: Commands) -> None:
         nouns, "list", list_groups, "list groups with their members and lag", "roquet group list\nroquet group list --all --json",
         argument("--all", action="store_true", help="with the system's own"),
     )  # fmt: skip
-    cluster_command(
-        nouns,
-        "create",
-        create_group,
-        "create a group on every broker of the cluster, or change it",
-        """
-        roquet group create billing
-        roquet group update billing --no-consume         stop all its members from pulling
-        """,
+    shape = (
         GROUP,
-        argument("--consume", action=argparse.BooleanOptionalAction, default=True, help="may its members pull"),
-        argument("--broadcast", action=argparse.BooleanOptionalAction, default=True, help="may its members broadcast"),
-        argument("--retry-queues", type=positive, default=1, metavar="N", help="queues of its retry topic (default: 1)"),
-        argument("--retry-max", type=int, default=16, metavar="N", help="attempts before a message is a dead letter (default: 16)"),
+        argument("--consume", action=argparse.BooleanOptionalAction, help="may its members pull (default: yes, or as it is)"),
+        argument("--broadcast", action=argparse.BooleanOptionalAction, help="may its members broadcast (default: yes, or as it is)"),
+        argument("--retry-queues", type=positive, metavar="N", help="queues of its retry topic (default: 1, or as it is)"),
+        argument("--retry-max", type=int, metavar="N", help="attempts before a message is a dead letter (default: 16, or as it is)"),
         ON_CLUSTER,
-        aliases=("update",),
     )
+    creating = "roquet group create billing\nroquet group create billing --retry-max 3"
+    cluster_command(nouns, "create", create_group, "create a group on every broker of the cluster, or change it", creating, *shape)
+    changing = "roquet group update billing --no-consume         stop all its members from pulling"
+    cluster_command(nouns, "update", update_group, "change a group that there is", changing, *shape)
     cluster_command(
         nouns, "delete", delete_group, "delete a group", "roquet group delete billing --yes\nroquet group delete billing --offsets",
         GROUP,
@@ -93,24 +90,38 @@ async def list_groups(arguments: argparse.Namespace) -> int:
 async def create_group(arguments: argparse.Namespace) -> int:
     from roquet.wire.calls.groups import GroupConfig
 
-    config = GroupConfig(
-        group_name=arguments.group,
-        consume_enable=arguments.consume,
-        consume_broadcast_enable=arguments.broadcast,
-        retry_queue_nums=arguments.retry_queues,
-        retry_max_times=arguments.retry_max,
-    )
+    wanted = {
+        "consume_enable": arguments.consume,
+        "consume_broadcast_enable": arguments.broadcast,
+        "retry_queue_nums": arguments.retry_queues,
+        "retry_max_times": arguments.retry_max,
+    }
     async with admin(arguments) as cluster:
+        before = (await cluster.groups(arguments.cluster)).get(arguments.group) or GroupConfig(arguments.group)
+        config = replace(before, **{name: value for name, value in wanted.items() if value is not None})
         masters = await cluster.create_group(config, cluster=arguments.cluster)
     names = [broker.name for broker in masters]
     return answer(arguments, {"group": arguments.group, "brokers": names}, f"Group {arguments.group} is set on {', '.join(names)}")
 
 
+async def update_group(arguments: argparse.Namespace) -> int:
+    async with admin(arguments) as cluster:
+        await must_exist(cluster, arguments.group)
+    return await create_group(arguments)
+
+
+async def must_exist(cluster: Admin, group: str) -> None:
+    """Raises ClientError for a group that no broker has, which is a slip in its name most of the time."""
+    groups = await cluster.groups()
+    if group not in groups:
+        from roquet.settings import did_you_mean
+
+        raise ClientError(f"no broker has a group {group!r}{did_you_mean(group, groups)}\n  See which there are: roquet group list --all")
+
+
 async def delete_group(arguments: argparse.Namespace) -> int:
     async with admin(arguments) as cluster:
-        if arguments.group not in await cluster.groups():
-            note(f"roquet: no broker has a group {arguments.group!r}; see which there are: roquet group list --all")
-            return 1
+        await must_exist(cluster, arguments.group)
         if not confirmed(arguments, f"Delete group {arguments.group}{' and its progress' if arguments.offsets else ''}?"):
             return 1
         masters = await cluster.delete_group(arguments.group, remove_offsets=arguments.offsets, cluster=arguments.cluster)
@@ -133,6 +144,8 @@ PROGRESS_COLUMNS: list[TableColumn[QueueProgress]] = [
 async def show_progress(arguments: argparse.Namespace) -> int:
     async with admin(arguments) as cluster:
         queues = await cluster.progress(arguments.group, arguments.topic)
+        if not queues:
+            await must_exist(cluster, arguments.group)
     lag = sum(one.lag for one in queues)
     if arguments.json:
         emit_json({"group": arguments.group, "lag": lag, "queues": column_json(PROGRESS_COLUMNS, queues)})
@@ -147,6 +160,8 @@ async def show_progress(arguments: argparse.Namespace) -> int:
 async def show_members(arguments: argparse.Namespace) -> int:
     async with admin(arguments) as cluster:
         members = await cluster.members(arguments.group)
+        if not members.by_broker:
+            await must_exist(cluster, arguments.group)
     brokers: dict[str, list[str]] = defaultdict(list)
     about: dict[str, tuple[str, str, int]] = {}
     subscriptions: dict[str, str] = {}

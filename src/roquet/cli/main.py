@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from roquet import __version__
-from roquet.cli import consume, dead_letters, groups, pipeline, query, send, servers, status, topics
+from roquet.cli import cluster, completion, config, consume, dead_letters, groups, pipeline, query, send, servers, status, topics
 from roquet.cli.render import note
 from roquet.errors import CallTimeout, ConnectFailed, NoRoute, RoquetError
 from roquet.settings import BadSetting
@@ -39,8 +39,9 @@ def build_parser() -> argparse.ArgumentParser:
         prog="roquet", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"roquet {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for noun in (servers, topics, groups, send, consume, query, dead_letters, status, pipeline):
+    parser.set_defaults(run=lambda arguments: parser.print_help())
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for noun in (servers, topics, groups, send, consume, query, dead_letters, status, config, cluster, pipeline, completion):
         noun.add_commands(commands)
     return parser
 

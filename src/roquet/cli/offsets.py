@@ -67,11 +67,12 @@ async def reset_group(arguments: argparse.Namespace) -> int:
     group, topic, to = arguments.group, arguments.topic, arguments.to
     async with admin(arguments) as cluster:
         plan = await cluster.reset_progress(group, topic, to, queue_id=arguments.queue, dry_run=True)
+        if not plan.members:
+            from roquet.cli.groups import must_exist
+
+            await must_exist(cluster, group)
         if arguments.dry_run:
             return report(plan, arguments, done=False)
-        if not plan.members and group not in await cluster.groups():
-            note(f"roquet: no broker knows a group {group!r}; see which there are: roquet group list")
-            return 1
         if not arguments.json:
             emit(column_table(MOVE_COLUMNS, plan.moves))
         if not confirmed(arguments, f"Let group {group} go on there in {topic}?"):

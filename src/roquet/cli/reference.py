@@ -18,9 +18,9 @@ the settings in force. A value that does not fit, or that asks for something thi
 what would fit. A key nobody knows is ignored with a warning, since files of RocketMQ 5 have many; one that is within two
 letters of a known key is taken for a slip and is an error: a broker must not run without what was asked for.
 
-"At run time" marks what `UPDATE_BROKER_CONFIG` and `UPDATE_NAMESRV_CONFIG` (mqadmin `updateBrokerConfig`,
-`updateNamesrvConfig`) may change while the server runs. The rest is refused and changes nothing: paths and addresses, above
-all, are never changed from outside.
+"At run time" marks what `roquet config set` (the requests `UPDATE_BROKER_CONFIG` and `UPDATE_NAMESRV_CONFIG`; mqadmin
+`updateBrokerConfig`, `updateNamesrvConfig`) may change while the server runs. The rest is refused and changes nothing: paths and
+addresses, above all, are never changed from outside.
 
 What was changed at run time holds after a restart too. It is written to the file that was given with `-c`: in its key's
 place or at the end, comments and order stay, the file before it is kept as `.bak`. Without `-c`, and for the brokers of

@@ -48,6 +48,8 @@ class BrokerStatus:
     broker: Broker
     runtime: dict[str, str] = field(default_factory=dict)
     error: str = ""
+    writable: bool = True
+    """Name servers send producers there; not after `roquet cluster drain`."""
 
     def number(self, key: str) -> float:
         """The first number of a value: rates come as averages over 10 s, 1 min and 10 min with blanks between."""
@@ -60,6 +62,11 @@ class BrokerStatus:
     @property
     def version(self) -> str:
         return self.runtime.get("brokerVersionDesc", "-")
+
+    @property
+    def roquet_version(self) -> str:
+        """Empty: it is no Roquet, or one that does not say so yet."""
+        return self.runtime.get("roquetVersion", "")
 
     @property
     def log_bytes(self) -> int:
@@ -102,7 +109,8 @@ async def look(cluster: Admin) -> ClusterStatus:
 
     async def one(broker: Broker) -> BrokerStatus:
         try:
-            return BrokerStatus(broker, await cluster.runtime(broker.address))
+            runtime, writable = await asyncio.gather(cluster.runtime(broker.address), cluster.takes_messages(broker.name))
+            return BrokerStatus(broker, runtime, writable=writable)
         except RoquetError as error:
             return BrokerStatus(broker, error=str(error))
 
@@ -145,7 +153,10 @@ def columns(now_ms: int) -> list[TableColumn[BrokerStatus]]:
         TableColumn("ADDRESS", "address", lambda one: one.broker.address),
         TableColumn("", "answers", lambda one: not one.error),
         TableColumn("", "version", lambda one: one.version),
-        TableColumn("VERSION", "", lambda one: one.version if not one.error else "does not answer"),
+        TableColumn("", "roquetVersion", lambda one: one.roquet_version),
+        TableColumn("", "writable", lambda one: one.writable),
+        TableColumn("ROQUET", "", lambda one: one.roquet_version or "-" if not one.error else "does not answer"),
+        TableColumn("PROTOCOL", "", lambda one: one.version),
         TableColumn("", "uptimeSeconds", lambda one: round(one.uptime_s(now_ms), 1)),
         TableColumn("UP", "", lambda one: duration(one.uptime_s(now_ms)) if not one.error else "-"),
         TableColumn("IN/S", "inPerSecond", lambda one: one.number("putTps")),
@@ -168,6 +179,8 @@ def to_text(status: ClusterStatus, now_ms: int) -> str:
     lines += ["", f"{counted(len(status.topics), 'topic')}, {counted(len(status.lag), 'group')}, lag {total}"]
     behind = sorted(((lag, group) for group, lag in status.lag.items() if lag), reverse=True)
     lines += [f"  {printable(group)}  {counted(lag, 'message')} behind" for lag, group in behind[:GROUPS_SHOWN_MAX]]
+    drained = sorted({one.broker.name for one in status.brokers if not one.writable})
+    lines += [f"{name} is drained: producers are sent elsewhere; to undo: roquet cluster resume {name}" for name in map(printable, drained)]
     if status.warnings:
         lines += ["", f"WARNINGS ({len(status.warnings)})"] + [f"  {printable(text)}" for text in status.warnings]
     if status.problems:

@@ -44,25 +44,26 @@ def add_commands(commands: Commands) -> None:
         argument("--all", action="store_true", help="with the system's own and retry topics"),
         argument("--cluster", metavar="NAME", help="only of this cluster"),
     )  # fmt: skip
-    cluster_command(
-        nouns,
-        "create",
-        create_topic,
-        "create a topic on every broker of the cluster, or change it",
-        """
-        roquet topic create orders
-        roquet topic create orders --queues 16
-        roquet topic update orders --write-queues 4      shrink: let consumers empty the other queues first
-        roquet topic update orders --perm r              no more sending
-        """,
+    shape = (
         TOPIC,
         argument("--queues", type=positive, metavar="N", help="read and write queues on each broker (default: 8, or as it is)"),
         argument("--read-queues", type=positive, metavar="N", help="queues that consumers see"),
         argument("--write-queues", type=positive, metavar="N", help="queues that producers use"),
         argument("--perm", choices=sorted(PERMISSIONS), help="what is allowed (default: rw, or as it is)"),
         ON_CLUSTER,
-        aliases=("update",),
+        argument("--broker", action="append", default=[], metavar="NAME", help="only on this broker (may be repeated)"),
     )
+    creating = """
+        roquet topic create orders
+        roquet topic create orders --queues 16
+        roquet topic create orders --broker broker-b     on one of several brokers
+        """
+    cluster_command(nouns, "create", create_topic, "create a topic on every broker of the cluster, or change it", creating, *shape)
+    changing = """
+        roquet topic update orders --write-queues 4      shrink: let consumers empty the other queues first
+        roquet topic update orders --perm r              no more sending
+        """
+    cluster_command(nouns, "update", update_topic, "change a topic that there is", changing, *shape)
     cluster_command(
         nouns, "delete", delete_topic, "delete a topic and its messages", "roquet topic delete orders\nroquet topic delete orders --yes",
         TOPIC, YES, ON_CLUSTER,
@@ -101,13 +102,21 @@ async def list_topics(arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def update_topic(arguments: argparse.Namespace) -> int:
+    async with admin(arguments) as cluster:
+        await cluster.route(arguments.topic)  # raises NoRoute: a slip in a name makes no topic
+    return await create_topic(arguments)
+
+
 async def create_topic(arguments: argparse.Namespace) -> int:
     async with admin(arguments) as cluster:
         before = await present(cluster, arguments.topic)
         read = arguments.read_queues or arguments.queues or (before.read_queue_nums if before else 8)
         write = arguments.write_queues or arguments.queues or (before.write_queue_nums if before else 8)
         perm = PERMISSIONS[arguments.perm] if arguments.perm else before.perm if before else 6
-        masters = await cluster.create_topic(arguments.topic, read_queues=read, write_queues=write, perm=perm, cluster=arguments.cluster)
+        masters = await cluster.create_topic(
+            arguments.topic, read_queues=read, write_queues=write, perm=perm, cluster=arguments.cluster, brokers=arguments.broker
+        )
     names = [broker.name for broker in masters]
     facts = {"topic": arguments.topic, "readQueues": read, "writeQueues": write, "perm": perm, "brokers": names}
     verb = "Changed" if before else "Created"
