@@ -7,10 +7,8 @@ import contextlib
 import logging
 import os
 import random
-import resource
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
 
 from roquet.broker.core import Broker
 from roquet.clock import SystemClock
@@ -28,28 +26,17 @@ from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, keep
 from roquet.store.disk import RealDisk, how_reads_wait
 from roquet.store.recovery import ShowProgress
 from roquet.store.store import Store
+from roquet.system import allow_many_files, memory_bytes, slower_without
 
 log = logging.getLogger("roquet")
 
 Ready = Callable[[str], None]
 """Called once with the "ip:port" that is listened on."""
 
-T = TypeVar("T")
-
 OPEN_FILES_MAX = 4_096
 """Files of the log and the queues that stay open; fewer where the system allows few."""
 OTHER_FILES = 64
 """Descriptors for all else: libraries, the loop, tables being saved, calls to name servers."""
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a program's main coroutine, on uvloop where there is one."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
 
 
 async def run_nameserver(
@@ -110,6 +97,7 @@ async def run_broker(
             except OSError as error:
                 log.warning("the VIP port %d (listenPort - 2) cannot be opened: %s; clients that ask for it use the other", port - 2, error)
         tell(settings)
+        tell_what_is_missing()
         ip = given_address(settings)
         broker.listening(f"{ip}:{port}", host_bytes(resolved(ip) or LOOPBACK, port), f"{settings.broker_ip2 or ip}:{port + 1}")
         if own_process:
@@ -156,6 +144,12 @@ def log_how_reads_wait(store: Store) -> None:
             log.info("%s: what is not in memory is told by %s", what, how_reads_wait(path))
 
 
+def tell_what_is_missing() -> None:
+    missing = slower_without()
+    if missing:
+        log.info("running without %s, which this system or Python does not have: everything works, slower", ", ".join(missing))
+
+
 def connections_within(files_max: int, asked: int) -> int:
     """How many connections may be open, so that accepting one does not take the descriptor that the store or a call needs."""
     room = max(1, files_max - OTHER_FILES)
@@ -164,17 +158,3 @@ def connections_within(files_max: int, asked: int) -> int:
         say = log.warning if room < asked // 2 else log.info
         say("connectionsMax=%d, but the limit of open files leaves room for %d: raise it (ulimit -n), or others are refused", asked, room)
     return min(asked, room)
-
-
-def allow_many_files() -> int:
-    """Connections and queue files: as many as the system lets us have. Returns how many that are."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard or (hard == resource.RLIM_INFINITY != soft):
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return soft if soft != resource.RLIM_INFINITY else 1 << 20
-
-
-def memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

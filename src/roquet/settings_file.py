@@ -11,6 +11,7 @@ from pathlib import Path
 
 from roquet.properties import edited, parse_properties
 from roquet.settings import BadSetting
+from roquet.system import sync_directory
 
 BROKER_FILE = "config/broker.properties"
 """Under storePathRootDir: what was changed at run time, where no file was given."""
@@ -66,8 +67,4 @@ def replace(place: Path, text: str, like: Path) -> None:
         with contextlib.suppress(OSError):
             os.unlink(fresh)
         raise
-    directory = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(str(place.parent))

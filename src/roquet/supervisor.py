@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import enum
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -269,18 +270,23 @@ class Supervisor:
     def _ask_all_to_stop(self, now_ms: int) -> None:
         for child in self.children:  # asked again, a child that is stopping already says False
             if child.stop(now_ms):
-                self._signal(child, signal.SIGTERM)
+                self._ask_to_stop(child)
 
     def _kill(self, child: Child) -> None:
         waited_s = child.patience.stop_deadline_ms / 1000
         self._say(f"{child.name} did not stop within {waited_s:g} s; killing it (it recovers at its next start)")
         child.killed = True
-        self._signal(child, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may have gone a moment ago; _follow is about to notice
+            self._processes[child.name].kill()
 
-    def _signal(self, child: Child, number: signal.Signals) -> None:
-        # It may have gone a moment ago; _follow is about to notice.
+    def _ask_to_stop(self, child: Child) -> None:
+        """By SIGTERM; on Windows, where that would end it at once, by the end of its standard input."""
+        process = self._processes[child.name]
         with contextlib.suppress(ProcessLookupError):
-            self._processes[child.name].send_signal(number)
+            if sys.platform != "win32":
+                process.terminate()
+            elif process.stdin is not None:
+                process.stdin.close()
 
 
 async def read_line(stream: asyncio.StreamReader) -> bytes:

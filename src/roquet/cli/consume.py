@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import heapq
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +18,7 @@ from roquet.cli.options import TOPIC, Commands, argument, cluster_command, conne
 from roquet.cli.render import counted, emit, emit_json, note
 from roquet.cli.topics import admin
 from roquet.errors import ClientError
+from roquet.system import on_stop_signals
 
 if TYPE_CHECKING:
     from roquet.client.pull_consumer import PullConsumer
@@ -110,14 +110,12 @@ async def follow_as_member(arguments: argparse.Namespace) -> int:
 @contextlib.asynccontextmanager
 async def until_signalled() -> AsyncIterator[asyncio.Event]:
     """Ctrl-C and SIGTERM set the event, so that the member can write its progress down and leave the group."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = asyncio.Event()
+    undo = on_stop_signals(lambda number: stop.set())
     try:
         yield stop
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        undo()
 
 
 # Looking

@@ -20,6 +20,7 @@ from roquet.cli import cluster, completion, config, consume, dead_letters, group
 from roquet.cli.render import note
 from roquet.errors import CallTimeout, ConnectFailed, NoRoute, RoquetError
 from roquet.settings import BadSetting
+from roquet.system import fast_loop
 
 DESCRIPTION = "Roquet: what Apache RocketMQ is, in Python. Servers, client and administration in one command."
 EXAMPLES = """\
@@ -82,13 +83,7 @@ def told(argv: Sequence[str] | None) -> int:
 
 def run(work: Coroutine[Any, Any, int | None]) -> int | None:
     """On uvloop where it is installed; everything works without it."""
-    try:
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    except ImportError:
-        factory = None
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=fast_loop()) as runner:
         return runner.run(work)
 
 

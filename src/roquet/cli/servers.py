@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ from roquet.properties import escaped
 from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, layered
 from roquet.supervisor import BOOT_SUCCESS, Program, Supervisor, shard_name
+from roquet.system import on_stop_signals
 
 SHARDS_MAX = 256
 PORTS_APART = 10
@@ -127,12 +130,10 @@ class Stopper:
 
     def __init__(self, *, with_parent: bool = False) -> None:
         self.event = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signal, number)
+        self._loop = asyncio.get_running_loop()
+        on_stop_signals(self._signal)
         if with_parent:
-            self._tasks.append(loop.create_task(self._stop_when_stdin_ends()))
+            threading.Thread(target=self._stop_when_stdin_ends, name="roquet-parent", daemon=True).start()
 
     def _signal(self, number: signal.Signals) -> None:
         if self.event.is_set():
@@ -141,13 +142,13 @@ class Stopper:
         self.event.set()
         note("roquet: stopping (once more: at once)")
 
-    async def _stop_when_stdin_ends(self) -> None:
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        while await reader.read(4096):
-            pass
-        self.event.set()
+    def _stop_when_stdin_ends(self) -> None:
+        """In a thread: Windows' loop cannot wait for standard input."""
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        with contextlib.suppress(RuntimeError):  # the loop has ended before
+            self._loop.call_soon_threadsafe(self.event.set)
 
 
 def run_namesrv(arguments: argparse.Namespace) -> Any:

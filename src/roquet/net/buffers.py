@@ -20,7 +20,7 @@ def keep_memory() -> None:
 
     Threads share the memory of the loop's: with a store of its own each would keep what the largest request took in it."""
     bytearray(KEPT_BYTES)
-    with contextlib.suppress(AttributeError, OSError):
+    with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
@@ -37,5 +37,5 @@ class LargeMemory:
             self._large, self._large_s = True, now_s
         elif self._large and now_s - self._large_s >= CALM_S:
             self._large = False
-            with contextlib.suppress(AttributeError, OSError):  # not the GNU library, which returns what is free to the system
+            with contextlib.suppress(AttributeError, OSError, TypeError):  # not the GNU library, which returns what is free to the system
                 ctypes.CDLL(None).malloc_trim(0)

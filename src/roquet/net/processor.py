@@ -7,6 +7,8 @@ import os
 import time
 from collections.abc import Callable
 
+from roquet.system import pread
+
 
 class ProcessorTime:
     """How long this thread was ready to run and had no processor: Linux counts that. Elsewhere it never waits."""
@@ -14,7 +16,7 @@ class ProcessorTime:
     def __init__(self, path: str = "/proc/thread-self/schedstat", clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._file = -1
         with contextlib.suppress(OSError):
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open(path, os.O_RDONLY)
         self._clock_ns = clock_ns
         self._waited = 0
         self._waited, self._then = self._read(), clock_ns()
@@ -30,7 +32,7 @@ class ProcessorTime:
         if self._file < 0:
             return self._waited
         try:
-            return int(os.pread(self._file, 128, 0).split()[1])  # time on a processor, time without, both in ns, and turns
+            return int(pread(self._file, 128, 0).split()[1])  # time on a processor, time without, both in ns, and turns
         except (OSError, ValueError, IndexError):  # a system that says something else: nothing is known, and nothing must fail
             self.close()
             return self._waited

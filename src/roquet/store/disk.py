@@ -15,10 +15,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec, Protocol, TypeVar
 
+from roquet import system
 from roquet.store.resident import Resident
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+pread, pwrite, preadv, NOWAIT = system.pread, system.pwrite, system.preadv, system.NOWAIT  # for reads and writes, as near as can be
 
 
 class Cold(Exception):
@@ -174,27 +178,29 @@ class RealFile:
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         FETCHED.forget(self.path)
-        done = os.pwrite(self.fd, data, offset)
+        done = pwrite(self.fd, data, offset)
         while done < len(data):
-            more = os.pwrite(self.fd, memoryview(data)[done:], offset + done)
+            more = pwrite(self.fd, memoryview(data)[done:], offset + done)
             if more == 0:
                 raise OSError(errno.ENOSPC, "wrote nothing", self.path)
             done += more
 
     def read(self, offset: int, size: int) -> bytes:
-        data = os.pread(self.fd, size, offset)
+        data = pread(self.fd, size, offset)
         while len(data) < size:
-            more = os.pread(self.fd, size - len(data), offset + len(data))
+            more = pread(self.fd, size - len(data), offset + len(data))
             if not more:
                 break
             data += more
         return data
 
     def read_now(self, offset: int, size: int) -> bytes:
+        if NOWAIT is None:
+            return self._read_without_nowait(offset, size)
         # One buffer for all: zeroing a new one for each read costs as much as the read. Only the owner's thread reads now.
         view = SCRATCH[:size] if size <= len(SCRATCH) else memoryview(bytearray(size))
         try:
-            got = os.preadv(self.fd, [view], offset, os.RWF_NOWAIT)
+            got = preadv(self.fd, [view], offset, NOWAIT)
         except BlockingIOError:
             got = 0
         except OSError as error:
@@ -207,7 +213,9 @@ class RealFile:
 
     def read_into(self, offset: int, room: memoryview) -> None:
         try:
-            got = os.preadv(self.fd, [room], offset, os.RWF_NOWAIT)
+            if NOWAIT is None:
+                raise OSError(errno.EOPNOTSUPP, "no RWF_NOWAIT")
+            got = preadv(self.fd, [room], offset, NOWAIT)
         except BlockingIOError:
             got = 0
         except OSError as error:
@@ -221,8 +229,8 @@ class RealFile:
             raise Cold(lambda: self.read(offset, size))
 
     def _read_without_nowait(self, offset: int, size: int) -> bytes:
-        """overlayfs (containers), tmpfs, NFS and FUSE have no RWF_NOWAIT. What the system says it holds in memory is read here, all
-        else elsewhere, and then kept for whoever asks again."""
+        """overlayfs (containers), tmpfs, NFS, FUSE and every system but Linux have no RWF_NOWAIT. What the system says it holds in memory
+        is read here, all else elsewhere, and then kept for whoever asks again."""
         data = FETCHED.take(self.path, offset, size)
         if data is not None:
             return data
@@ -248,10 +256,10 @@ class RealFile:
         return view
 
     def allocate(self, offset: int, size: int) -> None:
-        os.posix_fallocate(self.fd, offset, size)
+        system.allocate(self.fd, offset, size)
 
     def sync(self) -> None:
-        os.fdatasync(self.fd)
+        system.sync_data(self.fd)
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
@@ -259,8 +267,10 @@ class RealFile:
     def next_data(self, offset: int) -> int | None:
         if offset >= self.size():
             return None
+        if system.SEEK_DATA is None:
+            return offset
         try:
-            return os.lseek(self.fd, offset, os.SEEK_DATA)
+            return os.lseek(self.fd, offset, system.SEEK_DATA)
         except OSError as error:
             # ENXIO: a hole to the end. Anything else: this file system does not know its holes.
             return None if error.errno == errno.ENXIO else offset
@@ -300,9 +310,13 @@ class RealDisk:
         self._close_some = close_some
 
     def _open(self, path: str, flags: int) -> int:
+        return self._patiently(os.open, path, flags | system.OPEN_FLAGS, 0o644)
+
+    def _patiently(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """When too many files are open, some of ours are closed, and it is tried again."""
         while True:
             try:
-                return os.open(path, flags | os.O_CLOEXEC, 0o644)
+                return work(*arguments, **named)
             except OSError as error:
                 if not is_shortage(error) or self._close_some is None or not self._close_some():
                     raise
@@ -347,38 +361,20 @@ class RealDisk:
         os.replace(old, new)
 
     def sync_dir(self, path: str) -> None:
-        fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        self._patiently(system.sync_directory, path)
 
     def used_ratio(self, path: str) -> float:
-        found = os.statvfs(path)
-        return used_share(found.f_blocks, found.f_bfree, found.f_bavail)
+        return used_share(*system.disk_space(path))
 
     def total_bytes(self, path: str) -> tuple[int, int]:
-        found = os.statvfs(path)
-        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        total, _, available = system.disk_space(path)
+        return total, available
 
     def lock(self, path: str) -> Callable[[], None]:
-        import fcntl
-
         real = os.path.realpath(path)
         if real in _locked:
             raise OSError(errno.EAGAIN, "locked by this process", path)
-        directory = os.path.isdir(path)
-        fd = os.open(path, os.O_CLOEXEC | (os.O_RDONLY | os.O_DIRECTORY if directory else os.O_RDWR | os.O_CREAT), 0o644)
-        try:
-            if directory:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            else:
-                # Upstream locks byte 0 with a POSIX record lock (FileChannel.tryLock(0, 1, false)); so must we, to exclude a Java broker.
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-                os.pwrite(fd, b"lock", 0)
-        except OSError:
-            os.close(fd)
-            raise
+        fd = system.lock_directory(path) if os.path.isdir(path) else system.lock_file(path)
         _locked.add(real)
 
         def release() -> None:
@@ -390,9 +386,11 @@ class RealDisk:
 
 def how_reads_wait(path: str) -> str:
     """How reads of this file, which must not be empty to be sure, keep from waiting for the disk: for the log of a server."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | system.OPEN_FLAGS)
     try:
-        os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+        if NOWAIT is None:
+            raise OSError(errno.EOPNOTSUPP, "no RWF_NOWAIT")
+        preadv(fd, [bytearray(1)], 0, NOWAIT)
         return "RWF_NOWAIT"
     except BlockingIOError:
         return "RWF_NOWAIT"
@@ -402,7 +400,7 @@ def how_reads_wait(path: str) -> str:
         resident = Resident(fd, os.fstat(fd).st_size)
         works = resident.works
         resident.close()
-        return "mincore, as this file system has no RWF_NOWAIT" if works else "threads for every read, as nobody knows what is in memory"
+        return "mincore, as there is no RWF_NOWAIT here" if works else "threads for every read, as nobody knows what is in memory"
     finally:
         os.close(fd)
 

@@ -20,7 +20,7 @@ try:
     _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
     _known = True
-except (AttributeError, OSError):
+except (AttributeError, OSError, TypeError):  # TypeError: Windows
     _known = False
 
 
