@@ -239,7 +239,7 @@ class TestAFullDisk:
         def full(fd: int, data: Any, offset: int) -> int:
             raise OSError(errno.ENOSPC, "no space left on device")
 
-        monkeypatch.setattr(os, "pwrite", full)
+        monkeypatch.setattr("roquet.store.disk.pwrite", full)
         whole.frames(*(Command(310, send_fields(), b"lost", opaque=n) for n in range(3)))
         answers = whole.peer.take()
         assert [(answer.code, answer.opaque) for answer in answers] == [(14, 0), (14, 1), (14, 2)]
@@ -247,7 +247,7 @@ class TestAFullDisk:
         assert whole.ask(310, send_fields(), b"lost").code == 14
         assert whole.ask(10, long_names(send_fields()), b"lost").code == 14
         assert whole.broker.admin.runtime_table()["putMessageFailedTimes"] == "5"
-        monkeypatch.setattr(os, "pwrite", pwrite)
+        monkeypatch.setattr("roquet.store.disk.pwrite", pwrite)
         whole.tick(20_000)
         assert whole.ask(310, send_fields(), b"after").fields["queueOffset"] == "1"
         assert [record.body for record in stored(whole)] == [b"before", b"after"]
@@ -436,7 +436,7 @@ def test_a_batch_of_many_that_the_full_disk_does_not_take_leaves_nothing_behind(
         raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
+        patch.setattr("roquet.store.disk.pwrite", full)
         assert whole.ask(320, send_fields(m="true", properties="WAIT\x01true"), join_batch(parts)).code == 14
     whole.tick(20_000)
     assert whole.ask(310, send_fields(), b"after").fields["queueOffset"] == "1"

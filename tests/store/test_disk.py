@@ -69,7 +69,7 @@ def test_reads_end_where_the_file_ends(file: RealFile) -> None:
 
 def test_a_write_in_pieces_is_finished(file: RealFile, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, bytes(data)[:3], at))
+    monkeypatch.setattr("roquet.store.disk.pwrite", lambda fd, data, at: whole(fd, bytes(data)[:3], at))
     file.write(10, b"0123456789")
     assert file.read(10, 10) == b"0123456789"
 
@@ -82,14 +82,14 @@ def test_a_full_disk_is_an_oserror_even_in_the_middle_of_a_write(file: RealFile,
             raise OSError(errno.ENOSPC, "No space left on device")
         return left.pop()
 
-    monkeypatch.setattr(os, "pwrite", almost_full)
+    monkeypatch.setattr("roquet.store.disk.pwrite", almost_full)
     with pytest.raises(OSError, match="No space") as full:
         file.write(0, b"0123456789")
     assert full.value.errno == errno.ENOSPC
 
 
 def test_a_disk_that_takes_nothing_and_says_nothing_is_full(file: RealFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: 0)
+    monkeypatch.setattr("roquet.store.disk.pwrite", lambda fd, data, at: 0)
     with pytest.raises(OSError, match="wrote nothing") as full:
         file.write(0, b"0123456789")
     assert full.value.errno == errno.ENOSPC

@@ -347,13 +347,13 @@ class TestAFullDisk:
         def full(fd: int, data: Any, offset: int) -> int:
             raise OSError(errno.ENOSPC, "no space left on device")
 
-        monkeypatch.setattr(os, "pwrite", full)
+        monkeypatch.setattr("roquet.store.disk.pwrite", full)
         put(store, body=b"lost", properties="KEYS\x01lost")
         put(store, queue_id=1)
         with pytest.raises(StoreUnavailable, match="full"):
             store.commit()
         assert store.trouble.refuse_writes()
-        monkeypatch.setattr(os, "pwrite", whole)
+        monkeypatch.setattr("roquet.store.disk.pwrite", whole)
         assert bodies(store) == [b"before"]
         store.tick(kit.clock.ms)  # the look at the disk finds room
         assert not store.trouble.refuse_writes()
