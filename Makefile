@@ -5,13 +5,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 CORE   := $(VENV)/.roquet-core
 STAMP  := $(VENV)/.roquet-installed
+SITE   := $(VENV)/.roquet-site
 ARGS   ?=
 # The first interpreter that is new enough and can make a virtual environment. `make PYTHON=/path/to/python` overrides.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help java faketime up demo test quick mutants check interop bench bench-spark exactly-once docs tour clean
+.PHONY: help java faketime up demo test quick mutants check interop bench bench-spark exactly-once docs site tour clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -80,8 +81,19 @@ bench-spark: $(STAMP) ## Spark over Kafka and over Roquet in turn, the same reco
 exactly-once: $(STAMP) java ## the archive under kill -9 of driver, executor and broker, 30 rounds (ARGS="--format delta --seed 1"; soak/README.md)
 	$(BIN)/python -m soak.exactly_once $(ARGS)
 
-docs: $(STAMP) ## write docs/configuration.md again from the settings tables
+docs: $(STAMP) ## write docs/configuration.md from the settings tables, and docs/api.md from the docstrings
 	$(BIN)/python -m roquet.cli.reference > docs/configuration.md
+	$(BIN)/python docs/api_page.py > docs/api.md
+
+$(SITE): pyproject.toml | $(CORE)
+	@echo "make: installing mkdocs-material"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	@touch $(CORE) $@
+
+site: $(SITE) ## all documents as a web site in build/site; a link that leads nowhere is an error
+	@$(BIN)/python docs/site.py build/site-sources
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "make: open build/site/index.html"
 
 tour: $(STAMP) java ## run examples/tour.py, a notebook with Spark, and write docs/tour.md with its output and plots
 	$(BIN)/python docs/notebook.py examples/tour.py docs/tour.md

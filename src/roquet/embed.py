@@ -64,6 +64,7 @@ class Embedded:
         return PullConsumer(group, self.namesrv, **options)
 
     def admin(self, **options: Any) -> Admin:
+        """An Admin that is not started yet: use it in `async with`."""
         from roquet.admin import Admin
 
         return Admin(self.namesrv, **options)

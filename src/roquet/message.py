@@ -158,6 +158,7 @@ class Message:
 
     @property
     def tags(self) -> str:
+        """The tag: one word by which consumers choose; "" for none."""
         return self.properties.get(Property.TAGS, "")
 
     @tags.setter
@@ -169,6 +170,7 @@ class Message:
 
     @property
     def keys(self) -> list[str]:
+        """The words by which the message can be found again (`roquet query key`). Takes a list, or a text with spaces between the words."""
         return self.properties.get(Property.KEYS, "").split()
 
     @keys.setter
@@ -188,6 +190,7 @@ class Message:
 
     @property
     def delay_level(self) -> int:
+        """The number of the broker's delay level after which it is delivered; 0: at once."""
         text = self.properties.get(Property.DELAY, "")
         return int(text) if text.isascii() and text.isdigit() else 0
 
@@ -229,9 +232,9 @@ class Message:
         return f"<Message {self.topic} {len(self.body)} bytes{extra}>"
 
 
-def of_record(name: str) -> Any:
+def of_record(name: str, about: str) -> Any:
     """An attribute of a ReceivedMessage that its record has under the same name."""
-    return property(attrgetter(f"record.{name}"))
+    return property(attrgetter(f"record.{name}"), doc=about)
 
 
 class ReceivedMessage:
@@ -239,19 +242,18 @@ class ReceivedMessage:
 
     __slots__ = ("_body", "properties", "queue", "record")
 
-    topic: str = of_record("topic")
-    queue_id: int = of_record("queue_id")
-    queue_offset: int = of_record("queue_offset")
-    physical_offset: int = of_record("physical_offset")
-    flag: int = of_record("flag")
-    sys_flag: int = of_record("sys_flag")
-    born_timestamp: int = of_record("born_timestamp")
-    """When the producer made it, ms."""
-    store_timestamp: int = of_record("store_timestamp")
-    """When the broker stored it, ms."""
-    reconsume_times: int = of_record("reconsume_times")
-    """How often consuming it failed before."""
-    prepared_transaction_offset: int = of_record("prepared_transaction_offset")
+    topic: str = of_record("topic", "Its topic. A PushConsumer shows of a retried message the topic that it was first sent to.")
+    queue_id: int = of_record("queue_id", "The number of its queue on its broker.")
+    queue_offset: int = of_record("queue_offset", "Its number in that queue, counted from 0.")
+    physical_offset: int = of_record("physical_offset", "Where its record begins in the broker's log, in bytes.")
+    flag: int = of_record("flag", "The number that the producer gave it; brokers do not use it.")
+    sys_flag: int = of_record("sys_flag", "Bits of the protocol: compression, transaction state, kind of addresses.")
+    born_timestamp: int = of_record("born_timestamp", "When the producer made it, ms since 1970.")
+    store_timestamp: int = of_record("store_timestamp", "When the broker stored it, ms since 1970.")
+    reconsume_times: int = of_record("reconsume_times", "How often consuming it failed before.")
+    prepared_transaction_offset: int = of_record(
+        "prepared_transaction_offset", "Of a message of a transaction: where its half message is in the broker's log; else 0."
+    )
 
     def __init__(self, record: Record, broker_name: str = "") -> None:
         self.record = record
@@ -269,10 +271,12 @@ class ReceivedMessage:
 
     @property
     def tags(self) -> str:
+        """Its tag; "" for none."""
         return self.properties.get(Property.TAGS, "")
 
     @property
     def keys(self) -> list[str]:
+        """Its keys; an empty list for none."""
         return self.properties.get(Property.KEYS, "").split()
 
     @property
@@ -287,10 +291,12 @@ class ReceivedMessage:
 
     @property
     def born_host(self) -> str:
+        """Who sent it: "ip:port"."""
         return host_text(self.record.born_host)
 
     @property
     def store_host(self) -> str:
+        """The broker that stored it: "ip:port"."""
         return host_text(self.record.store_host)
 
     @property
@@ -300,6 +306,7 @@ class ReceivedMessage:
 
     @property
     def transaction_id(self) -> str:
+        """Of a message of a transaction: the id that its producer knows it by; else its unique id."""
         return self.properties.get(Property.TRANSACTION_ID) or self.properties.get(Property.UNIQUE_KEY, "")
 
     def __repr__(self) -> str:

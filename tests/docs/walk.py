@@ -33,7 +33,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -256,13 +256,15 @@ class Walk:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             result = eval(code, self.names)  # as it is printed is the test
             if inspect.isawaitable(result):
-                self._loop.run(awaited(result))
+                self.run(result)
         self.printed = printed.getvalue()
 
+    def run(self, work: Awaitable[Any]) -> None:
+        async def awaited() -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                await work
 
-async def awaited(work: Any) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        await work
+        self._loop.run(awaited())
 
 
 def set_variable(name: str, value: str | None) -> None:

@@ -73,6 +73,7 @@ class Asking:
     # Who is there
 
     async def cluster(self) -> ClusterInfo:
+        """Clusters and brokers as the name server knows them."""
         return (await self.ask(GET_BROKER_CLUSTER_INFO)).body
 
     async def brokers(self, cluster: str | None = None) -> list[Broker]:
@@ -88,6 +89,7 @@ class Asking:
         return sorted(found)
 
     async def masters(self, cluster: str | None = None) -> list[Broker]:
+        """The brokers with id 0, of one cluster or of all. Raises ClientError when there is none."""
         found = [broker for broker in await self.brokers(cluster) if broker.is_master]
         if not found:
             names = ", ".join(self.name_server_addresses)
@@ -126,6 +128,7 @@ class Asking:
         return answer.body
 
     async def master_of(self, queue: MessageQueue) -> str:
+        """The address of the broker that takes writes for this queue. Raises NoRoute."""
         address = masters_of((await self.route(queue.topic)).broker_datas).get(queue.broker_name)
         if address is None:
             raise NoRoute(f"no master of {queue.broker_name} is registered, which has {queue.topic} {queue.queue_id}")

@@ -51,6 +51,7 @@ class Groups(Asking):
         return masters
 
     async def delete_group(self, group: str, *, remove_offsets: bool = False, cluster: str | None = None) -> list[Broker]:
+        """On every master. `remove_offsets`: its progress too. The brokers that did it."""
         masters = await self.masters(cluster)
         header = group_calls.DeleteGroupHeader(group, remove_offsets, remove_offsets)
         await self._on_all(masters, f"group {group!r}", group_calls.DELETE_SUBSCRIPTIONGROUP, header)
@@ -68,6 +69,7 @@ class Groups(Asking):
         return sorted(found, key=lambda progress: progress.queue)
 
     async def progress_of_all(self, groups: Iterable[str]) -> dict[str, list[QueueProgress]]:
+        """`progress` of each group, a few at a time."""
         return await gather_bounded(groups, self.progress)
 
     async def members(self, group: str) -> GroupMembers:
@@ -76,6 +78,7 @@ class Groups(Asking):
         return GroupMembers(await self._by_broker(call, header, ResponseCode.CONSUMER_NOT_ONLINE))
 
     async def members_of_all(self, groups: Iterable[str]) -> dict[str, GroupMembers]:
+        """`members` of each group, a few at a time."""
         return await gather_bounded(groups, self.members)
 
     async def producers(self, group: str) -> dict[str, member_calls.ProducerConnection]:

@@ -135,9 +135,11 @@ class OffsetCalls(Topics, Groups):
         return found
 
     async def min_offset(self, queue: MessageQueue) -> int:
+        """The first queue offset that the queue still has."""
         return await self._offset(queue, queue_calls.GET_MIN_OFFSET, queue_calls.QueueHeader(queue.topic, queue.queue_id))
 
     async def max_offset(self, queue: MessageQueue) -> int:
+        """The queue offset that the next message will get."""
         return await self._offset(queue, queue_calls.GET_MAX_OFFSET, queue_calls.QueueHeader(queue.topic, queue.queue_id))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:

@@ -35,9 +35,11 @@ class QueueStatus:
 
 class Topics(Asking):
     async def topic_names(self) -> list[str]:
+        """Every topic that the name server knows, system topics included, sorted."""
         return sorted((await self.ask(topic_calls.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body.topic_list)
 
     async def topic_names_of_cluster(self, cluster: str) -> list[str]:
+        """Every topic of one cluster, sorted."""
         return sorted((await self.ask(topic_calls.GET_TOPICS_BY_CLUSTER, topic_calls.ClusterHeader(cluster))).body.topic_list)
 
     async def topic_table(self, address: str) -> topic_calls.TopicTable:

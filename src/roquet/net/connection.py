@@ -42,6 +42,8 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
+    """How connections to name servers and brokers are made. Producers, consumers and Admin take it as `connection=`."""
+
     connect_timeout_ms: int = 3_000
     credentials: Credentials | None = None
     """With them every request is signed. Spark's readers and sink do that; the asyncio client refuses them for now."""

@@ -1,0 +1,40 @@
+"""The Python of docs/pipeline-observe.md runs as printed, one snippet after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roquet import Message
+from roquet.wire.names import dead_letter_topic
+from tests.docs.snippets import ROOT, snippets
+from tests.spark.conftest import Servers
+from tests.spark.printed import Printed
+
+
+def test_the_snippets_on_watching_run_as_printed(
+    spark: Any,
+    start_servers: Callable[..., Servers],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    servers = start_servers(settings={"traceTopicEnable": "true"})
+    group = servers.topic(dead_letter_topic("observed"), 1)
+    servers.send([Message(group, b"order 17", tags="paid", properties={"region": "eu", "RETRY_TOPIC": "orders", "reason": "no such card"})])
+    printed = Printed(servers, tmp_path, {"billing": "observed"}, spark=spark, Path=Path)
+    dead_letters, traces, lag = snippets((ROOT / "docs" / "pipeline-observe.md").read_text())
+
+    printed.run(dead_letters)
+    assert "no such card" in capsys.readouterr().out
+    assert [row["keys"] for row in printed.names["some"].collect()] == [None]
+
+    printed.run(traces)
+    assert "latencies" not in capsys.readouterr().err
+
+    printed.run(lag)
+    assert (tmp_path / "lag").is_dir()
