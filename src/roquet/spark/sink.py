@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 SINK_OPTIONS: tuple[Option, ...] = (
     Option("topic", "name", "", "where all rows go; without it each row's column topic says so"),
-    Option("groupId", "name", "spark_sink", "producer group, for the broker's books"),
+    Option("groupId", "name", "spark_sink", "producer group, as the broker shows it"),
     Option("idempotencyKey", "text", "stream: the query's id; batch: random", "what the ids of a job begin with: the same key, the same "
            "partitions and rows give the same unique ids. In foreachBatch put the batch's number into it"),
     Option("maxInFlight", "1 to 64", "8", "requests of a task without an answer"),
