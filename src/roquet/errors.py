@@ -51,7 +51,7 @@ class NotStarted(ClientError):
 
 
 class InvalidMessage(ClientError, ValueError):
-    """The message itself is wrong (empty topic, body too large...). Retrying cannot help; mend the message."""
+    """The message itself is wrong (empty topic, body too large...). Retrying cannot help; change the message."""
 
 
 class NoRoute(ClientError):

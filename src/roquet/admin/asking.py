@@ -202,7 +202,7 @@ class Asking:
             raise next(iter(failed.values()))
         done = ", ".join(broker.name for broker in masters if broker.name not in failed) or "none"
         reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
-        raise PartlyDone(f"{what} was changed on {done}, but not on {reasons}; mend that and do it again", failed)
+        raise PartlyDone(f"{what} was changed on {done}, but not on {reasons}; solve that and do it again", failed)
 
     async def _on_name_servers(
         self, call: Call[Header, Asked, AnswerHeader, Answered], header: Header | None = None, body: Asked | bytes = b""

@@ -62,4 +62,4 @@ class NameServers:
             reasons.append(f"{address}: {answer}")
             if self._current == place:  # another question may have moved on already
                 self._current = (place + 1) % len(self.addresses)
-        raise ConnectFailed(f"no name server answered ({'; '.join(reasons)}); start one, or mend the namesrv address")
+        raise ConnectFailed(f"no name server answered ({'; '.join(reasons)}); start one, or check the name server address")

@@ -22,7 +22,7 @@ BLANKS = "".join(map(chr, range(0x21)))
 
 
 class BadExpression(RoquetError, ValueError):
-    """A tag expression that names nothing. Mend the expression; a broker answers it with code 23."""
+    """A tag expression that names no tag. Correct the expression; a broker answers it with code 23."""
 
 
 def subscribe(topic: str, expression: str | None, now_ms: int = 0) -> SubscriptionData:

@@ -75,7 +75,7 @@ untrue of the new one (its id, its delay, its retries), so they are left out; co
 
 
 class BadRow(InvalidMessage):
-    """A row that cannot be a message. The text names the partition, the row and its keys. Mend the query; a retry cannot help."""
+    """A row that cannot be a message. The text names the partition, the row and its keys. Change the query; a retry cannot help."""
 
 
 def check_columns(schema: pa.Schema, topic: str | None) -> None:

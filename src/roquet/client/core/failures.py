@@ -13,7 +13,7 @@ ADVICE: dict[int, str] = {
     ResponseCode.SERVICE_NOT_AVAILABLE: "its store takes no writes: look at its disk and role",
     ResponseCode.NO_PERMISSION: "look at the permissions of the topic, the group and the broker",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic, or turn autoCreateTopicEnable on",
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "mend the filter expression",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "correct the filter expression",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, or turn autoCreateSubscriptionGroup on",
     ResponseCode.CONSUMER_NOT_ONLINE: "start a consumer of the group",
 }

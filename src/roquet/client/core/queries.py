@@ -104,7 +104,7 @@ class Queries:
         )
         failures = [f"{name}: {result}" for name, result in zip(masters, results, strict=True) if isinstance(result, RoquetError)]
         if failures:
-            raise ClientError(f"topic {topic!r} was not created everywhere ({'; '.join(failures)}); mend that and create it again")
+            raise ClientError(f"topic {topic!r} was not created everywhere ({'; '.join(failures)}); solve that and create it again")
         with suppress(RoquetError):  # it is created, whether or not we know the way there
             await self.client.routes.fetch(topic)
         return list(masters)

@@ -80,7 +80,7 @@ def writing(where: Path) -> Iterator[None]:
         found = re.search(r"os error (\d+)", str(error))  # delta-rs gives no errno
         number = error.errno or (int(found[1]) if found else 0)
         why = os.strerror(number) if number else str(error)
-        mend = "Make room there" if number in ROOM else "Mend that"
+        mend = "Make room there" if number in ROOM else "Solve that"
         raise CannotWrite(
             f"{where} cannot be written to: {why}. What was committed stays, and nothing is in the archive by half. "
             f"{mend} and run the same command again: it goes on where it stopped"
