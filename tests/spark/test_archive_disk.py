@@ -137,7 +137,7 @@ def test_a_sync_that_fails_fails_the_batch(servers: Servers, topic: str, tmp_pat
 
     monkeypatch.setattr(write, "sync_file", broken)
     monkeypatch.setattr(write, "GROUP_ROWS", 10)
-    with pytest.raises(ArchiveError, match=r"Input/output error\. .* Mend that"):
+    with pytest.raises(ArchiveError, match=r"Input/output error\. .* Solve that"):
         archive({"path": str(servers.store)}, [topic], tmp_path / "a")
     assert opened(tmp_path / "a").rows == 0
     assert rubbish(tmp_path / "a") == []

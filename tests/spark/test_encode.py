@@ -192,7 +192,7 @@ def test_a_list_of_keys_takes_no_key_with_white_space() -> None:
 
 def test_columns_that_are_unknown_or_of_another_type_are_refused_before_any_row() -> None:
     check_columns(arrow_schema(), None)  # a topic can be copied as it was read
-    with pytest.raises(ClientError, match="column 'tag' is none that can be written; known are body"):
+    with pytest.raises(ClientError, match="column 'tag' cannot be written; known are body"):
         check_columns(pa.schema([("body", pa.binary()), ("tag", pa.string())]), "t")
     with pytest.raises(ClientError, match="column 'delay_level' is string"):
         check_columns(pa.schema([("body", pa.binary()), ("delay_level", pa.string())]), "t")

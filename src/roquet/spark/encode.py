@@ -87,7 +87,7 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
         if field.name not in COLUMNS:
             if field.name in BY_NAME:
                 continue
-            raise ClientError(f"column {field.name!r} is none that can be written; known are {', '.join(COLUMNS)}. Drop or rename it")
+            raise ClientError(f"column {field.name!r} cannot be written; known are {', '.join(COLUMNS)}. Drop or rename it")
         types, about = COLUMNS[field.name]
         kind = str(field.type).partition("[")[0].partition("<")[0]
         if kind not in types or (kind == "timestamp" and field.type.tz is None):

@@ -333,7 +333,7 @@ def _seconds(values: Mapping[str, str], name: str) -> float:
     text = values.get(name, _DEFAULTS[name])
     seconds = duration_s(text)
     if seconds is None or seconds <= 0:
-        raise BadOption(f"{name}={text}: expected a duration of more than nothing with its unit, as in 500ms, 90s, 15m or 1h")
+        raise BadOption(f"{name}={text}: expected a duration above 0 with its unit, as in 500ms, 90s, 15m or 1h")
     return seconds
 
 

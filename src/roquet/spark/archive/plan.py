@@ -31,7 +31,7 @@ def starts(reached: Offsets, first: Mapping[MessageQueue, int], bounds: Bounds, 
             where = f"{queue.topic}/{queue.queue_id} on {queue.broker_name}"
             raise ArchiveError(
                 f"{where}: the archive stands at offset {at}, but the queue ends at {high}; it was made anew or lost messages. "
-                "Archive it to another directory: here its offsets would stand for two messages"
+                "Archive it to another directory: here one offset would mean two messages"
             )
         if at < low:
             if not skip_lost:

@@ -82,7 +82,7 @@ def writing(where: Path) -> Iterator[None]:
         why = os.strerror(number) if number else str(error)
         mend = "Make room there" if number in ROOM else "Solve that"
         raise CannotWrite(
-            f"{where} cannot be written to: {why}. What was committed stays, and nothing is in the archive by half. "
+            f"{where} cannot be written to: {why}. What was committed stays, and no batch is there by half. "
             f"{mend} and run the same command again: it goes on where it stopped"
         ) from error
 
