@@ -22,8 +22,8 @@ HEAD = """\
 
 Written from the docstrings by `make docs`. Do not edit by hand.
 
-`from roquet import ...` gives every name on this page. `roquet.client.sync` has the producers and consumers under the same names with blocking
-methods. The [tutorial](tutorial.md) shows them in use.
+`from roquet import ...` gives every name on this page. `roquet.client.sync` has the producers and consumers under the same names, and their
+methods block. The [tutorial](tutorial.md) shows them in use.
 """
 SECTIONS = {
     "Messages": ("roquet.message",),

@@ -22,7 +22,7 @@ from roquet.cli.main import build_parser
 from roquet.cli.reference import configuration_page
 from roquet.message import Message
 from roquet.settings import BrokerSettings, NameServerSettings, table
-from tests.docs.snippets import PRINTED_ADDRESS, ROOT, section, snippets
+from tests.docs.snippets import PRINTED_ADDRESS, ROOT, snippets
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 PATIENCE_S = 600.0
@@ -53,25 +53,25 @@ def snippet_with(text: str) -> str:
     return found[0]
 
 
-async def run_python(code: str, until: str, *arguments: str, env: dict[str, str] | None = None) -> str:
-    """Run a program as a user would, and return what it printed once that holds `until`; then it is ended."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-u", *(arguments or ("-c", code)),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=env,
-    )  # fmt: skip
+async def run_python(code: str, until: str, *, is_stopped: bool = False) -> str:
+    """Run a program as a user would, until it has ended; with `is_stopped` SIGTERM ends it once it has printed `until`."""
+    pipes = {"stdin": asyncio.subprocess.DEVNULL, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.STDOUT}
+    process = await asyncio.create_subprocess_exec(sys.executable, "-u", "-c", code, **pipes)
     assert process.stdout is not None
     printed = ""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while until not in printed and (line := await process.stdout.readline()):
                 printed += line.decode()
+            if is_stopped and process.returncode is None:
+                process.terminate()
+            printed += (await process.communicate())[0].decode()
     except TimeoutError:
-        pytest.fail(f"{until!r} did not appear within {PATIENCE_S} s; printed was:\n{printed}")
-    finally:
-        if process.returncode is None and until != "":
-            process.terminate()
+        process.kill()
         await process.communicate()
+        pytest.fail(f"{until!r} and an end did not come within {PATIENCE_S} s; printed was:\n{printed}")
     assert until in printed, printed
+    assert process.returncode == 0, printed
     return printed
 
 
@@ -82,8 +82,12 @@ def test_the_readmes_producer_and_consumer_run_as_printed() -> None:
         async with roquet.embedded() as mq:
             printed = await run_python(producer.replace(PRINTED_ADDRESS, mq.namesrv), "SEND_OK")
             assert len(printed.split()[1]) == 32
-            printed = await run_python(consumer.replace(PRINTED_ADDRESS, mq.namesrv), "order 17")
-            assert "['order-17'] b'order 17'" in printed
+            consumer_here = consumer.replace(PRINTED_ADDRESS, mq.namesrv)
+            assert await run_python(consumer_here, "order 17", is_stopped=True) == "['order-17'] b'order 17'\n"
+            async with mq.producer() as second:
+                await second.send(Message("orders", b"order 18", tags="paid", keys=["order-18"]))
+            printed = await run_python(consumer_here, "order 18", is_stopped=True)
+            assert printed == "['order-18'] b'order 18'\n", "what was consumed before SIGTERM does not come again"
 
     asyncio.run(scenario())
 

@@ -15,7 +15,7 @@ and four comments that readers do not see, on the line before a block:
     <!-- soon -->          its commands are repeated until everything shown was printed
     <!-- not run: why -->
 
-A printed line must come as it is shown, but for blanks, ids, times, ports, queues and numbers with a point; `...` in it stands for anything.
+A printed line must come as it is shown, except for blanks, ids, times, ports, queues and numbers with a point. `...` stands for anything.
 """
 
 from __future__ import annotations

@@ -31,14 +31,12 @@ def test_the_snippets_on_watching_run_as_printed(
     start_servers: Callable[..., Servers],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     servers = start_servers(settings={"traceTopicEnable": "true"})
     group = servers.topic(dead_letter_topic("observed"), 1)
     servers.send([Message(group, b"order 17", tags="paid", properties={"region": "eu", "RETRY_TOPIC": "orders", "reason": "no such card"})])
     servers.run(read_one(servers.namesrv))
-    printed = Printed(servers, tmp_path, {"billing": "observed"}, spark=spark, Path=Path)
+    printed = Printed(servers, tmp_path, {"billing": "observed", "lag": f"{tmp_path}/lag"}, spark=spark, Path=Path)
     dead_letters, traces, lag = snippets((ROOT / "docs" / "pipeline-observe.md").read_text())
 
     printed.run(dead_letters)
