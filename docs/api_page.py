@@ -113,7 +113,7 @@ def section_of(entry: Entry) -> str:
 def keywords(kind: type) -> list[str]:
     """A table of the settings that a producer or consumer takes by name: the fields of its `Settings`, with the texts below them."""
     settings = getattr(kind, "Settings", None)
-    if settings is None or not dataclasses.is_dataclass(settings):
+    if not isinstance(settings, type) or not dataclasses.is_dataclass(settings):
         return []
     texts = field_texts(settings)
     rows = [

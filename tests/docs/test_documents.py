@@ -55,8 +55,10 @@ def snippet_with(text: str) -> str:
 
 async def run_python(code: str, until: str, *, is_stopped: bool = False) -> str:
     """Run a program as a user would, until it has ended; with `is_stopped` SIGTERM ends it once it has printed `until`."""
-    pipes = {"stdin": asyncio.subprocess.DEVNULL, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.STDOUT}
-    process = await asyncio.create_subprocess_exec(sys.executable, "-u", "-c", code, **pipes)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-u", "-c", code,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
     assert process.stdout is not None
     printed = ""
     try:

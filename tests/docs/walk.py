@@ -15,7 +15,7 @@ and four comments that readers do not see, on the line before a block:
     <!-- soon -->          its commands are repeated until everything shown was printed
     <!-- not run: why -->
 
-A printed line must come as it is shown, except for blanks, ids, times, ports, queues and numbers with a point. `...` stands for anything.
+A printed line must come as it is shown, except for blanks, ids, times, ports, queues and numbers with a point. `...` is anything.
 """
 
 from __future__ import annotations
@@ -153,9 +153,9 @@ class Walk:
 
     def __enter__(self) -> Walk:
         environment = {"NAMESRV_ADDR": self.namesrv, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-        before = {name: os.environ.get(name) for name in environment}
+        for name in environment:
+            self._stack.callback(set_variable, name, os.environ.get(name))
         os.environ.update(environment)
-        self._stack.callback(lambda: [set_variable(name, value) for name, value in before.items()])
         self._stack.enter_context(contextlib.chdir(self.directory))
         return self
 
@@ -211,11 +211,11 @@ class Walk:
                 self.command(lines[start][2:], shown, fails=is_last and block.is_marked("fails"), repeats=block.is_marked("soon"))
 
     def begin(self, command: str) -> Running:
-        pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
-            ["bash", "-c", self.here(command)], env=environment, text=True, errors="replace", start_new_session=True, **pipe
-        )
+            ["bash", "-c", self.here(command)], env=environment, text=True, errors="replace", start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
         self.running.append(Running(command, process))
         return self.running[-1]
 

@@ -442,7 +442,7 @@ def _check(spark: SparkSession | None, layout: files.Layout, queues: bool, index
     wrong = {kind: places for kind, places in report.places.items() if kind != "record damaged"}
     if wrong:
         kind, places = next(iter(wrong.items()))
-        raise Damaged(f"what was built does not fit the log ({kind}, {places[0]}); the store was left as it was. This is a bug of Roquet; please report it")
+        raise Damaged(f"what was built does not fit the log ({kind}, {places[0]}); the store is as it was. This is a bug of Roquet")
 
 
 def _take_place(root: str, staging: str, names: list[str], keep_old: bool) -> list[str]:

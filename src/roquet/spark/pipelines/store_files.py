@@ -83,7 +83,7 @@ def layout_of(store: str, settings: BrokerSettings | None = None) -> Layout:
     sizes = {os.path.getsize(f"{log}/{name}") for name in names} - {0}
     if len(sizes) > 1:
         found = ", ".join(map(str, sorted(sizes)))
-        raise Damaged(f"the files in {log} have {found} bytes; they must all be as long as mappedFileSizeCommitLog: restore those with another size")
+        raise Damaged(f"the files in {log} have {found} bytes; they must all be as long as mappedFileSizeCommitLog: restore the others")
     slots, entries = _index_shape(f"{root}/index", settings)
     return Layout(
         root,
