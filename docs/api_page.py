@@ -37,6 +37,7 @@ SECTIONS = {
 """By the module that defines a name; the first that fits. Exceptions are always errors."""
 ANNOTATION = re.compile(r"(: |-> )'([^']*)'")
 """They are texts, and shown as such by inspect."""
+FUNCTION = re.compile(r"<function ([\w.]+) at 0x[0-9a-f]+>")
 
 
 @dataclasses.dataclass
@@ -97,7 +98,7 @@ def signature(name: str, value: Any) -> str:
     kept = [parameter for key, parameter in found.parameters.items() if key != "self"]
     found = found.replace(parameters=kept, return_annotation=inspect.Signature.empty if inspect.isclass(value) else found.return_annotation)
     begin = "await " if inspect.iscoroutinefunction(value) else ""
-    return ANNOTATION.sub(r"\1\2", f"{begin}{name}{found}")
+    return FUNCTION.sub(r"\1", ANNOTATION.sub(r"\1\2", f"{begin}{name}{found}"))
 
 
 def section_of(entry: Entry) -> str:

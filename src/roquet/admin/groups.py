@@ -40,6 +40,7 @@ class GroupMembers:
 
 class Groups(Asking):
     async def groups(self, cluster: str | None = None) -> dict[str, group_calls.GroupConfig]:
+        """Every consumer group of the cluster, by name."""
         answers = await self._from_all(by_address(await self.masters(cluster)), group_calls.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         found = {name: config for answer in answers.values() for name, config in answer.body.subscription_group_table.items()}
         return dict(sorted(found.items()))

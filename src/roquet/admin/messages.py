@@ -29,6 +29,7 @@ class Messages(Asking):
     async def query_by_key(
         self, topic: str, key: str, *, count_max: int = 64, begin_ms: int = 0, end_ms: int = FAR_FUTURE_MS
     ) -> list[ReceivedMessage]:
+        """Messages of the topic that have this key and were stored between the two times; `count_max` from each broker at most."""
         header = QueryMessageHeader(topic, key, count_max, begin_ms, end_ms)
         return [message for message in await self._query(topic, header) if key in message.keys]
 

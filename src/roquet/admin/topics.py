@@ -43,6 +43,7 @@ class Topics(Asking):
         return sorted((await self.ask(topic_calls.GET_TOPICS_BY_CLUSTER, topic_calls.ClusterHeader(cluster))).body.topic_list)
 
     async def topic_table(self, address: str) -> topic_calls.TopicTable:
+        """Every topic that one broker has."""
         return (await self.call(address, topic_calls.GET_ALL_TOPIC_CONFIG)).body
 
     async def topic_status(self, topic: str) -> list[QueueStatus]:
