@@ -20,6 +20,7 @@ class Servers(Asking):
         return (await self.call(address, broker_calls.GET_BROKER_RUNTIME_INFO)).body.table
 
     async def broker_config(self, address: str) -> dict[str, str]:
+        """Every setting of this broker, as text under RocketMQ's keys."""
         return (await self.call(address, broker_calls.GET_BROKER_CONFIG)).body.pairs()
 
     async def update_broker_config(self, address: str, pairs: Mapping[str, str]) -> None:
@@ -33,21 +34,27 @@ class Servers(Asking):
         await gather_bounded(others, lambda address: self.update_broker_config(address, pairs))
 
     async def namesrv_config(self, address: str) -> dict[str, str]:
+        """Every setting of this name server, as text under RocketMQ's keys."""
         return (await self.call(address, broker_calls.GET_NAMESRV_CONFIG)).body.pairs()
 
     async def update_namesrv_config(self, pairs: Mapping[str, str]) -> None:
+        """Change settings on every name server."""
         await self._on_name_servers(broker_calls.UPDATE_NAMESRV_CONFIG, body=properties_text(pairs))
 
     async def kv_put(self, namespace: str, key: str, value: str) -> None:
+        """Keep a value on every name server."""
         await self._on_name_servers(broker_calls.PUT_KV_CONFIG, broker_calls.KvHeader(namespace, key, value))
 
     async def kv_get(self, namespace: str, key: str) -> str | None:
+        """A value that a name server keeps; None when it has none of that name."""
         return (await self.ask(broker_calls.GET_KV_CONFIG, broker_calls.KvHeader(namespace, key), accept=FOUND_OR_NOT)).header.value
 
     async def kv_delete(self, namespace: str, key: str) -> None:
+        """Remove a value from every name server."""
         await self._on_name_servers(broker_calls.DELETE_KV_CONFIG, broker_calls.KvHeader(namespace, key))
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
+        """All values of a namespace; empty when there are none."""
         answer = await self.ask(broker_calls.GET_KVLIST_BY_NAMESPACE, broker_calls.NamespaceHeader(namespace), accept=FOUND_OR_NOT)
         return answer.body.table if answer.ok else {}
 
@@ -67,6 +74,7 @@ class Servers(Asking):
         return (await self._on_name_servers(WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader(broker_name))).header.wipe_topic_count
 
     async def add_write_permission(self, broker_name: str) -> int:
+        """Take wipe_write_permission back. How many topics that concerned."""
         return (await self._on_name_servers(ADD_WRITE_PERM_OF_BROKER, BrokerNameHeader(broker_name))).header.add_topic_count
 
 
