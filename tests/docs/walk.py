@@ -44,6 +44,7 @@ from roquet.cli.servers import free_ports
 from tests.docs.snippets import PRINTED_ADDRESS
 
 PATIENCE_S = 600.0
+SOON_S = 60.0
 PRINTED_BROKER_PORT = "10911"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"Save this as `([\w.-]+)`")
@@ -220,7 +221,7 @@ class Walk:
         return self.running[-1]
 
     def command(self, command: str, shown: list[str], *, fails: bool, repeats: bool) -> None:
-        deadline = time.monotonic() + (PATIENCE_S if repeats else 0)
+        deadline = time.monotonic() + (SOON_S if repeats else 0)
         while True:
             code, printed = self.outcome(command)
             assert (code != 0) == fails, f"$ {command}\nended with {code}:\n{printed}"
