@@ -125,6 +125,14 @@ def keywords(kind: type) -> list[str]:
     return ["Keyword arguments:", "", "| name | default | |", "|---|---|---|", *rows, ""]
 
 
+def fields(kind: type) -> list[str]:
+    """A table of what a value holds: of dataclasses and named tuples."""
+    names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else list(getattr(kind, "_fields", ()))
+    texts = field_texts(kind) if names else {}
+    rows = [f"| `{name}` | {texts.get(name, '')} |" for name in names]
+    return ["| field | |", "|---|---|", *rows, ""] if any(texts.values()) else []
+
+
 def shown(default: Any) -> str:
     if isinstance(default, (int, str, float, type(None))) and not isinstance(default, enum.Enum):
         return repr(default)
@@ -166,7 +174,7 @@ def page() -> str:
         for entry in listed:
             lines += described(entry, "###")
             if inspect.isclass(entry.value):
-                lines += keywords(entry.value)
+                lines += keywords(entry.value) + fields(entry.value)
                 lines += [line for member in members(entry.value) for line in described(member, "####")]
             if isinstance(entry.value, type) and issubclass(entry.value, enum.Enum):
                 lines += [*(f"- `{one.name}`" for one in entry.value), ""]

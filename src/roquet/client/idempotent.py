@@ -82,6 +82,7 @@ class Seen:
             raise Damaged(f"{path} cannot be used to remember messages: {error}; move it away to begin anew") from None
 
     def known(self, ids: Sequence[str]) -> set[str]:
+        """Those of these ids that were remembered and are not too old."""
         with self._lock:
             oldest_ms = self._oldest_ms()
             ask = "SELECT 1 FROM seen WHERE id = ? AND at_ms >= ?"
@@ -109,6 +110,7 @@ class Seen:
             return int(self._base.execute("SELECT count(*) FROM seen WHERE at_ms >= ?", (self._oldest_ms(),)).fetchone()[0])
 
     def close(self) -> None:
+        """Close the file. What was remembered stays in it."""
         with self._lock:
             self._base.close()
 

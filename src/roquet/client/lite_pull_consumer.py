@@ -59,6 +59,7 @@ class LitePullConsumer(Member[LitePullCore]):
         self._subscribed[topic] = (tags, sql)
 
     def unsubscribe(self, topic: str) -> None:
+        """Take no more messages of this topic."""
         self._subscribed.pop(topic, None)
         if self._core is not None:
             self._core.unsubscribe(topic)
@@ -172,6 +173,7 @@ class LitePullConsumer(Member[LitePullCore]):
         self._part().pause(queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """poll returns messages of these queues again."""
         self._part().resume(queues)
 
     # -- progress

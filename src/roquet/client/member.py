@@ -185,6 +185,7 @@ class Member(Generic[C]):
 
     @property
     def client_id(self) -> str:
+        """Under which brokers know this client. Members of one program with the same options share it."""
         return self._client().client_id
 
     def _client(self) -> ClientCore:

@@ -30,6 +30,7 @@ class PullConsumer(Member[PullConsumerCore]):
         return PullConsumerCore(client, self.group, self.settings)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """Every queue of the topic that can be read."""
         return await self._wait(self._part().fetch_queues(topic))
 
     async def pull(
@@ -61,9 +62,11 @@ class PullConsumer(Member[PullConsumerCore]):
         await self._wait(self._part().calls.update_offset(self._part().group, self.namespace.wrap_queue(queue), offset))
 
     async def min_offset(self, queue: MessageQueue) -> int:
+        """The first queue offset that the queue still has."""
         return await self._wait(self._part().calls.min_offset(self.namespace.wrap_queue(queue)))
 
     async def max_offset(self, queue: MessageQueue) -> int:
+        """The queue offset that the next message will get."""
         return await self._wait(self._part().calls.max_offset(self.namespace.wrap_queue(queue)))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:

@@ -146,6 +146,7 @@ class PushConsumer(Member[PushConsumerCore]):
         return self.on(topic, tags, sql=sql)
 
     def unsubscribe(self, topic: str) -> None:
+        """Take no more messages of this topic. May be called while running."""
         self._subscribed.pop(topic, None)
         if self._core is not None:
             self._core.unsubscribe(topic)
@@ -217,6 +218,7 @@ class PushConsumer(Member[PushConsumerCore]):
         self._part().pause()
 
     def resume(self) -> None:
+        """Pull again after pause()."""
         self._part().resume()
 
     @property

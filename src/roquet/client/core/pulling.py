@@ -42,6 +42,8 @@ UNKNOWN_TO_BROKER = (
 
 
 class PullStatus(Enum):
+    """How a pull ended."""
+
     FOUND = "FOUND"
     NO_NEW_MESSAGE = "NO_NEW_MESSAGE"  # the offset is the end of the queue
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"  # there were some, none with the tags; go on from next_offset
@@ -58,6 +60,8 @@ ACCEPTED = tuple(STATUSES)
 
 
 class PullResult(NamedTuple):
+    """What one pull found, and where the next one begins."""
+
     status: PullStatus
     next_offset: int
     """Where the next pull should begin."""

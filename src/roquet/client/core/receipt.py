@@ -24,6 +24,8 @@ STATUSES: dict[int, SendStatus] = {int(status): status for status in SendStatus}
 
 
 class SendReceipt(NamedTuple):
+    """What a broker answered for a message that it stored."""
+
     status: SendStatus
     message_id: str
     """Made by this client (UNIQ_KEY); the one that consumers see."""
@@ -38,4 +40,5 @@ class SendReceipt(NamedTuple):
 
     @property
     def ok(self) -> bool:
+        """Whether it is stored as safely as it was asked for."""
         return self.status is SendStatus.SEND_OK

@@ -46,6 +46,8 @@ class TransactionState(IntEnum):
 
 
 class TransactionReceipt(NamedTuple):
+    """What became of a message that was sent in a transaction."""
+
     receipt: SendReceipt
     """Of the half message."""
     state: TransactionState

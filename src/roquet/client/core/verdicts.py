@@ -11,6 +11,8 @@ from roquet.message import ReceivedMessage
 
 
 class Outcome(Enum):
+    """What a consumer's function may return instead of None; COMMIT and ROLLBACK are for orderly consumers."""
+
     SUCCESS = "SUCCESS"
     RETRY_LATER = "RETRY_LATER"
     """Concurrent: deliver again, after a time that grows. Orderly: again here, after a moment, and nothing overtakes it."""
