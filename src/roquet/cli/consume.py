@@ -53,11 +53,11 @@ def add_commands(commands: Commands) -> None:
             dest="start",
             type=starting_point,
             metavar="WHERE",
-            help="first, last, or a time: 2024-05-01T10:00:00 or milliseconds (default: last, with --once first; a group's progress wins)",
+            help="first, last, or a time: 2024-05-01T10:00:00 or milliseconds (default: last, with --once first; a group: its progress)",
         ),
-        argument("--once", action="store_true", help="leave when what is there now was shown"),
-        argument("--count", type=positive, metavar="N", help="leave after so many"),
-        argument("--body", action="store_true", help="print the bodies alone"),
+        argument("--once", action="store_true", help="show the messages that are there now, then stop"),
+        argument("--count", type=positive, metavar="N", help="stop after this many messages"),
+        argument("--body", action="store_true", help="print only the bodies"),
     )
 
 

@@ -60,8 +60,8 @@ def add_commands(commands: Commands) -> None:
     )
     look.add_argument("group", metavar="GROUP")
     choice_options(look)
-    look.add_argument("--count", type=positive, default=SHOWN_MAX, metavar="N", help=f"show so many (default: {SHOWN_MAX})")
-    look.add_argument("--full", action="store_true", help="everything about each, not one line")
+    look.add_argument("--count", type=positive, default=SHOWN_MAX, metavar="N", help=f"how many to show (default: {SHOWN_MAX})")
+    look.add_argument("--full", action="store_true", help="show everything about each letter, not one line")
     cluster_options(look)
     look.set_defaults(run=look_at)
 
@@ -80,14 +80,14 @@ def add_commands(commands: Commands) -> None:
     assert replay.epilog is not None
     replay.epilog += "\n" + REPLAY_NOTES.rstrip()
     replay.add_argument("group", metavar="GROUP")
-    replay.add_argument("--all", action="store_true", help="all of them; else say which")
+    replay.add_argument("--all", action="store_true", help="send all of them; without it, choose with the options below")
     choice_options(replay)
     where = replay.add_mutually_exclusive_group()
     where.add_argument("--to", default="", metavar="TOPIC", help="to this topic (default: the one each message came from)")
     where.add_argument("--only-this-group", action="store_true", help="to the group's retry topic: other groups do not see it again")
     replay.add_argument("--dry-run", action="store_true", help="only show what would be sent")
-    replay.add_argument("--again", action="store_true", help="also what was sent before")
-    replay.add_argument("--yes", action="store_true", help="do not ask")
+    replay.add_argument("--again", action="store_true", help="also send letters that were sent before")
+    replay.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     cluster_options(replay)
     replay.set_defaults(run=run_replay)
 
@@ -108,14 +108,14 @@ def add_commands(commands: Commands) -> None:
 
 
 def choice_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--id", default="", metavar="ID", help="this message: the producer's or the broker's id")
-    parser.add_argument("--key", default="", metavar="KEY", help="with this key")
-    parser.add_argument("--tag", default="", metavar="TAG", help="with this tag")
-    parser.add_argument("--topic", default="", metavar="TOPIC", help="that came from this topic")
-    parser.add_argument("--begin", type=timestamp_ms, default=0, metavar="TIME", help="dead since then: 2024-05-01T10:00 or ms")
-    parser.add_argument("--end", type=timestamp_ms, default=(1 << 63) - 1, metavar="TIME", help="dead before then")
+    parser.add_argument("--id", default="", metavar="ID", help="only the letter with this id (the producer's or the broker's)")
+    parser.add_argument("--key", default="", metavar="KEY", help="only letters with this key")
+    parser.add_argument("--tag", default="", metavar="TAG", help="only letters with this tag")
+    parser.add_argument("--topic", default="", metavar="TOPIC", help="only letters that came from this topic")
+    parser.add_argument("--begin", type=timestamp_ms, default=0, metavar="TIME", help="only letters since then: 2024-05-01T10:00 or ms")
+    parser.add_argument("--end", type=timestamp_ms, default=(1 << 63) - 1, metavar="TIME", help="only letters before this time")
     parser.add_argument(
-        "--property", action="append", default=[], type=pair, metavar="NAME=VALUE", help="with this property (may be repeated)"
+        "--property", action="append", default=[], type=pair, metavar="NAME=VALUE", help="only letters with this property (may be repeated)"
     )
 
 
@@ -192,7 +192,7 @@ async def run_replay(arguments: argparse.Namespace) -> int:
 
     choice = choice_of(arguments)
     if (choice == Choice()) != arguments.all:
-        note("roquet: say --all, or which ones (--id, --key, --tag, --topic, --begin, --end, --property), and not both")
+        note("roquet: give --all, or choose letters (--id, --key, --tag, --topic, --begin, --end, --property), but not both")
         return 2
     async with admin(arguments) as cluster:
         dead = DeadLetters(cluster, arguments.group, to=arguments.to, only_this_group=arguments.only_this_group)

@@ -32,12 +32,12 @@ def add_commands(commands: Commands) -> None:
 
     cluster_command(
         nouns, "list", list_groups, "list groups with their members and lag", "roquet group list\nroquet group list --all --json",
-        argument("--all", action="store_true", help="with the system's own"),
+        argument("--all", action="store_true", help="show the system's own groups, too"),
     )  # fmt: skip
     shape = (
         GROUP,
-        argument("--consume", action=argparse.BooleanOptionalAction, help="may its members pull (default: yes, or as it is)"),
-        argument("--broadcast", action=argparse.BooleanOptionalAction, help="may its members broadcast (default: yes, or as it is)"),
+        argument("--consume", action=argparse.BooleanOptionalAction, help="whether its members may pull (default: yes, or as it is)"),
+        argument("--broadcast", action=argparse.BooleanOptionalAction, help="whether its members may broadcast (default: yes, or as it is)"),
         argument("--retry-queues", type=positive, metavar="N", help="queues of its retry topic (default: 1, or as it is)"),
         argument("--retry-max", type=int, metavar="N", help="attempts before a message is a dead letter (default: 16, or as it is)"),
         ON_CLUSTER,

@@ -22,7 +22,7 @@ from roquet.errors import CallTimeout, ConnectFailed, NoRoute, RoquetError
 from roquet.settings import BadSetting
 from roquet.system import fast_loop
 
-DESCRIPTION = "Roquet: what Apache RocketMQ is, in Python. Servers, client and administration in one command."
+DESCRIPTION = "Roquet: a Python implementation of Apache RocketMQ 4.9. Servers, client and administration in one command."
 EXAMPLES = """\
 examples:
   roquet up                                   a name server and a broker, data in ./data, until Ctrl-C

@@ -30,7 +30,7 @@ def add_commands(nouns: Commands) -> None:
         """,
         GROUP,
         TOPIC,
-        argument("--to", type=position, required=True, metavar="TIME|first|last|OFFSET", help="where to go on"),
+        argument("--to", type=position, required=True, metavar="TIME|first|last|OFFSET", help="where the group continues"),
         argument("--queue", type=queue_id, metavar="N", help="only this queue of every broker; while no member runs"),
         DRY_RUN,
         YES,

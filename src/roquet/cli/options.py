@@ -38,8 +38,8 @@ def argument(*names: str, **about: Any) -> Argument:
 TOPIC = argument("topic", metavar="TOPIC")
 GROUP = argument("group", metavar="GROUP")
 ON_CLUSTER = argument("--cluster", metavar="NAME", help="only on this cluster's brokers (default: all)")
-DRY_RUN = argument("--dry-run", action="store_true", help="say what would happen, and do nothing")
-YES = argument("--yes", action="store_true", help="do not ask")
+DRY_RUN = argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
+YES = argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def cluster_command(
@@ -83,8 +83,8 @@ def cluster_options(parser: argparse.ArgumentParser) -> None:
         help="name servers, separated by ';' (default: $NAMESRV_ADDR, else 127.0.0.1:9876)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
-    parser.add_argument("--timeout", type=positive_seconds, default=5.0, metavar="SECONDS", help="for one answer (default: 5)")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say what goes over the wire, on standard error")
+    parser.add_argument("--timeout", type=positive_seconds, default=5.0, metavar="SECONDS", help="limit for one answer (default: 5)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log requests and answers to standard error")
 
 
 def connection_of(arguments: argparse.Namespace) -> ConnectionOptions:

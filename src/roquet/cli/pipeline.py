@@ -69,14 +69,14 @@ def place_options(parser: argparse.ArgumentParser, *, store: bool = True) -> Non
         parser.add_argument("--store", metavar="DIR", default=None, help="read the files of this store instead; no broker is needed")
     parser.add_argument("--access-key", metavar="KEY", default=None, help="for brokers that check access")
     parser.add_argument("--secret-key", metavar="SECRET", default=None, help="its secret (better: $ROQUET_SECRET_KEY)")
-    parser.add_argument("--tls", action="store_true", help="talk TLS to name servers and brokers")
+    parser.add_argument("--tls", action="store_true", help="use TLS to name servers and brokers")
 
 
 def job_options(parser: argparse.ArgumentParser) -> None:
     """Of every job."""
     parser.add_argument("--master", metavar="URL", default=None, help="Spark master (default: spark-submit's, else local[*])")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say what goes on, on standard error")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log more to standard error")
 
 
 def place_of(arguments: argparse.Namespace) -> dict[str, str]:

@@ -53,9 +53,9 @@ def add_commands(commands: Commands) -> None:
         """,
         TOPIC,
         argument("key", metavar="KEY"),
-        argument("--max", type=positive, default=64, metavar="N", help="at most so many from each broker (default: 64)"),
-        argument("--begin", type=timestamp_ms, default=0, metavar="TIME", help="stored then or later: 2024-05-01T10:00 or ms"),
-        argument("--end", type=timestamp_ms, default=(1 << 63) - 1, metavar="TIME", help="stored before"),
+        argument("--max", type=positive, default=64, metavar="N", help="at most this many from each broker (default: 64)"),
+        argument("--begin", type=timestamp_ms, default=0, metavar="TIME", help="messages stored then or later: 2024-05-01T10:00 or ms"),
+        argument("--end", type=timestamp_ms, default=(1 << 63) - 1, metavar="TIME", help="only messages stored before this time"),
     )
     cluster_command(
         nouns, "unique", query_unique, "by the producer's unique key", "roquet query unique orders C0000202000A2A139F1E6D2BAE4F0000",

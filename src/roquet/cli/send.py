@@ -51,22 +51,22 @@ def add_commands(commands: Commands) -> None:
     send.add_argument(
         "body", metavar="BODY", nargs="?", help="text; - reads standard input; {n} in it is each message's number with --count"
     )
-    send.add_argument("--tags", default="", metavar="TAG", help="one word that consumers may choose by")
-    send.add_argument("--keys", action="append", default=[], metavar="KEY", help="find it later by this (may be repeated)")
-    send.add_argument("--property", action="append", default=[], type=pair, metavar="NAME=VALUE", help="travels with it (may be repeated)")
+    send.add_argument("--tags", default="", metavar="TAG", help="one word by which consumers choose messages")
+    send.add_argument("--keys", action="append", default=[], metavar="KEY", help="a word to find the message by (may be repeated)")
+    send.add_argument("--property", action="append", default=[], type=pair, metavar="NAME=VALUE", help="a property of it (may be repeated)")
     later = send.add_mutually_exclusive_group()
     later.add_argument("--at", type=timestamp_ms, metavar="TIME", help="deliver it then: 2027-01-01T00:00 or ms; at most 40 days ahead")
-    later.add_argument("--after", type=delay_seconds, metavar="SECONDS", help="deliver it so much later (roquet cancel ID takes it back)")
-    send.add_argument("--count", type=positive, default=1, metavar="N", help="send so many (default: 1)")
-    send.add_argument("--size", type=positive, metavar="BYTES", help="a body of so many bytes instead of BODY")
-    send.add_argument("--in-flight", type=positive, default=64, metavar="N", help="sends under way at a time (default: 64)")
-    send.add_argument("--batch", type=positive, default=1, metavar="N", help="messages of one request (default: 1)")
+    later.add_argument("--after", type=delay_seconds, metavar="SECONDS", help="deliver it this much later (roquet cancel ID cancels it)")
+    send.add_argument("--count", type=positive, default=1, metavar="N", help="how many to send (default: 1)")
+    send.add_argument("--size", type=positive, metavar="BYTES", help="use a body of this many bytes instead of BODY")
+    send.add_argument("--in-flight", type=positive, default=64, metavar="N", help="sends without an answer at a time (default: 64)")
+    send.add_argument("--batch", type=positive, default=1, metavar="N", help="messages in one request (default: 1)")
     cluster_options(send)
     send.set_defaults(run=run_send)
 
     cluster_command(
         commands, "cancel", run_cancel, "cancel a timed message before it is delivered",
-        "roquet cancel C0000202000A2A139F1E6D2BAE4F0000     the message id that its send was answered with",
+        "roquet cancel C0000202000A2A139F1E6D2BAE4F0000     the message id that roquet send printed",
         argument("id", metavar="ID", help="message id (the producer's or the broker's), or a recall handle"),
     )  # fmt: skip
 

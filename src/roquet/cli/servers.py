@@ -49,8 +49,8 @@ def add_commands(commands: Commands) -> None:
     )
     up.add_argument("--data", default="./data", metavar="DIR", help="where everything is kept (default: ./data)")
     up.add_argument("--bind", metavar="ADDRESS", help="address to listen on; 0.0.0.0 for all (default: brokerIP1, else 127.0.0.1)")
-    up.add_argument("--namesrv-port", type=port, default=9876, metavar="PORT", help="0 takes a free one (default: 9876)")
-    up.add_argument("--broker-port", type=port, default=10911, metavar="PORT", help="of the first one; 0 takes free ones (default: 10911)")
+    up.add_argument("--namesrv-port", type=port, default=9876, metavar="PORT", help="of the name server; 0: a free one (default: 9876)")
+    up.add_argument("--broker-port", type=port, default=10911, metavar="PORT", help="of the first broker; 0: free ones (default: 10911)")
     up.add_argument("--shards", type=positive, default=1, metavar="N", help="brokers to run, one process each (default: 1)")
     setting_option(up, "a broker setting")
     up.set_defaults(run=run_up, log_level=logging.INFO)
@@ -62,7 +62,7 @@ def add_commands(commands: Commands) -> None:
         """
         roquet namesrv
         roquet namesrv -c namesrv.conf        RocketMQ's own key=value file
-        roquet namesrv -c namesrv.conf -p     show the settings in force, and leave
+        roquet namesrv -c namesrv.conf -p     print the settings and exit
         """,
     )
     file_options(namesrv)
@@ -76,7 +76,7 @@ def add_commands(commands: Commands) -> None:
         """
         roquet broker -n 127.0.0.1:9876
         roquet broker -c broker.conf          RocketMQ's own key=value file: listenPort, storePathRootDir and all
-        roquet broker -c broker.conf -p       show the settings in force, and leave
+        roquet broker -c broker.conf -p       print the settings and exit
         roquet broker -c broker.conf --shards 4   four brokers on four cores: own ports, own stores
         roquet broker --set flushDiskType=SYNC_FLUSH
         """,
@@ -91,8 +91,8 @@ def add_commands(commands: Commands) -> None:
 
 def file_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--config", metavar="FILE", help="key=value settings under RocketMQ's names (docs/configuration.md)")
-    parser.add_argument("-p", "--print", action="store_true", help="print the settings in force and leave")
-    setting_option(parser, "one setting, over the file's")
+    parser.add_argument("-p", "--print", action="store_true", help="print the settings and exit")
+    setting_option(parser, "one setting; it overrides the file's")
     # For a parent that holds our standard input: its end, however it came, is ours too.
     parser.add_argument("--stop-with-parent", action="store_true", help=argparse.SUPPRESS)
 
@@ -140,7 +140,7 @@ class Stopper:
             note("roquet: not waiting any longer; the store recovers at its next start")
             os._exit(130 if number == signal.SIGINT else 143)
         self.event.set()
-        note("roquet: stopping (once more: at once)")
+        note("roquet: stopping (the same signal again stops it at once)")
 
     def _stop_when_stdin_ends(self) -> None:
         """In a thread: Windows' loop cannot wait for standard input."""

@@ -41,15 +41,15 @@ def add_commands(commands: Commands) -> None:
 
     cluster_command(
         nouns, "list", list_topics, "list topics", "roquet topic list\nroquet topic list --all --json",
-        argument("--all", action="store_true", help="with the system's own and retry topics"),
+        argument("--all", action="store_true", help="show the system's own and retry topics, too"),
         argument("--cluster", metavar="NAME", help="only of this cluster"),
     )  # fmt: skip
     shape = (
         TOPIC,
-        argument("--queues", type=positive, metavar="N", help="read and write queues on each broker (default: 8, or as it is)"),
+        argument("--queues", type=positive, metavar="N", help="read and write queues on each broker (default: 8, or unchanged)"),
         argument("--read-queues", type=positive, metavar="N", help="queues that consumers see"),
         argument("--write-queues", type=positive, metavar="N", help="queues that producers use"),
-        argument("--perm", choices=sorted(PERMISSIONS), help="what is allowed (default: rw, or as it is)"),
+        argument("--perm", choices=sorted(PERMISSIONS), help="permission (default: rw, or unchanged)"),
         ON_CLUSTER,
         argument("--broker", action="append", default=[], metavar="NAME", help="only on this broker (may be repeated)"),
     )

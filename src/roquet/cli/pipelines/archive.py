@@ -50,28 +50,28 @@ def add_command(commands: Commands) -> None:
         help="earliest, latest or a time; for topics that the archive does not have yet (default: earliest)",
     )  # fmt: skip
     parser.add_argument("--until", type=ending, default=None, metavar="WHEN", help="now or a time (default: now)")
-    parser.add_argument("--follow", action="store_true", help="go on until Ctrl-C or SIGTERM, which finish the batch")
-    parser.add_argument("--every", type=positive_seconds, default=60.0, metavar="SECONDS", help="a commit when following (default: 60)")
+    parser.add_argument("--follow", action="store_true", help="continue until Ctrl-C or SIGTERM, which finish the batch")
+    parser.add_argument("--every", type=positive_seconds, default=60.0, metavar="SECONDS", help="between commits of --follow (default: 60)")
     parser.add_argument("--tags", metavar="EXPRESSION", default=None, help="only messages with these tags: 'paid || shipped'")
     parser.add_argument("--sql", metavar="EXPRESSION", default=None, help='only messages whose properties fit: "amount > 5"')
-    parser.add_argument("--columns", metavar="A,B,…", default=None, help="of a new archive (default: all)")
+    parser.add_argument("--columns", metavar="A,B,…", default=None, help="columns of a new archive (default: all)")
     parser.add_argument(
         "--property", action="append", default=[], metavar="NAME:TYPE",
         help="a property as a column: string, bigint, double, boolean, timestamp; may be added later, older files give null",
     )  # fmt: skip
     parser.add_argument(
         "--compression", choices=("zstd", "lz4", "snappy", "none"), default=None,
-        help="of new files; a compacted one gets that of the newest (default: what the archive had last; of a new one zstd)",
+        help="compression of new files; a compacted one gets that of the newest (default: what the archive had last; of a new one zstd)",
     )  # fmt: skip
-    parser.add_argument("--batch-rows", type=positive, default=4_000_000, metavar="N", help="of one commit (default: 4,000,000)")
-    parser.add_argument("--batch-bytes", type=positive, default=2 << 30, metavar="N", help="of one commit, about (default: 2 GiB)")
+    parser.add_argument("--batch-rows", type=positive, default=4_000_000, metavar="N", help="rows of one commit (default: 4,000,000)")
+    parser.add_argument("--batch-bytes", type=positive, default=2 << 30, metavar="N", help="bytes of one commit, about (default: 2 GiB)")
     parser.add_argument("--skip-lost", action="store_true", help="go on when the broker removed messages before they were archived")
     parser.add_argument("--no-compact", action="store_true", help="leave days with many small files as they are")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--dry-run", action="store_true", help="only show what would be read")
-    what.add_argument("--compact", action="store_true", help="put small files of each day together, and nothing else")
-    what.add_argument("--verify", action="store_true", help="check every file and every offset, and nothing else")
-    what.add_argument("--info", action="store_true", help="show what is in the archive, and nothing else")
+    what.add_argument("--compact", action="store_true", help="only merge the small files of each day")
+    what.add_argument("--verify", action="store_true", help="only check every file and every offset")
+    what.add_argument("--info", action="store_true", help="only show what is in the archive")
     place_options(parser)
     job_options(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -170,7 +170,7 @@ class Stopping:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        note("roquet: finishing the batch; once more ends at once")
+        note("roquet: finishing the batch; the same signal again ends it at once")
 
 
 def is_delta(arguments: argparse.Namespace) -> bool:
@@ -199,7 +199,7 @@ def show_summary(arguments: argparse.Namespace, summary: Summary) -> None:
         )
         return
     for gap in summary.gaps:
-        note(f"roquet: {gap.topic}/{gap.queue_id} on {gap.broker}: offsets {gap.start} to {gap.stop - 1} were gone and are a gap now")
+        note(f"roquet: {gap.topic}/{gap.queue_id} on {gap.broker}: offsets {gap.start} to {gap.stop - 1} are gone: a gap is recorded")
     if not summary.rows:
         emit("Nothing new.")
         return

@@ -62,23 +62,23 @@ def add_command(commands: Commands) -> None:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--group", metavar="GROUP", action="append", default=[], help="of this group (may be repeated; default: all)")
-    parser.add_argument("--origin-topic", metavar="TOPIC", default="", help="that came from this topic")
-    parser.add_argument("--tag", metavar="TAG", default="", help="with this tag")
-    parser.add_argument("--key", metavar="KEY", default="", help="with this key")
+    parser.add_argument("--group", metavar="GROUP", action="append", default=[], help="only of this group (may be repeated; default: all)")
+    parser.add_argument("--origin-topic", metavar="TOPIC", default="", help="only letters that came from this topic")
+    parser.add_argument("--tag", metavar="TAG", default="", help="only letters with this tag")
+    parser.add_argument("--key", metavar="KEY", default="", help="only letters with this key")
     time_options(parser, "became dead letters")
-    parser.add_argument("--where", metavar="SQL", default="", help="for which this Spark SQL expression is true")
+    parser.add_argument("--where", metavar="SQL", default="", help="only letters for which this Spark SQL expression is true")
     parser.add_argument("--reason-property", metavar="NAME", action="append", default=[], help="property that says why (may be repeated)")
-    parser.add_argument("--show", type=positive, default=None, metavar="N", help="also the newest N of them, one by one")
+    parser.add_argument("--show", type=positive, default=None, metavar="N", help="show the newest N of them, too, one by one")
     again = parser.add_argument_group("sending again")
     again.add_argument("--redrive", action="store_true", help="send them again, to the topic each came from; asks first")
     target = again.add_mutually_exclusive_group()
     target.add_argument("--to", metavar="TOPIC", default="", help="to this topic instead")
     target.add_argument("--only-this-group", action="store_true", help="to their group's retry topic: other groups do not see them again")
-    again.add_argument("--rate", type=positive, default=None, metavar="N", help="at most N a second (default: as fast as it goes)")
-    again.add_argument("--again", action="store_true", help="also what was sent before")
+    again.add_argument("--rate", type=positive, default=None, metavar="N", help="at most N a second (default: no limit)")
+    again.add_argument("--again", action="store_true", help="also send letters that were sent before")
     again.add_argument("--dry-run", action="store_true", help="only show what would be sent")
-    again.add_argument("--yes", action="store_true", help="do not ask")
+    again.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def answer(arguments: argparse.Namespace) -> int:

@@ -51,12 +51,12 @@ def add_command(commands: Commands) -> None:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", metavar="GROUP", action="append", default=[], help="only this group (may be repeated; default: all)")
-    parser.add_argument("--all", action="store_true", help="with the system's own groups")
+    parser.add_argument("--all", action="store_true", help="show the system's own groups, too")
     parser.add_argument("--every", type=positive_seconds, default=5.0, metavar="SECONDS", help="between two samples (default: 5)")
     how_long = parser.add_mutually_exclusive_group()
-    how_long.add_argument("--for", dest="for_s", type=positive_seconds, default=60.0, metavar="SECONDS", help="so long (default: 60)")
+    how_long.add_argument("--for", dest="for_s", type=positive_seconds, default=60.0, metavar="SECONDS", help="for this long (default: 60)")
     how_long.add_argument("--once", action="store_true", help="one sample")
-    parser.add_argument("--window", type=positive_seconds, default=600.0, metavar="SECONDS", help="rates are of so long (default: 600)")
+    parser.add_argument("--window", type=positive_seconds, default=600.0, metavar="SECONDS", help="rates over this long (default: 600)")
     parser.add_argument("--to", metavar="DIR", type=Path, default=None, help="add the samples to the table in this directory")
     parser.add_argument("--dry-run", action="store_true", help="with --to: sample and answer, but write nothing")
     parser.add_argument("--queues", action="store_true", help="a line for each queue, not for each group and topic")

@@ -45,8 +45,8 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--into", metavar="DIR", default=None, help="write consumequeue/ and index/ there, leave the store as it is")
     parser.add_argument("--dry-run", action="store_true", help="read the log and say what would be written")
     parser.add_argument("--no-check", action="store_true", help="do not verify what was built (saves about half of the time)")
-    parser.add_argument("--discard-old", action="store_true", help="remove the old files in the end; they cannot be had back")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--discard-old", action="store_true", help="remove the old files at the end; this cannot be undone")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     job_options(parser)
     parser.set_defaults(run=run)
 

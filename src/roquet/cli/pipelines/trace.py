@@ -65,14 +65,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", metavar="TOPIC", default="", help="only messages of this topic (default: all)")
     parser.add_argument("--trace-topic", metavar="TOPIC", default="", help="where traces are (default: RMQ_SYS_TRACE_TOPIC)")
     time_options(parser, "traces stored")
-    parser.add_argument("--slowest", type=positive, default=20, metavar="N", help="show so many of each list (default: 20)")
+    parser.add_argument("--slowest", type=positive, default=20, metavar="N", help="rows of each list (default: 20)")
     parser.add_argument(
-        "--stuck-after", type=positive_seconds, default=300.0, metavar="SECONDS", help="a half message pending for so long (default: 300)"
+        "--stuck-after", type=positive_seconds, default=300.0, metavar="SECONDS", help="a half message is stuck after this (default: 300)"
     )
     parser.add_argument(
-        "--grace", type=positive_seconds, default=60.0, metavar="SECONDS", help="a message may be unconsumed for so long (default: 60)"
+        "--grace", type=positive_seconds, default=60.0, metavar="SECONDS", help="never consumed counts after this long (default: 60)"
     )
-    parser.add_argument("--save", metavar="DIR", type=Path, default=None, help="keep the events here, and go on from what is there")
+    parser.add_argument("--save", metavar="DIR", type=Path, default=None, help="keep the events here, and continue from what is there")
     parser.add_argument("--dry-run", action="store_true", help="with --save: read and answer, but keep nothing")
 
 
