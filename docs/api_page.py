@@ -12,6 +12,7 @@ import functools
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,7 +146,7 @@ def field_texts(settings: type) -> dict[str, str]:
     for base in reversed(settings.__mro__):
         if not base.__module__.startswith("roquet"):
             continue
-        body = ast.parse(inspect.cleandoc(inspect.getsource(base))).body[0]
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, below in zip(body.body, body.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):

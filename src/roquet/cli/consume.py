@@ -45,8 +45,8 @@ def add_commands(commands: Commands) -> None:
         roquet consume orders --json | jq .body
         """,
         TOPIC,
-        argument("--group", metavar="GROUP", help="take part in this group; without, only look"),
-        argument("--tags", default="*", metavar="TAGS", help='only these: "a", "a || b" (default: all)'),
+        argument("--group", metavar="GROUP", help="consume as a member of this group; without it messages are only shown"),
+        argument("--tags", default="*", metavar="TAGS", help='only messages with these tags: "a", "a || b" (default: all)'),
         argument("--sql", metavar="EXPRESSION", help="only those whose properties fit: \"amount > 100 AND region = 'eu'\""),
         argument(
             "--from",

@@ -198,9 +198,11 @@ class LitePullConsumer(Member[LitePullCore]):
         return await self._seek(queue, self._part().seek(queue, offset))
 
     async def seek_to_begin(self, queue: MessageQueue) -> int:
+        """poll goes on from the first message that the queue still has. Its offset."""
         return await self._seek(queue, self._part().seek_to_begin(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> int:
+        """poll goes on with what comes from now on. The offset of the next message."""
         return await self._seek(queue, self._part().seek_to_end(queue))
 
     async def _seek(self, queue: MessageQueue, work: Work[int]) -> int:

@@ -200,17 +200,20 @@ class PushConsumer(Member[PushConsumerCore]):
         await super().close()
 
     def hurry(self) -> None:
+        """Do not wait any longer for functions that run: close() goes on without them."""
         self._hurried = True
         if self._ending is not None:
             self._ending.consuming.idle.end(False)
 
     @property
     def running(self) -> int:  # type: ignore[override] # counted, not kept
+        """Calls of functions that run now."""
         core = self._core or self._ending
         return 0 if core is None else core.consuming.running
 
     @property
     def in_threads(self) -> int:  # type: ignore[override]
+        """Calls of plain functions that run in threads now."""
         return self._calls.in_threads
 
     def pause(self) -> None:

@@ -8,7 +8,7 @@ Records are staged during a tick and reach their file with one write in `commit`
     commit()                    one write per file touched, normally one
     rollback(to)                forget what was staged from there on
 
-Marks, each a number that only rises, up to `end`:
+Marks, each an offset that only grows, up to `end`:
 
     written     in files
     flushed     on this disk

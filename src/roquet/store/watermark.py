@@ -14,7 +14,7 @@ Wake = Callable[[bool], None]
 
 
 class Watermark:
-    """A number that only rises, and the callers waiting for it to reach theirs, in the order of their targets."""
+    """An offset that only grows, and its waiters, in the order of their targets."""
 
     __slots__ = ("_waiting", "given_up", "on_rise", "value")
 
