@@ -37,7 +37,9 @@ def add_commands(commands: Commands) -> None:
     shape = (
         GROUP,
         argument("--consume", action=argparse.BooleanOptionalAction, help="whether its members may pull (default: yes, or as it is)"),
-        argument("--broadcast", action=argparse.BooleanOptionalAction, help="whether its members may broadcast (default: yes, or as it is)"),
+        argument(
+            "--broadcast", action=argparse.BooleanOptionalAction, help="whether its members may broadcast (default: yes, or as it is)"
+        ),
         argument("--retry-queues", type=positive, metavar="N", help="queues of its retry topic (default: 1, or as it is)"),
         argument("--retry-max", type=int, metavar="N", help="attempts before a message is a dead letter (default: 16, or as it is)"),
         ON_CLUSTER,
