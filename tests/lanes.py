@@ -3,8 +3,7 @@
     python -m tests.lanes [--quick]
 
 Four for two cores: only the first keeps a core busy; the others wait for real programs and for Java most of the time. Each run has its
-own process, servers and temporary directories; nothing is shared but the machine. What the first one says is shown as it comes,
-what the others say when they are over.
+own process, servers and temporary directories; nothing is shared but the machine.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -40,17 +40,22 @@ def start(arguments: list[str], log: Path | None) -> subprocess.Popen[bytes]:
 
 
 def run(lanes: dict[str, list[str]], logs: Path) -> list[str]:
-    """All of them; what went wrong, in words."""
+    """All of them; what went wrong, in words. Each is shown when it is over."""
+    first, *others = lanes
+    print(f"{len(lanes)} runs of pytest beside each other. Here are the dots of {first!r}; shown when they are over: {', '.join(others)}.")
+    began, wrong = time.monotonic(), []
     runs: dict[str, subprocess.Popen[bytes]] = {}
-    wrong = []
     try:
         for name, arguments in lanes.items():
             runs[name] = start(arguments, logs / name if runs else None)
-        for name, process in runs.items():
-            if process.wait():
-                wrong.append(f"{name}: pytest ended with {process.returncode}")
-            if (logs / name).exists():
-                print(f"{name}:\n{(logs / name).read_text(errors='replace')}", flush=True)
+        with ThreadPoolExecutor(len(runs)) as waiting:
+            ends = {waiting.submit(process.wait): name for name, process in runs.items()}
+            for end in as_completed(ends):
+                name = ends[end]
+                text = (logs / name).read_text(errors="replace") if (logs / name).exists() else ""
+                print(f"\n{name}, over after {time.monotonic() - began:.0f} s:\n{text}", flush=True)
+                if end.result():
+                    wrong.append(f"{name}: pytest ended with {end.result()}")
     finally:
         for process in runs.values():
             if process.poll() is None:

@@ -22,7 +22,10 @@ def test_one_run_that_fails_is_named_and_those_beside_it_are_shown(tmp_path: Pat
     options = ["-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
     found = lanes.run({name: [*options, str(tmp_path / f"test_{name}.py")] for name in ("good", "bad")}, tmp_path)
     assert found == ["bad: pytest ended with 1"]
-    assert "assert False" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("2 runs of pytest beside each other.")
+    assert "bad, over after" in said
+    assert "assert False" in said
 
 
 def test_a_quick_run_says_what_it_left_out() -> None:
