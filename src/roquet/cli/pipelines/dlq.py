@@ -67,7 +67,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tag", metavar="TAG", default="", help="only letters with this tag")
     parser.add_argument("--key", metavar="KEY", default="", help="only letters with this key")
     time_options(parser, "became dead letters")
-    parser.add_argument("--where", metavar="SQL", default="", help="only letters only letters for which this Spark SQL expression is true")
+    parser.add_argument("--where", metavar="SQL", default="", help="only letters for which this Spark SQL expression is true")
     parser.add_argument("--reason-property", metavar="NAME", action="append", default=[], help="property that says why (may be repeated)")
     parser.add_argument("--show", type=positive, default=None, metavar="N", help="show the newest N of them, too, one by one")
     again = parser.add_argument_group("sending again")
