@@ -20,7 +20,7 @@ SOURCES = ROOT / "src" / "roquet"
 CODE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"(?<![\w.$%\"'/=<-])([A-Za-z_]\w*)\b(?![\w/.-]*\.(?:md|py|json|conf|toml))")
 DOTTED = re.compile(r"\b(roquet(?:\.[a-zA-Z_]\w*)+)")
-FILES = {"roquet.json"}
+FILES = {"roquet.json", "roquet.fish"}
 NOT_PROMISED = {"roquet.testing", "roquet.testing.simulate", "roquet.cli.reference", "roquet.wire.names"}
 """Named in documents, and said to be internal there."""
 
