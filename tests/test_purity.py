@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,3 +163,9 @@ def test_a_type_checking_import_does_not_count_and_a_hidden_one_does(tmp_path: P
         "def late():\n    import os.path\n    from roquet import net\n"
     )
     assert list(imports(path)) == [(1, "typing"), (5, "ssl"), (7, "os.path"), (8, "roquet.net")]
+
+
+def test_the_client_and_the_commands_load_no_numpy() -> None:
+    """It takes as long to load as all the rest."""
+    code = "import sys, roquet.client, roquet.admin, roquet.cli.main; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -20,7 +20,8 @@ from roquet.errors import Damaged
 from roquet.spark.pipelines.rebuild import QUEUED, Run, extent, rebuild, surviving, write_queue
 from roquet.spark.pipelines.verify import verify
 from roquet.store.queue import BLANK_ENTRY
-from roquet.wire.layout import ENTRIES, ENTRY
+from roquet.wire.columns import ENTRIES
+from roquet.wire.layout import ENTRY
 from tests.spark.test_verify import SMALL, break_body, filled
 from tests.store.conftest import VECTORS, StoreKit, put
 

@@ -16,7 +16,8 @@ from roquet.cli.main import main
 from roquet.spark.pipelines.store_files import layout_of, pieces_of
 from roquet.spark.pipelines.verify import Report, verify
 from roquet.store import queue
-from roquet.wire.layout import ENTRIES, ENTRY, MAGIC_V1
+from roquet.wire.columns import ENTRIES
+from roquet.wire.layout import ENTRY, MAGIC_V1
 from tests.spark.test_derive import pack
 from tests.store.conftest import VECTORS, StoreKit, put
 

@@ -19,7 +19,8 @@ from roquet.store.disk import Cold, DiskFile, RealDisk, RealFile
 from roquet.store.fanout import index_keys, is_indexed
 from roquet.store.index import KeyIndex, TopicHashes, key_hash, key_hashes, next_name
 from roquet.testing.clock import ManualClock
-from roquet.wire.hashing import java_hash, java_hashes
+from roquet.wire.columns import java_hashes
+from roquet.wire.hashing import java_hash
 from roquet.wire.layout import INDEX_ENTRY, INDEX_HEADER
 
 VECTORS = Path(__file__).parents[1] / "vectors"

@@ -18,7 +18,7 @@ from roquet.store.reader import Gone, StoreReader
 from roquet.store.scan import Found, parse, read_records
 from roquet.store.segments import Segments
 from roquet.store.store import Store
-from roquet.wire.layout import ENTRIES
+from roquet.wire.columns import ENTRIES
 from tests.store.conftest import VECTORS, StoreKit, put
 
 

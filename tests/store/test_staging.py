@@ -19,7 +19,8 @@ from roquet.store.staging import Staging
 from roquet.store.texts import Texts
 from roquet.testing.clock import ManualClock
 from roquet.testing.disk import SimDisk
-from roquet.wire.batch import batch_columns, join_batch
+from roquet.wire.batch import join_batch
+from roquet.wire.columns import batch_columns
 from roquet.wire.record import Record
 
 HOST = bytes((10, 0, 0, 1)) + (10911).to_bytes(4, "big")

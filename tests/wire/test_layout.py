@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from roquet.wire import layout
+from roquet.wire import columns, layout
 
 
 def test_a_record_is_laid_out_as_upstream_lays_it_out() -> None:
     assert {hosts: front.size for hosts, front in layout.FRONTS.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
-    assert {hosts: dtype.itemsize for hosts, dtype in layout.COLUMNS.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
+    assert {hosts: dtype.itemsize for hosts, dtype in columns.COLUMNS.items()} == {0: 88, 0x10: 100, 0x20: 100, 0x30: 112}
     assert layout.FRONT.format == ">iIiiiqqiq8sq8siqi"
     assert (layout.MAGIC_AT, layout.CRC_AT, layout.QUEUE_ID_AT, layout.QUEUE_OFFSET_AT) == (4, 8, 12, 20)
     assert (layout.OFFSET_AT, layout.SYS_FLAG_AT, layout.STORE_TIME_AT, layout.BODY_AT) == (28, 36, 56, 88)
@@ -24,5 +24,5 @@ def test_the_store_time_is_found_whatever_the_born_host_is() -> None:
 
 
 def test_entries_and_index_files_are_laid_out_as_upstream_lays_them_out() -> None:
-    assert (layout.ENTRY.size, layout.ENTRIES.itemsize, layout.BLANK.size) == (20, 20, 8)
-    assert (layout.INDEX_HEADER.size, layout.INDEX_SLOT, layout.INDEX_ENTRY.size, layout.INDEX_ENTRIES.itemsize) == (40, 4, 20, 20)
+    assert (layout.ENTRY.size, columns.ENTRIES.itemsize, layout.BLANK.size) == (20, 20, 8)
+    assert (layout.INDEX_HEADER.size, layout.INDEX_SLOT, layout.INDEX_ENTRY.size, columns.INDEX_ENTRIES.itemsize) == (40, 4, 20, 20)

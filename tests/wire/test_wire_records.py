@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from roquet.errors import InvalidMessage, Refused
 from roquet.message import Message, MessageQueue, ReceivedMessage, host_text
-from roquet.wire.batch import batch_columns, join_batch, split_batch
+from roquet.wire.batch import join_batch, split_batch
 from roquet.wire.codes import SysFlag
+from roquet.wire.columns import batch_columns, java_hashes
 from roquet.wire.compression import KINDS, compress, decompress
-from roquet.wire.hashing import java_hash, java_hashes
+from roquet.wire.hashing import java_hash
 from roquet.wire.ids import UniqueIds, offset_message_id, parse_offset_message_id
 from roquet.wire.layout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 from roquet.wire.record import BadRecord, Record, decode_properties, decode_records, encode_properties

@@ -30,8 +30,9 @@ from roquet.store.log import Log
 from roquet.store.mending import Odd
 from roquet.wire.calls.pulls import PullHeader
 from roquet.wire.codes import ResponseCode
+from roquet.wire.columns import ENTRIES
 from roquet.wire.frame import FRAME_SIZE_MAX
-from roquet.wire.layout import BLANK_LENGTH, ENTRIES, MAGIC_AT, MAGIC_V1, MAGIC_V2, OFFSET_AT, QUEUE_OFFSET_AT, RECORD_MIN
+from roquet.wire.layout import BLANK_LENGTH, MAGIC_AT, MAGIC_V1, MAGIC_V2, OFFSET_AT, QUEUE_OFFSET_AT, RECORD_MIN
 
 Numbers = npt.NDArray[np.int64]
 

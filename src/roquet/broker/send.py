@@ -38,10 +38,11 @@ from roquet.store.fanout import (
 from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import BatchedMessage
 from roquet.store.texts import Texts
-from roquet.wire.batch import InnerMessage, batch_columns, split_batch
+from roquet.wire.batch import InnerMessage, split_batch
 from roquet.wire.calls.sends import SEND_BATCH_MESSAGE, SEND_MESSAGE, SEND_MESSAGE_V2, SendHeader, SendResponseHeader
 from roquet.wire.calls.table import CALLS
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
+from roquet.wire.columns import batch_columns
 from roquet.wire.command import VERSION, Command
 from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic

@@ -25,8 +25,8 @@ from roquet.spark.columns import BY_NAME, TIME
 from roquet.spark.places import Chunk, Positions, Sizes
 from roquet.spark.properties import Properties
 from roquet.spark.slices import WINDOW_MAX, Bytes, Places, at_every_byte, bytes_of, gather
-from roquet.wire import layout
 from roquet.wire.codes import TRANSACTION_MASK, SysFlag
+from roquet.wire.columns import COLUMNS as FRONT_COLUMNS
 from roquet.wire.compression import decompress
 from roquet.wire.layout import BLANK_MAGIC, HOSTS_V6, MAGIC_V1, MAGIC_V2, RECORD_MIN, SYS_FLAG_AT
 from roquet.wire.record import BadRecord
@@ -144,7 +144,7 @@ class AlikeRecords:
         self.starts = starts
         self.stops = stops
         self.count = len(starts)
-        kind = layout.COLUMNS[hosts]
+        kind = FRONT_COLUMNS[hosts]
         self.front_size = kind.itemsize
         short = self.stops - self.starts < kind.itemsize + 3
         if hosts and short.any():

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from roquet.errors import ClientError, InvalidMessage, Refused
 from roquet.message import DELAY_LEVEL_MAX, Property
 from roquet.spark.columns import BY_NAME
-from roquet.wire.hashing import java_hashes
+from roquet.wire.columns import java_hashes
 from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import check_send_topic, is_retry_topic
 

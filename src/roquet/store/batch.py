@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from roquet.store.texts import Hashes, Texts
-from roquet.wire.batch import Columns
-from roquet.wire.layout import COLUMNS, ENTRIES, FRONT, MAGIC_V1
+from roquet.wire.columns import COLUMNS, ENTRIES, Columns
+from roquet.wire.layout import FRONT, MAGIC_V1
 
 Longs = npt.NDArray[np.int64]
 

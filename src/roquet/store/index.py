@@ -30,8 +30,9 @@ import numpy.typing as npt
 from roquet.ports import Clock
 from roquet.store.disk import Cold, Disk, DiskFile, is_shortage
 from roquet.store.segments import OpenFiles
-from roquet.wire.hashing import POWERS, java_hash, java_hashes
-from roquet.wire.layout import INDEX_ENTRIES, INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
+from roquet.wire.columns import INDEX_ENTRIES, POWERS, java_hashes
+from roquet.wire.hashing import java_hash
+from roquet.wire.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
 
 Pending = tuple[str, str, int, int]
 """(topic, key, physical offset, store time in ms)."""

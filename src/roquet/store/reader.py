@@ -32,7 +32,8 @@ from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records, record_at
 from roquet.store.segments import OpenFiles, Segments
 from roquet.store.times import Times, first_true
-from roquet.wire.layout import BLANK_LENGTH, ENTRIES, ENTRY, QUEUES_MAX, TIMED, store_time_of
+from roquet.wire.columns import ENTRIES
+from roquet.wire.layout import BLANK_LENGTH, ENTRY, QUEUES_MAX, TIMED, store_time_of
 
 Entries = npt.NDArray[np.void]
 

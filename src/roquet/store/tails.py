@@ -14,7 +14,7 @@ import numpy as np
 from roquet.ports import FOREVER
 from roquet.store.disk import is_shortage
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
-from roquet.wire.layout import ENTRIES
+from roquet.wire.columns import ENTRIES
 
 if TYPE_CHECKING:
     from roquet.store.store import Store

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from roquet.message import Property
 from roquet.store.fanout import KEYS_BYTES, KEYS_MAX, TAGS_BYTES
-from roquet.wire.hashing import POWERS, java_hash
+from roquet.wire.columns import POWERS
+from roquet.wire.hashing import java_hash
 
 Longs = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint32]

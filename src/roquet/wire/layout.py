@@ -1,4 +1,5 @@
-"""Where every field stands: in a stored record, a queue's entry and an index file. Nobody else spells these numbers.
+"""Where every field stands: in a stored record, a queue's entry and an index file. Nobody else spells these numbers;
+`columns.py` has them for numpy.
 
 A record begins with its front, whose two hosts have 8 bytes each, or 20 with IPv6 (the sys flag says which); then come
 
@@ -11,8 +12,6 @@ from __future__ import annotations
 
 import struct
 from typing import Final
-
-import numpy as np
 
 # ---------------------------------------------------------------- the record
 
@@ -38,33 +37,24 @@ FIELDS: Final = (
     ("body_size", "i"),
 )  # fmt: skip
 """The front, field by field, in the codes of `struct`; "h" is a host."""
-NUMPY: Final = {"i": ">i4", "I": ">u4", "q": ">i8"}
 
 
 def host_size(name: str, hosts: int) -> int:
     return HOST_V6 if hosts & (BORN_HOST_V6 if name == "born_host" else STORE_HOST_V6) else HOST
 
 
-def front_of(hosts: int) -> struct.Struct:
-    return struct.Struct(">" + "".join(f"{host_size(name, hosts)}s" if code == "h" else code for name, code in FIELDS))
-
-
-def columns_of(hosts: int) -> np.dtype[np.void]:
-    return np.dtype([(name, f"V{host_size(name, hosts)}" if code == "h" else NUMPY[code]) for name, code in FIELDS])
+def front_of(hosts: int, upto: int = len(FIELDS)) -> struct.Struct:
+    return struct.Struct(">" + "".join(f"{host_size(name, hosts)}s" if code == "h" else code for name, code in FIELDS[:upto]))
 
 
 FRONTS: Final = {hosts: front_of(hosts) for hosts in (0, BORN_HOST_V6, STORE_HOST_V6, HOSTS_V6)}
 """By the two bits of the sys flag."""
-COLUMNS: Final = {hosts: columns_of(hosts) for hosts in FRONTS}
-"""The same for numpy."""
 FRONT: Final = FRONTS[0]
 
 
 def place(name: str) -> int:
     """Of a field in a front with short hosts."""
-    fields = COLUMNS[0].fields
-    assert fields is not None
-    return int(fields[name][1])
+    return front_of(0, [field for field, _ in FIELDS].index(name)).size
 
 
 MAGIC_AT: Final = place("magic")
@@ -119,8 +109,6 @@ BLANK: Final = struct.Struct(">iI")
 
 # `store/queue.py` draws it. The tag is the hash of the record's tag, or when it is due.
 ENTRY: Final = struct.Struct(">qiq")
-ENTRIES: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
-"""The same for numpy."""
 BLANK_LENGTH: Final = 0x7FFFFFFF
 """The size in an entry that stands for no message."""
 
@@ -130,4 +118,3 @@ BLANK_LENGTH: Final = 0x7FFFFFFF
 INDEX_HEADER: Final = struct.Struct(">qqqqii")
 INDEX_SLOT: Final = 4
 INDEX_ENTRY: Final = struct.Struct(">iqii")
-INDEX_ENTRIES: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("before", ">i4")])

@@ -13,7 +13,8 @@ from roquet.broker.timed.properties import CANCEL, DUE
 from roquet.store.disk import Cold
 from roquet.store.queue import ConsumeQueue
 from roquet.store.timers import GONE, Rows, rows_of
-from roquet.wire.layout import BLANK_LENGTH, ENTRIES, RECORD_MIN
+from roquet.wire.columns import ENTRIES
+from roquet.wire.layout import BLANK_LENGTH, RECORD_MIN
 from roquet.wire.names import TIMER_TOPIC
 from roquet.wire.record import decode_properties
 

@@ -21,7 +21,8 @@ from roquet.store import derive, index
 from roquet.store.index import chain
 from roquet.store.scan import parse
 from roquet.store.segments import file_name
-from roquet.wire.layout import BLANK_LENGTH, INDEX_ENTRIES
+from roquet.wire.columns import INDEX_ENTRIES
+from roquet.wire.layout import BLANK_LENGTH
 
 SHOWN = 10
 """Places kept of each kind of problem."""

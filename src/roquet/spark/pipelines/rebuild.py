@@ -36,7 +36,7 @@ from roquet.store.documents import Document
 from roquet.store.index import IndexFile, KeyIndex, next_name
 from roquet.store.recovery import Manifest
 from roquet.store.segments import file_name
-from roquet.wire.layout import ENTRIES
+from roquet.wire.columns import ENTRIES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

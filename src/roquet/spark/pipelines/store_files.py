@@ -28,7 +28,8 @@ from roquet.store.disk import ReadOnlyDisk
 from roquet.store.documents import Document
 from roquet.store.scan import parse
 from roquet.store.segments import file_name
-from roquet.wire.layout import BLANK, BLANK_MAGIC, ENTRIES, INDEX_ENTRIES, INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, MAGICS
+from roquet.wire.columns import ENTRIES, INDEX_ENTRIES
+from roquet.wire.layout import BLANK, BLANK_MAGIC, INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, MAGICS
 from roquet.wire.names import is_system_topic
 
 PIECE = 32 << 20
