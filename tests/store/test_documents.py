@@ -248,7 +248,7 @@ def test_a_full_disk_leaves_the_present_generation(tmp_path: Path, monkeypatch: 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("os.pwrite", full)
+        patch.setattr("roquet.store.disk.pwrite", full)
         with pytest.raises(OSError, match="No space"):
             document.save(text(2))
     assert document.load(parse) == {"generation": 1}
