@@ -144,7 +144,7 @@ def over_the_wire(command: Command) -> Command:
 @pytest.fixture
 def kits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., BrokerKit]]:
     """Opens directories of the test; all are closed at its end. Nothing is synced: these tests survive no power failure."""
-    monkeypatch.setattr("os.fdatasync", lambda fd: None)
+    monkeypatch.setattr("roquet.system.sync_data", lambda fd: None)
     monkeypatch.setattr("os.fsync", lambda fd: None)
     made: list[BrokerKit] = []
 

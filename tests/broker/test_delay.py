@@ -539,7 +539,7 @@ def test_nothing_is_lost_early_or_twice_whatever_ends_the_broker(
 class TestADirectoryOfApache:
     @pytest.fixture(params=["stopped", "killed"])
     def root(self, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr("os.fdatasync", lambda fd: None)
+        monkeypatch.setattr("roquet.system.sync_data", lambda fd: None)
         monkeypatch.setattr("os.fsync", lambda fd: None)
         with tarfile.open(VECTORS / f"store-4.9.7-{request.param}.tar.gz") as archive:
             archive.extractall(tmp_path, filter="data")

@@ -37,7 +37,7 @@ def test_every_setting_that_may_change_has_its_scene() -> None:
 
 @pytest.mark.parametrize("key", SCENES)
 def test_takes_effect(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fdatasync", lambda fd: None)
+    monkeypatch.setattr("roquet.system.sync_data", lambda fd: None)
     monkeypatch.setattr("os.fsync", lambda fd: None)
     play, settings = SCENES[key]
     whole = Whole(tmp_path / "store", **settings)

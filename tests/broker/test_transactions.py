@@ -161,7 +161,7 @@ def properties_of(record: Record) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fdatasync", lambda fd: None)
+    monkeypatch.setattr("roquet.system.sync_data", lambda fd: None)
     monkeypatch.setattr("os.fsync", lambda fd: None)
 
 
