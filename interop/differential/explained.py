@@ -203,6 +203,7 @@ EXPLAINED: tuple[Explained, ...] = (
         "body.JSON.table.scheduleMessageOffset_18",
         "4.9.7 names a delay level only when it has delivered something of it",
     ),
+    Explained("settings", ("running values",), "body.JSON.table.roquetVersion", "Roquet says its own version beside that of the protocol"),
     Explained("settings", ("running values",), "body.JSON.table.getTransferredTps", "Roquet has this row of 5.x too: its mqadmin reads it"),
     Explained("settings", ("running values",), "body.JSON.table.queueEntriesMended", "Roquet counts what it mended from the log"),
     Explained("settings", ("running values",), "body.JSON.table.messagesUnreadable", "Roquet counts what it stepped over"),
