@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 import venv
 from pathlib import Path
 
@@ -148,6 +150,48 @@ def test_on_a_terminal_a_spinner_says_that_spark_starts(servers: Servers, topic:
     assert rest.startswith("roquet: the statement names tagz, which is no column of a topic; did you mean tags?")
     assert "\tat " not in rest
     assert len(rest.splitlines()) < 4
+
+
+def test_ctrl_c_while_spark_starts_leaves_no_process_behind(servers: Servers, topic: str, tmp_path: Path) -> None:
+    """PySpark forgets a JVM that has not told its port yet, and such a one waits for ever. Here it is a program that only waits."""
+    (tmp_path / "bin").mkdir()
+    submit, started = tmp_path / "bin" / "spark-submit", tmp_path / "started"
+    submit.write_text(f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nexec sleep 600\n")
+    submit.chmod(0o755)
+    env = {**os.environ, "SPARK_HOME": str(tmp_path), "NAMESRV_ADDR": servers.namesrv}
+    command = [sys.executable, "-m", "roquet", "pipeline", "sql", f"select 1 from `{topic}`"]
+    with (tmp_path / "told").open("wb") as told, subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=told) as done:
+        deadline = time.monotonic() + 120
+        while not started.exists():
+            assert done.poll() is None, (tmp_path / "told").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        done.send_signal(signal.SIGINT)
+        assert done.wait(60) == 130
+    assert (tmp_path / "told").read_text() == ""
+    jvm = int(started.read_text())
+    try:
+        with pytest.raises(ProcessLookupError):
+            os.kill(jvm, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(jvm, signal.SIGKILL)
+
+
+def test_ctrl_c_in_a_call_of_the_jvm_shows_no_traceback(tmp_path: Path) -> None:
+    """The call that Py4J makes when it is interrupted, in a process whose session is started as a command starts it."""
+    script = (
+        "import argparse, logging, py4j, roquet.spark.session as sessions\n"
+        "from roquet.cli.pipelines.starting import start\n"
+        "logging.basicConfig()\n"
+        "sessions.session = lambda *given, **more: None\n"
+        "start('sql', argparse.Namespace(master=None, verbose=False))\n"
+        "text = 'logging.exception(\"KeyboardInterrupt while sending command.\")'\n"
+        "exec(compile(text, py4j.__file__, 'exec'), {'logging': logging})\n"
+        "logging.warning('this one is shown')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=dict(os.environ), capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "WARNING:root:this one is shown\n")
 
 
 def test_lines_that_say_nothing_are_left_out_and_others_are_not() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roquet.errors import ClientError
 from roquet.spark.banners import without_banners
@@ -81,7 +83,37 @@ def session(app: str, master: str | None = None, conf: Mapping[str, str] | None 
     builder = SparkSession.builder.appName(app).master(chosen)
     for key, value in {**{key: value for key, value in settings.items() if not given.contains(key)}, **(conf or {})}.items():
         builder = builder.config(key, value)
-    with without_banners():
+    with without_banners(), no_jvm_left():
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(log_level)
     return spark
+
+
+@contextlib.contextmanager
+def no_jvm_left() -> Iterator[None]:
+    """A start that fails or is interrupted in here ends the JVM that it began.
+
+    PySpark forgets one that has not told its port yet. It ignores Ctrl-C, finds nobody to tell, and would stay for ever.
+    """
+    from pyspark import SparkContext
+    from pyspark import java_gateway as module
+
+    java_gateway: Any = module
+    began: list[subprocess.Popen[bytes]] = []
+    start = java_gateway.Popen
+
+    def noted(*arguments: Any, **more: Any) -> subprocess.Popen[bytes]:
+        began.append(start(*arguments, **more))
+        return began[-1]
+
+    java_gateway.Popen = noted
+    try:
+        yield
+    except BaseException:
+        if SparkContext._gateway is None:
+            for one in began:
+                one.kill()
+                one.wait()
+        raise
+    finally:
+        java_gateway.Popen = start

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ def start(name: str, arguments: argparse.Namespace) -> SparkSession:
     """The session of `roquet pipeline NAME`. Whatever can be wrong with the command line is told before this: it takes seconds."""
     from roquet.spark.session import session
 
+    if not arguments.verbose:
+        # Py4J writes the traceback of a Ctrl-C to the root logger; the person who pressed it knows.
+        logging.getLogger().addFilter(not_of_py4j)
     with spinner("starting Spark"):
         spark = session(f"roquet {name}", arguments.master, log_level="WARN" if arguments.verbose else "OFF")
     if not arguments.verbose:
@@ -32,6 +36,10 @@ def start(name: str, arguments: argparse.Namespace) -> SparkSession:
         for one in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             PySparkLogger.getLogger(one).setLevel(logging.CRITICAL)
     return spark
+
+
+def not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
 
 
 @contextlib.contextmanager
