@@ -325,10 +325,7 @@ class _Reading:
             return None
         self.failures = 0
         if answer.code not in PULL_CODES:
-            refusal = rejected(answer, call.address)
-            if "SQL92" in refusal.remark:
-                refusal.args = (f"{refusal.args[0]}; set enablePropertyFilter=true in its configuration, or use tags",)
-            raise refusal
+            raise rejected(answer, call.address)
         header = read_header(PULL_MESSAGE.answer(answer), call.address)
         after = header.next_begin_offset
         if answer.code != ResponseCode.SUCCESS:
