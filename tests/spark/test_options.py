@@ -45,6 +45,26 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("kafka.bootstrap.servers", "namesrvAddr"),
+        ("includeHeaders", "columns"),
+        ("groupIdPrefix", "groupId"),
+        ("kafka.group.id", "groupId"),
+        ("kafka.security.protocol", "useTLS"),
+        ("kafka.ssl.truststore.location", "tlsCaFile"),
+        ("kafka.sasl.jaas.config", "accessKey"),
+        ("kafkaConsumer.pollTimeoutMs", "timeout"),
+        ("fetchOffset.numRetries", "timeout"),
+    ],
+)
+def test_an_option_of_kafkas_source_is_refused_with_the_name_that_it_has_here(name: str, ours: str) -> None:
+    told = problem({**ORDERS, name.lower(): "x"})  # Spark makes it lower case
+    assert f"has no option {name.lower()}, which is Kafka's; here it is {ours}" in told
+    assert "Coming from Kafka's source" in told
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"subscribe": "orders"}, ("namesrvAddr", "path")),
@@ -57,6 +77,15 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         ({**ORDERS, "startingOffsets": '{"orders": 5}'}, ("startingOffsets", "orders", "queue id")),
         ({**ORDERS, "startingOffsets": '{"orders": {"b": {"0": -3}}}'}, ("0: -3", "-2 for earliest")),
         ({**ORDERS, "startingOffsets": "{broken"}, ("not JSON",)),
+        ({**ORDERS, "startingOffsets": '{"ordres": {}}'}, ("startingOffsets", "ordres names no queue", "queue id")),
+        ({**ORDERS, "endingOffsets": '{"orders": {"b": {}}}'}, ("endingOffsets", "orders/b names no queue")),
+        ({**ORDERS, "startingOffsetsByTimestamp": '{"orders": {}}'}, ("startingOffsetsByTimestamp", "orders names no queue")),
+        ({**ORDERS, "endingOffsetsByTimestamp": '{"orders": {"b": {}}}'}, ("endingOffsetsByTimestamp", "orders/b names no queue")),
+        ({**BROKERS, "assign": '{"orders": {}}'}, ("assign", "orders names no queue")),
+        ({**ORDERS, "startingTimestamp": "9" * 20}, ("startingTimestamp=999", "year 9999")),
+        ({**ORDERS, "startingOffsetsByTimestamp": '{"orders": %s}' % ("9" * 20)}, ("startingOffsetsByTimestamp=999", "year 9999")),
+        ({**ORDERS, "endingTimestamp": "9" * 5_000}, ("endingTimestamp=999", "year 9999")),
+        ({**ORDERS, "maxOffsetsPerTrigger": "9" * 5_000}, ("maxOffsetsPerTrigger=999", "whole number")),
         ({**ORDERS, "startingTimestamp": "yesterday"}, ("startingTimestamp=yesterday", "-10 minutes")),
         ({**ORDERS, "maxOffsetsPerTrigger": "0"}, ("maxOffsetsPerTrigger=0", "at least 1")),
         ({**ORDERS, "maxBytesPerTrigger": "lots"}, ("maxBytesPerTrigger=lots", "64m")),

@@ -87,6 +87,21 @@ OPTIONS: tuple[Option, ...] = (
            "batch: filters on topic, broker, queue_id, queue_offset and store_time narrow what is read; see its section before you use it"),
 )  # fmt: skip
 
+OF_KAFKA = {
+    "kafka.bootstrap.servers": "namesrvAddr",
+    "kafka.group.id": "groupId",
+    "groupidprefix": "groupId",
+    "kafka.security.protocol": "useTLS",
+    "kafka.ssl.": "tlsCaFile, tlsCertFile and tlsKeyFile",
+    "kafka.sasl.": "accessKey and secretKey",
+    "kafkaconsumer.polltimeoutms": "timeout",
+    "fetchoffset.": "timeout",
+    "includeheaders": "columns",
+}
+"""How names of Kafka's source begin that have another one here, in lower case as Spark hands them on."""
+TIME_MAX_MS = 253_402_300_799_999
+"""The end of the year 9999. Brokers refuse what has no room in 64 bits, and not in words that a reader of this table knows."""
+
 _NAMES = {option.name.lower(): option for option in OPTIONS}
 _DEFAULTS = {option.name: option.default for option in OPTIONS}
 
@@ -241,12 +256,18 @@ def known(given: Mapping[str, str]) -> dict[str, str]:
     for name, text in given.items():
         option = _NAMES.get(name.lower())
         if option is None:
-            near = difflib.get_close_matches(name.lower(), _NAMES, n=1)
-            hint = f"; did you mean {_NAMES[near[0]].name}?" if near else f"; there are {', '.join(one.name for one in OPTIONS)}"
-            raise BadOption(f"the rocketmq source has no option {name}{hint}")
+            raise BadOption(f"the rocketmq source has no option {name}{_hint(name.lower())}")
         if str(text).strip():
             found[option.name] = str(text).strip()
     return found
+
+
+def _hint(name: str) -> str:
+    kafkas = next((ours for begin, ours in OF_KAFKA.items() if name.startswith(begin)), None)
+    if kafkas is not None:
+        return f", which is Kafka's; here it is {kafkas}: see \"Coming from Kafka's source\" in docs/spark.md"
+    near = difflib.get_close_matches(name, _NAMES, n=1)
+    return f"; did you mean {_NAMES[near[0]].name}?" if near else f"; there are {', '.join(one.name for one in OPTIONS)}"
 
 
 def _where(values: Mapping[str, str]) -> Where:
@@ -298,7 +319,7 @@ def _count(values: Mapping[str, str], name: str) -> int | None:
     if name not in values:
         return None
     text = values[name].replace("_", "")
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < 1:
         raise BadOption(f"{name}={values[name]}: expected a whole number of at least 1")
     return int(text)
 
@@ -310,7 +331,7 @@ def _bytes(values: Mapping[str, str], name: str) -> int | None:
     if name not in values:
         return None
     found = re.fullmatch(r"(\d+)\s*([kmg]?)b?", values[name].lower(), re.ASCII)
-    if found is None or int(found[1]) < 1:
+    if found is None or len(found[1]) > 18 or int(found[1]) < 1:
         raise BadOption(f"{name}={values[name]}: expected a number of bytes, as in 67108864 or 64m")
     return int(found[1]) * _BYTES[found[2]]
 
@@ -370,6 +391,11 @@ def _object(name: str, text: str, example: str) -> dict[str, object]:
         raise BadOption(f"{name}={text}: not JSON ({error}); expected {example}") from None
     if not isinstance(found, dict) or not found:
         raise BadOption(f"{name}={text}: expected {example}")
+    for topic, inside in found.items():
+        brokers = inside if isinstance(inside, dict) else {}
+        empty = [topic] if inside == {} else [f"{topic}/{broker}" for broker, queues in brokers.items() if queues == {}]
+        if empty:  # else it would mean nothing, and a topic that is misspelled there would be passed over in silence
+            raise BadOption(f"{name}={text}: {empty[0]} names no queue; expected {example}")
     return found
 
 
@@ -473,6 +499,8 @@ def offsets_of(name: str, text: str) -> tuple[tuple[str, str, int, int], ...]:
 
 def _time_edge(name: str, text: str) -> Edge:
     if text.isascii() and text.isdigit():
+        if len(text) > 18 or int(text) > TIME_MAX_MS:
+            raise BadOption(f"{name}={text}: this is after the year 9999; expected milliseconds since 1970")
         return Edge(LATEST, time_ms=int(text))
     if text.startswith("-"):
         seconds = duration_s(text[1:])
