@@ -79,7 +79,10 @@ def test_a_session_that_runs_with_another_python_is_told_what_to_set(
     late = "import roquet.spark\nroquet.spark.register(spark)"
     done = run(environment, SCRIPT.format(imports="", then=late, namesrv=servers.namesrv, topic=topic), outside(bare_python))
     assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
+    *before, last = done.stderr.strip().splitlines()
+    by_import = [line for line in before if line.startswith("Spark runs its Python code with python3, which cannot import roquet")]
+    assert len(by_import) == 1  # before register() is called
+    assert f"PYSPARK_PYTHON={environment}" in by_import[0]
     assert "WrongPython: Spark runs its Python code with python3" in last
     assert "cannot import roquet" in last
     assert f"PYSPARK_PYTHON={environment}" in last
@@ -121,6 +124,11 @@ def test_a_python_is_asked_before_spark_runs_it(bare_python: Path, tmp_path: Pat
         need_python(str(bare_python))
     with pytest.raises(WrongPython, match="no-such-python, which is not there"):
         need_python("no-such-python")
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x00no program")
+    broken.chmod(0o755)
+    with pytest.raises(WrongPython, match=r"broken, which did not run \(.*Exec format error"):
+        need_python(str(broken))
     other = tmp_path / "python3.9"
     other.write_text("#!/bin/sh\necho 3.9\n")
     other.chmod(0o755)
@@ -134,5 +142,6 @@ def test_a_session_of_ours_is_refused_before_the_jvm_starts(bare_python: Path, m
     monkeypatch.setenv("PYSPARK_PYTHON", str(bare_python))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setattr(pythons, "spark_runs", lambda: False)
-    with pytest.raises(WrongPython, match="unset PYSPARK_PYTHON"):
+    with pytest.raises(WrongPython, match="unset PYSPARK_PYTHON") as caught:
         session("never")
+    assert "import roquet.spark" not in str(caught.value)  # which would not change what the user has set

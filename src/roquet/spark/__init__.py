@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roquet.spark.offsets import offsets_behind_latest
-from roquet.spark.pythons import need_session_python, use_this_python
+from roquet.spark.pythons import need_session_python, tell_of_running_spark, use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["offsets_behind_latest", "register"]
 
 use_this_python()
+tell_of_running_spark()
 
 
 def register(spark: SparkSession) -> None:

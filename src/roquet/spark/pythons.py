@@ -3,6 +3,7 @@ then format("rocketmq") is DATA_SOURCE_NOT_FOUND. Only what stands in the enviro
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from roquet.errors import ClientError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("roquet.spark")
 
 WORKERS, DRIVER = "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"
 ASK_S = 60
@@ -40,6 +43,18 @@ def use_this_python() -> None:
     os.environ.setdefault(DRIVER, sys.executable)
 
 
+def tell_of_running_spark() -> None:
+    """What `import roquet.spark` can still do when the session is there already: say in the log that it cannot read topics, and why."""
+    module = sys.modules.get("pyspark.core.context")
+    context: Any = None if module is None else module.SparkContext._active_spark_context
+    if context is None or shutil.which(context.pythonExec) == sys.executable:
+        return
+    try:
+        _need_python_of(context)
+    except WrongPython as error:
+        log.warning("%s", error)
+
+
 def ready_python() -> None:
     """For a session that is made next: this Python, or what the user chose if that will do. Raises WrongPython."""
     use_this_python()
@@ -51,8 +66,12 @@ def need_session_python(spark: SparkSession) -> None:
     """Asks the Python that this session runs. Raises WrongPython. Of Spark Connect nothing is known here: its server has its own."""
     context: Any = getattr(spark, "_sc", None)
     if context is not None:
-        # Sources are planned by this one beside the driver, on clusters too.
-        need_python(context.pythonExec, path=context._jvm.java.lang.System.getenv("PYTHONPATH"))
+        _need_python_of(context)
+
+
+def _need_python_of(context: Any) -> None:
+    # Sources are planned by this one beside the driver, on clusters too.
+    need_python(context.pythonExec, path=context._jvm.java.lang.System.getenv("PYTHONPATH"))
 
 
 def need_python(python: str, *, path: str | None = None) -> None:
@@ -62,8 +81,12 @@ def need_python(python: str, *, path: str | None = None) -> None:
     if shutil.which(python) is None:
         raise WrongPython(_told(python, "which is not there"))
     environment = os.environ if path is None else {**os.environ, "PYTHONPATH": path}
-    # Not in the current directory: modules that lie there are not seen by Spark's workers.
-    done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=ASK_S, check=False, env=environment, cwd=os.sep)
+    ask = [python, "-c", PROBE]
+    try:
+        # Not in the current directory: modules that lie there are not seen by Spark's workers.
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=ASK_S, check=False, env=environment, cwd=os.sep)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise WrongPython(_told(python, f"which did not run ({error})")) from None
     version, own = done.stdout.strip(), "{}.{}".format(*sys.version_info[:2])
     if version and version != own:
         raise WrongPython(_told(python, f"which is Python {version}, and this program runs {own}"))
@@ -74,8 +97,11 @@ def need_python(python: str, *, path: str | None = None) -> None:
 
 def _told(python: str, why: str) -> str:
     chosen = os.environ.get(WORKERS, "").strip()
-    way = f"unset {WORKERS}, or set it" if chosen and chosen != sys.executable else "set it"
+    set_wrong = bool(chosen) and chosen != sys.executable
+    way = f"unset {WORKERS}, or set it" if set_wrong else "set it"
+    # What the user has set is not changed by the import.
+    also = "" if set_wrong else ". Or write `import roquet.spark` above the line that makes the session, which does it"
     return (
         f"Spark runs its Python code with {python}, {why}. Before Spark starts, {way} to a Python that has roquet[spark], as this one: "
-        f"{WORKERS}={sys.executable}. Or write `import roquet.spark` above the line that makes the session, which does it"
+        f"{WORKERS}={sys.executable}{also}"
     )
