@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roquet.message import MessageQueue
+from roquet.spark import offsets_behind_latest
 from roquet.spark.offsets import Range, backlog, flat, from_json, limited, limited_by_bytes, nested, ranges, shares, tasks, to_json
 
 names = st.sampled_from(["a", "b", "%DLQ%c", "ü"])
@@ -119,3 +120,13 @@ def test_small_ranges_are_read_together_and_large_ones_split() -> None:
 
 def test_nothing_to_read_is_no_task() -> None:
     assert tasks([Range(queue(0), 5, 5)], 8) == []
+
+
+def test_without_a_report_nobody_says_that_a_query_has_read_everything() -> None:
+    """A query that has made no batch, or Spark reports no end: Kafka's source has no figures then, and zeros would be a lie."""
+    end = {"t": {"b": {"0": 5}}}
+    assert offsets_behind_latest(None) == {}
+    for source in ({"endOffset": None, "latestOffset": end}, {"endOffset": end, "latestOffset": None}, {"endOffset": json.dumps(end)}):
+        assert offsets_behind_latest({"sources": [source]}) == {}
+    read = offsets_behind_latest({"sources": [{"endOffset": end, "latestOffset": {"t": {"b": {"0": 7, "1": 40}}}}]})
+    assert read == {"minOffsetsBehindLatest": 2, "maxOffsetsBehindLatest": 2, "avgOffsetsBehindLatest": 2.0}

@@ -137,6 +137,11 @@ def test_json_is_one_document_whatever_the_statements(servers: Servers, spark: A
         "create temporary view mine as select * from orders; select * from mine",
         "select * from (select * from `orders`) a join orders b using (keys)",
         "select * from range(10)",
+        "select * from values 1, 2",
+        "select * from orders join lateral explode(map_keys(properties))",
+        "select * from orders, lateral explode(map_keys(properties))",
+        "show tables from default",
+        "with `my-part` as (select 1) select * from `my-part`",
         "select * from parquet.`/data/file`",
         "select 'from nowhere' -- from nowhere",
     ],
@@ -153,6 +158,8 @@ def test_a_table_that_is_no_topic_is_named_with_the_nearest_one() -> None:
     ):
         with pytest.raises(NoRoute, match=r"the statement reads ordrs, and there is no such topic; did you mean orders\?"):
             need_tables([statement], ["orders", "payments"])
+    with pytest.raises(NoRoute, match=r"reads ORDERS, and there is no such topic; did you mean orders\?"):  # their names tell case
+        need_tables(["select * from ORDERS"], ["orders"])
 
 
 def test_a_statement_that_is_wrong_is_answered_with_a_sentence(

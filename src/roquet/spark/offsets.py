@@ -67,15 +67,20 @@ def backlog(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) 
     return {queue: end[queue] - offset for queue, offset in start.items() if end.get(queue, offset) > offset}
 
 
-def offsets_behind_latest(progress: Mapping[str, Any], source: int = 0) -> dict[str, float]:
+def offsets_behind_latest(progress: Mapping[str, Any] | None, source: int = 0) -> dict[str, float]:
     """How far a query is behind: the figures that Spark's Kafka source has in `sources[0].metrics`, under the same names.
 
     `progress`: query.lastProgress, one of query.recentProgress, or event.progress in a StreamingQueryListener. Spark lets no
     Python source fill `metrics`, so they are made of what it does report: where the batch ended, and what was there then.
+    Empty while Spark has not reported both, as before a query's first batch, when lastProgress is None.
     """
+    if progress is None:
+        return {}
     reported = progress["sources"][source]
-    offsets = (reported["endOffset"], reported["latestOffset"])
+    offsets = [reported[name] if name in reported else None for name in ("endOffset", "latestOffset")]
     end, latest = (flat((json.loads(one) if isinstance(one, str) else one) or {}) for one in offsets)
+    if not end or not latest:
+        return {}
     behind = [max(0, latest[queue] - offset) for queue, offset in end.items() if queue in latest]
     return {
         "minOffsetsBehindLatest": min(behind, default=0),

@@ -154,8 +154,10 @@ def names_in(where: Mapping[str, str]) -> list[str]:
 _TABLE = re.compile(r"\b(?:from|join)\s+(?:`((?:[^`]|``)++)`|([A-Za-z_][A-Za-z_0-9]*+))(?!\s*[.(])", re.IGNORECASE)
 _OTHER_FROM = re.compile(r"\b(?:extract|trim|substring|substr|overlay|position)\s*\([^()]*\)|\bdistinct\s+from\b", re.IGNORECASE)
 _MADE = re.compile(
-    r"\b(?:view|table)\s+(?:if\s+not\s+exists\s+)?`?(\w+)|(?:\bwith|,)\s+`?(\w+)`?\s*(?:\([^)]*\)\s*)?as\s*\(", re.IGNORECASE
+    r"\b(?:view|table)\s+(?:if\s+not\s+exists\s+)?`?(\w+)|(?:\bwith|,)\s+(\w+|`[^`]+`)\s*(?:\([^)]*\)\s*)?as\s*\(", re.IGNORECASE
 )
+_NO_TABLES = {"values", "lateral"}
+"""Words that may stand behind `from` and `join` and are no names."""
 
 
 def need_tables(statements: Iterable[str], topics: Iterable[str]) -> list[str]:
@@ -165,12 +167,13 @@ def need_tables(statements: Iterable[str], topics: Iterable[str]) -> list[str]:
     """
     given, there = list(statements), set(topics)
     bare = [_OTHER_FROM.sub(" ", _LITERAL.sub(" ", statement)) for statement in given]
-    made = {(view or part).lower() for text in bare for view, part in _MADE.findall(text)}
+    bare = [text for text in bare if text.split()[:1] not in (["show"], ["SHOW"])]  # from a database
+    made = {(view or part).strip("`").lower() for text in bare for view, part in _MADE.findall(text)}
     for text in bare:
         for quoted, plain in _TABLE.findall(text):
             name = quoted.replace("``", "`") or plain
-            if name not in there and name.lower() not in made:
-                near = difflib.get_close_matches(name, there, n=1)
+            if name not in there and name.lower() not in made and plain.lower() not in _NO_TABLES:
+                near = difflib.get_close_matches(name, there, n=1) or [one for one in sorted(there) if one.lower() == name.lower()]
                 raise NoRoute(f"the statement reads {name}, and there is no such topic" + (f"; did you mean {near[0]}?" if near else ""))
     return given
 
