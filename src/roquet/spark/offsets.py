@@ -77,7 +77,7 @@ def offsets_behind_latest(progress: Mapping[str, Any] | None, source: int = 0) -
     if progress is None:
         return {}
     reported = progress["sources"][source]
-    offsets = [reported[name] if name in reported else None for name in ("endOffset", "latestOffset")]
+    offsets = [reported.get(name) for name in ("endOffset", "latestOffset")]
     end, latest = (flat((json.loads(one) if isinstance(one, str) else one) or {}) for one in offsets)
     if not end or not latest:
         return {}
