@@ -266,3 +266,19 @@ def test_the_blocking_face_does_the_same() -> None:
     finally:
         over.set()
         thread.join()
+
+
+@pytest.mark.parametrize("call", ["send", "send_batch"])
+def test_a_send_that_is_cancelled_while_it_waits_is_forgotten(call: str) -> None:
+    """So that wait_for() and a second try of the user's make no duplicate."""
+
+    async def scenario() -> None:
+        async with Producer("p", "127.0.0.1:1", start_timeout_ms=0) as producer:
+            message = Message("t", b"x")
+            sending = producer.send(message, key="k") if call == "send" else producer.send_batch([message, message])
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(sending, 0.2)
+            assert producer._core is not None
+            assert not producer._core._waiting
+
+    asyncio.run(scenario())

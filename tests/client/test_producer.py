@@ -241,6 +241,93 @@ def test_sends_for_one_queue_keep_their_order_while_its_broker_is_away() -> None
     assert stored == [b"first", *(b"%d" % number for number in range(21) if number != 7)]
 
 
+def test_a_callback_that_fails_stops_no_other_send(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster("a")
+    [queue, *_] = cluster.create_topic("t")
+    cluster.refused = set(cluster.masters.values())
+    producer, results = started(cluster), Results()
+
+    def fails(_: object) -> None:
+        raise ValueError("a mistake of the user's")
+
+    for done in (fails, results.append, fails, results.append):
+        producer.send(Message("t", b"x"), done, queue=queue)
+    cluster.advance(1_000)
+    cluster.refused = set()
+    cluster.advance(3_000)
+    assert [receipt(one).ok for one in results] == [True, True]
+    assert receipt(send(cluster, producer, Message("t", b"y"), queue=queue)).queue_offset == 4
+    assert "callback of a send to topic 't' failed" in caplog.text
+    cluster.refused = set(cluster.masters.values())
+    for done in (fails, results.append, fails, results.append):
+        producer.send(Message("t", b"z"), done, queue=queue)
+    cluster.client().tasks.start(producer.close())
+    cluster.advance(100)
+    assert len(results) == 4, "those that wait when the producer closes hear of it"
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_send_that_is_withdrawn_while_it_waits_is_not_sent_later(chosen: bool) -> None:
+    cluster = FakeCluster("a")
+    [queue, *_] = cluster.create_topic("t", 1)
+    producer, results = started(cluster), Results()
+    receipt(send(cluster, producer, Message("t", b"first")))
+    cluster.refused = set(cluster.masters.values())
+    how = queue if chosen else None
+    sendings = [producer.send(Message("t", b"%d" % number), results.append, queue=how) for number in range(3)]
+    cluster.advance(1_000)
+    sendings[0].withdraw()
+    assert [type(one) for one in results] == [SendFailed]
+    cluster.refused = set()
+    cluster.advance(3_000)
+    assert len(results) == 3
+    assert sorted(record.body for record in cluster.log[queue]) == [b"1", b"2", b"first"]
+    sendings[1].withdraw()  # it is over: nothing happens
+
+
+def test_a_batch_that_is_cancelled_while_it_waits_is_not_sent_later() -> None:
+    cluster = FakeCluster("a")
+    [queue, *_] = cluster.create_topic("t", 1)
+    producer = started(cluster)
+    receipt(send(cluster, producer, Message("t", b"first")))
+    cluster.refused = set(cluster.masters.values())
+    batch = cluster.client().tasks.start(producer.send_batch([Message("t", b"1"), Message("t", b"2")]), lambda _: None)
+    cluster.advance(1_000)
+    batch.cancel()
+    cluster.refused = set()
+    cluster.advance(5_000)
+    assert [record.body for record in cluster.log[queue]] == [b"first"]
+
+
+def test_a_broker_that_stays_away_is_not_asked_by_a_whole_line_each_time_its_first_gives_up() -> None:
+    cluster = FakeCluster("a")
+    [queue, *_] = cluster.create_topic("t")
+    cluster.refused = set(cluster.masters.values())
+    producer, results = started(cluster), Results()
+    for number in range(100):
+        producer.send(Message("t", b"x"), results.append, queue=queue, timeout_ms=2_000 + 10 * number)
+    cluster.advance(1_900)
+    asked = len(cluster.requests(SEND))
+    cluster.advance(1_200)
+    assert len(results) == 100
+    assert all(isinstance(result, SendFailed) for result in results)
+    assert len(cluster.requests(SEND)) - asked <= 200, "one at a time tries"
+
+
+def test_a_send_without_time_never_left_and_its_error_does_not_say_that_it_may_be_stored() -> None:
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    producer = started(cluster)
+    with pytest.raises(InvalidMessage, match="timeout_ms is -5; expected is a number of ms above 0"):
+        send(cluster, producer, Message("t", b"x"), timeout_ms=-5)
+    cluster.silent = set(cluster.name_servers)
+    results = Results()
+    producer.send(Message("t2", b"x"), results.append, timeout_ms=50)
+    cluster.advance(70)
+    assert "no name server told in time" in str(results.only), "the route is waited for no longer than the send may take"
+    assert "may be stored" not in str(results.only)
+
+
 def test_a_broker_that_never_answers_uses_up_the_time_and_is_a_timeout_error() -> None:
     cluster = FakeCluster("a", "b")
     cluster.create_topic("t")

@@ -207,9 +207,9 @@ class Member(Generic[C]):
         assert self._core is not None
         return self._core
 
-    async def _wait(self, work: Work[T]) -> T:
+    async def _wait(self, work: Work[T], *, cancel: bool = False) -> T:
         """Run a coroutine of the core and await what it gives."""
-        return await finished(self._client().tasks, work)
+        return await finished(self._client().tasks, work, cancel=cancel)
 
     async def _settle(self, settled: Wait[bool]) -> None:
         """A consumer's first share of queues, five seconds at most."""

@@ -48,6 +48,7 @@ class Producer(Member[ProducerCore]):
         A broker that is away is waited for: attempts, with pauses, go on for `timeout_ms` (default: the producer's
         delivery_timeout_ms). `queue`, or `selector(queues, message, key)`, or the hash of `key` (messages with one key stay in
         order) decides where it goes; such a send waits for the broker of its queue and goes to no other.
+        Cancelled while it waits, it is not sent later; what a broker was given already may be stored.
         Raises InvalidMessage, NoRoute, Rejected, or SendFailed with every attempt (SendTimedOut, also a TimeoutError,
         when it may be stored nevertheless).
         """
@@ -63,8 +64,12 @@ class Producer(Member[ProducerCore]):
                 else:
                     answer.set_exception(result)
 
-        core.send(message, done, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
-        return await answer
+        sending = core.send(message, done, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            sending.withdraw()
+            raise
 
     def send_async(
         self,
@@ -98,7 +103,7 @@ class Producer(Member[ProducerCore]):
         if isinstance(messages, Message):
             raise InvalidMessage("send_batch() was given one Message; expected is a list of them: [message]")
         listed = list(messages)
-        return await self._wait(core.send_batch(listed, queue=queue, timeout_ms=timeout_ms))
+        return await self._wait(core.send_batch(listed, queue=queue, timeout_ms=timeout_ms), cancel=True)
 
     async def request(
         self,

@@ -10,8 +10,8 @@ from roquet.client.core.tasks import Tasks, Work
 T = TypeVar("T")
 
 
-async def finished(tasks: Tasks, work: Work[T]) -> T:
-    """What the work gives, or raises. When whoever awaits this is cancelled, the work goes on without them."""
+async def finished(tasks: Tasks, work: Work[T], *, cancel: bool = False) -> T:
+    """What the work gives, or raises. When whoever awaits this is cancelled, the work goes on without them; with `cancel` it ends too."""
     answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T | Exception) -> None:
@@ -22,5 +22,10 @@ async def finished(tasks: Tasks, work: Work[T]) -> T:
         else:
             answer.set_result(result)
 
-    tasks.start(work, done)
-    return await answer
+    task = tasks.start(work, done)
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if cancel:
+            task.cancel()
+        raise

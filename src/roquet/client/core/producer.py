@@ -105,8 +105,8 @@ class ProducerCore:
         self.started = False
         self._topics: dict[str, _Topic] = {}
         self._requested: set[str] = set()  # topics whose brokers know that replies come here
-        self._waiting: dict[_Send, Timer] = {}  # sends that wait for their next attempt
-        self._lines: dict[MessageQueue, dict[_Send, None]] = {}  # those for a chosen queue, in order; the first waits for its broker
+        self._waiting: dict[Sending, Timer] = {}  # sends that wait for their next attempt
+        self._lines: dict[MessageQueue, dict[Sending, None]] = {}  # those for a chosen queue, in order; the first waits for its broker
 
     # -- being part of a client
 
@@ -135,7 +135,7 @@ class ProducerCore:
         selector: Selector | None = None,
         key: object = None,
         timeout_ms: int | None = None,
-    ) -> None:
+    ) -> Sending:
         """Send one message. `done` gets the receipt, or the error. Raises at once for what can never be sent.
 
         `queue`, or `selector`, or the hash of `key` decides where it goes; a key's messages share a queue.
@@ -146,10 +146,11 @@ class ProducerCore:
             message, queue = self._inside(message, queue)
         if queue is not None and queue.topic != message.topic:
             raise InvalidMessage(f"{message!r} cannot go to a queue of topic {queue.topic!r}")
-        attempt = _Send(self, self._outgoing(message), done, queue, timeout_ms)
+        sending = Sending(self, self._outgoing(message), done, queue, timeout_ms)
         if queue is None and (selector is not None or key is not None):
-            attempt.select = partial(self._select, selector or by_hash, message, key)
-        attempt.start()
+            sending.select = partial(self._select, selector or by_hash, message, key)
+        sending.start()
+        return sending
 
     async def sent(self, message: Message, *, timeout_ms: int | None = None) -> SendReceipt:
         """`send` for a task: the receipt when a broker has stored it. Raises what `send` gives."""
@@ -197,7 +198,12 @@ class ProducerCore:
                 raise InvalidMessage(f"{message!r} cannot go to a queue of topic {queue.topic!r}; leave the queue out")
         batches = split_places(messages, self.settings.batch_size_max)
         outgoing = [self._outgoing_batch([messages[place] for place in places]) for places in batches]
-        results = await self.client.tasks.each(self._send_one(one, queue, timeout_ms) for one in outgoing)
+        under_way: list[Sending] = []
+        try:
+            results = await self.client.tasks.each(self._send_one(one, queue, timeout_ms, under_way) for one in outgoing)
+        finally:
+            for sending in under_way:
+                sending.withdraw()
         receipts: list[SendReceipt | None] = [None] * len(messages)
         failures: list[RoquetError] = []
         for places, one, result in zip(batches, outgoing, results, strict=True):
@@ -208,9 +214,13 @@ class ProducerCore:
                     receipts[place] = receipt
         return together(receipts, failures)
 
-    async def _send_one(self, outgoing: Outgoing, queue: MessageQueue | None, timeout_ms: int | None) -> SendReceipt:
+    async def _send_one(
+        self, outgoing: Outgoing, queue: MessageQueue | None, timeout_ms: int | None, under_way: list[Sending]
+    ) -> SendReceipt:
         receipt: Wait[SendReceipt] = Wait()
-        _Send(self, outgoing, receipt.end, queue, timeout_ms).start()
+        sending = Sending(self, outgoing, receipt.end, queue, timeout_ms)
+        under_way.append(sending)
+        sending.start()
         return await receipt
 
     async def request(
@@ -427,7 +437,7 @@ class Outgoing:
         return command
 
 
-class _Send:
+class Sending:
     """One send under way, through all its attempts."""
 
     __slots__ = (
@@ -444,6 +454,8 @@ class _Send:
         """Chooses the queue when the route is known."""
         self.queue = queue
         settings = producer.settings
+        if timeout_ms is not None and timeout_ms < 0:
+            raise InvalidMessage(f"timeout_ms is {timeout_ms}; expected is a number of ms above 0")
         self.begun_ms = producer.client.clock.steady_ms()
         self.deadline_ms = self.begun_ms + (timeout_ms or settings.delivery_timeout_ms)
         self.attempt_ms = timeout_ms or settings.send_timeout_ms
@@ -459,9 +471,15 @@ class _Send:
         if route is not None:
             self._go(route)
         else:
+            left = max(self.deadline_ms - producer.client.clock.steady_ms(), 0)
+            self._wait(left, partial(self.give_up, "no name server told in time where the topic is"))
             producer.client.tasks.start(producer.fetch_route(self.outgoing.topic), self._found)
 
     def _found(self, route: TopicRoute | RoquetError) -> None:
+        timer = self.producer._waiting.pop(self, None)
+        if timer is None:
+            return  # it ended meanwhile
+        timer.cancel()
         if isinstance(route, TopicRoute):
             self._go(route)
         elif isinstance(route, ConnectFailed) or (isinstance(route, NoRoute) and self.outgoing.topic in self.producer._topics):
@@ -489,7 +507,6 @@ class _Send:
         now = self.sent_ms = producer.client.clock.steady_ms()
         left = min(self.deadline_ms - now, self.attempt_ms)
         if left <= 0:
-            self.timed_out = True
             self.give_up()
             return
         command = outgoing.command(producer._template(outgoing, queue.broker_name), queue.queue_id)
@@ -598,25 +615,33 @@ class _Send:
         return True
 
     def _end(self, result: SendReceipt | RoquetError) -> None:
-        """It is through. Those who waited behind the first of a line go now, in their order."""
+        """It is through. Those who waited behind the first of a line go now, in their order; when it failed, the next one first."""
         producer = self.producer
-        timer = producer._waiting.pop(self, None)
-        if timer is not None:
-            timer.cancel()
+        self._goes_on()
         line = producer._lines.get(self.fixed) if self.fixed is not None and producer._lines else None
-        self.done(result)
+        try:
+            self.done(result)
+        except Exception:  # the user's callback; the others must hear, and go on, nevertheless
+            self._callback_failed()
         if line is None or self not in line:
             return
         first = next(iter(line)) is self
         del line[self]
-        if first:
-            assert self.fixed is not None
-            del producer._lines[self.fixed]
-            for send in line:
-                waiting = producer._waiting.pop(send, None)
-                if waiting is not None:
-                    waiting.cancel()
-                send.start()
+        if first and self.fixed is not None:
+            if isinstance(result, SendReceipt) or not line:
+                producer._lines.pop(self.fixed, None)
+                for send in line:
+                    send._goes_on()
+                    send.start()
+            else:  # the broker may still be away: the next one finds out, for all of them
+                head = next(iter(line))
+                head._goes_on()
+                head._wait(0, head.start)
+
+    def _goes_on(self) -> None:
+        timer = self.producer._waiting.pop(self, None)
+        if timer is not None:
+            timer.cancel()
 
     def give_up(self, why: str = "no time was left") -> None:
         attempts = self.attempts or []
@@ -629,6 +654,12 @@ class _Send:
             self._end(SendTimedOut(text + "; it may be stored nevertheless", attempts))
         else:
             self._end(SendFailed(text + "; look at these brokers, then send it again", attempts))
+
+    def withdraw(self) -> None:
+        """Nobody waits for it any more: it is not sent later. What a broker was given already may be stored nevertheless."""
+        self.deadline_ms = self.begun_ms - 1  # so that nothing more is tried
+        if self in self.producer._waiting:
+            self.give_up("it was cancelled")
 
     def _stored(self, answer: Command, status: SendStatus, queue: MessageQueue) -> None:
         fields = answer.fields
@@ -647,9 +678,15 @@ class _Send:
             self._end(BadAnswer(f"{self.address} confirmed a send without a usable {error}; the message is stored"))
             return
         if self.fixed is None or not self.producer._lines:
-            self.done(receipt)
+            try:
+                self.done(receipt)
+            except Exception:
+                self._callback_failed()
         else:
             self._end(receipt)
+
+    def _callback_failed(self) -> None:
+        log.exception("! producer %s: the callback of a send to topic %r failed", self.producer.group, self.outgoing.topic)
 
 
 def check_message(message: object, call: str) -> None:
