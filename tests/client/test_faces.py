@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import warnings
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from roquet.client import (
     PushConsumer,
     ReceivedMessage,
     SendReceipt,
+    shared,
     sync,
 )
 from roquet.errors import ClientError, ConnectFailed, NotStarted, RoquetError
@@ -282,3 +285,109 @@ def test_a_send_that_is_cancelled_while_it_waits_is_forgotten(call: str) -> None
             assert not producer._core._waiting
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+def test_two_tasks_that_start_one_member_start_it_once(kind: str) -> None:
+    async def test(server: FakeServer) -> None:
+        consumer = PushConsumer("c", server.address)
+        consumer.subscribe("t", function=ignored)
+        member = Producer("p", server.address) if kind == "producer" else consumer
+        first, second = await asyncio.gather(member.start(), member.start())
+        assert first is second is member
+        await member.close()
+        assert not shared._clients_of(asyncio.get_running_loop()), "nothing is left that works on unseen"
+
+    run(test)
+
+
+async def ignored(message: ReceivedMessage) -> None: ...
+
+
+def test_closed_returns_after_a_start_that_failed() -> None:
+    async def test(server: FakeServer) -> None:
+        first, second = Producer("p", server.address, instance_name="one"), Producer("p", server.address, instance_name="one")
+        async with first:
+            with pytest.raises(GroupTaken):
+                await second.start()
+            await asyncio.wait_for(second.closed(), 60)
+
+    run(test)
+
+
+def test_a_start_that_is_cancelled_leaves_nothing_that_consumes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(server: FakeServer) -> None:
+        consumer = PushConsumer("c", server.address)
+        consumer.subscribe("t", function=ignored)
+        settling = asyncio.Event()
+
+        async def settle(_: object) -> None:
+            settling.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(consumer, "_settle", settle)  # queues that do not come
+        starting = asyncio.create_task(consumer.start())
+        await settling.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not shared._clients_of(asyncio.get_running_loop())
+
+    run(test)
+
+
+def test_a_member_whose_loop_has_ended_can_be_closed_and_started_in_another() -> None:
+    async def test(server: FakeServer) -> None:
+        producer = Producer("p", server.address)
+
+        def in_loops_of_its_own() -> SendReceipt:
+            asyncio.run(producer.start())
+            asyncio.run(producer.close())
+            asyncio.run(producer.start())
+
+            async def whole() -> SendReceipt:
+                async with producer:
+                    return await producer.send(Message("t", b"x"))
+
+            return asyncio.run(whole())
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # asyncio's, for the sockets that were left in the loops that ended
+            assert (await asyncio.to_thread(in_loops_of_its_own)).ok
+            gc.collect()
+
+    run(test)
+
+
+def test_a_plain_function_that_raises_stop_iteration_fails_as_with_any_other_exception(caplog: pytest.LogCaptureFixture) -> None:
+    """No future takes a StopIteration, so the call never ended."""
+
+    async def test(server: FakeServer) -> None:
+        consumer = PushConsumer("c", server.address, consume_from="first")
+
+        @consumer.on("t")
+        def handle(message: ReceivedMessage) -> None:
+            next(iter(()))
+
+        async with consumer, Producer("p", server.address) as producer:
+            await producer.send(Message("t", b"x"))
+            await until(lambda: bool(server.cluster.requests(36)))
+
+    run(test)
+    assert "StopIteration" in caplog.text
+
+
+def test_a_cancelled_error_of_the_functions_own_is_a_failure_like_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(server: FakeServer) -> None:
+        consumer = PushConsumer("c", server.address, consume_from="first")
+
+        @consumer.on("t")
+        async def handle(message: ReceivedMessage) -> None:
+            raise asyncio.CancelledError
+
+        async with consumer, Producer("p", server.address) as producer:
+            await producer.send(Message("t", b"x"))
+            await until(lambda: bool(server.cluster.requests(36)))
+
+    run(test)
+    assert "handler handle failed with t " in caplog.text

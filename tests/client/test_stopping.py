@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import socket
 from collections.abc import Callable, Coroutine
@@ -168,5 +169,65 @@ def test_run_ends_when_the_consumer_is_closed_and_says_what_it_cannot_run() -> N
             consumer.run()
         with pytest.raises(roquet.ClientError, match="nothing to run"):
             await roquet.serve()
+
+    against_a_broker(test)
+
+
+def before_the_end(face: str, statement: str) -> str:
+    """The program whose handler does this with the first message."""
+    return re.sub(r'^( *)(print\("ends".*)$', rf'\1if message.body == b"0": {statement}\n\1\2', face, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("raised", "code"), [("raise SystemExit(3)", 3), ("raise KeyboardInterrupt", -signal.SIGINT)])
+@pytest.mark.parametrize(("face", "end"), [WAYS[0], WAYS[2], WAYS[3]])
+def test_a_handler_that_ends_the_program_ends_it_and_its_message_comes_again(face: str, end: str, raised: str, code: int) -> None:
+    """Asyncio lets such an exception end the loop, with every task in it; in the blocking classes that was a thread, and nobody noticed."""
+    failing = before_the_end(face, raised)
+
+    async def test(mq: Embedded) -> None:
+        async with program(failing.format(namesrv=mq.namesrv, pause=0, end=end)) as consumer:
+            assert await consumer.end() == code, consumer.printed
+        assert "after run" not in consumer.printed
+        assert "attempt 1 of 17; it comes again in about 10 s" in consumer.printed
+        assert "calls of its listener run" not in consumer.printed, "nothing was waited for in vain"
+        async with mq.pull_consumer("g") as reader:
+            assert await reader.max_offset((await reader.fetch_queues("%RETRY%g"))[0]) == 0
+        assert await progress(mq) >= 1
+
+    against_a_broker(test)
+
+
+@pytest.mark.parametrize(("face", "end"), [WAYS[0], WAYS[2], WAYS[3]])
+def test_a_handler_may_close_its_consumer_which_ends_the_program(face: str, end: str) -> None:
+    code = before_the_end(face, "consumer.close()" if "client.sync" in face else "await consumer.close()")
+
+    async def test(mq: Embedded) -> None:
+        async with program(code.format(namesrv=mq.namesrv, pause=0, end=end)) as consumer:
+            assert await consumer.end() == 0, consumer.printed
+        assert "Traceback" not in consumer.printed
+        assert "ends b'0'" in consumer.printed
+        assert "calls of its listener run" not in consumer.printed, "the handler was not waited for by itself"
+        assert await progress(mq) == consumer.printed.count("ends")
+
+    against_a_broker(test)
+
+
+def test_a_consumer_runs_again_in_another_loop() -> None:
+    code = """
+        import os, signal, threading
+        from roquet import PushConsumer
+
+        consumer = PushConsumer("g", "{namesrv}", listener=print)
+        consumer.subscribe("t")
+        for number in range(2):
+            threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            consumer.run()
+            print("ran", number, flush=True)
+    """
+
+    async def test(mq: Embedded) -> None:
+        async with program(code.format(namesrv=mq.namesrv)) as consumer:
+            assert await consumer.end() == 0, consumer.printed
+        assert "ran 1" in consumer.printed, consumer.printed
 
     against_a_broker(test)

@@ -62,6 +62,21 @@ async def no_parameter(mq: Embedded) -> None:
     PushConsumer("billing", mq.namesrv).on("orders")(wrong(nothing))
 
 
+@mistake("a handler with `yield`")
+async def generator(mq: Embedded) -> None:
+    async def produce(message: ReceivedMessage) -> AsyncIterator[int]:
+        yield 1
+
+    PushConsumer("billing", mq.namesrv).on("orders")(wrong(produce))
+
+
+@mistake("`@consumer.on` without a topic")
+async def no_topic(mq: Embedded) -> None:
+    async def bill(message: ReceivedMessage) -> None: ...
+
+    PushConsumer("billing", mq.namesrv).on(wrong(bill))
+
+
 @mistake("a handler that is no function")
 async def no_function(mq: Embedded) -> None:
     PushConsumer("billing", mq.namesrv).subscribe("orders", "*", wrong("print"))
@@ -81,6 +96,11 @@ async def nothing_to_poll(mq: Embedded) -> None:
 @mistake("a wrong name server address")
 async def wrong_address(mq: Embedded) -> None:
     await Producer("p", "127.0.0.1:1", start_timeout_ms=300).start()
+
+
+@mistake("a broker's address in place of a name server's")
+async def brokers_address(mq: Embedded) -> None:
+    await Producer("p", mq.broker, start_timeout_ms=300).start()
 
 
 @mistake("`await consumer.closed()` before start")
@@ -204,6 +224,14 @@ async def forked_blocking(mq: Embedded) -> None:
     assert beside == "nothing was raised"  # one of the child's own works
     name, _, text = text.partition(": ")
     raise getattr(roquet, name, AssertionError)(text)
+
+
+@mistake("a producer used in another event loop")
+async def another_loop(mq: Embedded) -> None:
+    async with mq.producer("p") as producer:
+        with pytest.raises(roquet.NotStarted, match="is used outside of it"):
+            await asyncio.to_thread(producer.send_async, Message("orders", b"17"), print)
+        await asyncio.to_thread(lambda: asyncio.run(producer.send(Message("orders", b"17"))))
 
 
 @mistake("`deliver_after` of 50 days")

@@ -8,7 +8,7 @@ from typing import Any
 
 from roquet.broker.core import Broker
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.producer import ProducerCore
+from roquet.client.core.producer import ProducerCore, Sending
 from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings
 from roquet.client.core.verdicts import Judged, Outcome
 from roquet.message import Message, MessageQueue, ReceivedMessage
@@ -93,9 +93,9 @@ def hides_the_second_group(*parts: Any) -> NameServer:
 
 
 class SendsToTheFirstGroupOnly(ProducerCore):
-    def send(self, message: Message, *rest: Any, **named: Any) -> None:
+    def send(self, message: Message, *rest: Any, **named: Any) -> Sending:
         named["queue"] = MessageQueue(message.topic, "sim-broker-0", 0)
-        super().send(message, *rest, **named)
+        return super().send(message, *rest, **named)
 
 
 def takes_nothing_of_the_second_group(core: ClientCore, group: str, listen: Listen, settings: PushConsumerSettings) -> PushConsumerCore:

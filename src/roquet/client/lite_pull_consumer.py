@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from roquet.client.core.filter_check import check_sql
+from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
 from roquet.client.core.tasks import Work
@@ -50,6 +50,7 @@ class LitePullConsumer(Member[LitePullCore]):
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
         """Take part in sharing out this topic's queues. May be called while running. `sql`, in place of tags: by properties, as
         PushConsumer.subscribe has it; start() raises Rejected when a broker does not take it."""
+        check_subscription(topic, tags)
         if sql is not None:
             check_sql(tags, sql)
         if self._assigned is not None:
@@ -95,14 +96,14 @@ class LitePullConsumer(Member[LitePullCore]):
 
     async def start(self) -> Self:
         """Returns when the first share of queues is being read, or after five seconds."""
-        if self._core is None:
-            await super().start()
-            core = self._part()
-            await self._settle(core.settled)
-            if core.refusal is not None:
-                await self.close()
-                raise core.refusal
-        return self
+        return await super().start()
+
+    async def _begin(self) -> None:
+        await super()._begin()
+        core = self._part()
+        await self._settle(core.settled)
+        if core.refusal is not None:
+            raise core.refusal
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """After an error what the last poll returned is not finished: it comes again."""

@@ -17,7 +17,7 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
 from roquet.client.core.tasks import Cancelled, Wait, Work
-from roquet.client.running import finished
+from roquet.client.running import finished, running_loop
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import ClientError, ConnectFailed, NotStarted
 from roquet.message import ReceivedMessage
@@ -80,6 +80,8 @@ class Member(Generic[C]):
     block = "async with"
     running = 0
     """Calls of handlers under way."""
+    on_exit: Callable[[BaseException], None] | None = None
+    """Told when a handler calls sys.exit(), in place of the loop."""
     in_threads = 0
     """Of these, those in threads: nothing can end them from outside."""
 
@@ -113,20 +115,56 @@ class Member(Generic[C]):
         self._is_forked = False
         self._pid = 0
         self._closed = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting: asyncio.Future[None] | None = None
 
     def _make(self, client: ClientCore) -> C:
         raise NotImplementedError
 
     async def start(self) -> Self:
         """Idempotent. Raises for settings that cannot work, and ConnectFailed when no name server answers within start_timeout_ms."""
+        while self._starting is not None:  # another task starts it
+            await asyncio.wait([self._starting])
+        self._look_where()
         if self._core is None:
-            self._closed.clear()
-            self._began = True
-            self._pid = os.getpid()
-            STARTED.add(self)
-            self._shared, self._core = await join(self._options, self._make)
-            await self._reach()
+            loop = self._loop = asyncio.get_running_loop()
+            starting = self._starting = loop.create_future()
+            try:
+                await self._begin()
+            except BaseException:
+                await self.close()
+                self._closed.set()
+                raise
+            finally:
+                self._starting = None
+                starting.set_result(None)
         return self
+
+    async def _begin(self) -> None:
+        self._closed = asyncio.Event()
+        self._began = True
+        self._pid = os.getpid()
+        STARTED.add(self)
+        self._shared, self._core = await join(self._options, self._make)
+        await self._reach()
+
+    def _look_where(self) -> None:
+        """Raises NotStarted in another event loop than the one it was started in. What belonged to a loop that has ended is forgotten."""
+        if self._core is None or self._loop is None:
+            return
+        if self._loop.is_closed():
+            self._core = self._shared = None
+            self._closed.set()
+        elif running_loop() is not self._loop:
+            raise self._elsewhere()
+
+    def _elsewhere(self) -> NotStarted:
+        ended = self._loop is not None and self._loop.is_closed()
+        return NotStarted(
+            f"{type(self).__name__} {self.group!r} was started in another event loop{', which has ended,' if ended else ''} and is used"
+            f" {'outside of it' if running_loop() is None else 'in this one'}; make and start one in each loop (asyncio.run() makes a new"
+            " one every time), or use roquet.client.sync, which works from every thread"
+        )
 
     async def _reach(self) -> None:
         if not self.start_timeout_ms:
@@ -134,23 +172,21 @@ class Member(Generic[C]):
         try:
             await self._wait(self._client().reach_name_server(self.start_timeout_ms))
         except ConnectFailed as failure:
-            await self.close()
             raise ConnectFailed(
                 f"{type(self).__name__} {self.group!r} is not started: {failure}; check the address and that a name server runs there,"
                 " or pass start_timeout_ms=0 to start without one and go on trying"
             ) from None
-        except BaseException:
-            await self.close()
-            raise
 
     def forked(self) -> None:
         """This is a child of the process that started it: neither its loop nor its connections are here."""
         if self._core is not None:
             self._core = self._shared = None
             self._is_forked = True
+        self._starting = None
 
     async def close(self) -> None:
         """Say goodbye to the brokers and close what nobody else uses. Idempotent."""
+        self._look_where()
         core, self._core = self._core, None
         shared, self._shared = self._shared, None
         if core is None or shared is None:
@@ -192,6 +228,8 @@ class Member(Generic[C]):
         return self._started().core
 
     def _started(self) -> SharedClient:
+        if self._shared is not None and self._loop is not (running_loop() or self._loop):
+            raise self._elsewhere()
         if self._shared is None:
             who = f"{type(self).__name__} {self.group!r}"
             if self._is_forked:

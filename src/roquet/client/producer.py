@@ -16,6 +16,7 @@ from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.keywords import ProducerKeywords
 from roquet.client.member import Member
+from roquet.client.running import running_loop
 from roquet.errors import InvalidMessage, RoquetError
 from roquet.message import Message, MessageQueue, ReceivedMessage
 
@@ -55,7 +56,10 @@ class Producer(Member[ProducerCore]):
         core = self._core
         if core is None:
             core = self._part()
-        answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            raise self._elsewhere()
+        answer: asyncio.Future[SendReceipt] = loop.create_future()
 
         def done(result: SendReceipt | RoquetError) -> None:
             if not answer.done():
@@ -82,7 +86,10 @@ class Producer(Member[ProducerCore]):
         timeout_ms: int | None = None,
     ) -> None:
         """Send without waiting; `callback` gets the receipt or the error, on the loop. The caller bounds how many are under way."""
-        self._part().send(message, callback, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
+        core = self._part()
+        if running_loop() is not self._loop:
+            raise self._elsewhere()
+        core.send(message, callback, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
 
     async def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None, key: object = None

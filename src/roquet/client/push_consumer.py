@@ -12,13 +12,15 @@ Messages of a queue one after the other: PushConsumer(..., orderly=True), or @co
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
-from roquet.client.core.filter_check import check_sql
+from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.ordered import NO_LIMIT
@@ -27,7 +29,7 @@ from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL
 from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
-from roquet.client.functions import Functions, check_handler, name_of
+from roquet.client.functions import Functions, being_cancelled, check_handler, name_of
 from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
 from roquet.client.offset_file import DiskOffsetFile
@@ -100,6 +102,7 @@ class PushConsumer(Member[PushConsumerCore]):
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._calls = Functions(group, self.settings.concurrency)
         self._ending: PushConsumerCore | None = None
+        self._closer: asyncio.Task[None] | None = None
         self._hurried = False
 
     # -- subscribing
@@ -111,6 +114,7 @@ class PushConsumer(Member[PushConsumerCore]):
         `sql`, in place of tags: by properties, "size > 5 AND colour IN ('red', 'blue')". Raises BadSql with the place of a mistake.
         Brokers must have enablePropertyFilter on; start() raises Rejected when one has not.
         """
+        check_subscription(topic, tags)
         if sql is not None:
             check_sql(tags, sql)
         if function is None and self._listener is None and topic not in self._functions:
@@ -130,6 +134,7 @@ class PushConsumer(Member[PushConsumerCore]):
 
     def on(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Callable[[F], F]:
         """Decorator: this function gets the topic's messages."""
+        check_subscription(topic, tags)
 
         def register(function: F) -> F:
             self.subscribe(topic, tags, function, sql=sql)
@@ -164,19 +169,23 @@ class PushConsumer(Member[PushConsumerCore]):
 
     async def start(self) -> Self:
         """Returns when the first share of queues is being pulled, or after five seconds. Topics nobody has yet are waited for."""
-        if self._core is None:
-            if not self._subscribed:
-                raise ClientError(
-                    f"consumer {self.group!r} has no subscription, so it would get nothing; use @consumer.on(topic), or"
-                    " subscribe(topic), before start()"
-                )
-            await super().start()
-            core = self._part()
-            await self._settle(core.settled)
-            if core.refusal is not None:
-                await self.close()
-                raise core.refusal
-        return self
+        return await super().start()
+
+    async def _begin(self) -> None:
+        if not self._subscribed:
+            raise ClientError(
+                f"consumer {self.group!r} has no subscription, so it would get nothing; use @consumer.on(topic), or"
+                " subscribe(topic), before start()"
+            )
+        await super()._begin()
+        core = self._part()
+        await self._settle(core.settled)
+        if core.refusal is not None:
+            raise core.refusal
+
+    def forked(self) -> None:
+        super().forked()
+        self._calls.forked()
 
     def run(self) -> None:
         """Be a program: start, consume until SIGINT (Ctrl-C) or SIGTERM, then let running functions finish, write progress down, leave
@@ -196,8 +205,12 @@ class PushConsumer(Member[PushConsumerCore]):
             self._calls.close()
 
     async def close(self) -> None:
-        """Stop pulling, let running functions finish (for `close_wait_ms` at most), write progress down, leave the group."""
-        await super().close()
+        """Stop pulling, let running functions finish (for `close_wait_ms` at most), write progress down, leave the group. Called by one
+        of its functions it does not wait for that one: it returns at once, and the consumer closes when the function has returned."""
+        if self._calls.called_from_here:
+            self._closer = asyncio.get_running_loop().create_task(super().close())
+        else:
+            await super().close()
 
     def hurry(self) -> None:
         """Do not wait any longer for functions that run: close() goes on without them."""
@@ -243,7 +256,7 @@ class PushConsumer(Member[PushConsumerCore]):
             log.error("! group %s has no function for topic %s of message %s", self.group, messages[0].topic, messages[0].message_id)
             judge(Outcome.RETRY_LATER)
             return
-        self._calls.begin(self._call(function, messages, judge))
+        self._calls.begin(self._call(function, messages, judge), partial(judge, Outcome.RETRY_LATER))
 
     async def _call(self, function: Function, messages: list[ReceivedMessage], judge: Judged) -> None:
         given: Any = messages if self.settings.batch_size > 1 else messages[0]
@@ -256,13 +269,19 @@ class PushConsumer(Member[PushConsumerCore]):
                 verdict = Outcome.SUCCESS
                 if result is not None and result is not True:
                     self._odd(function, result)
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and being_cancelled()):
+                raise  # by close()
             verdict = RetryLater(why=f"{type(error).__name__}: {error}")
             for place, message in enumerate(messages):
                 log.error(
                     "! group %s: handler %s failed with %s: %.500s",
                     self.group, name_of(function), self._described(message), verdict.why, exc_info=place == 0,
                 )  # fmt: skip
+            if isinstance(error, (SystemExit, KeyboardInterrupt)):
+                if self.on_exit is None:
+                    raise  # asyncio ends the loop with it
+                self.on_exit(error)
         finally:
             judge(verdict)
 

@@ -10,6 +10,13 @@ from roquet.client.core.tasks import Tasks, Work
 T = TypeVar("T")
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 async def finished(tasks: Tasks, work: Work[T], *, cancel: bool = False) -> T:
     """What the work gives, or raises. When whoever awaits this is cancelled, the work goes on without them; with `cancel` it ends too."""
     answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()

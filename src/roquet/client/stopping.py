@@ -39,11 +39,14 @@ def run(*members: Member[Any]) -> None:
     serving = Serving(members)
     asyncio.run(serve_until_signalled(serving))
     serving.end_program()
+    serving.raise_exit()
 
 
 async def serve(*members: Member[Any]) -> None:
     """`run` for a program that has an event loop: returns after a signal, when all of them are closed."""
-    await serve_until_signalled(Serving(members))
+    serving = Serving(members)
+    await serve_until_signalled(serving)
+    serving.raise_exit()
 
 
 async def serve_until_signalled(serving: Serving) -> None:
@@ -66,6 +69,7 @@ class Serving:
         self._asked = asyncio.Event()
         self._count = 0
         self._number = 0
+        self._exit: BaseException | None = None
 
     @contextlib.contextmanager
     def signals(self, loop: asyncio.AbstractEventLoop, *, wakes: bool) -> Iterator[None]:
@@ -110,7 +114,18 @@ class Serving:
         elif running := sum(member.running for member in self.members):
             log.warning("= %s: waiting for %d calls of handlers to end; the same signal again does not wait", name, running)
 
+    def _exited(self, error: BaseException) -> None:
+        """A handler called sys.exit(): the program ends as after a signal, and then with this."""
+        self._exit = self._exit or error
+        self._asked.set()
+
+    def raise_exit(self) -> None:
+        if self._exit is not None:
+            raise self._exit
+
     async def serve(self) -> None:
+        for member in self.members:
+            member.on_exit = self._exited
         asked = asyncio.ensure_future(self._asked.wait())
         try:
             await self._first(asked, self._start())
@@ -121,6 +136,7 @@ class Serving:
             # One after the other: handlers may use the producers until they have ended.
             for member in reversed(self.members):
                 await member.close()
+                member.on_exit = None
 
     async def _start(self) -> None:
         for member in self.members:

@@ -11,6 +11,7 @@ listeners in threads of their own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import os
@@ -69,8 +70,14 @@ class _Background:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="roquet-client", daemon=True).start()
+                threading.Thread(target=self._serve, args=(self._loop,), name="roquet-client", daemon=True).start()
             return self._loop
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A task that raises SystemExit or KeyboardInterrupt ends asyncio's loop; whoever waits for the others would wait for ever."""
+        while True:
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         loop = self.loop()
@@ -138,6 +145,14 @@ class _Blocking:
     def run(self) -> None:
         """Serve until SIGINT (Ctrl-C) or SIGTERM; see `run` of this module."""
         run(self)
+
+    def close(self) -> None:
+        """As the asyncio class has it. A handler that closes its own consumer is not waited for."""
+        calls = getattr(self._inner, "_calls", None)
+        if calls is not None and calls.called_from_here:
+            asyncio.run_coroutine_threadsafe(self._inner.close(), _background.loop())
+        else:
+            _background.run(self._inner.close())
 
     def __dir__(self) -> list[str]:
         return [name for name in dir(type(self._inner)) if not name.startswith("_")]
@@ -266,3 +281,4 @@ def run(*members: _Blocking) -> None:
             pass
         under_way.result()
     serving.end_program()
+    serving.raise_exit()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from roquet.client.core.instance import ClientCore
@@ -31,6 +32,7 @@ from roquet.message import Message, ReceivedMessage
 log = logging.getLogger(__name__)
 
 UNKNOWN = TransactionState.UNKNOWN
+CLOSED = "the producer was closed"
 
 State = TransactionState | None
 Execute = Callable[[Message, Any], State | Awaitable[State]]
@@ -76,10 +78,10 @@ class TransactionProducer(Producer):
         core = self._part()
         assert isinstance(core, TransactionCore)
 
-        failures: list[Exception] = []
+        failures: list[BaseException] = []
 
         def execute(given: Message, _: SendReceipt, decided: Decided) -> None:
-            self._functions.begin(self._decide(decided, self._execute, given, argument, failures=failures))
+            self._begin_call(decided, self._execute, given, argument, failures=failures)
 
         receipt = await self._wait(core.send_in_transaction(message, execute, timeout_ms=timeout_ms))
         for failure in failures:
@@ -88,11 +90,22 @@ class TransactionProducer(Producer):
         return receipt
 
     def _ask_check(self, message: ReceivedMessage, decided: Decided) -> None:
-        self._functions.begin(self._decide(decided, self._check, message))
+        self._begin_call(decided, self._check, message)
 
-    async def _decide(self, decided: Decided, function: Callable[..., Any], *args: Any, failures: list[Exception] | None = None) -> None:
+    def _begin_call(self, decided: Decided, function: Callable[..., Any], *args: Any, failures: list[BaseException] | None = None) -> None:
+        told = False
+
+        def once(state: TransactionState, error: str) -> None:
+            nonlocal told
+            if not told:
+                told = True
+                decided(state, error)
+
+        self._functions.begin(self._decide(once, function, *args, failures=failures), partial(once, UNKNOWN, CLOSED))
+
+    async def _decide(self, decided: Decided, function: Callable[..., Any], *args: Any, failures: list[BaseException] | None) -> None:
         """`failures`: somebody waits who is given what the function raises; else it is logged."""
-        state, error = UNKNOWN, "the producer was closed"
+        state, error = UNKNOWN, CLOSED
         try:
             answer = await self._functions.call(function, *args)
             error = ""
@@ -101,7 +114,7 @@ class TransactionProducer(Producer):
             elif answer is not None:
                 error = f"{function!r} returned {answer!r}, which is no TransactionState"
                 log.error("! producer %s: %s; it counts as UNKNOWN", self.group, error)
-        except Exception as failure:
+        except (Exception, SystemExit, KeyboardInterrupt) as failure:
             error = repr(failure)
             if failures is not None:
                 failures.append(failure)

@@ -22,6 +22,15 @@ def filter_of(topic: str, tags: str = "*", sql: str | None = None, version: int 
     return sql_subscription(topic, sql, version)
 
 
+def check_subscription(topic: object, tags: object) -> None:
+    """Raises ClientError for what is no text: a function, where the decorator was given no topic, or a list of tags."""
+    if not isinstance(topic, str):
+        given = getattr(topic, "__name__", None) or repr(topic)
+        raise ClientError(f'the topic is {given}, a {type(topic).__name__}; expected is a text: @consumer.on("topic"), subscribe("topic")')
+    if tags is not None and not isinstance(tags, str):
+        raise ClientError(f'tags is {tags!r}; expected is one text: "*" for all messages, or "a || b" for some')
+
+
 def check_sql(tags: str, sql: str) -> None:
     """Raises BadSql here and now: the brokers would only say so at the start."""
     if tags != "*":

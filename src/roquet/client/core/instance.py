@@ -165,15 +165,16 @@ class ClientCore:
         while True:
             reasons: list[str] = []
             for address in self.name_servers.addresses:
+                asked = self.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": DEFAULT_TOPIC})
                 try:
-                    await answered(
-                        self.caller, address, self.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": DEFAULT_TOPIC}), CALL_TIMEOUT_MS
-                    )
+                    answer = await answered(self.caller, address, asked, CALL_TIMEOUT_MS)
                 except RoquetError as error:
                     reasons.append(f"{address}: {error}")
                 else:
-                    reached.end(None)
-                    return
+                    if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                        reached.end(None)
+                        return
+                    reasons.append(f"{address}: this is no name server; is it the port of a broker?")
             self._unreached = "; ".join(reasons)
             await self.sleep(REACH_AGAIN_MS)
 

@@ -250,7 +250,7 @@ class ProducerCore:
         finally:
             self.client.replies.forget(correlation_id)
 
-    async def _ask(self, topic: str, send: Callable[[Sent], None], reply: Wait[ReceivedMessage]) -> None:
+    async def _ask(self, topic: str, send: Callable[[Sent], object], reply: Wait[ReceivedMessage]) -> None:
         """The time for the reply runs meanwhile. An error here is the answer; otherwise a broker pushes it."""
         try:
             if self._known_route(topic) is None:
@@ -313,6 +313,8 @@ class ProducerCore:
     def _check(self, message: Message) -> None:
         if message.topic not in self._topics:  # names are checked once
             valid(check_send_topic, message.topic)
+        if not isinstance(message.body, bytes):  # set after it was made
+            raise InvalidMessage(f"body is a {type(message.body).__name__}, expected bytes; encode text first: text.encode()")
         size = len(message.body)
         if not 0 < size <= self.settings.message_size_max:
             if not size:
