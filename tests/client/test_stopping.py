@@ -74,6 +74,7 @@ WAYS = [
     pytest.param(ASYNCIO, "run(producer, consumer)", id="run many"),
     pytest.param(INSIDE, "consumer.serve()", id="serve"),
     pytest.param(BLOCKING, "consumer.run()", id="blocking run"),
+    pytest.param(BLOCKING, "consumer.serve()", id="blocking serve"),
     pytest.param(BLOCKING, "run(consumer, producer)", id="blocking run many"),
 ]
 
@@ -229,5 +230,34 @@ def test_a_consumer_runs_again_in_another_loop() -> None:
         async with program(code.format(namesrv=mq.namesrv)) as consumer:
             assert await consumer.end() == 0, consumer.printed
         assert "ran 1" in consumer.printed, consumer.printed
+
+    against_a_broker(test)
+
+
+def test_a_handler_that_catches_its_cancellation_does_not_keep_the_program_alive() -> None:
+    code = """
+        import asyncio
+        from roquet import PushConsumer
+        consumer = PushConsumer("g", "{namesrv}", consume_from="first", close_wait_ms=100)
+
+        @consumer.on("t")
+        async def handle(message):
+            print("begins", flush=True)
+            while True:
+                try:
+                    await asyncio.sleep(600)
+                except BaseException:
+                    pass
+
+        consumer.run()
+    """
+
+    async def test(mq: Embedded) -> None:
+        async with program(code.format(namesrv=mq.namesrv)) as consumer:
+            await consumer.until("begins")
+            consumer.signal(signal.SIGTERM)
+            async with asyncio.timeout(120):
+                assert await consumer.end() == 1, consumer.printed
+        assert "calls of handlers run on although the consumer is closed; the program ends without them" in consumer.printed
 
     against_a_broker(test)

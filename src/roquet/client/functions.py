@@ -21,7 +21,7 @@ class Functions:
     def __init__(self, name: str, threads_max: int) -> None:
         self.name = name
         self.threads_max = threads_max
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
         self._in_threads: set[Future[Any]] = set()
 
@@ -29,7 +29,7 @@ class Functions:
     def called_from_here(self) -> bool:
         """Whoever asks is one of the calls."""
         try:
-            return asyncio.current_task() in self._tasks
+            return asyncio.current_task() in self.tasks
         except RuntimeError:  # no loop here
             return getattr(_thread, "owner", None) is self
 
@@ -41,11 +41,11 @@ class Functions:
     def begin(self, work: Coroutine[Any, Any, None], cancelled: Callable[[], None]) -> None:
         """Run this on the loop. It is cancelled by close(): then `cancelled` is called, as the work may not even have begun."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self.tasks.add(task)
         task.add_done_callback(partial(self._over, cancelled))
 
     def _over(self, cancelled: Callable[[], None], task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self.tasks.discard(task)
         if task.cancelled():
             cancelled()
         else:
@@ -71,7 +71,7 @@ class Functions:
         self._in_threads = set()
 
     def close(self) -> None:
-        for task in list(self._tasks):
+        for task in list(self.tasks):
             task.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)

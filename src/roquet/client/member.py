@@ -207,6 +207,10 @@ class Member(Generic[C]):
             )
         await self._closed.wait()
 
+    def calls(self) -> set[asyncio.Task[None]]:
+        """Calls of handlers that the loop still has."""
+        return set()
+
     def hurry(self) -> None:
         """close() waits, or will wait, for handlers: it shall not."""
 

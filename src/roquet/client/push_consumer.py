@@ -224,6 +224,10 @@ class PushConsumer(Member[PushConsumerCore]):
         core = self._core or self._ending
         return 0 if core is None else core.consuming.running
 
+    def calls(self) -> set[asyncio.Task[None]]:
+        """Calls of functions that the loop still has, after close() those that do not end."""
+        return self._calls.tasks
+
     @property
     def in_threads(self) -> int:  # type: ignore[override]
         """Calls of plain functions that run in threads now."""

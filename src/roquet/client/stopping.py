@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FORCED = 2
 AT_ONCE = 3
+STUCK_S = 2.0
+"""How long run() waits for handlers that close() has cancelled."""
 
 
 def run(*members: Member[Any]) -> None:
@@ -37,7 +39,7 @@ def run(*members: Member[Any]) -> None:
         asyncio.get_running_loop()
         raise ClientError("run() was called inside a running event loop, where it would block; use `await consumer.serve()` there")
     serving = Serving(members)
-    asyncio.run(serve_until_signalled(serving))
+    asyncio.run(serve_to_the_end(serving))
     serving.end_program()
     serving.raise_exit()
 
@@ -47,6 +49,14 @@ async def serve(*members: Member[Any]) -> None:
     serving = Serving(members)
     await serve_until_signalled(serving)
     serving.raise_exit()
+
+
+async def serve_to_the_end(serving: Serving) -> None:
+    await serve_until_signalled(serving)
+    # asyncio.run() waits for every task, and a handler may have caught its own cancellation.
+    if calls := set().union(*(member.calls() for member in serving.members)):
+        _, stuck = await asyncio.wait(calls, timeout=STUCK_S)
+        serving.end_without(len(stuck))
 
 
 async def serve_until_signalled(serving: Serving) -> None:
@@ -158,7 +168,9 @@ class Serving:
 
     def end_program(self) -> None:
         """Python waits for every thread at its end, so a handler that does not end would keep a closed program alive."""
-        stuck = sum(member.in_threads for member in self.members)
+        self.end_without(sum(member.in_threads for member in self.members))
+
+    def end_without(self, stuck: int) -> None:
         if stuck:
             log.error("! %d calls of handlers run on although the consumer is closed; the program ends without them", stuck)
             end_now(1)

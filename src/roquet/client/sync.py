@@ -146,6 +146,8 @@ class _Blocking:
         """Serve until SIGINT (Ctrl-C) or SIGTERM; see `run` of this module."""
         run(self)
 
+    serve = run
+
     def close(self) -> None:
         """As the asyncio class has it. A handler that closes its own consumer is not waited for."""
         calls = getattr(self._inner, "_calls", None)
