@@ -184,6 +184,7 @@ class PushConsumer(Member[PushConsumerCore]):
             raise core.refusal
 
     def forked(self) -> None:
+        """This is a child of the process that started it: neither its loop, its connections nor its threads are here."""
         super().forked()
         self._calls.forked()
 
