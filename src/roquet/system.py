@@ -89,11 +89,17 @@ def _write_what_is_there(fd: int, offset: int, size: int, /) -> None:
 allocate: Callable[[int, int, int], None] = getattr(os, "posix_fallocate", _write_what_is_there)
 
 
+NO_FULL_SYNC = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)
+"""What file systems say that have none, as those of a network. All else is a disk that failed: the next call may hide that."""
+
+
 def _full_sync(fd: int) -> None:
     """macOS: fsync alone leaves the data in the drive's own memory."""
     try:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined]
-    except OSError:  # a file system that has none, as of a network
+    except OSError as error:
+        if error.errno not in NO_FULL_SYNC:
+            raise
         os.fsync(fd)
 
 

@@ -7,6 +7,7 @@ workflow file's jobs.
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import signal
 import subprocess
@@ -137,7 +138,7 @@ def test_a_store_in_use_is_not_opened_twice(system: str, tmp_path: Path) -> None
 # Every name that one of them does not have stands in system.py, where it may be missing.
 
 ELSEWHERE = {
-    ("cli/pipelines/sql.py", "readline"),  # if there is one
+    ("cli/pipelines/sql.py", "readline"), ("client/member.py", "register_at_fork"), ("client/sync.py", "register_at_fork"),  # if there is one
     ("spark/archive/ledger.py", "fcntl"), ("spark/archive/ledger.py", "O_CLOEXEC"), ("spark/archive/ledger.py", "O_DIRECTORY"),
     ("spark/java.py", "geteuid"), ("spark/pipelines/store_files.py", "SEEK_DATA"),
 }  # fmt: skip
@@ -163,3 +164,30 @@ def test_no_other_file_uses_what_a_system_may_not_have() -> None:
     places = {(str(path.relative_to(SOURCES)), name) for path in SOURCES.rglob("*.py") for name in names_of(path)}
     outside = {(file, name) for file, name in places if file != "system.py"} - ELSEWHERE
     assert not outside, sorted(outside)
+
+
+def test_a_disk_that_fails_a_full_sync_is_not_asked_for_a_lesser_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS. The second call may say that all is well, and what was not written is gone."""
+    from roquet import system
+
+    given: list[int] = []
+
+    class Drive:
+        F_FULLFSYNC = 51
+        code = errno.EIO
+
+        def fcntl(self, fd: int, what: int) -> None:
+            raise OSError(self.code, "of the drive")
+
+    drive = Drive()
+    monkeypatch.setattr(system, "fcntl", drive)
+    monkeypatch.setattr(system.os, "fsync", given.append)
+    for code in (errno.EIO, errno.ENOSPC):
+        drive.code = code
+        with pytest.raises(OSError, match="of the drive"):
+            system._full_sync(7)
+    assert given == []
+    for code in (errno.ENOTSUP, errno.ENOTTY, errno.EINVAL):  # file systems of a network have none
+        drive.code = code
+        system._full_sync(7)
+    assert given == [7, 7, 7]
