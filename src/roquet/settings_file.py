@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from roquet.properties import edited, parse_properties
 from roquet.settings import BadSetting
-from roquet.system import sync_directory
+from roquet.system import sync_data, sync_directory
 
 BROKER_FILE = "config/broker.properties"
 """Under storePathRootDir: what was changed at run time, where no file was given."""
@@ -22,9 +23,13 @@ NAMESERVER_FILE = "namesrv/namesrv.properties"
 def read_file(path: str | Path) -> dict[str, str]:
     """Raises BadSetting when it cannot be read."""
     try:
-        return parse_properties(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        raw = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError as error:
         raise BadSetting(f"cannot read the settings file {path}: {error}") from None
+    try:
+        return parse_properties(raw.decode())
+    except UnicodeDecodeError:  # comments in another encoding, most of the time: then as Java reads it
+        return parse_properties(raw.decode("latin-1"))
 
 
 def layered(file: str | None, kept: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -44,20 +49,22 @@ def keep(path: str, pairs: Mapping[str, str]) -> None:
     """
     place = Path(os.path.realpath(path))
     place.parent.mkdir(parents=True, exist_ok=True)
-    before = place.read_bytes().decode() if place.exists() else ""
+    before = place.read_bytes() if place.exists() else b""
     if place.exists():
         replace(place.with_name(place.name + ".bak"), before, like=place)
-    replace(place, edited(before, pairs), like=place)
+    mark = before[: len(codecs.BOM_UTF8)] if before.startswith(codecs.BOM_UTF8) else b""
+    text = before.removeprefix(mark).decode("latin-1")  # every byte comes back as it was, whatever the encoding; what is added is ASCII
+    replace(place, mark + edited(text, pairs).encode("latin-1"), like=place)
 
 
-def replace(place: Path, text: str, like: Path) -> None:
+def replace(place: Path, data: bytes, like: Path) -> None:
     """With the rights of `like`: a file that others may not read must not become one that they may."""
     number, fresh = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     try:
-        with open(number, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with open(number, "wb") as file:
+            file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            sync_data(file.fileno())
         if like.exists():
             shutil.copymode(like, fresh)
         else:

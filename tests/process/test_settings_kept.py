@@ -7,9 +7,11 @@ import signal
 import stat
 from pathlib import Path
 
+import pytest
+
 import roquet
 from roquet.properties import parse_properties
-from roquet.settings_file import keep
+from roquet.settings_file import keep, read_file
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 from tests.process.line import Line
@@ -85,3 +87,24 @@ def test_a_link_stays_a_link_and_a_missing_directory_is_made(tmp_path: Path) -> 
     keep(str(tmp_path / "x" / "y"), {"a": "2"})
     assert (tmp_path / "x" / "y").read_text() == "a=2\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real", "real.bak", "x"]
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        (b"\xef\xbb\xbffileReservedTime=24\r\nbrokerName=broker-a\r\n", "broker-a"),
+        (b"\xef\xbb\xbf# a comment\nfileReservedTime=24\nbrokerName=broker-a\n", "broker-a"),
+        ("# \u8bbe\u7f6e\nfileReservedTime=24\nbrokerName=broker-a\n".encode("gbk"), "broker-a"),
+        ("fileReservedTime=24\nbrokerName=\u7ecf\u7eaa\n".encode(), "\u7ecf\u7eaa"),
+    ],
+    ids=["Notepad's", "Notepad's with a comment", "comments in GBK", "UTF-8"],
+)
+def test_a_file_of_any_editor_is_read_and_only_what_was_set_changes(before: bytes, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_bytes(before)
+    assert read_file(file) == {"fileReservedTime": "24", "brokerName": name}
+    keep(str(file), {"fileReservedTime": "48"})
+    line = b"fileReservedTime=24\r\n" if b"\r" in before else b"fileReservedTime=24\n"
+    assert file.read_bytes() == before.replace(line, b"fileReservedTime=48\n")
+    assert file.with_name("broker.conf.bak").read_bytes() == before
+    assert read_file(file) == {"fileReservedTime": "48", "brokerName": name}
