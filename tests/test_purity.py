@@ -27,7 +27,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "message.py": frozenset({"errors", "wire"}),
     "ports.py": frozenset({"errors", "wire"}),
     "properties.py": frozenset(),
-    "settings.py": frozenset({"errors", "settings_upstream", "wire"}),
+    "settings.py": frozenset({"errors", "routing", "settings_upstream", "wire"}),
     "settings_upstream.py": frozenset(),
     "clock.py": frozenset(),
     "system.py": frozenset(),

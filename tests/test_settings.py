@@ -196,3 +196,33 @@ def test_the_size_of_queue_files_is_rounded_up_to_whole_entries(given: str, used
 def test_index_files_that_nobody_could_map_are_refused() -> None:
     with pytest.raises(BadSetting, match="maxHashSlotNum=100000000 and maxIndexNum=100000000 make index files of 2400000040 bytes"):
         BrokerSettings.read({"maxHashSlotNum": "100000000", "maxIndexNum": "100000000"})
+
+
+# Addresses
+
+
+@pytest.mark.parametrize("key", ["brokerIP1", "brokerIP2", "bindAddress"])
+@pytest.mark.parametrize("value", ["10.0.0.1:10911", "10.0.0.1,10.0.0.2", "[fd00::5]", "a b", "*", "http://10.0.0.1", "10.0.0.1;10.0.0.2"])
+def test_an_address_that_nobody_could_connect_to_is_refused(key: str, value: str) -> None:
+    with pytest.raises(BadSetting, match=f"{key}=.*expected one address or host name, as in 10.0.0.7, without a port"):
+        BrokerSettings.read({key: value})
+
+
+@pytest.mark.parametrize(
+    "value", ["10.0.0.1", "fd00::5", "fe80::1%eth0", "::ffff:10.0.0.1", "host.docker.internal", "rmq_broker", "broker-1", ""]
+)
+def test_an_address_or_a_name_is_taken(value: str) -> None:
+    assert BrokerSettings.read({"brokerIP1": f" {value} "})[0].broker_ip1 == value
+
+
+@pytest.mark.parametrize("value", ["127.0.0.1:99999", "127.0.0.1:port", ":9876", ";"])
+def test_a_name_server_s_address_that_is_none_is_refused(value: str) -> None:
+    with pytest.raises(BadSetting, match=r"namesrvAddr=.*expected addresses separated by ';'"):
+        BrokerSettings.read({"namesrvAddr": value})
+    with pytest.raises(BadSetting, match="namesrvAddr="):
+        BrokerSettings().replace(namesrv_addr=value)
+
+
+def test_name_servers_are_written_as_clients_write_them() -> None:
+    settings, _ = BrokerSettings.read({"namesrvAddr": "10.0.0.1, http://10.0.0.2:9877/ ; 10.0.0.1:9876;"})
+    assert settings.namesrv_addr == "10.0.0.1:9876;10.0.0.2:9877"

@@ -32,7 +32,7 @@ def bind_address(settings: BrokerSettings | NameServerSettings) -> str:
     if settings.broker_ip1:
         address = resolved(settings.broker_ip1) or settings.broker_ip1
         return address if is_local(address) else ALL[":" in address]
-    hosts = [one.strip().rpartition(":")[0].strip("[]") for one in settings.namesrv_addr.split(";") if one.strip()]
+    hosts = [one.rpartition(":")[0].strip("[]") for one in settings.namesrv_addr.split(";") if one]
     return ALL[0] if any(not is_loopback(resolved(host) or host) for host in hosts) else LOOPBACK
 
 

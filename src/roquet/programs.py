@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import random
@@ -50,7 +51,7 @@ async def run_nameserver(
     )
     core = NameServer(settings, clock, RealDisk(), data_dir, partial(keep, settings.config_store_path))
     server = server_of(core, clock, settings, connections_max)
-    port = await server.listen(settings.bind_address, settings.listen_port)
+    port = await listen_on(server, settings.bind_address, settings.listen_port)
     if own_process:
         quiet_collector()
     server.start_ticking()
@@ -90,10 +91,10 @@ async def run_broker(
     try:
         broker.open(progress)
         log_how_reads_wait(broker.store)
-        port = await server.listen(settings.bind_address, settings.listen_port)
+        port = await listen_on(server, settings.bind_address, settings.listen_port)
         if settings.vip_channel_enable and settings.listen_port > 2:
             try:
-                await server.listen(settings.bind_address, port - 2)
+                await listen_on(server, settings.bind_address, port - 2)
             except OSError as error:
                 log.warning("the VIP port %d (listenPort - 2) cannot be opened: %s; clients that ask for it use the other", port - 2, error)
         tell(settings)
@@ -120,6 +121,21 @@ async def run_broker(
         reading.close()
         background.close()
         broker.close()
+
+
+async def listen_on(server: Server, bind: str, port: int) -> int:
+    """Returns the port. Every address of IPv6 means those of IPv4 too, which the loop would leave out: clients may be told one of them."""
+    try:
+        port = await server.listen(bind, port)
+        if bind == "::":
+            await server.listen("0.0.0.0", port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+        raise OSError(
+            error.errno, f"cannot listen on {bind}, port {port}: {error.strerror or error}; bindAddress must be an address of this machine"
+        ) from error
+    return port
 
 
 async def done_within(seconds: float, work: Callable[[Callable[[], None]], None]) -> None:

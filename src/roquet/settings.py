@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from roquet import __version__
-from roquet.errors import RoquetError
+from roquet.errors import ClientError, RoquetError
+from roquet.routing.name_servers import parse_name_servers
 from roquet.settings_upstream import (
     BROKER_HARMLESS,
     BROKER_REFUSED,
@@ -248,6 +250,30 @@ def one_directory(text: str) -> None:
         raise BadSetting(f"storePathCommitLog={text[:200]}: Roquet {__version__} {what}")
 
 
+ADDRESS = re.compile(r"[A-Za-z0-9._-]*|[0-9a-fA-F:.]*(%[A-Za-z0-9._-]+)?")
+"""A host name or IPv4, or IPv6. (A port behind an IPv4 is not IPv6: `one_address` sees to that.)"""
+
+
+def one_address(key: str) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        if not ADDRESS.fullmatch(text) or text.count(":") == 1:
+            raise BadSetting(
+                f"{key}={text[:200]!r}: expected one address or host name, as in 10.0.0.7, without a port; 0.0.0.0 is every one"
+            )
+
+    return check
+
+
+def name_servers(text: str) -> str:
+    """namesrvAddr as the registration takes it: clients' ways of writing it are taken too. Raises BadSetting."""
+    try:
+        return ";".join(parse_name_servers(text)) if text else ""
+    except ClientError as error:
+        raise BadSetting(
+            f"namesrvAddr={text[:200]!r}: {error}; expected addresses separated by ';', as in 10.0.0.1:9876;10.0.0.2:9876"
+        ) from None
+
+
 FILE_MAX = 0x7FFFFFFF
 """Bytes of a file that Java can still map."""
 
@@ -293,7 +319,7 @@ class NameServerSettings(Settings):
     refused = NAMESERVER_REFUSED
 
     listen_port: int = setting(9876, "port for clients and brokers", low=0, high=65535)
-    bind_address: str = setting("", "address to listen on, 0.0.0.0 for every one; empty: 127.0.0.1")
+    bind_address: str = setting("", "address to listen on, 0.0.0.0 for every one; empty: 127.0.0.1", check=one_address("bindAddress"))
     kv_config_path: str = setting("", "file that keeps the KV configuration; empty: namesrv/kvConfig.json in the data directory")
     config_store_path: str = setting(
         "", "file that keeps changes at run time; empty: the file given with -c, else namesrv/namesrv.properties in the data directory"
@@ -327,9 +353,15 @@ class BrokerSettings(Settings):
         "",
         "address to listen on, 0.0.0.0 for every one; empty: brokerIP1, or every one when that is not of this machine; without brokerIP1 "
         "127.0.0.1, or every one when a name server of namesrvAddr is not on this machine",
+        check=one_address("bindAddress"),
     )
-    broker_ip1: str = setting("", "address given to clients; empty: bindAddress, or this host's own when that is 0.0.0.0", key="brokerIP1")
-    broker_ip2: str = setting("", "address given to slaves", key="brokerIP2")
+    broker_ip1: str = setting(
+        "",
+        "address given to clients; empty: bindAddress, or this host's own when that is 0.0.0.0",
+        key="brokerIP1",
+        check=one_address("brokerIP1"),
+    )
+    broker_ip2: str = setting("", "address given to slaves", key="brokerIP2", check=one_address("brokerIP2"))
     namesrv_addr: str = setting("", "name servers, separated by ';'")
     vip_channel_enable: bool = setting(True, "also listen on listenPort - 2")
     config_store_path: str = setting(
@@ -441,6 +473,7 @@ class BrokerSettings(Settings):
             check_role(pairs["brokerRole"].strip(), pairs["brokerId"].strip())
 
     def __post_init__(self) -> None:
+        self.namesrv_addr = name_servers(self.namesrv_addr)
         self.mapped_file_size_consume_queue = -(-self.mapped_file_size_consume_queue // ENTRY.size) * ENTRY.size
         index_size = INDEX_HEADER.size + INDEX_SLOT * self.max_hash_slot_num + INDEX_ENTRY.size * self.max_index_num
         if index_size > FILE_MAX:

@@ -187,3 +187,42 @@ def test_a_key_that_nobody_knows_is_an_error_on_the_command_line(program: str) -
     said = roquet(program, "--set", "listenPorts=1", code=2)
     assert "unknown setting 'listenPorts'; did you mean 'listenPort'?" in said
     assert "unknown setting 'nobodyKnowsThis'" in roquet(program, "--set", "nobodyKnowsThis=1", code=2)
+
+
+def test_a_broker_on_every_address_of_ipv6_has_those_of_ipv4_too(tmp_path: Path, namesrv: str) -> None:
+    broker, port = broker_at(tmp_path, namesrv, "bindAddress=::", "brokerIP1=127.0.0.1")
+    with broker:
+        broker.wait_for(rf"127.0.0.1:{port}\] boot success")
+        assert [answers(host, port) for host in ("127.0.0.1", "::1", "127.0.0.2")] == [True, True, True]
+        assert answers("127.0.0.1", port - 2)
+        assert "SEND_OK" in roquet("send", "-n", namesrv, "there", "hello")
+
+
+def test_a_name_server_on_every_address_of_ipv6_has_those_of_ipv4_too(tmp_path: Path) -> None:
+    with Roquet("namesrv", "--data", str(tmp_path), "--set", "listenPort=0", "--set", "bindAddress=::") as names:
+        port = int(names.wait_for(r"listens on \S+:(\d+)")[1])
+        assert [answers(host, port) for host in ("127.0.0.1", "::1")] == [True, True]
+
+
+@pytest.mark.parametrize("command", ["broker", "namesrv"])
+def test_an_address_to_listen_on_that_is_not_there_is_named(command: str, tmp_path: Path) -> None:
+    given = ["--set", f"storePathRootDir={tmp_path}"] if command == "broker" else ["--data", str(tmp_path)]
+    for address in (NOT_OURS, "no-such-host.invalid"):
+        said = roquet(command, *given, "--set", "listenPort=0", "--set", f"bindAddress={address}", code=1)
+        assert f"cannot listen on {address}" in said
+        assert "bindAddress" in said
+
+
+@pytest.mark.parametrize(
+    "setting", ["listenPort=12345", "storePathRootDir=elsewhere", "namesrvAddr=127.0.0.1:1", "configStorePath=elsewhere"]
+)
+def test_up_refuses_a_setting_that_it_decides_itself(setting: str, tmp_path: Path) -> None:
+    said = roquet("up", "--data", str(tmp_path), "--set", setting, code=2)
+    assert f"--set {setting}" in said
+    assert "roquet up decides that itself" in said
+
+
+def test_shards_listen_on_an_address_of_ipv6(tmp_path: Path) -> None:
+    with Roquet("up", "--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0", "--shards", "2", "--bind", "::1") as cluster:
+        namesrv = cluster.wait_for(r"name server +(\S+)")[1]
+        assert "SEND_OK" in roquet("send", "-n", namesrv, "there", "hello")

@@ -246,13 +246,14 @@ def shard_settings(base: BrokerSettings, count: int, root: str) -> list[BrokerSe
 def free_ports(count: int, bind: str) -> list[int]:
     """Ports that are free now, each with the one two below it (the VIP channel). They are fixed here, so that a broker
     which dies comes back at the address that clients know."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     held: list[socket.socket] = []
     found: list[int] = []
     try:
         for _ in range(1000):
             if len(found) == count:
                 return found
-            upper, lower = socket.socket(), socket.socket()
+            upper, lower = socket.socket(family), socket.socket(family)
             held += [upper, lower]
             upper.bind((bind, 0))
             candidate = upper.getsockname()[1]
@@ -298,7 +299,18 @@ def warn_of_shards_left_out(root: str, count: int) -> None:
 # Up: all in one
 
 
+DECIDED_BY_UP = {
+    "listenPort": "use --broker-port",
+    "storePathRootDir": "use --data",
+    "namesrvAddr": "it starts its own name server; use roquet broker for another one",
+    "configStorePath": "each broker keeps its changes under its store",
+}
+
+
 def run_up(arguments: argparse.Namespace) -> Any:
+    for key, value in arguments.set:
+        if key in DECIDED_BY_UP:
+            raise BadSetting(f"--set {key}={value}: roquet up decides that itself; {DECIDED_BY_UP[key]}")
     kept = os.path.join(arguments.data, "broker-0", BROKER_FILE) if arguments.shards == 1 else ""  # each of several reads its own
     base = read_settings(BrokerSettings, arguments, kept).replace(listen_port=arguments.broker_port, namesrv_addr="")
     bind = arguments.bind or bind_address(base)
