@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import roquet as package
+from roquet import Producer
 from roquet.admin import Admin
 from roquet.cli.main import main
 from roquet.message import Message
@@ -238,6 +240,34 @@ def test_a_broker_is_drained_and_comes_back(roquet: Run, cluster: str) -> None:
     assert places == {"broker-a", "broker-b"}
     assert {one["writable"] for one in as_json(roquet("status", "--json"))["brokers"]} == {True}
     assert "there are: broker-a, broker-b" in roquet("cluster", "drain", "broker-tpyo", code=1)
+
+
+def test_a_broker_is_not_called_drained_while_producers_may_still_send_to_it(roquet: Run, cluster: str) -> None:
+    """They ask for routes every 30 seconds, and a broker takes what comes until then, as RocketMQ's does."""
+
+    def drain(settle: str) -> Roquet:
+        return Roquet("cluster", "drain", "broker-b", "--every", "0.1", "--settle", settle, "-n", cluster)
+
+    async def producing() -> None:
+        async with Producer("unaware", cluster) as producer:
+            for _ in range(16):
+                await producer.send(Message("unaware", b"before"))
+            with drain("600") as draining:
+                await asyncio.to_thread(draining.wait_for, "1 producer is connected: what it sends in the next 600 s counts too")
+                draining.signal(signal.SIGINT)
+            with drain("0.5") as draining:
+                await asyncio.to_thread(draining.wait_for, "broker-b is drained: every group has read everything")
+
+    roquet("topic", "create", "unaware")
+    for group in as_json(roquet("group", "list", "--json")):
+        roquet("group", "delete", group["group"], "--offsets", "--yes")  # of other tests: their backlog would be waited for
+    try:
+        asyncio.run(producing())
+        with drain("600") as draining:  # nobody is connected any more: it does not wait
+            draining.wait_for("broker-b is drained: every group has read everything")
+        assert "its groups have 0 messages to read now" in roquet("cluster", "drain", "broker-b", "--no-watch")
+    finally:
+        roquet("cluster", "resume", "broker-b")
 
 
 def test_a_permission_that_was_wiped_at_the_name_server_is_shown_and_brought_back(roquet: Run, cluster: str) -> None:

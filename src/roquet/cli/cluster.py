@@ -19,6 +19,9 @@ WRITE = 2
 SHOWN_S = 30.0
 """How long the name servers may take to show a changed permission."""
 
+ROUTES_S = 30.0
+"""Clients ask for routes this often, and a broker takes what they send until then."""
+
 BROKER = argument("broker", metavar="BROKER", help="its name, as roquet status shows it")
 
 
@@ -44,7 +47,11 @@ def add_commands(commands: Commands) -> None:
         BROKER,
         argument("--watch", action=argparse.BooleanOptionalAction, default=True, help="wait for the groups (default: yes)"),
         argument("--every", type=positive_seconds, default=2.0, metavar="SECONDS", help="between looks at the groups (default: 2)"),
-    )
+        argument(
+            "--settle", type=positive_seconds, default=ROUTES_S, metavar="SECONDS",
+            help="how long producers that are connected may not know of it yet (default: 30)",
+        ),
+    )  # fmt: skip
     cluster_command(nouns, "resume", resume, "send producers to a drained broker again", "roquet cluster resume broker-b", BROKER)
 
 
@@ -58,10 +65,12 @@ async def drain(arguments: argparse.Namespace) -> int:
             await cluster.update_broker_config(broker.address, {PERMISSION: str(permission & ~WRITE)})
         await until_shown(cluster, name, writable=False)
         note(f"{name} takes no new messages; producers learn it within 30 s. To undo: roquet cluster resume {name}")
-        left = await watch(cluster, name, arguments) if arguments.watch else await backlog(cluster, name)
+        left = await watch(cluster, broker, arguments) if arguments.watch else await backlog(cluster, name)
     facts = {"broker": name, "writable": False, "backlog": left}
-    if any(left.values()):
-        return answer(arguments, facts, f"{name} is drained of producers; its groups have {counted(sum(left.values()), 'message')} to read")
+    if not arguments.watch:
+        return answer(
+            arguments, facts, f"producers are sent elsewhere; its groups have {counted(sum(left.values()), 'message')} to read now"
+        )
     return answer(arguments, facts, f"{name} is drained: every group has read everything")
 
 
@@ -103,17 +112,31 @@ async def backlog(cluster: Admin, name: str) -> dict[str, int]:
     return {group: lag for group, lag in lags.items() if lag > 0}
 
 
-async def watch(cluster: Admin, name: str, arguments: argparse.Namespace) -> dict[str, int]:
-    """Until nothing is left. Ctrl-C ends the watching; the broker stays drained."""
+async def producers_of(cluster: Admin, broker: Broker) -> int:
+    from roquet.wire.calls.members import GET_ALL_PRODUCER_INFO
+
+    table = (await cluster.call(broker.address, GET_ALL_PRODUCER_INFO)).body.data
+    return len({member.client_id for members in table.values() for member in members})
+
+
+async def watch(cluster: Admin, broker: Broker, arguments: argparse.Namespace) -> dict[str, int]:
+    """Until nothing is left, and nothing more can come. Ctrl-C ends the watching; the broker stays drained."""
     said: dict[str, int] = {}
+    settled = asyncio.get_running_loop().time()
+    connected = await producers_of(cluster, broker)
+    if connected:
+        settled += arguments.settle
+        many = "producer is connected: what it sends" if connected == 1 else "producers are connected: what they send"
+        note(f"  {connected} {many} in the next {arguments.settle:g} s counts too")
     while True:
-        left = await backlog(cluster, name)
+        now = asyncio.get_running_loop().time()
+        left = await backlog(cluster, broker.name)
         if left != said:
             members = await cluster.members_of_all(left)
             for group, lag in sorted(left.items()):
                 alone = "" if members[group].client_ids() else "; no member runs, so nobody reads them"
                 note(f"  {printable(group)}  {counted(lag, 'message')} to read{alone}")
             said = left
-        if not left:
+        if not left and now >= settled:
             return left
         await asyncio.sleep(arguments.every)
