@@ -138,7 +138,7 @@ def test_a_store_in_use_is_not_opened_twice(system: str, tmp_path: Path) -> None
 # Every name that one of them does not have stands in system.py, where it may be missing.
 
 ELSEWHERE = {
-    ("cli/pipelines/sql.py", "readline"), ("client/member.py", "register_at_fork"), ("client/sync.py", "register_at_fork"),  # if it is there
+    ("cli/pipelines/sql.py", "readline"), ("client/member.py", "register_at_fork"), ("client/sync.py", "register_at_fork"),  # if there
     ("spark/archive/ledger.py", "fcntl"), ("spark/archive/ledger.py", "O_CLOEXEC"), ("spark/archive/ledger.py", "O_DIRECTORY"),
     ("spark/java.py", "geteuid"), ("spark/pipelines/store_files.py", "SEEK_DATA"),
 }  # fmt: skip
@@ -181,7 +181,7 @@ def test_a_disk_that_fails_a_full_sync_is_not_asked_for_a_lesser_one(monkeypatch
 
     drive = Drive()
     monkeypatch.setattr(system, "fcntl", drive)
-    monkeypatch.setattr(system.os, "fsync", given.append)
+    monkeypatch.setattr("os.fsync", given.append)
     for code in (errno.EIO, errno.ENOSPC):
         drive.code = code
         with pytest.raises(OSError, match="of the drive"):
