@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 from roquet.message import MessageQueue
 from roquet.spark.encode import NONE, Ints, Rows
 
-BATCH_BYTES = 256 * 1024
-"""Of one request: large enough that what is done per request does not count, small enough that others get their turn."""
+BATCH_BYTES = 1024 * 1024
+BATCH_ROWS = 2_048
+"""Of one request, bytes and rows: enough that what is done per request does not count, few enough that others get their turn. A
+broker's work for small messages goes by their number, for large ones by their bytes."""
 
 
 @dataclass(slots=True)
@@ -71,13 +73,13 @@ def requests(rows: Rows, queues: Mapping[str, Sequence[MessageQueue]], bytes_max
 
 
 def cuts(offsets: Ints, edges: Ints, bytes_max: int) -> Iterable[tuple[int, int]]:
-    """Runs of at most `bytes_max` bytes (or one row) that no edge is inside of."""
+    """Runs of at most `bytes_max` bytes (or one row) and BATCH_ROWS rows that no edge is inside of."""
     count = len(offsets) - 1
     start = 0
     for edge in (*edges.tolist(), count):
         while start < edge:
             stop = int(np.searchsorted(offsets, offsets[start] + bytes_max, side="right")) - 1
-            stop = min(max(stop, start + 1), edge)
+            stop = min(max(stop, start + 1), start + BATCH_ROWS, edge)
             yield start, stop
             start = stop
 

@@ -28,7 +28,7 @@ from roquet.net.blocking import BlockingCaller
 from roquet.routing.name_servers import parse_name_servers
 from roquet.spark.encode import BATCH_BYTES_MAX, check_columns, encode, id_prefix
 from roquet.spark.options import BadOption, Option, Where, connection_of, duration_s, where_of
-from roquet.spark.requests import BATCH_BYTES, requests
+from roquet.spark.requests import BATCH_BYTES, BATCH_ROWS, requests
 from roquet.spark.sending import Sending
 from roquet.wire.names import check_group
 
@@ -43,7 +43,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option("idempotencyKey", "text", "stream: the query's id; batch: random", "what the ids of a job begin with: the same key, the same "
            "partitions and rows give the same unique ids. In foreachBatch put the batch's number into it"),
     Option("maxInFlight", "1 to 64", "8", "requests of a task without an answer"),
-    Option("batchBytes", "bytes, at most 1048576", str(BATCH_BYTES), "size of one request"),
+    Option("batchBytes", "bytes, at most 1048576", str(BATCH_BYTES), f"size of one request, which also has {BATCH_ROWS} rows at most"),
     Option("sendTimeout", "duration", "10s", "for one answer"),
     Option("retries", "0 to 100", "8", "attempts after the first, with growing pauses: 8 bridge about 16 seconds"),
 )  # fmt: skip
