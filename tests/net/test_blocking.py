@@ -94,6 +94,19 @@ def test_a_large_body_arrives_whole(start: Callable[..., FakeServer]) -> None:
     caller.close()
 
 
+@pytest.mark.parametrize("credentials", [None, Credentials("key", "secret")])
+@pytest.mark.parametrize("size", [1, 100, 5_000_000])
+def test_a_body_that_is_sent_from_where_it_lies_arrives_as_one_that_the_command_has(
+    start: Callable[..., FakeServer], size: int, credentials: Credentials | None
+) -> None:
+    body = (bytes(range(256)) * 20_000)[:size]
+    server, caller = start(echo), BlockingCaller(ConnectionOptions(credentials=credentials))
+    beside = caller.wait(caller.start(server.address, Command(11, {"a": "b"}), 10, memoryview(body)))
+    inside = caller.call(server.address, Command(11, {"a": "b"}, body), 10)
+    assert (beside.body, beside.fields) == (body, inside.fields)
+    caller.close()
+
+
 def test_large_bodies_go_one_behind_the_other_into_the_room_as_long_as_they_fit(start: Callable[..., FakeServer]) -> None:
     server, caller, room = start(echo), BlockingCaller(), Room(memoryview(bytearray(110_000)))
     bodies = [bytes([n]) * 50_000 for n in range(1, 4)]

@@ -15,7 +15,7 @@ from roquet.errors import ClientError
 from roquet.message import Message, MessageQueue
 from roquet.spark.columns import arrow_schema
 from roquet.spark.encode import SYSTEM, BadRow, Rows, check_columns, encode, id_prefix, unique_ids
-from roquet.spark.requests import Request, requests
+from roquet.spark.requests import BATCH_ROWS, Request, requests
 from roquet.wire.batch import join_batch, split_batch
 from roquet.wire.record import decode_properties, encode_properties
 
@@ -220,3 +220,8 @@ def test_ids_of_different_tasks_differ_and_of_the_same_one_do_not() -> None:
     assert id_prefix("q", 1, 2) == id_prefix("q", 1, 2)
     assert len(id_prefix("q")) == 12
     assert len({id_prefix("q", 1, 2), id_prefix("q", 12), id_prefix("q", 1, 3), id_prefix("p", 1, 2), id_prefix("q", 2, 1)}) == 5
+
+
+def test_a_request_has_no_more_rows_than_a_broker_takes_in_a_moment() -> None:
+    made = encoded(body=[b"x"] * (2 * BATCH_ROWS + 1))
+    assert [request.count for request in requests(made, queues_of("t"))] == [BATCH_ROWS, BATCH_ROWS, 1]

@@ -41,8 +41,8 @@ class Brokers(BlockingCaller):
         brokers = [BrokerData(cluster="c", broker_name=name, broker_addrs={0: f"{name}:1"}) for name in "ab"]
         return Command(0, body=RouteInfo(queue_datas=queues, broker_datas=brokers).encode())
 
-    def start(self, address: str, command: Command, timeout_s: float) -> Call:
-        self.sent.append((command.fields["n"], command.fields["e"], command.body))
+    def start(self, address: str, command: Command, timeout_s: float, body: bytes | memoryview = b"") -> Call:
+        self.sent.append((command.fields["n"], command.fields["e"], command.body or bytes(body)))
         number = len(self.sent)
         self.under_way[number] = self.decide(address, command)
         self.most = max(self.most, len(self.under_way))

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 SMALL = 16 * 1024
 """Frames up to this are received in one piece for the framer; of larger ones it sees the beginning, and the body is received by itself."""
+MORE = getattr(socket, "MSG_MORE", 0)
+"""Linux sends what follows in the same packets."""
 PIPELINED_MAX = 128
 """Requests that `call_all` has under way on one connection at most."""
 
@@ -78,16 +80,20 @@ class BlockingCaller:
         """The answer when it is a success. Raises Rejected otherwise."""
         return succeeded(self.call(address, command, timeout_s), address)
 
-    def start(self, address: str, command: Command, timeout_s: float) -> Call:
-        """Send a request and do not wait for its answer yet. The time runs from now. Raises ConnectFailed or CallTimeout."""
+    def start(self, address: str, command: Command, timeout_s: float, body: bytes | memoryview = b"") -> Call:
+        """Send a request and do not wait for its answer yet. The time runs from now. Raises ConnectFailed or CallTimeout.
+
+        `body`: of a command that has none itself: a large one goes from where it lies, without a copy.
+        """
         deadline = time.monotonic() + timeout_s
         line = self._lines.get(address)
         if line is None or line.ended is not None:
             line = self._lines[address] = _Line(address, min(self.connect_timeout_s, timeout_s), self._tls, self.frame_size_max)
         command.opaque = line.new_opaque()
         if self.credentials is not None:
+            command.body, body = command.body or bytes(body), b""  # a signature is of the body, too
             sign(command, self.credentials)
-        line.write(command.encode(), deadline)
+        line.write(command.encode(), body, deadline)
         line.expected.add(command.opaque)
         return Call(address, command.opaque, deadline, line)
 
@@ -210,14 +216,22 @@ class _Line:
 
     # -- writing
 
-    def write(self, frame: bytes, deadline: float) -> None:
+    def write(self, frame: bytes, body: bytes | memoryview, deadline: float) -> None:
+        """A frame, and a body that it does not have yet."""
         try:
             self._limit(deadline)
-            self._socket.sendall(frame)
+            if body:
+                frame = (int.from_bytes(frame[:4], "big") + len(body)).to_bytes(4, "big") + frame[4:]
+                self._socket.sendall(frame, 0 if self._encrypted else MORE)
+                self._socket.sendall(body)
+            else:
+                self._socket.sendall(frame)
         except (BlockingIOError, TimeoutError):
             # Part of it may have left, so nothing else can follow on this connection.
             self.end("a request could not be written in time")
-            raise CallTimeout(f"{self.address} did not take a request of {len(frame)} bytes in time; it may be overloaded") from None
+            raise CallTimeout(
+                f"{self.address} did not take a request of {len(frame) + len(body)} bytes in time; it may be overloaded"
+            ) from None
         except OSError as error:
             raise self._connection_lost(str(error)) from None
 

@@ -34,7 +34,7 @@ class Request:
     """Where it must go, because of a queue or an order key; None: to any queue of the topic."""
     batch: bool
     body: bytes | memoryview
-    """A view for a batch: all of a piece's are not copied at once, each is when it goes."""
+    """A view for a batch: it goes to the socket from where it was encoded."""
     properties: str
     flag: int
     count: int

@@ -150,13 +150,12 @@ class Sending:
             avoid = pending.attempts[-1][0] if pending.attempts else None
             queue = pending.queue = request.queue or self._choice(request.topic).next(route.write_queues, 0, avoid)
             command = SendCommand(
-                self._template(request, queue.broker_name), queue.queue_id, 0, int(time.time() * 1000), request.flag, request.properties,
-                bytes(request.body),
+                self._template(request, queue.broker_name), queue.queue_id, 0, int(time.time() * 1000), request.flag, request.properties, b""
             )  # fmt: skip
             address = route.masters.get(queue.broker_name)
             if address is None:
                 raise NoRoute(f"broker {queue.broker_name!r} has no master that is known; queue {queue} cannot be written now")
-            self._under_way.append((self.caller.start(address, command, self.timeout_s), pending))
+            self._under_way.append((self.caller.start(address, command, self.timeout_s, request.body), pending))
         except ClientError as error:
             self._failed(pending, error)
 
