@@ -378,13 +378,14 @@ whole_texts = st.sampled_from(
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(batches, min_size=1, max_size=3), spoil, whole_texts, st.booleans())
+@given(st.lists(batches, min_size=1, max_size=3), spoil, whole_texts, st.booleans(), st.booleans())
 def test_a_batch_in_columns_is_stored_and_answered_as_one_message_after_another(
     tmp_path_factory: pytest.TempPathFactory,
     sent: list[list[tuple[int, bytes, bytes]]],
     bad: tuple[int, bytes, bytes] | None,
     whole_text: str,
     ends: bool,
+    careful: bool,
 ) -> None:
     results = []
     for many in (0, 1 << 30):
@@ -397,7 +398,9 @@ def test_a_batch_in_columns_is_stored_and_answered_as_one_message_after_another(
             for number, parts in enumerate(sent):
                 told = [(flag, body, text + b"\x02" if ends and text else text) for flag, body, text in parts]
                 told += [bad] if bad and number == 0 else []
-                answers.append(whole.ask(320, send_fields(m="true", properties=whole_text, queue_id=number % 2), join_batch(told)))
+                fields = send_fields(m="true", properties=whole_text, queue_id=number % 2)
+                code, fields = (10, long_names(fields)) if careful else (320, fields)
+                answers.append(whole.ask(code, fields, join_batch(told)))
                 whole.ask(310, send_fields(properties="UNIQ_KEY\x01S\x02KEYS\x01k1"), b"single")
             store = whole.broker.store
             tails = [bytes(store.queue("T", number).tail) for number in range(2)]
@@ -409,12 +412,15 @@ def test_a_batch_in_columns_is_stored_and_answered_as_one_message_after_another(
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("hot", [True, False], ids=["in time", "when the broker is behind"])
 @pytest.mark.parametrize("whole_text", ["WAIT\x01true", "UNIQ_KEY\x01B\x02WAIT\x01true\x02"])
 def test_a_batch_of_many_takes_the_path_of_columns_from_clients_of_both_lines(
-    whole: Whole, monkeypatch: pytest.MonkeyPatch, whole_text: str
+    whole: Whole, monkeypatch: pytest.MonkeyPatch, whole_text: str, hot: bool
 ) -> None:
     create(whole, "T")
     monkeypatch.setattr(whole.broker.store, "put_batch", None)
+    if not hot:
+        monkeypatch.setattr(whole.broker.admission, "hot", frozenset)
     end = "\x02" if whole_text.endswith("\x02") else ""
     parts = [
         (0, b"body %d" % n, f"TAGS\x01t{n % 3}\x02KEYS\x01k{n} all\x02UNIQ_KEY\x01U{n}\x02WAIT\x01true{end}".encode()) for n in range(100)

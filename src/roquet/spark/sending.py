@@ -150,7 +150,8 @@ class Sending:
             avoid = pending.attempts[-1][0] if pending.attempts else None
             queue = pending.queue = request.queue or self._choice(request.topic).next(route.write_queues, 0, avoid)
             command = SendCommand(
-                self._template(request, queue.broker_name), queue.queue_id, 0, int(time.time() * 1000), request.flag, request.properties, b""
+                self._template(request, queue.broker_name), queue.queue_id, 0, int(time.time() * 1000), request.flag, request.properties,
+                body=b"",
             )  # fmt: skip
             address = route.masters.get(queue.broker_name)
             if address is None:
