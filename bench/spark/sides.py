@@ -44,6 +44,7 @@ class Application:
         scratch = directory / f"{name}-scratch"
         scratch.mkdir()
         environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "src"), "ROQUET_BENCH_SCRATCH": str(scratch)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their byte code; each stream starts a Python anew
         command = [sys.executable, str(HERE / "driver.py"), name, *jars]
         if nice:
             command = ["nice", "-n", str(nice), *command]

@@ -115,15 +115,17 @@ def id_prefix(*parts: object) -> bytes:
     return hashed[:10] + b"\x00" + hashed[10:]
 
 
-HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), dtype=np.uint8).reshape(256, 2)
+def hexed(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """count x width bytes -> count x 2 width digits, in upper case."""
+    count, width = rows.shape
+    return np.frombuffer(rows.tobytes().hex().upper().encode(), dtype=np.uint8).reshape(count, 2 * width)
 
 
 def unique_ids(prefix: bytes, first: int, count: int) -> npt.NDArray[np.uint8]:
     """count x 32 characters: the ids of rows first, first + 1..."""
     made = np.empty((count, 32), dtype=np.uint8)
     made[:, :24] = np.frombuffer(prefix.hex().upper().encode(), dtype=np.uint8)
-    numbers = np.arange(first, first + count, dtype=np.uint64).astype(">u4").view(np.uint8).reshape(count, 4)
-    made[:, 24:] = HEX[numbers].reshape(count, 8)
+    made[:, 24:] = hexed(np.arange(first, first + count, dtype=np.uint64).astype(">u4").view(np.uint8).reshape(count, 4))
     return made
 
 
@@ -208,6 +210,7 @@ def encode(batch: pa.RecordBatch, *, partition: int, first: int, prefix: bytes, 
     if delayed.any():
         parts.append(entry(Property.DELAY, digits(level, level > 0)))
         parts.append(entry(Property.TIMER_DELIVER_MS, digits(due, due != NONE)))
+    parts = [part for part in parts if part.null_count < count]
     parts.append(entry(Property.UNIQUE_KEY, fixed(unique_ids(prefix, first, count))))
     properties = join(parts, b"\x02")
     property_sizes = sizes_of(properties)
@@ -316,6 +319,8 @@ def mapped(batch: pa.RecordBatch, overridden: Mapping[str, pa.Array], refuse: Re
 
 def order_hash(order_key: pa.Array) -> Ints:
     """|String.hashCode| of each key, in 64 bits, so that the remainder is the one Java's SelectMessageQueueByHash takes."""
+    if order_key.null_count == len(order_key):
+        return np.full(len(order_key), NONE, dtype=np.int64)
     coded = order_key.cast(pa.string()).dictionary_encode()
     hashes = np.abs(java_hashes(coded.dictionary.to_pylist()).astype(np.int64))
     codes = pc.fill_null(coded.indices, NONE).to_numpy(zero_copy_only=False)
@@ -361,6 +366,8 @@ def fixed(rows: npt.NDArray[np.uint8]) -> pa.Array:
 
 def entry(name: str, values: pa.Array) -> pa.Array:
     """NAME 0x01 value; null where the value is."""
+    if values.null_count == len(values):
+        return values
     return pc.binary_join_element_wise(pa.scalar(f"{name}\x01".encode(), pa.binary()), values, EMPTY)
 
 
@@ -371,10 +378,24 @@ def join(parts: Sequence[pa.Array], separator: bytes = b"") -> pa.Array:
 
 def separated(values: pa.Array) -> pa.Array:
     """Where they hold what a property cannot: one of the two separators, or a zero, which no broker can store."""
+    if not has_low_bytes(values):
+        return pa.array(np.zeros(len(values), dtype=np.bool_))
     return pc.match_substring_regex(values, "[\\x00-\\x02]")
 
 
+def has_low_bytes(values: pa.Array) -> bool:
+    """Is there a byte up to 2 in any of them? One look at all; bytes that lie behind a null may make it true for nothing."""
+    if values.null_count == len(values):
+        return False
+    _, ends, data = values.buffers()
+    offsets = np.frombuffer(ends, dtype=np.int32)
+    begin, end = int(offsets[values.offset]), int(offsets[values.offset + len(values)])
+    return begin < end and int(np.frombuffer(data, dtype=np.uint8)[begin:end].min()) <= 2
+
+
 def blank_is_null(values: pa.Array) -> pa.Array:
+    if values.null_count == len(values):
+        return values
     return pc.if_else(pc.equal(values, EMPTY), pa.scalar(None, pa.binary()), values)
 
 

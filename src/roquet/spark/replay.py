@@ -21,7 +21,7 @@ from roquet.errors import ClientError, Refused
 from roquet.message import MessageQueue
 from roquet.routing.sql92 import compiled
 from roquet.spark.columns import MAP, TIME
-from roquet.spark.encode import HEX, Rows
+from roquet.spark.encode import Rows, hexed
 from roquet.wire.names import check_send_topic, is_system_topic
 
 REPLAY_OF = "REPLAY_OF"
@@ -178,7 +178,7 @@ def unique_ids(run: str, origin: Any) -> npt.NDArray[np.uint8]:
     for at in np.flatnonzero(~plain).tolist():
         digest = hashlib.blake2b(origin[at].as_py().encode(), digest_size=16, key=key.tobytes()).digest()
         made[at] = np.frombuffer(digest, np.uint8)
-    return HEX[made].reshape(len(origin), 32)
+    return hexed(made)
 
 
 def with_ids(rows: Rows, ids: npt.NDArray[np.uint8]) -> Rows:
