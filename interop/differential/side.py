@@ -303,6 +303,14 @@ class Side:
                 return answer
             time.sleep(0.05)
 
+    def after(self, told: Command, request: Command, good: Callable[[Answer], bool], on: Line | None = None) -> None:
+        """Tell the broker something until a request has a good answer, three times at most: without looking."""
+        for _ in range(3):
+            self.quietly(told, on)
+            if good(self.quietly(request, on)):
+                return
+        self._waited_in_vain()
+
     def records(self, step: str, request: Command, count: int) -> None:
         """See so many records from where a pull begins, however many pulls that takes: a broker may answer with fewer."""
         self._keep(step, [self.names.record(record) for record in self.gather(request, count)])

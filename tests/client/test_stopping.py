@@ -19,7 +19,15 @@ from tests.client.programs import PATIENCE_S, program
 
 COUNT = 20
 
-ASYNCIO = """
+SAY = """
+    import os
+
+    def say(what, message):  # one write: what threads print in two pieces comes out mixed
+        os.write(1, b"%s %r\\n" % (what, message.body))
+"""
+ASYNCIO = (
+    SAY
+    + """
     import asyncio
     from roquet import Producer, PushConsumer, run
 
@@ -28,14 +36,17 @@ ASYNCIO = """
 
     @consumer.on("t")
     async def handle(message):
-        print("begins", message.body, flush=True)
+        say(b"begins", message)
         await asyncio.sleep({pause})
-        print("ends", message.body, flush=True)
+        say(b"ends", message)
 
     {end}
     print("after run", flush=True)
 """
-BLOCKING = """
+)
+BLOCKING = (
+    SAY
+    + """
     import time
     from roquet.client.sync import Producer, PushConsumer, run
 
@@ -44,14 +55,17 @@ BLOCKING = """
 
     @consumer.on("t")
     def handle(message):
-        print("begins", message.body, flush=True)
+        say(b"begins", message)
         time.sleep({pause})
-        print("ends", message.body, flush=True)
+        say(b"ends", message)
 
     {end}
     print("after run", flush=True)
 """
-INSIDE = """
+)
+INSIDE = (
+    SAY
+    + """
     import asyncio
     from roquet import PushConsumer, serve
 
@@ -60,15 +74,16 @@ INSIDE = """
 
         @consumer.on("t")
         async def handle(message):
-            print("begins", message.body, flush=True)
+            say(b"begins", message)
             await asyncio.sleep({pause})
-            print("ends", message.body, flush=True)
+            say(b"ends", message)
 
         await {end}
 
     asyncio.run(main())
     print("after run", flush=True)
 """
+)
 WAYS = [
     pytest.param(ASYNCIO, "consumer.run()", id="run"),
     pytest.param(ASYNCIO, "run(producer, consumer)", id="run many"),
@@ -118,7 +133,7 @@ def test_a_signal_ends_the_handlers_commits_and_exits_with_0(face: str, end: str
 
 @pytest.mark.parametrize(("face", "end"), [WAYS[1], WAYS[3]])
 def test_a_second_signal_does_not_wait_for_handlers_but_commits_what_is_done(face: str, end: str) -> None:
-    code = indent(dedent(face), "    ").replace('print("begins"', 'if message.body == b"0": return\n        print("begins"')
+    code = indent(dedent(face), "    ").replace('say(b"begins"', 'if message.body == b"0": return\n        say(b"begins"')
 
     async def test(mq: Embedded) -> None:
         async with program(code.format(namesrv=mq.namesrv, pause=600, end=end)) as consumer:
@@ -176,7 +191,7 @@ def test_run_ends_when_the_consumer_is_closed_and_says_what_it_cannot_run() -> N
 
 def before_the_end(face: str, statement: str) -> str:
     """The program whose handler does this with the first message."""
-    return re.sub(r'^( *)(print\("ends".*)$', rf'\1if message.body == b"0": {statement}\n\1\2', face, flags=re.MULTILINE)
+    return re.sub(r'^( *)(say\(b"ends".*)$', rf'\1if message.body == b"0": {statement}\n\1\2', face, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(("raised", "code"), [("raise SystemExit(3)", 3), ("raise KeyboardInterrupt", -signal.SIGINT)])
