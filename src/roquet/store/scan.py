@@ -30,6 +30,7 @@ from roquet.wire.layout import (
 )
 
 CHUNK = 4 * 1024 * 1024
+EMPTY = bytes(CHUNK)
 TOPIC = re.compile(rb"[!-.0-~]{1,255}")
 """What a directory can be named after. Clients may use fewer characters; a log of long ago may hold more than they do."""
 
@@ -156,7 +157,7 @@ def next_data(segments: Segments, start: int) -> int | None:
 
 
 def written(segments: Segments, start: int, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the files from this offset on, each with its own, those left out that were never written. `overlap`: so many bytes
+    """Pieces of the files from this offset on, each with its own, those left out that are all zeros. `overlap`: so many bytes
     come twice, so that what is shorter is whole in one of the two. Blocking reads."""
     for base in [base for base in segments.bases if base + segments.size > start]:
         file, at = segments.file(base), max(start - base, 0)
@@ -165,7 +166,8 @@ def written(segments: Segments, start: int, overlap: int = 0) -> Iterator[tuple[
             chunk = file.read(at, min(CHUNK, segments.size - at))
             if len(chunk) <= overlap:
                 break
-            yield base + at, chunk
+            if chunk != EMPTY[: len(chunk)]:  # where no system knows the holes, an empty file is a GiB of these
+                yield base + at, chunk
             at += len(chunk) - overlap
 
 
