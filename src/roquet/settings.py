@@ -206,7 +206,10 @@ SLIP = 2
 def slip(key: str, known: Iterable[str]) -> str:
     """The known key that somebody meant who wrote this one; "" when it is of its own. flushDiskTyp would silently not be SYNC_FLUSH."""
     limit = SLIP if len(key) > 5 else 1
-    near = [(distance(key.lower(), one.lower()), one) for one in known if abs(len(one) - len(key)) <= limit]
+    given = key.lower()
+    alike = ((one, one.lower()) for one in known if abs(len(one) - len(key)) <= limit)
+    # Each changed letter leaves at most two that only one of them has: most are not worth the long comparison.
+    near = [(distance(given, lower), one) for one, lower in alike if len(set(given) ^ set(lower)) <= 2 * limit]
     best = min(near, default=(limit + 1, ""))
     return best[1] if best[0] <= limit else ""
 
