@@ -6,7 +6,9 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -179,3 +181,23 @@ def test_the_lock_excludes_another_process_and_is_free_again_after_release(tmp_p
 )
 def test_blocks_that_are_reserved_for_others_do_not_make_a_disk_look_full(blocks: int, free: int, available: int, share: float) -> None:
     assert used_share(blocks, free, available) == pytest.approx(share)
+
+
+def test_brokers_in_two_threads_read_what_is_theirs(tmp_path: Path) -> None:
+    """Two `embedded()` of one program: a read lets the other thread go on, which must not read into the same memory."""
+    size, wrong = 1 << 16, []
+
+    def read(letter: bytes) -> None:
+        (tmp_path / letter.decode()).write_bytes(letter * size)
+        with closing(RealDisk().open(str(tmp_path / letter.decode()))) as file:
+            for _ in range(3_000):
+                if file.read_now(0, size) != letter * size:
+                    wrong.append(letter)
+                    return
+
+    threads = [threading.Thread(target=read, args=(letter,)) for letter in (b"a", b"b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -122,7 +122,18 @@ def is_shortage(error: object) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
-SCRATCH = memoryview(bytearray(1 << 20))
+SCRATCH_SIZE = 1 << 20
+
+
+class Scratch(threading.local):
+    """Memory for reads, one for all of a thread: zeroing a new one for each costs as much as the read. Not of a process: a read lets
+    other threads go on, and two `embedded()` of a program may run in two."""
+
+    def __init__(self) -> None:
+        self.room = memoryview(bytearray(SCRATCH_SIZE))
+
+
+SCRATCH = Scratch()
 
 
 class Fetched:
@@ -197,8 +208,7 @@ class RealFile:
     def read_now(self, offset: int, size: int) -> bytes:
         if NOWAIT is None:
             return self._read_without_nowait(offset, size)
-        # One buffer for all: zeroing a new one for each read costs as much as the read. Only the owner's thread reads now.
-        view = SCRATCH[:size] if size <= len(SCRATCH) else memoryview(bytearray(size))
+        view = SCRATCH.room[:size] if size <= SCRATCH_SIZE else memoryview(bytearray(size))
         try:
             got = preadv(self.fd, [view], offset, NOWAIT)
         except BlockingIOError:
