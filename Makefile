@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help java faketime up demo test quick mutants check interop bench bench-spark exactly-once docs site tour clean
+.PHONY: help java faketime up demo test clusters quick mutants check interop bench bench-spark exactly-once docs site tour clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -47,7 +47,7 @@ faketime: # for tests that set the clock of a running broker
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libfaketime > /dev/null 2>&1; } || \
 	echo "make: no libfaketime (Debian: apt-get install libfaketime); tests that set the clock of a running broker are left out"
 
-test: $(STAMP) java faketime ## every test, in four runs beside each other (ARGS="-k supervisor" and other options of pytest: in one)
+test: $(STAMP) java faketime ## every test but those of `make clusters`, in five runs beside each other (ARGS="-k supervisor" and other options of pytest: in one)
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m tests.lanes
 else
@@ -56,6 +56,9 @@ endif
 
 quick: $(STAMP) ## the tests that end in a minute on two cores, and what was left out
 	@$(BIN)/python -m tests.lanes --quick
+
+clusters: $(STAMP) java ## clusters of Spark whose executors, workers and drivers are killed, and our brokers too: nothing lost, nothing twice (2 minutes)
+	$(BIN)/python -m pytest tests/clusters $(ARGS)
 
 mutants: $(STAMP) ## faults of one line in a copy of the sources, each killed by its named test (ARGS="store/queue" and other words choose)
 	@$(BIN)/python -m tests.mutants.run $(ARGS)

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.clusters import standalone
 from tests.process.programs import Nursery
 from tests.small_jvm import SMALL_JVM
-from tests.spark import standalone
 
 from roquet import Admin
 from roquet.cli.render import counted, duration, table

@@ -2,7 +2,7 @@
 
     python -m tests.lanes [--quick]
 
-Four for two cores: only the first keeps a core busy; the others wait for real programs and for Java most of the time. Each run has its
+Five for two cores: only the first keeps a core busy; the others wait for real programs and for Java most of the time. Each run has its
 own process, servers and temporary directories; nothing is shared but the machine.
 """
 
@@ -16,15 +16,18 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-CLUSTERS = ["tests/spark/test_cluster.py", "tests/spark/test_exactly_once.py"]
-"""They start Sparks of their own and would make the run of the others, who share one, the longest."""
+LEFT_OUT = ["tests/clusters"]
+"""`make clusters` runs it."""
 WAITING = {
-    "programs, hostile peers": ["tests/process", "tests/cli", "tests/hostile"],
-    "documents, Spark's clusters": ["tests/docs", *CLUSTERS],
+    "programs": ["tests/process"],
+    "commands, hostile peers": ["tests/cli", "tests/hostile"],
+    "documents": ["tests/docs"],
     "Spark": ["tests/spark"],
 }
-LANES = {"all others": [*(f"--ignore={path}" for paths in WAITING.values() for path in paths), "tests"], **WAITING}
-LANES["Spark"] = [*(f"--ignore={path}" for path in CLUSTERS), "tests/spark"]
+LANES = {
+    "all others": [*(f"--ignore={path}" for path in [*LEFT_OUT, *(path for paths in WAITING.values() for path in paths)]), "tests"],
+    **WAITING,
+}
 QUICK_LANES = {
     "all others": ["-p", "tests.quick", "--ignore=tests/broker", "--ignore=tests/wire", "tests"],
     "broker and wire": ["-p", "tests.quick", "tests/broker", "tests/wire"],

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LEFT_OUT = {
     "tests/spark": "Spark and its Java machine",
+    "tests/clusters": "real clusters whose members are killed (make clusters)",
     "tests/process": "real servers that are killed, stopped and started again",
     "tests/hostile": "floods, and tens of thousands of damaged frames",
     "tests/sim/test_simulation.py": "80 seeds of a simulated cluster",

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from roquet import Message, Producer
+from tests.clusters.standalone import Cluster, Process, descendants, standalone, wait_until
 from tests.spark.conftest import Servers
-from tests.spark.standalone import Cluster, Process, descendants, standalone, wait_until
 
 JOB = Path(__file__).with_name("cluster_job.py")
 PARTS = ("batch", "archive", "stream")
