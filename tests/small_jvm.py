@@ -16,8 +16,11 @@ CONF = {"SPARK_CONF_DIR": str(WORKERS.with_name("conf"))}
 """With settings of Spark that every session takes."""
 
 
+ALL = LAUNCHER | CONF | {"SPARK_SUBMIT_OPTS": SMALL_JVM}
+
+
 def use() -> None:
-    os.environ.update(LAUNCHER | CONF | {"SPARK_SUBMIT_OPTS": SMALL_JVM})
+    os.environ.update(ALL)
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(WORKERS) not in path:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(WORKERS), *filter(None, path)])
