@@ -282,7 +282,7 @@ def test_a_send_that_is_cancelled_while_it_waits_is_forgotten(call: str) -> None
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(sending, 0.2)
             assert producer._core is not None
-            assert not producer._core._waiting
+            assert not producer._core.waiting
 
     asyncio.run(scenario())
 

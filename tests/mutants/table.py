@@ -552,14 +552,14 @@ FAULTS = [
         "a message that its broker does not take back is dropped",
     ),
     Fault(
-        "client/core/producer.py",
+        "client/core/sending.py",
         "        if not line or next(iter(line)) is self:",
         "        if True:",
         "tests/client/test_producer.py::test_sends_for_one_queue_keep_their_order_while_its_broker_is_away",
         "a send overtakes others for its queue that wait for the broker",
     ),
     Fault(
-        "client/core/producer.py",
+        "client/core/sending.py",
         "        passes = isinstance(failure, ConnectFailed) if code is None else code in PASSING",
         "        passes = False",
         "tests/client/test_producer.py::test_a_broker_that_comes_back_gets_the_send",

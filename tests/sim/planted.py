@@ -8,8 +8,9 @@ from typing import Any
 
 from roquet.broker.core import Broker
 from roquet.client.core.instance import ClientCore
-from roquet.client.core.producer import ProducerCore, Sending
+from roquet.client.core.producer import ProducerCore
 from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings
+from roquet.client.core.sending import Sending
 from roquet.client.core.verdicts import Judged, Outcome
 from roquet.message import Message, MessageQueue, ReceivedMessage
 from roquet.nameserver.core import NameServer

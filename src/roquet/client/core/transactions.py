@@ -113,7 +113,7 @@ class TransactionCore(ProducerCore):
         except Refused as refusal:
             raise BadAnswer(f"the broker stored a half message as {receipt.offset_message_id!r}: {refusal.remark}") from None
         queue = self.namespace.wrap_queue(receipt.queue)
-        address = self._address(queue)
+        address = self.address_of(queue)
         header = EndTransactionHeader(
             producer_group=self.group,
             tran_state_table_offset=receipt.queue_offset,

@@ -1,0 +1,314 @@
+"""One send under way, through all its attempts.
+
+What fails is tried at once on a broker that was not tried yet. When there is none, the send waits: a lost or refused connection and a
+broker that takes no writes now are tried again with pauses that grow, until the send's time is over (delivery_timeout_ms). An attempt
+without an answer is not repeated, since the message may be stored; nor is an error that would be the same next time.
+
+A send whose queue is chosen (queue, selector, key) waits for the broker of that queue. Others for the queue line up behind it, so
+that they keep their order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from roquet.client.core.failures import ELSEWHERE, PASSING, RETRIED, BadAnswer, SendTimedOut, rejected
+from roquet.client.core.receipt import STATUSES, SendReceipt, SendStatus
+from roquet.client.core.resolver import TopicRoute
+from roquet.client.core.send_command import SendCommand, SendTemplate
+from roquet.errors import CallTimeout, ConnectFailed, InvalidMessage, NoRoute, Rejected, RoquetError, SendFailed
+from roquet.message import MessageQueue, Property
+from roquet.wire.command import Command
+
+if TYPE_CHECKING:
+    from roquet.client.core.producer import ProducerCore
+
+log = logging.getLogger(__name__)
+
+PAUSE_MS = 100
+PAUSE_MAX_MS = 2_000
+"""Between attempts on brokers that were tried before: the first pause, and the longest. Each is up to half shorter, by chance."""
+LAST_MS = 20
+"""With less time than this left nothing more is tried."""
+ATTEMPTS_SHOWN = 10
+
+Sent = Callable[[SendReceipt | RoquetError], None]
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A message, or a batch, as it goes out: everything but the queue is decided."""
+
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    born_ms: int
+    message_ids: tuple[str, ...]
+    batch: bool
+    code: int
+    extra: dict[str, str] | None
+    """Fields of the header that an ordinary send does not have."""
+
+    def command(self, template: SendTemplate, queue_id: int) -> SendCommand:
+        command = SendCommand(template, queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body)
+        if self.extra is not None:
+            command.fields = {**command.fields, **self.extra}
+        return command
+
+
+class Sending:
+    """One send under way, through all its attempts."""
+
+    __slots__ = (
+        "address", "attempt_ms", "attempts", "begun_ms", "deadline_ms", "done", "fixed", "outgoing", "pauses", "producer", "queue",
+        "select", "sent_ms", "timed_out",
+    )  # fmt: skip
+
+    def __init__(self, producer: ProducerCore, outgoing: Outgoing, done: Sent, queue: MessageQueue | None, timeout_ms: int | None) -> None:
+        self.producer = producer
+        self.outgoing = outgoing
+        self.done = done
+        self.fixed = queue
+        self.select: Callable[[TopicRoute], MessageQueue] | None = None
+        """Chooses the queue when the route is known."""
+        self.queue = queue
+        settings = producer.settings
+        if timeout_ms is not None and timeout_ms < 0:
+            raise InvalidMessage(f"timeout_ms is {timeout_ms}; expected is a number of ms above 0")
+        self.begun_ms = producer.client.clock.steady_ms()
+        self.deadline_ms = self.begun_ms + (timeout_ms or settings.delivery_timeout_ms)
+        self.attempt_ms = timeout_ms or settings.send_timeout_ms
+        self.attempts: list[tuple[str, str]] | None = None
+        self.pauses = 0
+        self.address = ""
+        self.sent_ms = 0
+        self.timed_out = False
+
+    def start(self) -> None:
+        producer = self.producer
+        route = producer.known_route(self.outgoing.topic)
+        if route is not None:
+            self._go(route)
+        else:
+            left = max(self.deadline_ms - producer.client.clock.steady_ms(), 0)
+            self._wait(left, partial(self.give_up, "no name server told in time where the topic is"))
+            producer.client.tasks.start(producer.fetch_route(self.outgoing.topic), self._found)
+
+    def _found(self, route: TopicRoute | RoquetError) -> None:
+        timer = self.producer.waiting.pop(self, None)
+        if timer is None:
+            return  # it ended meanwhile
+        timer.cancel()
+        if isinstance(route, TopicRoute):
+            self._go(route)
+        elif isinstance(route, ConnectFailed) or (isinstance(route, NoRoute) and self.outgoing.topic in self.producer.topics()):
+            self._pause(route)  # no name server answers, or the topic's brokers are away
+        else:
+            self._end(route)
+
+    def _go(self, route: TopicRoute) -> None:
+        producer = self.producer
+        outgoing = self.outgoing
+        try:
+            if self.select is not None:
+                self.fixed, self.select = self.select(route), None
+            if self.fixed is not None and producer.lines and self._lines_up(self.fixed):
+                return
+            queue = self.queue = self.fixed or producer.next_queue(outgoing.topic, route, self.attempts[-1][0] if self.attempts else None)
+        except RoquetError as error:
+            self._end(error)
+            return
+        try:
+            address = self.address = producer.address_of(queue)
+        except NoRoute as error:
+            self._pause(error)
+            return
+        now = self.sent_ms = producer.client.clock.steady_ms()
+        left = min(self.deadline_ms - now, self.attempt_ms)
+        if left <= 0:
+            self.give_up()
+            return
+        command = outgoing.command(producer.template(outgoing, queue.broker_name), queue.queue_id)
+        producer.client.caller.call(address, command, left, self._answered)
+
+    def _answered(self, result: Command | RoquetError) -> None:
+        producer = self.producer
+        queue = self.queue
+        assert queue is not None
+        if isinstance(result, Command):
+            status = STATUSES.get(result.code)
+            if status is not None:
+                if producer.faults is not None:
+                    now = producer.client.clock.steady_ms()
+                    producer.faults.observe(queue.broker_name, now - self.sent_ms, now)
+                if status is SendStatus.SEND_OK or not (producer.settings.retry_when_not_ok and self._may_retry()):
+                    self._stored(result, status, queue)
+                    return
+                self._note(queue, status.name)
+                self.start()
+                return
+            refusal = rejected(result, self.address)
+            if result.code not in RETRIED or refusal.of_keys:
+                self._end(refusal)
+                return
+            failure: RoquetError = refusal
+        else:
+            failure = result
+            self.timed_out = self.timed_out or isinstance(result, CallTimeout)
+            producer.client.refresh(self.outgoing.topic)
+        if producer.faults is not None:
+            now = producer.client.clock.steady_ms()
+            producer.faults.observe(queue.broker_name, now - self.sent_ms, now, failed=True)
+        self._again(queue, failure)
+
+    # -- again, here or elsewhere, or not
+
+    def _may_retry(self) -> bool:
+        """On another broker, or after an error. A chosen queue is the point, so not with one."""
+        return self.fixed is None and self._may_wait() and len(self.attempts or ()) < self.producer.settings.retries
+
+    def _may_wait(self) -> bool:
+        left = self.deadline_ms - self.producer.client.clock.steady_ms()
+        return left >= LAST_MS and self.producer.started and self.producer.settings.retries > 0
+
+    def _again(self, queue: MessageQueue, failure: RoquetError) -> None:
+        code = failure.code if isinstance(failure, Rejected) else None
+        passes = isinstance(failure, ConnectFailed) if code is None else code in PASSING
+        retry = self._may_retry() and not self.timed_out
+        if code is not None and not self.attempts and not retry and not (passes and self._may_wait()):
+            self._end(failure)  # the only attempt there was: its own words say it best
+            return
+        self._note(queue, str(failure))
+        if retry and self._has_fresh_broker():
+            self.start()
+        elif passes or (retry and code not in ELSEWHERE and not self.timed_out):
+            self._pause(failure)
+        else:
+            self.give_up()
+
+    def _has_fresh_broker(self) -> bool:
+        route = self.producer.known_route(self.outgoing.topic)
+        tried = {broker for broker, _ in self.attempts or ()}
+        return route is not None and any(queue.broker_name not in tried for queue in route.write_queues)
+
+    def _note(self, queue: MessageQueue, reason: str) -> None:
+        if self.attempts is None:
+            self.attempts = []
+        self.attempts.append((queue.broker_name, reason))
+
+    def _pause(self, failure: RoquetError) -> None:
+        """Wait, longer each time, and try again. Less at the end, so that the last attempt is made in time."""
+        if not self._may_wait():
+            if self.attempts:
+                self.give_up()
+            else:
+                self._end(failure)
+            return
+        client = self.producer.client
+        longest = min(PAUSE_MS << min(self.pauses, 16), PAUSE_MAX_MS)
+        self.pauses += 1
+        pause_ms = longest - client.random.randrange(longest // 2 + 1)
+        left = self.deadline_ms - client.clock.steady_ms()
+        if self.fixed is not None:
+            line = self.producer.lines.setdefault(self.fixed, {})
+            line.setdefault(self)
+            if next(iter(line)) is not self:
+                self._wait(left, self.give_up)
+                return
+        self._wait(min(pause_ms, left // 2), self.start)
+
+    def _wait(self, delay_ms: int, then: Callable[[], None]) -> None:
+        def over() -> None:
+            self.producer.waiting.pop(self, None)
+            then()
+
+        self.producer.waiting[self] = self.producer.client.after(delay_ms, over)
+
+    def _lines_up(self, queue: MessageQueue) -> bool:
+        """True: others for this queue wait for its broker, and this one waits behind them."""
+        line = self.producer.lines.get(queue)
+        if not line or next(iter(line)) is self:
+            return False
+        line.setdefault(self)
+        self._wait(max(self.deadline_ms - self.producer.client.clock.steady_ms(), 0), self.give_up)
+        return True
+
+    def _end(self, result: SendReceipt | RoquetError) -> None:
+        """It is through. Those who waited behind the first of a line go now, in their order; when it failed, the next one first."""
+        producer = self.producer
+        self._goes_on()
+        line = producer.lines.get(self.fixed) if self.fixed is not None and producer.lines else None
+        try:
+            self.done(result)
+        except Exception:  # the user's callback; the others must hear, and go on, nevertheless
+            self._callback_failed()
+        if line is None or self not in line:
+            return
+        first = next(iter(line)) is self
+        del line[self]
+        if first and self.fixed is not None:
+            if isinstance(result, SendReceipt) or not line:
+                producer.lines.pop(self.fixed, None)
+                for send in line:
+                    send._goes_on()
+                    send.start()
+            else:  # the broker may still be away: the next one finds out, for all of them
+                head = next(iter(line))
+                head._goes_on()
+                head._wait(0, head.start)
+
+    def _goes_on(self) -> None:
+        timer = self.producer.waiting.pop(self, None)
+        if timer is not None:
+            timer.cancel()
+
+    def give_up(self, why: str = "no time was left") -> None:
+        attempts = self.attempts or []
+        tried = "; ".join(f"{broker}: {reason}" for broker, reason in attempts[-ATTEMPTS_SHOWN:])
+        if len(attempts) > ATTEMPTS_SHOWN:
+            tried = f"the last {ATTEMPTS_SHOWN}: {tried}"
+        took = self.producer.client.clock.steady_ms() - self.begun_ms
+        text = f"message to {self.outgoing.topic!r} not confirmed after {len(attempts)} attempts in {took} ms ({tried or why})"
+        if self.timed_out:
+            self._end(SendTimedOut(text + "; it may be stored nevertheless", attempts))
+        else:
+            self._end(SendFailed(text + "; look at these brokers, then send it again", attempts))
+
+    def withdraw(self) -> None:
+        """Nobody waits for it any more: it is not sent later. What a broker was given already may be stored nevertheless."""
+        self.deadline_ms = self.begun_ms - 1  # so that nothing more is tried
+        if self in self.producer.waiting:
+            self.give_up("it was cancelled")
+
+    def _stored(self, answer: Command, status: SendStatus, queue: MessageQueue) -> None:
+        fields = answer.fields
+        try:
+            queue_id = int(fields["queueId"])
+            if queue_id != queue.queue_id:
+                queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+            if self.producer.namespace:
+                queue = self.producer.namespace.unwrap_queue(queue)
+            ids = self.outgoing.message_ids
+            receipt = SendReceipt(
+                status, ids[0] if len(ids) == 1 else ",".join(ids), fields["msgId"], queue, int(fields["queueOffset"]),
+                fields.get("transactionId"), fields.get(Property.MSG_REGION), fields.get("recallHandle"),
+            )  # fmt: skip
+        except (KeyError, ValueError) as error:
+            self._end(BadAnswer(f"{self.address} confirmed a send without a usable {error}; the message is stored"))
+            return
+        if self.fixed is None or not self.producer.lines:
+            try:
+                self.done(receipt)
+            except Exception:
+                self._callback_failed()
+        else:
+            self._end(receipt)
+
+    def _callback_failed(self) -> None:
+        log.exception("! producer %s: the callback of a send to topic %r failed", self.producer.group, self.outgoing.topic)
