@@ -241,6 +241,24 @@ def test_sends_for_one_queue_keep_their_order_while_its_broker_is_away() -> None
     assert stored == [b"first", *(b"%d" % number for number in range(21) if number != 7)]
 
 
+def test_sends_with_one_key_keep_their_order_while_nobody_knows_where_their_topic_is() -> None:
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    cluster.refused = set(cluster.name_servers)
+    producer, results = started(cluster), Results()
+    for number in range(20):
+        producer.send(Message("t", b"%d" % number), results.append, key="k", timeout_ms=500 if number in (0, 7) else None)
+        cluster.advance(70)
+    cluster.refused = set()
+    producer.send(Message("t", b"20"), results.append, key="k")  # the name server is back, and the others have not noticed yet
+    cluster.advance(5_000)
+    assert len(results) == 21
+    [queue] = {result.queue for result in results if isinstance(result, SendReceipt)}
+    assert [record.body for record in cluster.log[queue]] == [b"%d" % number for number in range(21) if number not in (0, 7)]
+    assert not producer.lines
+    assert not producer.waiting
+
+
 def test_a_callback_that_fails_stops_no_other_send(caplog: pytest.LogCaptureFixture) -> None:
     cluster = FakeCluster("a")
     [queue, *_] = cluster.create_topic("t")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from roquet.broker.core import Broker
+from roquet.client.core.gathering import Gathering, Waiting
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore
 from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings
@@ -109,3 +110,26 @@ def takes_nothing_of_the_second_group(core: ClientCore, group: str, listen: List
             listen(messages, judge)
 
     return PushConsumerCore(core, group, hear, settings)
+
+
+class Overtakes(Gathering):
+    """Later sends for a queue do not wait for those before them that wait for its broker."""
+
+    def _may_go(self, waiting: Waiting, send: Sending, now: int) -> bool:
+        return send.left_ms(now) > 0
+
+
+def gathers_out_of_order(*parts: Any) -> ProducerCore:
+    producer = ProducerCore(*parts)
+    if producer.gathering is not None:
+        producer.gathering = Overtakes(producer.gathering.linger_ms, producer.gathering.batch_bytes)
+    return producer
+
+
+class SendsTwice(ProducerCore):
+    """Every hundredth message goes a second time, and nobody is told."""
+
+    def send(self, message: Message, *rest: Any, **named: Any) -> Sending:
+        if message.body.partition(b"|")[0].endswith(b"00"):
+            super().send(message, lambda _: None)
+        return super().send(message, *rest, **named)

@@ -80,6 +80,17 @@ def test_the_checker_finds_a_bug_planted_between_groups(cores: Cores, symptom: s
     assert_found(TWO_OF_EACH, cores, symptom)
 
 
+@pytest.mark.parametrize(
+    ("cores", "symptom"),
+    [
+        (Cores(producer=planted.gathers_out_of_order), "message .* of key .* stands at"),
+        (Cores(producer=planted.SendsTwice), "was sent once, and is there 2 times"),
+    ],
+)
+def test_the_checker_finds_a_bug_planted_in_a_producer(cores: Cores, symptom: str) -> None:
+    assert_found(ONE_OF_EACH, cores, symptom)
+
+
 def assert_found(shape: Shape, cores: Cores, symptom: str, first: int = 0) -> None:
     """By one of 200 seeds; `first` is one that was seen to find it, which saves the time of those before."""
 

@@ -32,6 +32,8 @@ class ProducerKeywords(MemberKeywords, total=False):
     compression_level: int
     message_size_max: int
     batch_size_max: int
+    linger_ms: int | None
+    batch_bytes: int | None
     avoid_slow_brokers: bool
     default_queues: int
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Unpack
+from typing import Unpack, cast
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, Selector
@@ -63,10 +63,10 @@ class Producer(Member[ProducerCore]):
 
         def done(result: SendReceipt | RoquetError) -> None:
             if not answer.done():
-                if isinstance(result, SendReceipt):
+                if type(result) is SendReceipt:
                     answer.set_result(result)
                 else:
-                    answer.set_exception(result)
+                    answer.set_exception(cast(RoquetError, result))
 
         sending = core.send(message, done, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
         try:

@@ -71,15 +71,18 @@ class SharedClient:
         )
         self.caller.handler = self.core.receive
         self._loop = asyncio.get_running_loop()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
         self.core.timers.on_sooner = self._arm
         self._arm(self.core.next_due_ms())
 
     def _arm(self, due_ms: int) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        delay_s = max((due_ms - self.core.clock.steady_ms()) / 1000, 0.001)
-        self._alarm = self._loop.call_later(min(delay_s, ALARM_MAX_S), self._ring)
+        delay_ms = due_ms - self.core.clock.steady_ms()
+        if delay_ms <= 0:
+            self._alarm = self._loop.call_soon(self._ring)  # when what is ready now has run
+        else:
+            self._alarm = self._loop.call_later(min(delay_ms / 1000, ALARM_MAX_S), self._ring)
 
     def _ring(self) -> None:
         self._alarm = None

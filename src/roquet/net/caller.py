@@ -1,7 +1,7 @@
 """Outgoing connections over asyncio: the real `ports.Caller`.
 
 One connection per address, opened on first use and opened anew on the next use after it was lost. Frames handed over
-in one turn of the loop leave in one write; answers that arrive in one read are handled together.
+in one turn of the loop leave in one write, large ones at once; answers that arrive in one read are handled together.
 
     idle --call--> connecting --connected--> open --lost--> idle       lost, refused, too slow: calls under way fail
 """
@@ -32,6 +32,8 @@ SILENT_MS = 10_000
 UNFINISHED_MAX = 128 * 1024 * 1024
 """Bytes of answers that have begun and not ended, over all connections (net/unfinished.py)."""
 LET_IN_S = 0.05
+LARGE = 4 * 1024
+"""A frame of so many bytes leaves at once, with what waits before it: to wait for more would save nothing."""
 BACKLOG_MAX = 4 * 1024 * 1024
 """Bytes waiting to be written to one address above which `drained` makes its callers wait."""
 
@@ -209,12 +211,17 @@ class _Line(asyncio.Protocol):
 
     def write(self, frame: bytes) -> None:
         self._out.append(frame)
-        if not self._flushing and self._transport is not None:
+        if len(frame) >= LARGE:
+            self._flush()
+        elif not self._flushing and self._transport is not None:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._turn_over)
+
+    def _turn_over(self) -> None:
+        self._flushing = False
+        self._flush()
 
     def _flush(self) -> None:
-        self._flushing = False
         if self._out and self._transport is not None and not self._paused:
             out, self._out = self._out, []
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))

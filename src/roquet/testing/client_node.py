@@ -15,7 +15,7 @@ from roquet.message import Message, MessageQueue, ReceivedMessage
 from roquet.testing.names import GROUP, TOPICS
 from roquet.testing.network import SimCaller
 from roquet.testing.node import Node
-from roquet.testing.promises import name_of
+from roquet.testing.promises import Violation, name_of
 from roquet.testing.reader import Reader
 
 if TYPE_CHECKING:
@@ -24,6 +24,24 @@ if TYPE_CHECKING:
 
 CALM_PAUSES = 4
 """When the faults are over, messages come so much slower."""
+
+
+class KeyOrder:
+    """Messages of one key that one process sent to one queue stand there in the order in which it sent them."""
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+        self._last: dict[tuple[str, MessageQueue], tuple[int, int]] = {}
+
+    def acked(self, key: str, number: int, receipt: SendReceipt) -> None:
+        """The process's message with this number, counted from its first, was acknowledged."""
+        before, offset = self._last.get((key, receipt.queue), (-1, -1))
+        if (number > before) != (receipt.queue_offset > offset):
+            raise Violation(
+                f"{self.who}: message {number} of key {key!r} stands at {receipt.queue} @{receipt.queue_offset}, and message {before}"
+                f" at @{offset}"
+            )
+        self._last[key, receipt.queue] = max((before, offset), (number, receipt.queue_offset))
 
 
 class ClientNode(Node):
@@ -44,6 +62,7 @@ class ClientNode(Node):
         self.under_way = 0
         self._caller: SimCaller | None = None
         self._producer: ProducerCore | None = None
+        self._order = KeyOrder(self.name)
         self._alarm_ms = 0
 
     def unrest(self) -> str:
@@ -75,7 +94,11 @@ class ClientNode(Node):
         core.timers.on_sooner = self._arm
         self._arm(core.next_due_ms())
         if self.produces:
-            self._producer = cores.producer(core, f"sim-producers-{self.label}", ProducerSettings(compress_over=600))
+            # Of its own, so that it changes nothing else in the seed's story.
+            linger_ms = Random(f"linger {self.label} {self.runs} {simulation.seed}").choice((None, 5, 200))
+            settings_of_sends = ProducerSettings(compress_over=600, linger_ms=linger_ms)
+            self._producer = cores.producer(core, f"sim-producers-{self.label}", settings_of_sends)
+            self._order = KeyOrder(f"{self.name}, run {self.runs}")
             self._producer.start()
             self._send_later()
         if self.consumes:
@@ -129,23 +152,35 @@ class ClientNode(Node):
         if random.random() < 0.1:
             self._send_batch(producer)
             return
+        queue = None
         message = self._message(random.choice(TOPICS))
+        if random.random() < 0.1 and self.count > 20:
+            queue = MessageQueue(message.topic, random.choice(self.world.groups).name, 0)
+        self._send_one(producer, message, queue=queue)
+        if producer.gathering is not None:
+            for _ in range(random.choice((0, 0, 3, 15))):
+                key = random.choice((None, "left", "right"))
+                self._send_one(producer, self._message(message.topic), key=key)
+
+    def _send_one(self, producer: ProducerCore, message: Message, *, queue: MessageQueue | None = None, key: str | None = None) -> None:
         last = self.world.calm
         self.under_way += 1
+        number = self.count
+        order = self._order
 
         def done(result: SendReceipt | RoquetError) -> None:
             self.under_way -= 1
             if isinstance(result, SendReceipt):
-                self._acked(message, result)
+                self._acked(message, result, once=not sending.attempts)
+                kept = result.ok and message.wait_store_ok and not self.world.checker.of(result.queue.broker_name).lossy
+                if key is not None and kept:
+                    order.acked(key, number, result)
                 if last and result.ok:
                     self.finished.add(result.queue.broker_name)
             else:
                 self.simulation.note(f"{self.label} send {name_of(message.body).decode()} failed: {type(result).__name__}")
 
-        queue = None
-        if random.random() < 0.1 and self.count > 20:
-            queue = MessageQueue(message.topic, random.choice(self.world.groups).name, 0)
-        producer.send(message, done, queue=queue)
+        sending = producer.send(message, done, queue=queue, key=key)
 
     def _send_batch(self, producer: ProducerCore) -> None:
         topic = self.random.choice(TOPICS)
@@ -178,11 +213,11 @@ class ClientNode(Node):
         self.world.checker.sending(message)
         return message
 
-    def _acked(self, message: Message, receipt: SendReceipt) -> None:
+    def _acked(self, message: Message, receipt: SendReceipt, *, once: bool = False) -> None:
         queue = receipt.queue
         place = f"{queue.broker_name} {queue.topic}/{queue.queue_id}@{receipt.queue_offset}"
         self.simulation.note(f"{self.label} sent {name_of(message.body).decode()} to {place}: {receipt.status.name}")
-        self.world.checker.of(queue.broker_name).acknowledged(message, receipt)
+        self.world.checker.of(queue.broker_name).acknowledged(message, receipt, once=once)
 
     # Consuming
 

@@ -5,6 +5,7 @@ After every start of a broker, and at the end:
     an acknowledged message stands where its receipt says, byte for byte
     every record of a queue is a message that somebody sent, unchanged; offsets are dense; no record is damaged
     nothing that a consumer was shown is gone
+    a message that was acknowledged at its first attempt is there once
     a group's progress is not beyond the end of its queue; topics of acknowledged messages are known; keys are found
 
 How much a power loss may take depends on the flush level: nothing of this under SYNC_FLUSH; under ASYNC_FLUSH only what
@@ -13,6 +14,7 @@ the broker itself did not count as flushed yet. A killed process loses nothing u
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -69,12 +71,16 @@ class Promises:
         """Queue -> the offset before which a power loss took messages (ASYNC_FLUSH only): consumers may have passed it."""
         self.lossy = False
         """Power was lost under ASYNC_FLUSH: what consumers hold from before may be gone."""
+        self.once: set[bytes] = set()
+        """Names of messages that were sent, and acknowledged, at their first attempt."""
         self.checks = 0
 
     # What happens
 
-    def acknowledged(self, message: Message, receipt: SendReceipt) -> None:
-        """A receipt came. Only SEND_OK of a message that waited for the flush is a promise."""
+    def acknowledged(self, message: Message, receipt: SendReceipt, *, once: bool = False) -> None:
+        """A receipt came. Only SEND_OK of a message that waited for the flush is a promise. `once`: it was sent once only."""
+        if once:
+            self.once.add(name_of(message.body))
         if not receipt.ok or not message.wait_store_ok:
             return
         place = (receipt.queue.topic, receipt.queue.queue_id, receipt.queue_offset)
@@ -157,6 +163,10 @@ class Promises:
             topic = broker.topics.get(place[0])
             if topic is None or topic.read_queue_nums <= place[1]:
                 raise Violation(f"{show_held(held)} was acknowledged at {show(place)}, but the broker has {topic or 'no such topic'}")
+        copies = Counter(held.name for held in contents.values())
+        doubled = [name for name, count in copies.items() if count > 1 and name in self.once]
+        if doubled:
+            raise Violation(f"{doubled[0].decode(errors='replace')} was sent once, and is there {copies[doubled[0]]} times")
         self._offsets(broker)
         if store.index.waiting:
             return  # the disk is full; the index catches up later

@@ -32,7 +32,7 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
 class UniqueIds:
     """Ids of one producer process. Never repeats one, even when the clock stands still or goes back."""
 
-    __slots__ = ("_counter", "_first", "_month_end", "_month_start", "_ms", "_prefix", "_process", "_seed")
+    __slots__ = ("_counter", "_first", "_front", "_month_end", "_month_start", "_ms", "_prefix", "_process", "_seed")
 
     def __init__(self, ip: bytes, pid: int, seed: int) -> None:
         if len(ip) not in (4, 16):
@@ -40,22 +40,27 @@ class UniqueIds:
         self._process = ip + (pid & 0xFFFF).to_bytes(2, "big")
         self._seed = seed & 0xFFFFFFFF
         self._prefix = ""
+        self._front = ""  # the prefix and this millisecond
         self._ms = -1
         self._counter = 0  # two bytes, goes round
         self._first = 0  # what it was in this millisecond's first id
         self._month_start = self._month_end = -1
 
     def next(self, now_ms: int) -> str:
+        counter = self._counter
         if now_ms > self._ms:
-            self._ms = now_ms
-            self._first = self._counter
-        elif self._counter == self._first:
-            self._ms += 1  # all 65536 of this millisecond are used up: borrow the next one
-        if not self._month_start <= self._ms < self._month_end:
+            self._first = counter
+            self._turn_to(now_ms)
+        elif counter == self._first:
+            self._turn_to(self._ms + 1)  # all 65536 of this millisecond are used up: borrow the next one
+        self._counter = (counter + 1) & 0xFFFF
+        return f"{self._front}{counter:04X}"
+
+    def _turn_to(self, ms: int) -> None:
+        self._ms = ms
+        if not self._month_start <= ms < self._month_end:
             self._turn_month()
-        unique = f"{self._prefix}{(self._ms - self._month_start) & 0xFFFFFFFF:08X}{self._counter:04X}"
-        self._counter = (self._counter + 1) & 0xFFFF
-        return unique
+        self._front = f"{self._prefix}{(ms - self._month_start) & 0xFFFFFFFF:08X}"
 
     def _turn_month(self) -> None:
         # UTC, where Java takes the zone of its host: only this process reads the number back, if anybody does.

@@ -28,6 +28,8 @@ PushConsumer("g", strategy="RANDOM")  # E: Argument "strategy" to "PushConsumer"
 PushConsumer("g", nonsense=5)  # E: Unexpected keyword argument "nonsense" for "PushConsumer"
 Producer("p", compression="zstd", delivery_timeout_ms=5)
 Producer("p", compression="rar")  # E: Argument "compression" to "Producer" has incompatible type "Literal['rar']"
+Producer("p", linger_ms=5, batch_bytes=50_000)
+Producer("p", linger_ms="5")  # E: Argument "linger_ms" to "Producer" has incompatible type "str"
 Producer("p", send_timeout_ms="3")  # E: Argument "send_timeout_ms" to "Producer" has incompatible type "str"
 LitePullConsumer("g", consume_from="last").subscribe("t", sql="a > 1")
 LitePullConsumer("g", consume_from="latest")  # E: Argument "consume_from" to "LitePullConsumer" has incompatible type "Literal['latest']"

@@ -13,13 +13,14 @@ from functools import partial
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
 from roquet.client.core.checks import check_ranges, valid
 from roquet.client.core.failures import BatchFailed
+from roquet.client.core.gathering import BATCH_BYTES, Gathering, per_message, size_of
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import REPLY, RequestTimedOut
 from roquet.client.core.resolver import TopicRoute, writable
 from roquet.client.core.send_command import SendTemplate
-from roquet.client.core.sending import Outgoing, Sending, Sent
+from roquet.client.core.sending import Outgoing, Place, Sending, Sent
 from roquet.client.core.tasks import Wait
 from roquet.client.core.timers import Timer
 from roquet.errors import ClientError, InvalidMessage, NoRoute, NotStarted, RoquetError, SendFailed
@@ -32,10 +33,14 @@ from roquet.wire.command import Command
 from roquet.wire.compression import KINDS, compress
 from roquet.wire.hashing import java_hash
 from roquet.wire.layout import PROPERTIES_MAX
-from roquet.wire.names import DEFAULT_TOPIC, check_group, check_send_topic, is_retry_topic
+from roquet.wire.names import DEFAULT_TOPIC, RETRY_PREFIX, check_group, check_send_topic
 from roquet.wire.record import encode_properties
 
 log = logging.getLogger(__name__)
+
+LINGER_MAX_MS = 10_000
+SEND_MESSAGE, SEND_REPLY = int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_REPLY_MESSAGE_V2)
+UNIQUE_KEY_FRONT = f"{Property.UNIQUE_KEY}\x01"
 
 Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 """(the topic's queues, the message, the key given to send) -> the queue to use."""
@@ -59,6 +64,12 @@ class ProducerSettings:
     compression_level: int = 5
     message_size_max: int = MESSAGE_SIZE_MAX
     batch_size_max: int = BATCH_SIZE_MAX
+    linger_ms: int | None = None
+    """None or 0: each send is a request of its own. Otherwise sends that wait at the same time share requests: while one request of
+    a topic is under way, those that come meanwhile wait for its answer, at most so many ms, and go together. Sends whose queue is chosen
+    (queue, selector, key) share with others for that queue, one request at a time, so that they keep their order."""
+    batch_bytes: int | None = None
+    """With linger_ms: bytes of messages, as they are stored, that one request holds at most. None: 128 KiB."""
     avoid_slow_brokers: bool = False
     default_queues: int = 4
     """Queues on each broker for a topic that is created by sending to it."""
@@ -67,9 +78,22 @@ class ProducerSettings:
     def __post_init__(self) -> None:
         if self.compression not in KINDS:
             raise ClientError(f"compression={self.compression!r}; known are {', '.join(KINDS)}")
+        self._check_gathering()
         check_ranges(
             self, send_timeout_ms=(1, 3_600_000), delivery_timeout_ms=(1, 86_400_000), retries=(0, 100), message_size_max=(1, 15 << 20)
         )
+
+    def _check_gathering(self) -> None:
+        for name in ("linger_ms", "batch_bytes"):
+            given = getattr(self, name)
+            if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+                raise ClientError(f"{name}={given!r}; expected is a whole number, as in linger_ms=5")
+        if self.linger_ms is not None:
+            check_ranges(self, linger_ms=(0, LINGER_MAX_MS))
+        if self.batch_bytes is not None:
+            if not self.linger_ms:
+                raise ClientError(f"batch_bytes={self.batch_bytes} has no use without linger_ms; give that too (linger_ms=5), or neither")
+            check_ranges(self, batch_bytes=(1, self.batch_size_max))
 
 
 @dataclass(slots=True, eq=False)
@@ -87,12 +111,16 @@ class ProducerCore:
         valid(check_group, group)
         self.client = client
         self.group = self.namespace.wrap(group)
+        self.gathering: Gathering | None = None
+        if self.settings.linger_ms:
+            batch_bytes = self.settings.batch_bytes or min(BATCH_BYTES, self.settings.batch_size_max)
+            self.gathering = Gathering(self.settings.linger_ms, batch_bytes)
         self.faults = Faults() if self.settings.avoid_slow_brokers else None
         self.started = False
         self._topics: dict[str, _Topic] = {}
         self._requested: set[str] = set()  # topics whose brokers know that replies come here
         self.waiting: dict[Sending, Timer] = {}  # sends that wait for their next attempt
-        self.lines: dict[MessageQueue, dict[Sending, None]] = {}  # those for a chosen queue, in order; the first waits for its broker
+        self.lines: dict[Place, dict[Sending, None]] = {}  # those that keep their order, by queue or topic; the first waits for a broker
 
     # -- being part of a client
 
@@ -101,6 +129,8 @@ class ProducerCore:
         self.started = True
 
     async def close(self) -> None:
+        if self.gathering is not None:
+            self.gathering.go_all()
         self.started = False
         self.lines.clear()  # nobody goes after another any more
         for send in list(self.waiting):
@@ -126,15 +156,21 @@ class ProducerCore:
 
         `queue`, or `selector`, or the hash of `key` decides where it goes; a key's messages share a queue.
         """
-        self._check_started()
-        check_message(message, "send")
+        if not self.started or not isinstance(message, Message):
+            self._check_started()
+            check_message(message, "send")
         if self.namespace:
             message, queue = self._inside(message, queue)
         if queue is not None and queue.topic != message.topic:
             raise InvalidMessage(f"{message!r} cannot go to a queue of topic {queue.topic!r}")
-        sending = Sending(self, self._outgoing(message), done, queue, timeout_ms)
-        if queue is None and (selector is not None or key is not None):
-            sending.select = partial(self._select, selector or by_hash, message, key)
+        outgoing = self._outgoing(message)
+        sending = Sending(self, outgoing, done, queue, timeout_ms)
+        if queue is None:
+            if selector is not None or key is not None:
+                sending.select = partial(self._select, selector or by_hash, message, key)
+            elif outgoing.size and self.gathering is not None and self.known_route(outgoing.topic) is not None:
+                self.gathering.add(sending)  # what start() comes to
+                return sending
         sending.start()
         return sending
 
@@ -315,7 +351,7 @@ class ProducerCore:
     def _properties(self, message: Message, unique_id: str) -> str:
         text = encode_properties(message.properties)
         if Property.UNIQUE_KEY not in message.properties:
-            own = f"{Property.UNIQUE_KEY}\x01{unique_id}"
+            own = UNIQUE_KEY_FRONT + unique_id
             text = f"{text}\x02{own}" if text else own
         if len(text) * 3 > PROPERTIES_MAX and len(text.encode()) > PROPERTIES_MAX:
             raise InvalidMessage(f"properties of {len(text.encode())} bytes, limit is {PROPERTIES_MAX}; move the large ones into the body")
@@ -325,26 +361,35 @@ class ProducerCore:
         return message.properties.get(Property.UNIQUE_KEY) or self.client.ids.next(now_ms)
 
     def _outgoing(self, message: Message) -> Outgoing:
-        self._check(message)
-        now = self.client.clock.now_ms()
-        unique_id = self._unique_id(message, now)
+        body, topic, properties = message.body, message.topic, message.properties
         settings = self.settings
-        body, sys_flag = message.body, 0
+        if topic not in self._topics or type(body) is not bytes or not 0 < len(body) <= settings.message_size_max or message.flag:
+            self._check(message)
+        now = self.client.clock.now_ms()
+        sys_flag, code, extra = 0, SEND_MESSAGE, None
         if settings.compress_over and len(body) >= settings.compress_over:
-            smaller = compress(body, settings.compression, settings.compression_level)
-            if len(smaller) < len(body):  # what does not shrink goes as it is
-                body, sys_flag = smaller, KINDS[settings.compression]
-        code, extra = int(RequestCode.SEND_MESSAGE_V2), None
-        properties = message.properties
-        if Property.TRANSACTION_PREPARED in properties and properties[Property.TRANSACTION_PREPARED].lower() == "true":
-            sys_flag |= SysFlag.TRANSACTION_PREPARED
-        if Property.MESSAGE_TYPE in properties and properties[Property.MESSAGE_TYPE] == REPLY:
-            code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
-        if is_retry_topic(message.topic):
-            message, extra = counted(message)
-        return Outgoing(
-            message.topic, body, self._properties(message, unique_id), sys_flag, message.flag, now, (unique_id,), False, code, extra
-        )
+            body, sys_flag = self._smaller(body)
+        if not properties:
+            unique_id = self.client.ids.next(now)
+            text = UNIQUE_KEY_FRONT + unique_id
+        else:
+            unique_id = self._unique_id(message, now)
+            if Property.TRANSACTION_PREPARED in properties and properties[Property.TRANSACTION_PREPARED].lower() == "true":
+                sys_flag |= SysFlag.TRANSACTION_PREPARED
+            if Property.MESSAGE_TYPE in properties and properties[Property.MESSAGE_TYPE] == REPLY:
+                code = SEND_REPLY
+            if topic.startswith(RETRY_PREFIX):
+                message, extra = counted(message)
+            text = self._properties(message, unique_id)
+        size = 0
+        if self.gathering is not None and not sys_flag and not topic.startswith(RETRY_PREFIX):
+            size = size_of(message, body, text)
+        return Outgoing(topic, body, text, sys_flag, message.flag, now, (unique_id,), False, code, extra, size)
+
+    def _smaller(self, body: bytes) -> tuple[bytes, int]:
+        """Compressed, and how; what does not shrink goes as it is."""
+        smaller = compress(body, self.settings.compression, self.settings.compression_level)
+        return (smaller, KINDS[self.settings.compression]) if len(smaller) < len(body) else (body, 0)
 
     def _outgoing_batch(self, messages: Sequence[Message]) -> Outgoing:
         if len(messages) == 1:
@@ -455,19 +500,6 @@ def select(selector: Selector, queues: Sequence[MessageQueue], message: Message,
     if not isinstance(chosen, MessageQueue) or chosen.topic != message.topic:
         raise ClientError(f"the queue selector returned {chosen!r}; it must return one of the queues of topic {message.topic!r}")
     return chosen
-
-
-def per_message(receipt: SendReceipt, message_ids: tuple[str, ...]) -> list[SendReceipt]:
-    """A batch's receipt as one for each message: their queue offsets follow each other."""
-    if len(message_ids) == 1:
-        return [receipt]
-    offset_ids = receipt.offset_message_id.split(",")
-    if len(offset_ids) != len(message_ids):  # 5.x brokers may store a batch as one record
-        offset_ids = [receipt.offset_message_id] * len(message_ids)
-    return [
-        receipt._replace(message_id=message_id, offset_message_id=offset_id, queue_offset=receipt.queue_offset + step)
-        for step, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True))
-    ]
 
 
 def together(receipts: list[SendReceipt | None], failures: list[RoquetError]) -> list[SendReceipt]:

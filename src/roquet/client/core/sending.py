@@ -5,7 +5,7 @@ broker that takes no writes now are tried again with pauses that grow, until the
 without an answer is not repeated, since the message may be stored; nor is an error that would be the same next time.
 
 A send whose queue is chosen (queue, selector, key) waits for the broker of that queue. Others for the queue line up behind it, so
-that they keep their order.
+that they keep their order; as long as nobody knows where the topic is, those of the topic that have a selector or a key do.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from roquet.client.core.failures import ELSEWHERE, PASSING, RETRIED, BadAnswer, SendTimedOut, rejected
+from roquet.client.core.namespaces import Namespace
 from roquet.client.core.receipt import STATUSES, SendReceipt, SendStatus
 from roquet.client.core.resolver import TopicRoute
 from roquet.client.core.send_command import SendCommand, SendTemplate
@@ -37,6 +38,8 @@ LAST_MS = 20
 ATTEMPTS_SHOWN = 10
 
 Sent = Callable[[SendReceipt | RoquetError], None]
+Place = MessageQueue | str
+"""A queue, or the topic of a send whose queue is not chosen yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +57,8 @@ class Outgoing:
     code: int
     extra: dict[str, str] | None
     """Fields of the header that an ordinary send does not have."""
+    size: int = 0
+    """As a broker stores it, of one that may share a request with others (gathering.py); 0: it goes alone."""
 
     def command(self, template: SendTemplate, queue_id: int) -> SendCommand:
         command = SendCommand(template, queue_id, self.sys_flag, self.born_ms, self.flag, self.properties, self.body)
@@ -65,40 +70,45 @@ class Outgoing:
 class Sending:
     """One send under way, through all its attempts."""
 
-    __slots__ = (
-        "address", "attempt_ms", "attempts", "begun_ms", "deadline_ms", "done", "fixed", "outgoing", "pauses", "producer", "queue",
-        "select", "sent_ms", "timed_out",
-    )  # fmt: skip
+    # Most sends are answered at their first attempt and never need another value of these.
+    select: Callable[[TopicRoute], MessageQueue] | None = None
+    """Chooses the queue when the route is known."""
+    attempts: list[tuple[str, str]] | None = None
+    pauses = 0
+    address = ""
+    sent_ms = 0
+    timed_out = False
 
     def __init__(self, producer: ProducerCore, outgoing: Outgoing, done: Sent, queue: MessageQueue | None, timeout_ms: int | None) -> None:
         self.producer = producer
         self.outgoing = outgoing
         self.done = done
-        self.fixed = queue
-        self.select: Callable[[TopicRoute], MessageQueue] | None = None
-        """Chooses the queue when the route is known."""
-        self.queue = queue
+        self.fixed = self.queue = queue
         settings = producer.settings
-        if timeout_ms is not None and timeout_ms < 0:
-            raise InvalidMessage(f"timeout_ms is {timeout_ms}; expected is a number of ms above 0")
-        self.begun_ms = producer.client.clock.steady_ms()
-        self.deadline_ms = self.begun_ms + (timeout_ms or settings.delivery_timeout_ms)
-        self.attempt_ms = timeout_ms or settings.send_timeout_ms
-        self.attempts: list[tuple[str, str]] | None = None
-        self.pauses = 0
-        self.address = ""
-        self.sent_ms = 0
-        self.timed_out = False
+        begun = self.begun_ms = producer.client.clock.steady_ms()
+        if timeout_ms:
+            if timeout_ms < 0:
+                raise InvalidMessage(f"timeout_ms is {timeout_ms}; expected is a number of ms above 0")
+            self.deadline_ms = begun + timeout_ms
+            self.attempt_ms = timeout_ms
+        else:
+            self.deadline_ms = begun + settings.delivery_timeout_ms
+            self.attempt_ms = settings.send_timeout_ms
 
     def start(self) -> None:
         producer = self.producer
-        route = producer.known_route(self.outgoing.topic)
+        topic = self.outgoing.topic
+        if self.select is not None and producer.lines and self.lines_up(topic):
+            return
+        route = producer.known_route(topic)
         if route is not None:
             self._go(route)
         else:
+            if self.select is not None:
+                producer.lines.setdefault(topic, {}).setdefault(self)
             left = max(self.deadline_ms - producer.client.clock.steady_ms(), 0)
             self._wait(left, partial(self.give_up, "no name server told in time where the topic is"))
-            producer.client.tasks.start(producer.fetch_route(self.outgoing.topic), self._found)
+            producer.client.tasks.start(producer.fetch_route(topic), self._found)
 
     def _found(self, route: TopicRoute | RoquetError) -> None:
         timer = self.producer.waiting.pop(self, None)
@@ -108,36 +118,57 @@ class Sending:
         if isinstance(route, TopicRoute):
             self._go(route)
         elif isinstance(route, ConnectFailed) or (isinstance(route, NoRoute) and self.outgoing.topic in self.producer.topics()):
-            self._pause(route)  # no name server answers, or the topic's brokers are away
+            self.pause(route)  # no name server answers, or the topic's brokers are away
         else:
-            self._end(route)
+            self.end(route)
 
     def _go(self, route: TopicRoute) -> None:
+        if self.select is None:
+            self._attempt(route)
+            return
+        try:
+            self.fixed, self.select = self.select(route), None
+        except RoquetError as error:
+            self.end(error)
+            return
+        line = self.producer.lines.pop(self.outgoing.topic, {}) if self.producer.lines else {}
+        line.pop(self, None)
+        self._attempt(route)
+        for send in line:  # they waited for the route too
+            send._goes_on()
+            send.start()
+
+    def _attempt(self, route: TopicRoute) -> None:
         producer = self.producer
         outgoing = self.outgoing
         try:
-            if self.select is not None:
-                self.fixed, self.select = self.select(route), None
-            if self.fixed is not None and producer.lines and self._lines_up(self.fixed):
+            if producer.gathering is not None and (self.fixed is not None or outgoing.size):
+                producer.gathering.add(self)
+                return
+            if self.fixed is not None and producer.lines and self.lines_up(self.fixed):
                 return
             queue = self.queue = self.fixed or producer.next_queue(outgoing.topic, route, self.attempts[-1][0] if self.attempts else None)
         except RoquetError as error:
-            self._end(error)
+            self.end(error)
             return
         try:
             address = self.address = producer.address_of(queue)
         except NoRoute as error:
-            self._pause(error)
+            self.pause(error)
             return
         now = self.sent_ms = producer.client.clock.steady_ms()
-        left = min(self.deadline_ms - now, self.attempt_ms)
+        left = self.left_ms(now)
         if left <= 0:
             self.give_up()
             return
         command = outgoing.command(producer.template(outgoing, queue.broker_name), queue.queue_id)
-        producer.client.caller.call(address, command, left, self._answered)
+        producer.client.caller.call(address, command, left, self.answered)
 
-    def _answered(self, result: Command | RoquetError) -> None:
+    def left_ms(self, now_ms: int) -> int:
+        """How long an attempt that begins now may take."""
+        return min(self.deadline_ms - now_ms, self.attempt_ms)
+
+    def answered(self, result: Command | RoquetError) -> None:
         producer = self.producer
         queue = self.queue
         assert queue is not None
@@ -147,15 +178,11 @@ class Sending:
                 if producer.faults is not None:
                     now = producer.client.clock.steady_ms()
                     producer.faults.observe(queue.broker_name, now - self.sent_ms, now)
-                if status is SendStatus.SEND_OK or not (producer.settings.retry_when_not_ok and self._may_retry()):
-                    self._stored(result, status, queue)
-                    return
-                self._note(queue, status.name)
-                self.start()
+                self._confirmed(result, status, queue)
                 return
             refusal = rejected(result, self.address)
             if result.code not in RETRIED or refusal.of_keys:
-                self._end(refusal)
+                self.end(refusal)
                 return
             failure: RoquetError = refusal
         else:
@@ -182,13 +209,13 @@ class Sending:
         passes = isinstance(failure, ConnectFailed) if code is None else code in PASSING
         retry = self._may_retry() and not self.timed_out
         if code is not None and not self.attempts and not retry and not (passes and self._may_wait()):
-            self._end(failure)  # the only attempt there was: its own words say it best
+            self.end(failure)  # the only attempt there was: its own words say it best
             return
         self._note(queue, str(failure))
         if retry and self._has_fresh_broker():
             self.start()
         elif passes or (retry and code not in ELSEWHERE and not self.timed_out):
-            self._pause(failure)
+            self.pause(failure)
         else:
             self.give_up()
 
@@ -202,21 +229,22 @@ class Sending:
             self.attempts = []
         self.attempts.append((queue.broker_name, reason))
 
-    def _pause(self, failure: RoquetError) -> None:
+    def pause(self, failure: RoquetError) -> None:
         """Wait, longer each time, and try again. Less at the end, so that the last attempt is made in time."""
         if not self._may_wait():
             if self.attempts:
                 self.give_up()
             else:
-                self._end(failure)
+                self.end(failure)
             return
         client = self.producer.client
         longest = min(PAUSE_MS << min(self.pauses, 16), PAUSE_MAX_MS)
         self.pauses += 1
         pause_ms = longest - client.random.randrange(longest // 2 + 1)
         left = self.deadline_ms - client.clock.steady_ms()
-        if self.fixed is not None:
-            line = self.producer.lines.setdefault(self.fixed, {})
+        place = self._place()
+        if place is not None:
+            line = self.producer.lines.setdefault(place, {})
             line.setdefault(self)
             if next(iter(line)) is not self:
                 self._wait(left, self.give_up)
@@ -230,32 +258,38 @@ class Sending:
 
         self.producer.waiting[self] = self.producer.client.after(delay_ms, over)
 
-    def _lines_up(self, queue: MessageQueue) -> bool:
-        """True: others for this queue wait for its broker, and this one waits behind them."""
-        line = self.producer.lines.get(queue)
+    def _place(self) -> Place | None:
+        """Where it has to keep its order."""
+        return self.outgoing.topic if self.select is not None else self.fixed
+
+    def lines_up(self, place: Place) -> bool:
+        """True: others for this queue wait for its broker (for this topic: for its route), and this one waits behind them."""
+        line = self.producer.lines.get(place)
         if not line or next(iter(line)) is self:
             return False
         line.setdefault(self)
         self._wait(max(self.deadline_ms - self.producer.client.clock.steady_ms(), 0), self.give_up)
         return True
 
-    def _end(self, result: SendReceipt | RoquetError) -> None:
+    def end(self, result: SendReceipt | RoquetError) -> None:
         """It is through. Those who waited behind the first of a line go now, in their order; when it failed, the next one first."""
         producer = self.producer
         self._goes_on()
-        line = producer.lines.get(self.fixed) if self.fixed is not None and producer.lines else None
+        place = self._place()
+        line = producer.lines.get(place) if place is not None and producer.lines else None
         try:
             self.done(result)
         except Exception:  # the user's callback; the others must hear, and go on, nevertheless
             self._callback_failed()
-        if line is None or self not in line:
+        if place is None or line is None or self not in line:
             return
         first = next(iter(line)) is self
         del line[self]
-        if first and self.fixed is not None:
+        if first:
             if isinstance(result, SendReceipt) or not line:
-                producer.lines.pop(self.fixed, None)
-                for send in line:
+                producer.lines.pop(place, None)
+                gathered = [] if producer.gathering is None else producer.gathering.take_back(place)  # these came later
+                for send in [*line, *gathered]:
                     send._goes_on()
                     send.start()
             else:  # the broker may still be away: the next one finds out, for all of them
@@ -276,9 +310,9 @@ class Sending:
         took = self.producer.client.clock.steady_ms() - self.begun_ms
         text = f"message to {self.outgoing.topic!r} not confirmed after {len(attempts)} attempts in {took} ms ({tried or why})"
         if self.timed_out:
-            self._end(SendTimedOut(text + "; it may be stored nevertheless", attempts))
+            self.end(SendTimedOut(text + "; it may be stored nevertheless", attempts))
         else:
-            self._end(SendFailed(text + "; look at these brokers, then send it again", attempts))
+            self.end(SendFailed(text + "; look at these brokers, then send it again", attempts))
 
     def withdraw(self) -> None:
         """Nobody waits for it any more: it is not sent later. What a broker was given already may be stored nevertheless."""
@@ -286,29 +320,41 @@ class Sending:
         if self in self.producer.waiting:
             self.give_up("it was cancelled")
 
-    def _stored(self, answer: Command, status: SendStatus, queue: MessageQueue) -> None:
-        fields = answer.fields
+    def _confirmed(self, answer: Command, status: SendStatus, queue: MessageQueue) -> None:
         try:
-            queue_id = int(fields["queueId"])
-            if queue_id != queue.queue_id:
-                queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-            if self.producer.namespace:
-                queue = self.producer.namespace.unwrap_queue(queue)
-            ids = self.outgoing.message_ids
-            receipt = SendReceipt(
-                status, ids[0] if len(ids) == 1 else ",".join(ids), fields["msgId"], queue, int(fields["queueOffset"]),
-                fields.get("transactionId"), fields.get(Property.MSG_REGION), fields.get("recallHandle"),
-            )  # fmt: skip
-        except (KeyError, ValueError) as error:
-            self._end(BadAnswer(f"{self.address} confirmed a send without a usable {error}; the message is stored"))
-            return
-        if self.fixed is None or not self.producer.lines:
+            self.stored(read_receipt(answer, status, queue, self.producer.namespace, self.outgoing.message_ids))
+        except BadAnswer as error:
+            self.end(BadAnswer(f"{self.address} {error}"))
+
+    def stored(self, receipt: SendReceipt) -> None:
+        producer = self.producer
+        if receipt.status is not SendStatus.SEND_OK and producer.settings.retry_when_not_ok and self._may_retry():
+            self._note(receipt.queue, receipt.status.name)
+            self.start()
+        elif self.fixed is None or not producer.lines:
             try:
                 self.done(receipt)
             except Exception:
                 self._callback_failed()
         else:
-            self._end(receipt)
+            self.end(receipt)
 
     def _callback_failed(self) -> None:
         log.exception("! producer %s: the callback of a send to topic %r failed", self.producer.group, self.outgoing.topic)
+
+
+def read_receipt(answer: Command, status: SendStatus, queue: MessageQueue, namespace: Namespace, ids: tuple[str, ...]) -> SendReceipt:
+    """What a broker that stored a message, or a batch, says of it. Raises BadAnswer."""
+    fields = answer.fields
+    try:
+        queue_id = int(fields["queueId"])
+        if queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        if namespace:
+            queue = namespace.unwrap_queue(queue)
+        return SendReceipt(
+            status, ids[0] if len(ids) == 1 else ",".join(ids), fields["msgId"], queue, int(fields["queueOffset"]),
+            fields.get("transactionId"), fields.get(Property.MSG_REGION), fields.get("recallHandle"),
+        )  # fmt: skip
+    except (KeyError, ValueError) as error:
+        raise BadAnswer(f"confirmed a send without a usable {error}; the message is stored") from None

@@ -1,0 +1,64 @@
+"""Our Python client as load, beside Apache's benchmark programs: it sends or consumes until it is ended.
+
+    python bench/python_client.py send --namesrv 127.0.0.1:9876 --topic Bench --inflight 64 [--linger-ms 5]
+    python bench/python_client.py batch --namesrv ... --topic Bench --inflight 16 --size 32
+    python bench/python_client.py push --namesrv ... --topic Bench --group bench_python_consumer
+
+What it did is counted in the broker, as with Apache's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from roquet.client import Message, Producer, PushConsumer, ReceivedMessage
+
+BODY = b"x" * 128
+
+
+async def send(options: argparse.Namespace) -> None:
+    async with Producer("bench_python", options.namesrv, linger_ms=options.linger_ms, compress_over=0) as producer:
+
+        async def one() -> None:
+            while True:
+                await producer.send(Message(options.topic, BODY))
+
+        await asyncio.gather(*(one() for _ in range(options.inflight)))
+
+
+async def batch(options: argparse.Namespace) -> None:
+    async with Producer("bench_python", options.namesrv) as producer:
+
+        async def one() -> None:
+            while True:
+                await producer.send_batch([Message(options.topic, BODY) for _ in range(options.size)])
+
+        await asyncio.gather(*(one() for _ in range(options.inflight)))
+
+
+async def push(options: argparse.Namespace) -> None:
+    async def consume(_: ReceivedMessage) -> None:
+        pass
+
+    consumer = PushConsumer(options.group, options.namesrv, consume_from="first", listener=consume)
+    consumer.subscribe(options.topic)
+    async with consumer:
+        await consumer.closed()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("send", "batch", "push"))
+    parser.add_argument("--namesrv", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group", default="bench_python_consumer")
+    parser.add_argument("--inflight", type=int, default=64)
+    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--linger-ms", type=int, default=None)
+    options = parser.parse_args()
+    asyncio.run({"send": send, "batch": batch, "push": push}[options.what](options))
+
+
+if __name__ == "__main__":
+    main()

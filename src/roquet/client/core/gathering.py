@@ -1,0 +1,325 @@
+"""Gathering: sends that wait at the same time share requests (linger_ms).
+
+    free      no queue is chosen: those of a topic. They go when the turn of the loop is over; while a request is under way, when it is
+              answered, or after linger_ms; when they are many, or fill a request, at once.
+    ordered   a queue is chosen: those for it, in their order, one request at a time. What may share no request goes alone in its turn.
+
+Only requests are shared. Each send is a `Sending` of its own: it fails, tries again, is withdrawn and runs out of time by itself, and
+may find itself among others at its next attempt. A batch that a broker refuses for what is in it is cut in two, and again, until only
+the sends at fault are refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from roquet.client.core.batches import ADDED_SIZE, RECORD_SIZE
+from roquet.client.core.failures import RETRIED, BadAnswer
+from roquet.client.core.receipt import STATUSES, SendReceipt
+from roquet.client.core.sending import Outgoing, Sending, read_receipt
+from roquet.client.core.timers import NEVER, Timer
+from roquet.errors import NoRoute, RoquetError
+from roquet.message import Message, MessageQueue, Property
+from roquet.wire.batch import join_batch
+from roquet.wire.codes import RequestCode
+from roquet.wire.command import Command
+
+if TYPE_CHECKING:
+    from roquet.client.core.producer import ProducerCore
+
+BATCH_BYTES = 128 * 1024
+MANY = 32
+"""So many free sends of a topic do not wait for the turn to be over: the broker works on them while others are made."""
+CLOSE = 8
+"""Attempts whose times differ by more than the eighth part share no request: it gets the shortest of them."""
+
+ALONE = frozenset(
+    {
+        Property.WAIT, Property.DELAY, Property.TIMER_DELAY_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELIVER_MS,
+        Property.START_DELIVER_TIME, Property.TRANSACTION_PREPARED, Property.MESSAGE_TYPE, Property.CORRELATION_ID,
+        Property.INNER_MULTI_DISPATCH,
+    }
+)  # fmt: skip
+"""Properties of messages that go alone."""
+
+Place = tuple[str, str | None] | MessageQueue
+"""(topic, the broker to avoid) of free sends, or the chosen queue."""
+
+
+class Waiting:
+    """The sends of one place, first come first."""
+
+    __slots__ = ("apart", "linger", "ordered", "place", "sends", "size", "soon", "under_way", "watch_ms")
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.ordered = isinstance(place, MessageQueue)
+        self.sends: deque[Sending] = deque()
+        self.size = 0
+        self.apart: deque[list[Sending]] = deque()
+        """Parts of a refused batch; they go before the others."""
+        self.under_way = 0
+        self.soon = False
+        """They go when this turn of the loop is over."""
+        self.linger: Timer | None = None
+        self.watch_ms = NEVER
+        """When somebody looks for sends that ran out of time."""
+
+    def add(self, send: Sending) -> None:
+        self.sends.append(send)
+        self.size += send.outgoing.size
+
+    def clear(self) -> Iterator[Sending]:
+        """All of them, taken out."""
+        parts, sends = self.apart, self.sends
+        self.apart, self.sends, self.size = deque(), deque(), 0
+        for part in parts:
+            yield from part
+        yield from sends
+
+
+class Gathering:
+    def __init__(self, linger_ms: int, batch_bytes: int) -> None:
+        self.linger_ms = linger_ms
+        self.batch_bytes = batch_bytes
+        self._places: dict[Place, Waiting] = {}
+        self._free: dict[str, Waiting] = {}
+        """Of these, by topic, those of sends that avoid no broker: the usual ones."""
+        self._soon: list[Waiting] = []
+
+    def add(self, send: Sending) -> None:
+        """Its next attempt goes from here."""
+        waiting = self._free.get(send.outgoing.topic) if send.fixed is None and send.attempts is None else self._place_of(send)
+        if waiting is None:
+            waiting = self._place_of(send)
+        waiting.sends.append(send)
+        waiting.size += send.outgoing.size
+        if waiting.ordered:
+            if send.deadline_ms < waiting.watch_ms:
+                self._watch(waiting, send)
+            if not waiting.under_way and not waiting.soon:
+                self._go_soon(waiting, send.producer)
+        elif len(waiting.sends) >= MANY or waiting.size >= self.batch_bytes:
+            self._go(waiting)
+        elif not waiting.soon:
+            if not waiting.under_way:
+                self._go_soon(waiting, send.producer)
+            elif send.attempt_ms <= 2 * self.linger_ms:
+                self._go(waiting)  # it cannot wait so long
+            elif waiting.linger is None:
+                waiting.linger = send.producer.client.after(self.linger_ms, partial(self._go, waiting))
+
+    def _place_of(self, send: Sending) -> Waiting:
+        place: Place
+        if send.fixed is not None:
+            place = send.fixed
+        else:
+            place = (send.outgoing.topic, send.attempts[-1][0] if send.attempts else None)
+        waiting = self._places.get(place)
+        if waiting is None:
+            waiting = self._places[place] = Waiting(place)
+            if send.fixed is None and not send.attempts:
+                self._free[send.outgoing.topic] = waiting
+        return waiting
+
+    def take_back(self, queue: MessageQueue | str) -> list[Sending]:
+        """Those that wait here for this queue, taken out: others that came before them are to go first."""
+        waiting = None if isinstance(queue, str) else self._places.get(queue)
+        return [] if waiting is None else list(waiting.clear())
+
+    def go_all(self) -> None:
+        """Nothing waits any longer: whatever is here goes now. For one who closes."""
+        self._soon = []
+        for waiting in list(self._places.values()):
+            waiting.soon = False
+            self._go(waiting, all_now=True)
+
+    # -- when they go
+
+    def _go_soon(self, waiting: Waiting, producer: ProducerCore) -> None:
+        if not producer.started:  # it was closed; no timer of ours may ring any more
+            self._go(waiting, all_now=True)
+            return
+        if not self._soon:
+            producer.client.after(0, self._turn_over)
+        waiting.soon = True
+        self._soon.append(waiting)
+
+    def _turn_over(self) -> None:
+        over, self._soon = self._soon, []
+        for waiting in over:
+            waiting.soon = False
+            self._go(waiting)
+
+    def _watch(self, waiting: Waiting, send: Sending) -> None:
+        """It may wait for the answer to others for longer than it has time."""
+        waiting.watch_ms = send.deadline_ms
+        client = send.producer.client
+        client.after(max(send.deadline_ms - client.clock.steady_ms(), 0), partial(self._look, waiting, send.deadline_ms))
+
+    def _look(self, waiting: Waiting, watch_ms: int) -> None:
+        if watch_ms != waiting.watch_ms:
+            return  # another one looks, sooner
+        waiting.watch_ms = NEVER
+        late: list[Sending] = []
+        for send in list(waiting.clear()):
+            if send.deadline_ms <= watch_ms:
+                late.append(send)
+                continue
+            waiting.add(send)
+            if send.deadline_ms < waiting.watch_ms:
+                self._watch(waiting, send)
+        for send in late:
+            send.give_up()
+
+    def _go(self, waiting: Waiting, *, all_now: bool = False) -> None:
+        if waiting.linger is not None:
+            waiting.linger.cancel()
+            waiting.linger = None
+        while (waiting.sends or waiting.apart) and (all_now or not (waiting.ordered and waiting.under_way)):
+            now = (waiting.apart[0] if waiting.apart else waiting.sends)[0].producer.client.clock.steady_ms()
+            together, left = self._next(waiting, now)
+            if together:
+                self._send(waiting, together, left, now)
+
+    def _next(self, waiting: Waiting, now: int) -> tuple[list[Sending], int]:
+        """The sends of the next request, and its time. Those that cannot go (any more) are taken out."""
+        if waiting.apart:
+            part = [send for send in waiting.apart.popleft() if self._may_go(waiting, send, now)]
+            return part, min((send.left_ms(now) for send in part), default=0)
+        together: list[Sending] = []
+        size, least = 0, 0
+        sends = waiting.sends
+        checked = waiting.ordered
+        while sends:
+            send = sends[0]
+            own = send.outgoing.size
+            left = send.deadline_ms - now
+            if left > send.attempt_ms:
+                left = send.attempt_ms
+            if together and (size + own > self.batch_bytes or not own or (left != least and abs(left - least) * CLOSE > least)):
+                break
+            sends.popleft()
+            waiting.size -= own
+            if (checked or left <= 0) and not self._may_go(waiting, send, now):
+                continue
+            together.append(send)
+            size += own
+            if left < least or not least:
+                least = left
+            if not own:
+                break
+        return together, least
+
+    def _may_go(self, waiting: Waiting, send: Sending, now: int) -> bool:
+        if send.left_ms(now) <= 0:
+            send.give_up()
+            return False
+        queue = waiting.place
+        return not (isinstance(queue, MessageQueue) and send.producer.lines and send.lines_up(queue))
+
+    # -- a request
+
+    def _send(self, waiting: Waiting, together: list[Sending], left: int, now: int) -> None:
+        producer = together[0].producer
+        queue = self._queue(waiting.place, together)
+        if queue is None:
+            return
+        try:
+            address = producer.address_of(queue)
+        except NoRoute as error:
+            for send in together:
+                send.pause(error)
+            return
+        outgoing = together[0].outgoing if len(together) == 1 else join(together)
+        waiting.under_way += 1
+        command = outgoing.command(producer.template(outgoing, queue.broker_name), queue.queue_id)
+        producer.client.caller.call(address, command, left, partial(self._answered, waiting, together, outgoing, queue, address, now))
+
+    def _queue(self, place: Place, together: list[Sending]) -> MessageQueue | None:
+        """None: there is none now; each of them was told."""
+        if isinstance(place, MessageQueue):
+            return place
+        topic, avoid = place
+        producer = together[0].producer
+        route = producer.known_route(topic)
+        if route is None:  # it was forgotten meanwhile
+            for send in together:
+                send.start()
+            return None
+        try:
+            return producer.next_queue(topic, route, avoid)
+        except RoquetError as error:
+            for send in together:
+                send.end(error)
+            return None
+
+    def _answered(
+        self,
+        waiting: Waiting,
+        together: list[Sending],
+        outgoing: Outgoing,
+        queue: MessageQueue,
+        address: str,
+        sent_ms: int,
+        result: Command | RoquetError,
+    ) -> None:
+        waiting.under_way -= 1
+        producer = together[0].producer
+        if len(together) == 1 or not isinstance(result, Command) or result.code in RETRIED:
+            for send in together:  # as if each had been a request of its own
+                send.queue, send.address, send.sent_ms = queue, address, sent_ms
+                send.answered(result)
+        elif result.code not in STATUSES:
+            middle = len(together) // 2
+            waiting.apart.extendleft((together[middle:], together[:middle]))
+        else:
+            if producer.faults is not None:
+                now = producer.client.clock.steady_ms()
+                producer.faults.observe(queue.broker_name, now - sent_ms, now)
+            try:
+                receipt = read_receipt(result, STATUSES[result.code], queue, producer.namespace, outgoing.message_ids)
+            except BadAnswer as error:
+                for send in together:
+                    send.end(BadAnswer(f"{address} {error}"))
+            else:
+                for send, one in zip(together, per_message(receipt, outgoing.message_ids), strict=True):
+                    send.stored(one)
+        if (waiting.sends or waiting.apart) and not waiting.soon:
+            self._go_soon(waiting, producer)
+
+
+def size_of(message: Message, body: bytes, properties: str) -> int:
+    """Not less than what a broker's record of it takes; 0 when it must go alone."""
+    if message.properties and not ALONE.isdisjoint(message.properties):
+        return 0
+    text = len(properties) if properties.isascii() else len(properties.encode())
+    return RECORD_SIZE + ADDED_SIZE + len(message.topic) + len(body) + text
+
+
+def join(together: list[Sending]) -> Outgoing:
+    first = together[0].outgoing
+    parts = [send.outgoing for send in together]
+    body = join_batch([(part.flag, part.body, part.properties.encode()) for part in parts])
+    message_ids = tuple([part.message_ids[0] for part in parts])
+    return Outgoing(first.topic, body, "", 0, 0, first.born_ms, message_ids, True, int(RequestCode.SEND_BATCH_MESSAGE), None)
+
+
+def per_message(receipt: SendReceipt, message_ids: tuple[str, ...]) -> list[SendReceipt]:
+    """A batch's receipt as one for each message: their queue offsets follow each other."""
+    if len(message_ids) == 1:
+        return [receipt]
+    status, _, offset_id, queue, first, transaction_id, region, recall_handle = receipt
+    return [
+        SendReceipt(status, message_id, one, queue, first + step, transaction_id, region, recall_handle)
+        for step, (message_id, one) in enumerate(zip(message_ids, offset_ids(offset_id, len(message_ids)), strict=True))
+    ]
+
+
+def offset_ids(joined: str, count: int) -> list[str]:
+    """The broker's ids of a batch's messages."""
+    ids = joined.split(",")
+    return ids if len(ids) == count else [joined] * count  # 5.x brokers may store a batch as one record
