@@ -167,5 +167,11 @@ def test_a_type_checking_import_does_not_count_and_a_hidden_one_does(tmp_path: P
 
 def test_the_client_and_the_commands_load_no_numpy() -> None:
     """It takes as long to load as all the rest."""
-    code = "import sys, roquet.client, roquet.admin, roquet.cli.main; print('numpy' in sys.modules)"
+    code = "from roquet.client import *; import sys, roquet.admin, roquet.cli.main; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_what_spark_reads_and_writes_with_loads_no_producer_and_no_consumer() -> None:
+    """Each streaming query begins with a Python that Spark starts for it alone: what is loaded there is waited for."""
+    code = "import sys, roquet.spark.watch, roquet.spark.brokers, roquet.spark.sending; print('roquet.client.core.instance' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

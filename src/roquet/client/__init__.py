@@ -1,23 +1,32 @@
-"""The client: producers and consumers over asyncio. The blocking face with the same names is `roquet.client.sync`."""
+"""The client: producers and consumers over asyncio. The blocking face with the same names is `roquet.client.sync`.
 
-from roquet.client.core.batches import split_messages
-from roquet.client.core.failures import BadAnswer, BatchFailed, GroupTaken, SendTimedOut, ServerRejected
-from roquet.client.core.pulling import PullResult, PullStatus
-from roquet.client.core.receipt import SendReceipt, SendStatus
-from roquet.client.core.replies import RequestTimedOut, reply_message
-from roquet.client.core.transactions import TransactionReceipt, TransactionState
-from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, Outcome, RetryLater, Suspend
-from roquet.client.idempotent import Idempotent, Seen
-from roquet.client.lite_pull_consumer import LitePullConsumer
-from roquet.client.producer import Producer
-from roquet.client.pull_consumer import PullConsumer
-from roquet.client.push_consumer import OrderlyListener, PushConsumer
-from roquet.client.stopping import run, serve
-from roquet.client.transaction_producer import TransactionProducer
-from roquet.message import Message, MessageQueue, ReceivedMessage
-from roquet.net.connection import ConnectionOptions
-from roquet.routing.sql92 import BadSql
-from roquet.routing.subscription import BadExpression
+The names are loaded at first use: Spark's tasks and the commands import one module from here, and need not wait for all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roquet.client.core.batches import split_messages
+    from roquet.client.core.failures import BadAnswer, BatchFailed, GroupTaken, SendTimedOut, ServerRejected
+    from roquet.client.core.pulling import PullResult, PullStatus
+    from roquet.client.core.receipt import SendReceipt, SendStatus
+    from roquet.client.core.replies import RequestTimedOut, reply_message
+    from roquet.client.core.transactions import TransactionReceipt, TransactionState
+    from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, Outcome, RetryLater, Suspend
+    from roquet.client.idempotent import Idempotent, Seen
+    from roquet.client.lite_pull_consumer import LitePullConsumer
+    from roquet.client.producer import Producer
+    from roquet.client.pull_consumer import PullConsumer
+    from roquet.client.push_consumer import OrderlyListener, PushConsumer
+    from roquet.client.stopping import run, serve
+    from roquet.client.transaction_producer import TransactionProducer
+    from roquet.message import Message, MessageQueue, ReceivedMessage
+    from roquet.net.connection import ConnectionOptions
+    from roquet.routing.sql92 import BadSql
+    from roquet.routing.subscription import BadExpression
 
 __all__ = [
     "COMMIT",
@@ -58,3 +67,36 @@ __all__ = [
     "serve",
     "split_messages",
 ]
+
+_HOMES = {
+    "client.core.batches": ("split_messages",),
+    "client.core.failures": ("BadAnswer", "BatchFailed", "GroupTaken", "SendTimedOut", "ServerRejected"),
+    "client.core.pulling": ("PullResult", "PullStatus"),
+    "client.core.receipt": ("SendReceipt", "SendStatus"),
+    "client.core.replies": ("RequestTimedOut", "reply_message"),
+    "client.core.transactions": ("TransactionReceipt", "TransactionState"),
+    "client.core.verdicts": ("COMMIT", "DEAD_LETTER", "RETRY_LATER", "ROLLBACK", "Outcome", "RetryLater", "Suspend"),
+    "client.idempotent": ("Idempotent", "Seen"),
+    "client.lite_pull_consumer": ("LitePullConsumer",),
+    "client.producer": ("Producer",),
+    "client.pull_consumer": ("PullConsumer",),
+    "client.push_consumer": ("OrderlyListener", "PushConsumer"),
+    "client.stopping": ("run", "serve"),
+    "client.transaction_producer": ("TransactionProducer",),
+    "message": ("Message", "MessageQueue", "ReceivedMessage"),
+    "net.connection": ("ConnectionOptions",),
+    "routing.sql92": ("BadSql",),
+    "routing.subscription": ("BadExpression",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(f"roquet.{home}"), name)
+            return value
+    raise AttributeError(f"module 'roquet.client' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

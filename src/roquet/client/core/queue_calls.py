@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roquet.client.core.failures import BadAnswer
-from roquet.client.core.instance import LANGUAGE, ClientCore
+from roquet.client.core.send_command import LANGUAGE
 from roquet.errors import NoRoute, Refused, RoquetError
 from roquet.message import MessageQueue
 from roquet.wire.calls import queues as queue_calls
 from roquet.wire.calls.call import Answer, Call, Header
 from roquet.wire.calls.offsets import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, QueryOffsetHeader, UpdateOffsetHeader
 from roquet.wire.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from roquet.client.core.instance import ClientCore  # Spark's readers use this module, and need no client
 
 H = TypeVar("H")
 
