@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from roquet.spark import java, register
+from roquet.spark import home, java, register
 from roquet.spark import session as sessions
 from roquet.spark.java import NoJava, ensure_java, find_java, main, release_of
 from roquet.spark.session import NoSpark, need_spark
@@ -119,3 +119,47 @@ def test_the_format_can_be_registered_by_hand(spark: Any) -> None:
     register(spark)
     with pytest.raises(Exception, match="nothing says where to read"):
         spark.read.format("rocketmq").load()
+
+
+class TestTheHomeOfSpark:
+    """Spark's own makes every Python that it starts compile pyspark anew."""
+
+    def test_has_no_zip_for_its_pythons_to_import_from(self, spark: Any) -> None:
+        """The tests' own sitecustomize keeps them from the zip, too, so what counts is the path that Spark gives them."""
+
+        def zips(_: Any) -> list[tuple[str, bool]]:
+            return [(path, os.path.exists(path)) for path in os.environ["PYTHONPATH"].split(os.pathsep) if path.endswith("pyspark.zip")]
+
+        [(_, is_there)] = spark.sparkContext.parallelize([1], 1).mapPartitions(zips).collect()
+        assert not is_there
+        assert "SPARK_HOME" not in os.environ, "it is for the JVM alone"
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("SPARK_HOME", "/opt/spark"), ("PYSPARK_PYTHON", "python3"), ("PYSPARK_GATEWAY_PORT", "1")]
+    )
+    def test_is_left_alone_where_somebody_chose(self, name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(home, "spark_runs", lambda: "PYSPARK_GATEWAY_PORT" in os.environ)
+        monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+        monkeypatch.delenv("SPARK_HOME", raising=False)
+        with home.light_home() as made:
+            assert made.path is not None
+        made.remove()
+        monkeypatch.setenv(name, value)
+        with home.light_home() as made:
+            assert made.path is None
+            assert os.environ[name] == value
+        assert os.environ[name] == value
+
+    def test_has_all_that_spark_s_own_has_but_the_zip_and_is_gone_when_the_start_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(home, "spark_runs", lambda: False)
+        monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+        monkeypatch.delenv("SPARK_HOME", raising=False)
+        with pytest.raises(KeyboardInterrupt), home.light_home() as made:
+            assert made.path is not None
+            assert os.environ["SPARK_HOME"] == str(made.path)
+            assert (made.path / "bin" / "spark-submit").exists()
+            assert list((made.path / "jars").glob("spark-core_*.jar"))
+            assert not (made.path / "python").exists()
+            raise KeyboardInterrupt
+        assert not made.path.exists()
+        assert "SPARK_HOME" not in os.environ

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from roquet.errors import ClientError
 from roquet.spark.banners import without_banners
+from roquet.spark.home import Home, light_home
 from roquet.spark.java import find_java
 from roquet.spark.pythons import ready_python
 
@@ -83,8 +84,10 @@ def session(app: str, master: str | None = None, conf: Mapping[str, str] | None 
     builder = SparkSession.builder.appName(app).master(chosen)
     for key, value in {**{key: value for key, value in settings.items() if not given.contains(key)}, **(conf or {})}.items():
         builder = builder.config(key, value)
-    with without_banners(), no_jvm_left():
+    light = light_home() if chosen.startswith("local") else contextlib.nullcontext(Home(None))
+    with without_banners(), no_jvm_left(), light as home:
         spark = builder.getOrCreate()
+    home.leave_to(spark)
     spark.sparkContext.setLogLevel(log_level)
     return spark
 
