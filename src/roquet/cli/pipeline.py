@@ -84,7 +84,7 @@ def place_of(arguments: argparse.Namespace) -> dict[str, str]:
     import os
 
     if getattr(arguments, "store", None):
-        return {"path": arguments.store}
+        return {"path": os.path.abspath(arguments.store)}
     where = {"namesrvAddr": arguments.namesrv or default_namesrv()}
     if arguments.access_key:
         where["accessKey"] = arguments.access_key

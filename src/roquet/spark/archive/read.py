@@ -68,7 +68,7 @@ def read_archive(
     """
     from pyspark.sql import functions as f
 
-    root, state = Path(path), opened(path)
+    root, state = Path(path).absolute(), opened(path)  # the JVM may have another working directory
     ddl = columns_ddl(state)
     names = [part.split("`")[1] for part in ddl.split(", ")] if ddl else []
     places = [(file, locate(root, file)) for file in selected(state, topics, since_ms, until_ms)]

@@ -14,6 +14,7 @@ sees each window once. State and offsets are in the checkpoint directory: keep i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -99,7 +100,9 @@ def analytics(
         read(spark, where, topic, startingOffsets=start), by=by, window=window, watermark=watermark, time=time, unique=unique
     )
     target = {key: value for key, value in (to_where or where).items() if key != "path"}
-    writer = as_messages(counts).writeStream.format("rocketmq").options(**target, topic=to, checkpointLocation=checkpoint)
+    # The JVM may have another working directory; hdfs://... has none.
+    kept = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
+    writer = as_messages(counts).writeStream.format("rocketmq").options(**target, topic=to, checkpointLocation=kept)
     writer = writer.outputMode("append").queryName(f"{topic} to {to}")
     writer = writer.trigger(availableNow=True) if until_now else writer.trigger(processingTime=every)
     return writer.start()

@@ -389,13 +389,14 @@ def archive(
     """
     begun = time.monotonic()
     summary = Summary()
+    to = Path(to).absolute()  # tasks have the JVM's working directory, which may be another
     with closing(open_book(to, delta=output.delta, fault=control.fault)) as book, closing(control.open_place(where)) as place:
         run: Runner = Here() if spark is None else OnSpark(spark)
-        job = Job(dict(where), topics, Path(to), selection, control.open_place, output, shape_of(book.state, output), run)
+        job = Job(dict(where), topics, to, selection, control.open_place, output, shape_of(book.state, output), run)
 
         def tidy() -> None:
             if output.compact_above is not None and not control.stop():
-                summary.compacted += compact_book(book, Path(to), run, more_than=output.compact_above)
+                summary.compacted += compact_book(book, to, run, more_than=output.compact_above)
 
         work(job, book, place, summary, control, tidy)
         tidy()
@@ -473,5 +474,6 @@ def compact_book(book: Book, root: Path, run: Runner, *, more_than: int = 1) -> 
 
 def compact(path: str | Path, *, spark: SparkSession | None = None, fault: Fault = no_fault) -> int:
     """All days of an archive that have more than one small file; how many files were put together."""
-    with closing(open_book(path, delta=(Path(path) / "_delta_log").is_dir(), fault=fault)) as book:
-        return compact_book(book, Path(path), Here() if spark is None else OnSpark(spark))
+    root = Path(path).absolute()
+    with closing(open_book(root, delta=(root / "_delta_log").is_dir(), fault=fault)) as book:
+        return compact_book(book, root, Here() if spark is None else OnSpark(spark))

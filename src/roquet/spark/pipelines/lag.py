@@ -176,7 +176,7 @@ def read(spark: SparkSession, directory: Path) -> DataFrame:
     """The table over time: a row for every sample, group and queue."""
     if not any(directory.glob("*.parquet")):
         raise ClientError(f"{directory} holds no samples; make some: roquet pipeline lag --every 5 --for 60 --to {directory}")
-    return spark.read.parquet(str(directory)).dropDuplicates(["time", "group", "topic", "broker", "queue_id"])
+    return spark.read.parquet(str(directory.absolute())).dropDuplicates(["time", "group", "topic", "broker", "queue_id"])
 
 
 def of(samples: DataFrame, groups: Collection[str]) -> DataFrame:

@@ -87,7 +87,7 @@ class Source:
 
     @property
     def root(self) -> Path | None:
-        return None if self.archive is None else Path(self.archive)
+        return None if self.archive is None else Path(self.archive).absolute()
 
     @property
     def place(self) -> dict[str, str]:

@@ -76,7 +76,8 @@ def save(spark: SparkSession, where: Mapping[str, str], directory: Path, *, trac
     A stream with its checkpoint beside the data: it goes on where it stopped, also after it was killed in the middle, and
     no event is in the table twice. Read the table with Spark, which knows of the files that count.
     """
-    table, checkpoint = str(directory / "events"), str(directory / "checkpoint")
+    root = directory.absolute()  # the JVM may have another working directory
+    table, checkpoint = str(root / "events"), str(root / "checkpoint")
     options = {**where, "subscribe": trace_topic, "startingOffsets": "earliest"}
     found = registered(spark).readStream.format(NAME).options(**options).load()
     writing = found.writeStream.format("parquet").option("path", table).option("checkpointLocation", checkpoint)
