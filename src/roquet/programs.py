@@ -157,7 +157,7 @@ def log_how_reads_wait(store: Store) -> None:
     # Not one of the files that are locked: closing it here would end the lock.
     for what, path in (("log", segments.path(segments.bases[-1])), ("queues", f"{store.root}/config/topics.json")):
         with contextlib.suppress(OSError):
-            log.info("%s: what is not in memory is told by %s", what, how_reads_wait(path))
+            log.info("%s: %s", what, how_reads_wait(path))
 
 
 def tell_what_is_missing() -> None:

@@ -94,8 +94,12 @@ def test_settings_at_run_time_are_all_or_nothing() -> None:
     async def scenario(mq: Embedded, admin: Admin) -> None:
         await admin.update_broker_config(mq.broker, {"maxMessageSize": "1000"})
         assert (await admin.broker_config(mq.broker))["maxMessageSize"] == "1000"
-        with pytest.raises(Rejected, match="storePathRootDir"):
+        with pytest.raises(Rejected, match="storePathRootDir") as refused:
             await admin.update_broker_config(mq.broker, {"maxMessageSize": "2000", "storePathRootDir": "/tmp/elsewhere"})
+        assert "permissions" not in str(refused.value), "the broker said why; nobody has to look for more"
+        with pytest.raises(Rejected, match="listenPort") as refused:
+            await admin.update_namesrv_config({"listenPort": "1"})
+        assert "permissions" not in str(refused.value)
         assert (await admin.broker_config(mq.broker))["maxMessageSize"] == "1000"
         assert (await admin.namesrv_config(mq.namesrv))["orderMessageEnable"] == "false"
         await admin.update_namesrv_config({"orderMessageEnable": "true"})
@@ -153,6 +157,9 @@ def test_a_change_that_one_of_two_brokers_refuses_is_partly_done_and_names_it() 
                 with pytest.raises(PartlyDone, match="changed on broker-a, but not on broker-b") as refused:
                     await admin.create_group(GroupConfig("g"))
                 assert list(refused.value.failed) == ["broker-b"]
+                with pytest.raises(PartlyDone, match=r"^topic 'no/slash' was changed on no broker; broker-a: .*; broker-b: ") as refused:
+                    await admin.create_topic("no/slash", read_queues=1, write_queues=1)
+                assert list(refused.value.failed) == ["broker-a", "broker-b"]
                 await admin.create_topic("both", read_queues=1, write_queues=1)
                 assert {queues.broker_name for queues in (await admin.route("both")).queue_datas} == {"broker-a", "broker-b"}
 

@@ -65,9 +65,9 @@ def test_the_exceptions_text_is_with_the_dead_letter(caplog: pytest.LogCaptureFi
         lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
         assert lines[0].startswith(
             f"! group g: handler handle failed with orders broker-a:0 @0, keys order-17, id {letter.message_id}, attempt 1 of 3;"
-            " it comes again in about 10 s (delay level 3): ValueError: card"
+            " it comes again after delay level 3 (10 s, unless its broker has other levels): ValueError: card"
         )
-        assert "attempt 2 of 3; it comes again in about 30 s (delay level 4)" in lines[1]
+        assert "attempt 2 of 3; it comes again after delay level 4 (30 s, unless" in lines[1]
         assert "attempt 3 of 3; it becomes a dead letter now" in lines[2]
         assert await asyncio.to_thread(main, ["dead-letters", "look", "g", "-n", mq.namesrv]) == 0
         assert "failed with ValueError: card ? refused 2 x" in capsys.readouterr().out

@@ -47,5 +47,6 @@ def test_the_checkpoint_of_a_stream_is_kept_where_the_caller_is(spark: Any, serv
 
 def test_a_table_of_lag_is_read_where_the_caller_is(spark: Any, elsewhere: Path) -> None:
     written = lag.append(Path("lag"), [SAMPLE])
-    assert written is not None and (elsewhere / written).exists()
+    assert written is not None
+    assert (elsewhere / written).exists()
     assert lag.read(spark, Path("lag")).count() == 1

@@ -154,12 +154,14 @@ class TestTheHomeOfSpark:
         monkeypatch.setattr(home, "spark_runs", lambda: False)
         monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
         monkeypatch.delenv("SPARK_HOME", raising=False)
-        with pytest.raises(KeyboardInterrupt), home.light_home() as made:
-            assert made.path is not None
-            assert os.environ["SPARK_HOME"] == str(made.path)
-            assert (made.path / "bin" / "spark-submit").exists()
-            assert list((made.path / "jars").glob("spark-core_*.jar"))
-            assert not (made.path / "python").exists()
-            raise KeyboardInterrupt
-        assert not made.path.exists()
+        light = home.light_home()
+        path = light.__enter__().path
+        assert path is not None
+        assert os.environ["SPARK_HOME"] == str(path)
+        assert (path / "bin" / "spark-submit").exists()
+        assert list((path / "jars").glob("spark-core_*.jar"))
+        assert not (path / "python").exists()
+        interrupt = KeyboardInterrupt()
+        light.__exit__(KeyboardInterrupt, interrupt, None)
+        assert not path.exists()
         assert "SPARK_HOME" not in os.environ

@@ -200,9 +200,10 @@ class Asking:
             return
         if len(failed) == len(masters) == 1:
             raise next(iter(failed.values()))
-        done = ", ".join(broker.name for broker in masters if broker.name not in failed) or "none"
+        done = ", ".join(broker.name for broker in masters if broker.name not in failed)
         reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
-        raise PartlyDone(f"{what} was changed on {done}, but not on {reasons}; solve that and do it again", failed)
+        changed = f"was changed on {done}, but not on" if done else "was changed on no broker;"
+        raise PartlyDone(f"{what} {changed} {reasons}; solve that and do it again", failed)
 
     async def _on_name_servers(
         self, call: Call[Header, Asked, AnswerHeader, Answered], header: Header | None = None, body: Asked | bytes = b""

@@ -303,7 +303,8 @@ class PushConsumer(Member[PushConsumerCore]):
             again = f"it comes again in {settings.suspend_queue_ms} ms, and its queue waits"
         else:
             level = FIRST_DELAY_LEVEL + times
-            again = f"it comes again in about {RETRY_DELAYS[min(times, len(RETRY_DELAYS) - 1)]} (delay level {level})"
+            usual = RETRY_DELAYS[min(times, len(RETRY_DELAYS) - 1)]
+            again = f"it comes again after delay level {level} ({usual}, unless its broker has other levels)"
         where = f"{message.topic} {message.queue.broker_name}:{message.queue_id} @{message.queue_offset}"
         if message.queue.topic != self.namespace.wrap(message.topic):
             where = f"{message.topic} (in {message.queue.topic} {message.queue.broker_name}:{message.queue_id} @{message.queue_offset})"

@@ -396,21 +396,24 @@ class RealDisk:
 
 def how_reads_wait(path: str) -> str:
     """How reads of this file, which must not be empty to be sure, keep from waiting for the disk: for the log of a server."""
+    known = "reads that would wait for the disk are left to a thread; the system tells which"
     fd = os.open(path, os.O_RDONLY | system.OPEN_FLAGS)
     try:
         if NOWAIT is None:
             raise OSError(errno.EOPNOTSUPP, "no RWF_NOWAIT")
         preadv(fd, [bytearray(1)], 0, NOWAIT)
-        return "RWF_NOWAIT"
+        return f"{known} (RWF_NOWAIT)"
     except BlockingIOError:
-        return "RWF_NOWAIT"
+        return f"{known} (RWF_NOWAIT)"
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
         resident = Resident(fd, os.fstat(fd).st_size)
         works = resident.works
         resident.close()
-        return "mincore, as there is no RWF_NOWAIT here" if works else "threads for every read, as nobody knows what is in memory"
+        return (
+            f"{known} (mincore, a little slower)" if works else "every read is left to a thread: the system does not tell which would wait"
+        )
     finally:
         os.close(fd)
 

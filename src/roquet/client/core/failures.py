@@ -41,8 +41,10 @@ ELSEWHERE: frozenset[int] = RETRIED - PASSING - {ResponseCode.SYSTEM_ERROR}
 BY_REMARK: dict[str, str] = {
     "to filter message by": "set enablePropertyFilter=true in the broker's configuration, or filter by tags",
     "timer message illegal": "deliver it sooner, or raise timerMaxDelaySec at the broker",
+    "othing was changed": "",
 }
-"""Where one code stands for several things, words of the remark tell them apart. Apache's brokers use the same words."""
+"""Where one code stands for several things, words of the remark tell them apart. Apache's brokers use the same words. A refused change of
+settings says itself what to do."""
 
 ACL_EXCEPTION = "AclException"
 ACL_ADVICE = "give the accessKey and secretKey of an account in its plain_acl.yml that may do this"
