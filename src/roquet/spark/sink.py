@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from roquet.errors import Refused
 from roquet.net.blocking import BlockingCaller
 from roquet.routing.name_servers import parse_name_servers
+from roquet.spark.ahead import ahead
 from roquet.spark.encode import BATCH_BYTES_MAX, check_columns, encode, id_prefix
 from roquet.spark.options import BadOption, Option, Where, connection_of, duration_s, where_of
 from roquet.spark.requests import BATCH_BYTES, BATCH_ROWS, requests
@@ -176,7 +177,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         partition = _task().partitionId()
-        return write_batches(self.settings, iterator, partition, id_prefix("batch", self.key, self.settings.topic or "", partition))
+        return write_batches(self.settings, ahead(iterator), partition, id_prefix("batch", self.key, self.settings.topic or "", partition))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         log.info("%s", summary(f"written to {self.settings.topic or 'topics'}", messages))
@@ -200,7 +201,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not name or batch is None:
             raise BadOption("this Spark does not tell tasks their query and batch, of which unique ids are made; use foreachBatch")
         prefix = id_prefix("stream", name, self.settings.topic or "", batch, partition)
-        return write_batches(self.settings, iterator, partition, prefix)
+        return write_batches(self.settings, ahead(iterator), partition, prefix)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         log.info("%s", summary(f"batch {batchId} written to {self.settings.topic or 'topics'}", messages))

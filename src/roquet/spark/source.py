@@ -171,14 +171,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def read_task(partition: InputPartition, options: Options, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The record batches of one task: of the ranges that the driver put together."""
+    from roquet.spark.ahead import ahead
+
+    # What Spark makes of no partitions at all is one without a value.
+    return ahead(read_ranges(partition.value, options, schema)) if partition.value else iter(())
+
+
+def read_ranges(ranges: Sequence[Range], options: Options, schema: StructType) -> Iterator[pa.RecordBatch]:
     from roquet.spark.projection import Projection
     from roquet.spark.scan import batches, gathered, opened
 
-    if not partition.value:  # what Spark makes of no partitions at all
-        return
     projection = Projection.of(schema)
     with opened(options.where) as place:
-        parts = (part for one in partition.value for part in batches(place, one, options, projection.decoded))
+        parts = (part for one in ranges for part in batches(place, one, options, projection.decoded))
         for part in gathered(parts):
             yield projection.shaped(part)
 
