@@ -1,11 +1,13 @@
 # One door to everything. `make help` lists the targets.
-# Needs Python 3.11 or newer and make; the virtual environment is made on first use and again when pyproject.toml changes.
+# Needs Python 3.11 or newer and make; the virtual environment is made on first use and again when pyproject.toml or the C sources change.
 
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 CORE   := $(VENV)/.roquet-core
 STAMP  := $(VENV)/.roquet-installed
 SITE   := $(VENV)/.roquet-site
+# Of the package: its list of dependencies, and what is compiled if there is a compiler.
+INPUTS := pyproject.toml setup.py $(wildcard src/roquet/speedups/*.c src/roquet/speedups/*.h)
 ARGS   ?=
 # The first interpreter that is new enough and can make a virtual environment. `make PYTHON=/path/to/python` overrides.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
@@ -18,16 +20,16 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 # Roquet alone, for those who want to run it: some 30 MB.
-$(CORE): pyproject.toml
+$(CORE): $(INPUTS)
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer with venv and ensurepip found. Install one (Debian: apt install python3.11-venv) or run make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "make: preparing $(VENV) with $$($(PYTHON) --version) (once, and again when pyproject.toml changes)"
+	@echo "make: preparing $(VENV) with $$($(PYTHON) --version) (once, and again when pyproject.toml or the C sources change)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "make: installing Roquet and the five packages that it needs (30 MB)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 # And what tests, checks and benchmarks need besides.
-$(STAMP): pyproject.toml | $(CORE)
+$(STAMP): $(INPUTS) | $(CORE)
 	@echo "make: installing what development needs: Spark, Delta Lake, pytest, mypy and others (1.2 GB)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --editable ".[dev]"
 	@touch $(CORE) $@

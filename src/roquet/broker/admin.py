@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from roquet import __version__
+from roquet import __version__, speedups
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Portions, answers, portions, reply_with, send_answer
 from roquet.broker.members import Members
@@ -239,6 +239,7 @@ class Admin(Part):
             "brokerVersionDesc": VERSION_NAME,
             "brokerVersion": VERSION,
             "roquetVersion": __version__,
+            "roquetSpeedups": speedups.in_words(),
             "msgPutTotalYesterdayMorning": stats.yesterday_morning[0],
             "msgPutTotalTodayMorning": stats.this_morning[0],
             "msgPutTotalTodayNow": stats.puts.count,

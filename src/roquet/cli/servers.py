@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roquet import __version__
+from roquet import __version__, speedups
 from roquet.cli.options import Commands, command, default_namesrv, pair, port, positive
 from roquet.cli.render import announce, emit, note
 from roquet.errors import RoquetError
@@ -208,7 +208,7 @@ class RecoveryNotes:
 
 
 def boot_line(settings: BrokerSettings, address: str) -> str:
-    where = f"name server: {settings.namesrv_addr}, store: {settings.store_path_root_dir}"
+    where = f"name server: {settings.namesrv_addr}, store: {settings.store_path_root_dir}, speedups: {speedups.in_words()}"
     return f"The broker[{settings.broker_name}, {address}] {BOOT_SUCCESS}. {where}"
 
 

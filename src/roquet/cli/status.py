@@ -69,6 +69,11 @@ class BrokerStatus:
         return self.runtime.get("roquetVersion", "")
 
     @property
+    def speedups(self) -> str:
+        """Which one runs, "compiled" or "Python" and why; empty as the above."""
+        return self.runtime.get("roquetSpeedups", "")
+
+    @property
     def log_bytes(self) -> int:
         return max(0, int(self.number("commitLogMaxOffset") - self.number("commitLogMinOffset")))
 
@@ -155,6 +160,7 @@ def columns(now_ms: int) -> list[TableColumn[BrokerStatus]]:
         TableColumn("", "version", lambda one: one.version),
         TableColumn("", "roquetVersion", lambda one: one.roquet_version),
         TableColumn("", "writable", lambda one: one.writable),
+        TableColumn("", "speedups", lambda one: one.speedups),
         TableColumn("ROQUET", "", lambda one: one.roquet_version or "-" if not one.error else "does not answer"),
         TableColumn("PROTOCOL", "", lambda one: one.version),
         TableColumn("", "uptimeSeconds", lambda one: round(one.uptime_s(now_ms), 1)),
@@ -179,6 +185,7 @@ def to_text(status: ClusterStatus, now_ms: int) -> str:
     lines += ["", f"{counted(len(status.topics), 'topic')}, {counted(len(status.lag), 'group')}, lag {total}"]
     behind = sorted(((lag, group) for group, lag in status.lag.items() if lag), reverse=True)
     lines += [f"  {printable(group)}  {counted(lag, 'message')} behind" for lag, group in behind[:GROUPS_SHOWN_MAX]]
+    lines += [f"{name} runs without the compiled speedups: {why}" for name, why in without_speedups(status)]
     drained = sorted({one.broker.name for one in status.brokers if not one.writable})
     lines += [f"{name} is drained: producers are sent elsewhere; to undo: roquet cluster resume {name}" for name in map(printable, drained)]
     if status.warnings:
@@ -186,6 +193,11 @@ def to_text(status: ClusterStatus, now_ms: int) -> str:
     if status.problems:
         lines += ["", "PROBLEMS"] + [f"  {printable(text)}" for text in status.problems]
     return "\n".join(lines)
+
+
+def without_speedups(status: ClusterStatus) -> list[tuple[str, str]]:
+    """(broker, why): slower than need be."""
+    return sorted({(printable(one.broker.name), printable(one.speedups)) for one in status.brokers if one.speedups.startswith("Python")})
 
 
 def to_json(status: ClusterStatus, now_ms: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ One `feed` returns every whole frame that has arrived, so that a server works pe
 from __future__ import annotations
 
 from roquet.errors import Broken
+from roquet.speedups import native
 
 FRAME_SIZE_MAX = 16 * 1024 * 1024
 """Upstream's com.rocketmq.remoting.frameMaxLength. A longer frame closes the connection, as there."""
@@ -23,6 +24,37 @@ BINARY = 1
 
 Frame = tuple[int, bytes, bytes]
 """(header form, header, body)."""
+
+
+def cut_frames(data: bytes, limit: int) -> tuple[list[Frame], int, int]:
+    """(frames, where the first byte stands that belongs to none of them, how many bytes are needed from there on). A stream that cannot be
+    trusted any further needs 0, and `distrust` says why."""
+    frames: list[Frame] = []
+    at, have = 0, len(data)
+    from_bytes = int.from_bytes
+    while have - at >= 8:
+        size, word = from_bytes(data[at : at + 4], "big"), from_bytes(data[at + 4 : at + 8], "big")
+        stop, head = at + 4 + size, at + 8 + (word & 0xFFFFFF)
+        if size < 4 or size > limit or head > stop or word >> 24 > 1:
+            return frames, at, 0
+        if stop > have:
+            return frames, at, 4 + size
+        frames.append((word >> 24, data[at + 8 : head], data[head:stop]))
+        at = stop
+    return frames, at, 8
+
+
+cut = cut_frames if native is None else native.cut_frames
+
+
+def distrust(data: bytes, at: int, limit: int) -> Broken:
+    """What is wrong with the frame that begins here."""
+    size, word = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + 8], "big")
+    if size < 4 or size > limit:
+        return Broken(f"frame length {size}, allowed are 4 to {limit}")
+    if (word & 0xFFFFFF) + 4 > size:
+        return Broken(f"bad header length {word & 0xFFFFFF} in a frame of {size}")
+    return Broken(f"unknown header form {word >> 24}, known are 0 (JSON) and 1 (binary)")
 
 
 class Framer:
@@ -50,27 +82,10 @@ class Framer:
             data = b"".join(self._chunks)
             self._chunks.clear()
             self.buffered = 0
-        frames: list[Frame] = []
-        at, have = 0, len(data)
-        from_bytes = int.from_bytes
-        need = 8
-        while have - at >= 8:
-            size = from_bytes(data[at : at + 4], "big")
-            if size < 4 or size > self.limit:
-                raise Broken(f"frame length {size}, allowed are 4 to {self.limit}")
-            stop = at + 4 + size
-            word = from_bytes(data[at + 4 : at + 8], "big")
-            head = at + 8 + (word & 0xFFFFFF)
-            if head > stop:
-                raise Broken(f"bad header length {word & 0xFFFFFF} in a frame of {size}")
-            if word >> 24 > 1:
-                raise Broken(f"unknown header form {word >> 24}, known are 0 (JSON) and 1 (binary)")
-            if stop > have:
-                need = 4 + size
-                break
-            frames.append((word >> 24, data[at + 8 : head], data[head:stop]))
-            at = stop
-        if at < have:
+        frames, at, need = cut(data, self.limit)
+        if not need:
+            raise distrust(data, at, self.limit)
+        if at < len(data):
             self._keep(data[at:] if at else data)
         self.needed = need
         return frames

@@ -1,0 +1,37 @@
+/* Bytes -> frames, as wire/frame.py's cut_frames does it. */
+
+#include "speedups.h"
+
+static PyObject *frame(const byte *at, uint32_t word, Py_ssize_t size) {
+    Py_ssize_t head = word & 0xFFFFFF;
+    PyObject *made = PyTuple_New(3);
+    if (!made) return NULL;
+    PyTuple_SET_ITEM(made, 0, PyLong_FromLong(word >> 24));
+    PyTuple_SET_ITEM(made, 1, PyBytes_FromStringAndSize((const char *)at + 8, head));
+    PyTuple_SET_ITEM(made, 2, PyBytes_FromStringAndSize((const char *)at + 8 + head, size - 4 - head));
+    if (PyErr_Occurred()) Py_CLEAR(made);
+    return made;
+}
+
+/* cut_frames(data, limit) -> (frames, where the first byte stands that belongs to none, bytes needed from there on).
+   A stream that cannot be trusted: (frames, where, 0), and Python says why. */
+PyObject *cut_frames(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 2) { PyErr_SetString(PyExc_TypeError, "cut_frames(data, limit)"); return NULL; }
+    Text data = bytes_text(args[0]);
+    Py_ssize_t limit = PyLong_AsSsize_t(args[1]), at = 0, need = 8;
+    if (PyErr_Occurred()) return NULL;
+    PyObject *frames = PyList_New(0);
+    if (!frames) return NULL;
+    while (data.size - at >= 8) {
+        Py_ssize_t size = get32(data.at + at);
+        uint32_t word = get32(data.at + at + 4);
+        if (size < 4 || size > limit || (Py_ssize_t)(word & 0xFFFFFF) > size - 4 || word >> 24 > 1) { need = 0; break; }
+        if (size > data.size - at - 4) { need = 4 + size; break; }
+        PyObject *one = frame(data.at + at, word, size);
+        if (!one || PyList_Append(frames, one)) { Py_XDECREF(one); Py_DECREF(frames); return NULL; }
+        Py_DECREF(one);
+        at += 4 + size;
+    }
+    return Py_BuildValue("(Nnn)", frames, at, need);
+}

@@ -1,0 +1,62 @@
+/* Numbers, texts and buffers, for all files of the extension. Every length that comes from outside is checked before it is used. */
+
+#ifndef ROQUET_SPEEDUPS_H
+#define ROQUET_SPEEDUPS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "big-endian machines run the Python functions: nobody has tested this there"
+#endif
+
+#define EDITION 1 /* also in __init__.py, which says when it rises */
+
+typedef unsigned char byte;
+typedef struct { const byte *at; Py_ssize_t size; } Text;
+typedef struct { byte *at; Py_ssize_t size, room; } Buffer;
+
+/* Room for so many more bytes behind out->size. -1: there is no memory, and the exception is set. */
+static inline int reserve(Buffer *out, Py_ssize_t more) {
+    if (more <= out->room - out->size) return 0;
+    if (more > PY_SSIZE_T_MAX / 2 - out->size) { PyErr_NoMemory(); return -1; }
+    Py_ssize_t room = out->size + more < 512 ? 1024 : (out->size + more) * 2;
+    byte *grown = PyMem_Realloc(out->at, room);
+    if (!grown) { PyErr_NoMemory(); return -1; }
+    out->at = grown;
+    out->room = room;
+    return 0;
+}
+
+static inline void put16(byte *to, uint16_t n) { n = __builtin_bswap16(n); memcpy(to, &n, 2); }
+static inline void put32(byte *to, uint32_t n) { n = __builtin_bswap32(n); memcpy(to, &n, 4); }
+static inline void put64(byte *to, uint64_t n) { n = __builtin_bswap64(n); memcpy(to, &n, 8); }
+static inline uint16_t get16(const byte *at) { uint16_t n; memcpy(&n, at, 2); return __builtin_bswap16(n); }
+static inline uint32_t get32(const byte *at) { uint32_t n; memcpy(&n, at, 4); return __builtin_bswap32(n); }
+static inline uint64_t get64(const byte *at) { uint64_t n; memcpy(&n, at, 8); return __builtin_bswap64(n); }
+
+static inline byte *add(byte *to, const void *from, Py_ssize_t size) {
+    if (size) memcpy(to, from, size);
+    return to + size;
+}
+
+static inline int same(Text one, Text other) { return one.size == other.size && (!one.size || !memcmp(one.at, other.at, one.size)); }
+#define IS(text, literal) ((text).size == (Py_ssize_t)sizeof(literal) - 1 && !memcmp((text).at, literal, sizeof(literal) - 1))
+
+/* The bytes of an object; of another type than bytes none, and the exception is set. */
+static inline Text bytes_text(PyObject *object) {
+    if (!PyBytes_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "expected bytes, got %.80s", Py_TYPE(object)->tp_name);
+        return (Text){NULL, 0};
+    }
+    return (Text){(const byte *)PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object)};
+}
+
+static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_FromStringAndSize((const char *)buffer->at, buffer->size); }
+
+/* The functions, one line each; module.c lists them. */
+PyObject *cut_frames(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
+#endif
