@@ -151,6 +151,7 @@ class TestAMistakeInTheMiddleOfARead:
             return placed
 
         monkeypatch.setattr(store, "put_derived", poisoned)
+        whole.broker.sender.plain.native = None  # which does not come by there
         alice, bob = FakePeer("127.0.0.1:1"), FakePeer("127.0.0.1:2")
         answers = frames(whole, alice, send(1, body=b"a"), send(2, body=b"poison"), send(3, body=b"c"))
         assert {answer.opaque: answer.code for answer in answers} == {1: 1, 2: 1, 3: 0}

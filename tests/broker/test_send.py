@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from roquet.broker import send as send_module
+from roquet.broker import batches as batches_module
 from roquet.message import Property
 from roquet.store.disk import RealFile
 from roquet.wire.batch import join_batch
@@ -390,7 +390,7 @@ def test_a_batch_in_columns_is_stored_and_answered_as_one_message_after_another(
     results = []
     for many in (0, 1 << 30):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(send_module, "MANY", many)
+            patch.setattr(batches_module, "MANY", many)
             # With 5.x every message ends with a separator; and small files, so that some batch meets the end of one.
             whole = Whole(tmp_path_factory.mktemp("agree"), mapped_file_size_commit_log=40_000)
             create(whole, "T")
@@ -412,6 +412,60 @@ def test_a_batch_in_columns_is_stored_and_answered_as_one_message_after_another(
     assert results[0] == results[1]
 
 
+# Batch requests of one read are columns together; the same one in a read is columns of its own, or goes message by message.
+lies = st.sampled_from([None, None, b"", b"\0", b"\0\0\0\x30" + bytes(18), bytes(30)])
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(batches, whole_texts, st.integers(0, 2), st.booleans(), st.sampled_from("TTTU"), lies), min_size=2, max_size=7),
+    st.sampled_from([0, 8]),
+)
+def test_batches_of_one_read_are_stored_and_answered_as_one_after_another(
+    tmp_path_factory: pytest.TempPathFactory, sent: list[tuple[Any, str, int, bool, str, bytes | None]], many: int
+) -> None:
+    requests = []
+    for number, (parts, text, queue_id, binary, topic, lie) in enumerate(sent):
+        body = join_batch(parts) if lie is None else (join_batch(parts) + lie if lie else b"")
+        fields = send_fields(topic, queue_id, text, m="true", g=str(1_794_732_520_853 + number))
+        requests.append(Command(320, fields, body, opaque=number, binary=binary))
+    results = []
+    for together in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batches_module, "MANY", many)
+            whole = Whole(tmp_path_factory.mktemp("agree"), mapped_file_size_commit_log=40_000)
+            create(whole, "T")
+            create(whole, "U")
+            for group in [requests] if together else [[request] for request in requests]:
+                whole.frames(*group)
+            answers = sorted(
+                (answer.opaque, answer.code, str(answer.remark), sorted(answer.fields.items())) for answer in whole.peer.take()
+            )
+            tails = {key: bytes(queue.tail) for key, queue in whole.broker.store.queues.items() if queue.tail}
+            whole.close()
+        log = b"".join(path.read_bytes() for path in sorted((whole.root / "commitlog").iterdir()))
+        index = [path.read_bytes() for path in sorted((whole.root / "index").iterdir())]
+        results.append((answers, tails, log, index))
+    assert results[0] == results[1]
+
+
+def test_eight_requests_of_32_messages_are_columns_together(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(whole, "T")
+    whole.broker.sender.plain.native = None
+    real, calls = whole.broker.store.put_columns, []
+
+    def counted(portions: Any, batch: Any, host: bytes) -> Any:
+        calls.append([portion.messages for portion in portions])
+        return real(portions, batch, host)
+
+    monkeypatch.setattr(whole.broker.store, "put_columns", counted)
+    parts = [(0, b"body", f"UNIQ_KEY\x01U{n}\x02WAIT\x01true".encode()) for n in range(32)]
+    fields = [send_fields(m="true", properties="WAIT\x01true", queue_id=number % 4) for number in range(8)]
+    whole.frames(*(Command(320, one, join_batch(parts), opaque=number) for number, one in enumerate(fields)))
+    assert calls == [[32] * 8]
+    assert [answer.fields["queueOffset"] for answer in whole.peer.take()] == ["0"] * 4 + ["32"] * 4
+
+
 @pytest.mark.parametrize("hot", [True, False], ids=["in time", "when the broker is behind"])
 @pytest.mark.parametrize("whole_text", ["WAIT\x01true", "UNIQ_KEY\x01B\x02WAIT\x01true\x02"])
 def test_a_batch_of_many_takes_the_path_of_columns_from_clients_of_both_lines(
@@ -420,7 +474,7 @@ def test_a_batch_of_many_takes_the_path_of_columns_from_clients_of_both_lines(
     create(whole, "T")
     monkeypatch.setattr(whole.broker.store, "put_batch", None)
     if not hot:
-        monkeypatch.setattr(whole.broker.admission, "hot", frozenset)
+        monkeypatch.setattr(whole.broker.admission, "lets_plain_in", bool)
     end = "\x02" if whole_text.endswith("\x02") else ""
     parts = [
         (0, b"body %d" % n, f"TAGS\x01t{n % 3}\x02KEYS\x01k{n} all\x02UNIQ_KEY\x01U{n}\x02WAIT\x01true{end}".encode()) for n in range(100)

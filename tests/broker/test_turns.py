@@ -31,7 +31,7 @@ from roquet.testing.clock import ManualClock
 from roquet.wire.calls.queues import LockBody
 from roquet.wire.calls.topics import TopicStats
 from roquet.wire.codes import RequestCode, ResponseCode
-from roquet.wire.command import Command, from_json
+from roquet.wire.command import Command, command_of
 from roquet.wire.frame import Frame, Framer
 
 from .whole import Whole, pull_fields, send_fields
@@ -97,13 +97,13 @@ def test_in_a_turn_that_is_over_plain_sends_are_taken_and_what_is_behind_another
 
 def test_a_request_that_takes_a_whole_turn_to_be_read_is_handled_in_it(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     handled = taking(whole, 1)
-    real = from_json
+    real = command_of
 
     def slowly(head: Any, body: bytes) -> Command:
         whole.clock.forward(30)
         return real(head, body)
 
-    monkeypatch.setattr(core, "from_json", slowly)
+    monkeypatch.setattr(core, "command_of", slowly)
     rest = whole.broker.receive(FakePeer(), frames_of(Command(SLOW, opaque=1), Command(SLOW, opaque=2)), whole.clock.steady_ms() + 10)
     assert handled == [1]
     assert rest is not None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import roquet as package
-from roquet import Producer
+from roquet import Producer, speedups
 from roquet.admin import Admin
 from roquet.cli.main import main
 from roquet.message import Message
@@ -93,6 +93,17 @@ def test_status_shows_the_version_of_roquet_beside_the_protocol_s(roquet: Run) -
     assert one["roquetVersion"] == package.__version__
     assert one["version"].startswith("V4_9")
     assert one["writable"] is True
+
+
+def test_status_shows_which_way_sends_took_and_whether_the_speedups_run(roquet: Run) -> None:
+    roquet("topic", "create", "two-ways")
+    roquet("send", "two-ways", "plain")
+    roquet("send", "two-ways", "later", "--after", "3600")
+    assert "FAST" in roquet("status")
+    brokers = as_json(roquet("status", "--json"))["brokers"]
+    assert sum(one["sendsFast"] for one in brokers) >= 1
+    assert sum(one["sendsGeneral"] for one in brokers) >= 1
+    assert {one["speedups"] for one in brokers} == {speedups.in_words()}
 
 
 def test_an_id_that_send_printed_is_found_without_its_topic(roquet: Run) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from roquet.errors import StoreUnavailable
-from roquet.store.batch import Batch
+from roquet.store.batch import Batch, Portion
 from roquet.store.disk import Disk
 from roquet.store.fanout import index_keys, queue_tag
 from roquet.store.index import KeyIndex
@@ -70,7 +70,8 @@ def some(place: Place) -> None:
 def many(place: Place) -> None:
     columns = batch_columns(join_batch(MESSAGES))
     assert columns is not None
-    assert place.staging.put_columns(place.queue, Batch.of(columns, Texts.of(columns.properties), b""), 0, 5, HOST) is not None
+    portions = [Portion(place.queue, len(columns), 0, 5)]
+    assert place.staging.put_columns(portions, Batch.of(columns, Texts.of(columns.properties), b""), HOST) is not None
 
 
 @pytest.mark.parametrize("lead", [b"", b"L" * 48], ids=["no lead", "a lead of 48 bytes"])

@@ -3,8 +3,8 @@
 Every request passes it. A guard looks at the peer, whose `principal` says who it is, and at the request, and raises Refused: access
 control and a slave that takes no writes are guards. Flow control is here too; it turns sends away and nothing else.
 
-A plain send is too cheap for a gate of its own: once a read, `hot` says which codes go straight to the log. With a guard, or while
-something presses, none does, and each is looked at.
+A plain send is too cheap for a gate of its own: once a read, `lets_plain_in` says whether all of them go straight to the log. With a
+guard, or while something presses, none does, and each is looked at.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from roquet.broker.flow import Flow
 from roquet.broker.send import SENDS
 from roquet.ports import Guard, Peer
 from roquet.store.store import Store
-from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-
-HOT = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)))
-NOTHING: frozenset[int] = frozenset()
 
 
 class Admission:
@@ -28,11 +24,9 @@ class Admission:
         self.flow = flow
         self.guards: list[Guard] = []
 
-    def hot(self) -> frozenset[int]:
-        """Codes whose plain requests everybody would let in just now."""
-        if self.guards or self.flow.pressed or self.store.trouble.failed or self.store.trouble.full:
-            return NOTHING
-        return HOT
+    def lets_plain_in(self) -> bool:
+        """Everybody would let a plain send in just now."""
+        return not (self.guards or self.flow.pressed or self.store.trouble.failed or self.store.trouble.full)
 
     def check(self, peer: Peer, command: Command) -> None:
         """Raises Refused."""

@@ -15,9 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import orjson
+from typing import TYPE_CHECKING, TypeVar
 
 from roquet.broker.admin import NOT_YET, Admin
 from roquet.broker.admission import Admission
@@ -54,8 +52,8 @@ from roquet.store.recovery import ShowProgress
 from roquet.store.store import Store
 from roquet.store.wall import step_text
 from roquet.wire.codes import RequestCode, ResponseCode
-from roquet.wire.command import RESPONSE, Command, decode, from_json
-from roquet.wire.frame import JSON, Frame
+from roquet.wire.command import RESPONSE, Command, Head, command_of, decode
+from roquet.wire.frame import Frame
 
 if TYPE_CHECKING:
     from random import Random
@@ -247,29 +245,26 @@ class Broker:
             return frames
         rest: list[Frame] | None = None
         over = steady_ms() >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
-        left = iter(frames)
-        hot = self.admission.hot()
+        plain = sender.plain if self.admission.lets_plain_in() else None
         answers = sender.begin(peer)
-        frame: Frame | None = None
+        at, count, host = 0, len(frames), peer.host
+        head: Head | None = None
         try:
-            for frame in left:
-                form, header, body = frame
+            while at < count:
+                if plain is not None:
+                    at, head = plain.take(frames, at, host)
+                    if at == count:
+                        break
+                frame = frames[at]
                 try:
-                    if form == JSON:
-                        head: Any = orjson.loads(header)
-                        get = head.get
-                        # The hot path, spelled out: a plain JSON send touches no object of ours but its queue.
-                        if head["code"] in hot and sender.take(get("extFields"), get("opaque"), get("flag"), body, peer.host):
-                            continue
-                        command = from_json(head, body)
-                    else:
-                        command = decode(frame)
+                    command = decode(frame) if head is None else command_of(head, frame[2])
                 except (Broken, ValueError, KeyError, TypeError, AttributeError) as error:
                     peer.close(f"bad header: {error!r}")
                     break
                 if over:
-                    rest = [frame, *left]
+                    rest = frames[at:]
                     break
+                at += 1
                 if command.code in ALONE:
                     sender.finish(answers)
                     answers = sender.begin(peer)
@@ -278,15 +273,15 @@ class Broker:
                 if peer.closed:
                     break  # it does not read, or is gone: what else it asked for is of no use to anybody
                 if self._jobs and peer in self._jobs:
-                    rest = list(left)
+                    rest = frames[at:]
                     break
         except Exception as error:  # a mistake of ours
             log.exception("! a request from %s failed: what came with it in one read is not stored", peer.address)
             sender.abandon(answers, f"{type(error).__name__}: {error}")
-            if frame is not None:
-                command = decode(frame)
-                send_answer(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
-            return self.receive(peer, list(left), until_ms)
+            at, sender.plain.failed_at = max(at, sender.plain.failed_at + 1), -1
+            command = decode(frames[at - 1])
+            send_answer(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
+            return self.receive(peer, frames[at:], until_ms)
         sender.finish(answers)
         return rest
 

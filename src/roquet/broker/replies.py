@@ -11,7 +11,8 @@ from __future__ import annotations
 from roquet.broker.handler import answers, send_answer
 from roquet.broker.members import Members
 from roquet.broker.part import Part, Shared
-from roquet.broker.send import KEPT_FLAGS, Sender, too_large
+from roquet.broker.send import Sender, too_large
+from roquet.broker.send_properties import KEPT_FLAGS
 from roquet.errors import Refused, RoquetError
 from roquet.message import Property, host_text
 from roquet.ports import Peer

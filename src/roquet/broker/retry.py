@@ -22,6 +22,7 @@ from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused
 from roquet.message import FAILURE_MAX, Property, failure_text
 from roquet.ports import Peer
+from roquet.store.queue import ConsumeQueue
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendHeader
 from roquet.wire.codes import Perm, ResponseCode, TopicFlag
@@ -55,6 +56,7 @@ class Retries(Part):
         self.delays = delays
         self.stats = stats
         sender.on_retry_topic = self.on_send
+        sender.plain.retry_queues = self.plain_queues
 
     @answers(CONSUMER_SEND_MSG_BACK)
     def send_back(self, peer: Peer, command: Command) -> Command | None:
@@ -103,6 +105,15 @@ class Retries(Part):
         asked_max = header.max_reconsume_times if version >= SAYS_MAX_SINCE else None
         if draft.reconsumed >= (group.retry_max_times if asked_max is None else asked_max):
             self._make_dead_letter(draft, group.group_name)
+
+    def plain_queues(self, topic: str, consumed: int, asked_max: str | None) -> dict[str, ConsumeQueue] | None:
+        """Where a plain send to this retry topic goes that `on_send` would leave as it is, whatever the client's version. None: unsure."""
+        queues = self.topics.retry_queues.get(topic)
+        if queues is None or (asked_max is not None and not consumed < int(asked_max)):
+            return None
+        name = topic.removeprefix(RETRY_PREFIX)
+        group = self.groups.find(name) if name in self.groups else None
+        return queues if group is not None and consumed < group.retry_max_times else None
 
     def _make_dead_letter(self, draft: Draft, group: str) -> None:
         draft.topic = self._topic(dead_letter_topic(group), DEAD_LETTER_QUEUES).topic_name

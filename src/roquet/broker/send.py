@@ -1,96 +1,39 @@
 """Sends: 310 and 320 (short names), 10 (long names), a batch wherever its flag says so.
 
-The load comes as JSON 310 for a topic that is known and writable. `take` reads the few fields it needs straight from the
-parsed header, stages the record and remembers the answer; anything unusual goes through `accept`, which decodes the typed
-header and makes every check in upstream's order. Both end in `finish`, once per batch of frames: one log write, one socket write.
+Plain ones, which is nearly all, are taken by `plain_send`. All others go through `accept`, which decodes the typed header and makes every
+check in upstream's order. Both end in `finish`, once per batch of frames: one log write, one socket write.
 
 What upstream adds and strips: CLUSTER is appended to the stored properties, WAIT is honoured and not stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
-
+from roquet.broker.batches import BatchSend, messages_of
 from roquet.broker.flow import Flow
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
+from roquet.broker.plain_send import NO_ANSWER, Plain, PlainSends, Run, count, one_by_one
+from roquet.broker.send_properties import KEPT_FLAGS, NOTHING_ASKED, REFUSED, SPECIAL, SPECIAL_MARKS, WAITS_NOT
 from roquet.broker.topics import Topic, Topics, spelled
 from roquet.broker.writer import Diversion, Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.message import Property
 from roquet.ports import Peer
-from roquet.store.batch import Batch, Longs
-from roquet.store.fanout import (
-    KEYS_BYTES,
-    KEYS_MARK,
-    KEYS_MAX,
-    TAGS_BYTES,
-    TAGS_MARK,
-    UNIQUE_KEY_BYTES,
-    UNIQUE_KEY_MARK,
-    index_keys,
-    property_of,
-    tag_hash,
-)
 from roquet.store.queue import ConsumeQueue
-from roquet.store.staging import BatchedMessage
-from roquet.store.texts import Texts
-from roquet.wire.batch import InnerMessage, split_batch
+from roquet.wire.batch import split_batch
 from roquet.wire.calls.sends import SEND_BATCH_MESSAGE, SEND_MESSAGE, SEND_MESSAGE_V2, SendHeader, SendResponseHeader
 from roquet.wire.calls.table import CALLS
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
-from roquet.wire.columns import batch_columns
-from roquet.wire.command import VERSION, Command
-from roquet.wire.layout import PROPERTIES_MAX
+from roquet.wire.command import Command
+from roquet.wire.frame import BINARY
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
 
-TAGS, KEYS = Property.TAGS, Property.KEYS
-SPECIAL = frozenset(
-    (
-        Property.DELAY, Property.TRANSACTION_PREPARED, Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS,
-        Property.START_DELIVER_TIME, Property.TIMER_CANCELLED_KEY, Property.INNER_MULTI_DISPATCH,
-    )
-)  # fmt: skip
-"""Properties that ask for more than storing."""
-
-NOTHING_ASKED = ("0", "false")
-"""Values with which they ask for nothing."""
-
-REFUSED = frozenset((Property.INNER_MULTI_DISPATCH,))
-"""Those that no part of this broker serves: refused, not silently ignored."""
 SENDS = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
-SPECIAL_MARKS = [name + "\x01" for name in SPECIAL]
-SPECIAL_BYTES = [mark.encode() for mark in SPECIAL_MARKS]
-SEPARATOR = 2
-
-MANY = 48
-"""Messages in a batch from which on columns cost less than one message after another."""
-
-WAITS, WAITS_NOT = Property.WAIT + "\x01true", Property.WAIT + "\x01false"
-UNUSUAL = SPECIAL | {Property.WAIT, Property.CLUSTER}
-"""What the hot path leaves to `accept`."""
-
-Plain = tuple[int, int, int, bytes]
-"""A send of the hot path, to be answered: (opaque, queue id, first queue offset, message ids)."""
 
 Sent = tuple[Command, int, int, str, str | None]
-"""Any other: (the request, queue id, first queue offset, message ids, what cancels a timed one)."""
-
-KEPT_FLAGS = 0x703
-"""Of a client's system flags: compression and its kind, several tags."""
-
-KNOWN_MAX = 10_000
-
-
-def prefix(size: int) -> bytes:
-    """What stands before a JSON header of this size in a frame without a body."""
-    return (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big")
-
-
-PREFIXES = [prefix(size) for size in range(1_500)]
+"""A send that is not plain: (the request, queue id, first queue offset, message ids, what cancels a timed one)."""
 
 
 class Answers:
@@ -101,7 +44,7 @@ class Answers:
 
     def __init__(self, peer: Peer | None) -> None:
         self.peer = peer
-        self.plain: list[Plain] = []
+        self.plain: list[Plain | Run] = []
         self.sent: list[Sent] = []
         self.no_wait: list[Sent] = []
 
@@ -129,182 +72,21 @@ class Sender(Part):
         """Looks at what is sent to a retry topic, with the version of the client."""
         self.failed = 0
         """Sends that were refused because they could not be stored."""
-        self.cluster_property = f"{Property.CLUSTER}\x01{self.settings.broker_cluster_name}"
-        self._usual_suffix = f"\x02{WAITS}\x02{self.cluster_property}"
+        self.plain = PlainSends(self.store, topics, self.settings)
+        self.fast = 0
+        self.general = 0
+        """Requests with sends that `plain` took since the start, and all others."""
         self._answers = NOBODY
-        self._known: dict[str, int] = {}
-        """Property texts seen before that are more than kept: a tag -> its hash. They repeat with every message."""
-        self._host_id = ""
-        self._id = self._answer_back = b""
-        self._write_host()
 
     def listening(self, address: str, ha_address: str) -> None:
-        self._write_host()
-
-    def _write_host(self) -> None:
-        self._host_id = self.store.staging.store_host.hex().upper()
-        self._id = self._host_id.encode() + b"%016X"
-        trace_on = b"true" if self.settings.trace_on else b"false"
-        self._answer_back = (
-            b'","MSG_REGION":"%b","TRACE_ON":"%b"},"flag":1,"language":"JAVA","serializeTypeCurrentRPC":"JSON","version":%d,"opaque":'
-            % (self.settings.region_id.encode(), trace_on, VERSION)
-        )
-
-    # The hot path
-
-    def take(self, fields: dict[str, Any], opaque: int, flag: int, body: bytes, born_host: bytes) -> bool:
-        """Stage a plain send. False: not plain, or not sure; then nothing has happened and `accept` decides."""
-        try:
-            queue = self.topics.plain_queues[fields["b"]][fields["e"]]
-            sys_flag, born_ms = int(fields["f"]), int(fields["g"])
-            if (
-                flag or fields["j"] != "0" or sys_flag & ~KEPT_FLAGS or not 0 <= born_ms < 1 << 63
-                or type(opaque) is not int or not -0x80000000 <= opaque <= 0x7FFFFFFF
-                or len(body) > self.settings.max_message_size
-            ):  # fmt: skip
-                return False
-            if fields["m"] != "false":
-                return fields["m"] == "true" and self._take_batch(queue, fields["i"], opaque, body, sys_flag, born_ms, born_host)
-            tag, known = 0, self._known
-            keys: list[str] = []
-            kept: list[str] = []
-            text = fields["i"]
-            for item in (text[:-1] if text[-1:] == "\x02" else text).split("\x02"):  # 5.x ends them with a separator
-                if item[:9] == UNIQUE_KEY_MARK and len(item) > 9:
-                    keys.insert(0, item[9:])
-                    kept.append(item)
-                elif item in known:
-                    tag = known[item]
-                    kept.append(item)
-                elif item != WAITS:
-                    name, _, value = item.partition("\x01")
-                    if name in UNUSUAL or not value:
-                        return False
-                    if name == TAGS:
-                        tag = tag_hash(value)
-                        if len(known) < KNOWN_MAX:
-                            known[item] = tag
-                    elif name == KEYS:
-                        keys += [word for word in value.split(" ") if word][:KEYS_MAX] if " " in value else (value,)
-                    kept.append(item)
-            kept.append(self.cluster_property)
-            properties = "\x02".join(kept).encode()
-            user_flag = int(fields["h"])
-            if not -0x80000000 <= user_flag <= 0x7FFFFFFF:
-                return False
-        except (KeyError, ValueError, AttributeError, TypeError):
-            return False
-        except (Refused, StoreUnavailable):  # of a batch
-            return False
-        try:
-            offset, queue_offset = self.store.put_derived(queue, body, properties, tag, keys, sys_flag, user_flag, born_ms, born_host)
-        except (Refused, StoreUnavailable):
-            return False
-        self._answers.plain.append((opaque, queue.queue_id, queue_offset, self._id % offset))
-        return True
-
-    def _take_batch(
-        self, queue: ConsumeQueue, header_properties: str, opaque: int, body: bytes, sys_flag: int, born_ms: int, born_host: bytes
-    ) -> bool:
-        """The same for a batch. Upstream stores each message's properties as they came, and adds those of the whole batch."""
-        if WAITS_NOT in header_properties:
-            return False
-        for name in SPECIAL_MARKS:
-            if name in header_properties:
-                return False
-        suffix = self._suffix(header_properties)
-        placed = self._put_many(queue, body, suffix, sys_flag, born_ms, born_host)
-        if placed is not None:
-            offsets, first = placed
-            self._answers.plain.append((opaque, queue.queue_id, first, self._ids(offsets)))
-            return True
-        parts = split_batch(body)
-        if asks_for_more(b"\x02".join([properties for _, _, properties in parts])):
-            return False
-        messages = self._messages(parts, suffix)
-        places, first = self.store.put_batch(queue, messages, sys_flag, born_ms, born_host)
-        self._answers.plain.append((opaque, queue.queue_id, first, b",".join([self._id % offset for offset in places])))
-        return True
-
-    def _put_many(
-        self, queue: ConsumeQueue, body: bytes, suffix: str, sys_flag: int, born_ms: int, born_host: bytes
-    ) -> tuple[Longs, int] | None:
-        """A batch of many, as columns. None: of few, or not sure; then nothing has happened, and one message goes after another."""
-        if len(body) < MANY * int.from_bytes(body[:4], "big"):  # by the size of its first message; any answer is right
-            return None
-        batch = self._columns(body, suffix)
-        return None if batch is None else self.store.put_columns(queue, batch, sys_flag, born_ms, born_host)
-
-    def _columns(self, body: bytes, suffix: str) -> Batch | None:
-        """What `_messages` does, for many. None: something about it is unusual, so look at one message after another."""
-        columns = batch_columns(body)
-        if columns is None or TAGS_MARK in suffix or KEYS_MARK in suffix:
-            return None
-        texts = Texts.of(columns.properties)
-        if not texts.sound or asks_for_more(texts.raw) or int(columns.property_sizes.max()) > PROPERTIES_MAX - len(suffix.encode()):
-            return None
-        if property_of(suffix, Property.UNIQUE_KEY):  # of the whole batch, from 5.x: each keeps its own
-            whose, starts, stops = texts.values(Property.UNIQUE_KEY)
-            if len(whose) < len(texts) or not (stops > starts).all():
-                return None
-            suffix = without_unique_key(suffix)
-        bare = (columns.property_sizes == 0) | (texts.last_bytes() == SEPARATOR)
-        if bare.any():
-            if not bare.all():
-                return None
-            suffix = suffix[1:]
-        return Batch.of(columns, texts, suffix.encode())
-
-    def _ids(self, offsets: Longs) -> bytes:
-        """Message ids of these places in the log, with commas between."""
-        ids = np.empty((len(offsets), 33), dtype=np.uint8)
-        ids[:, :16] = np.frombuffer(self._host_id.encode(), dtype=np.uint8)
-        ids[:, 16:32] = np.frombuffer(offsets.astype(">u8").tobytes().hex().upper().encode(), dtype=np.uint8).reshape(-1, 16)
-        ids[:, 32] = ord(",")
-        return ids.tobytes()[:-1]
-
-    def _suffix(self, header_properties: str) -> str:
-        """What a batch's own properties add to those of each message."""
-        if header_properties == WAITS:  # from 4.x, always
-            return self._usual_suffix
-        return "\x02" + "\x02".join([item for item in header_properties.split("\x02") if "\x01" in item] + [self.cluster_property])
-
-    def _messages(self, parts: list[InnerMessage], suffix: str) -> list[BatchedMessage]:
-        """The messages of a batch, checked and ready to store. Raises Refused, and then none is stored.
-
-        A name that stands in a message and in `suffix` has the latter's value, as in Java's map; but a message keeps its own
-        unique key (5.x gives the whole batch one too): as 5.x brokers do, and else who drops repeated ids would lose messages.
-        """
-        messages: list[BatchedMessage] = []
-        # Looked for once in the whole, not in every message: most batches have neither.
-        every = b"\x02".join([properties for _, _, properties in parts])
-        tagged, keyed = TAGS_BYTES in every, KEYS_BYTES in every
-        unique, odd = property_of(suffix, Property.UNIQUE_KEY), TAGS_MARK in suffix or KEYS_MARK in suffix
-        added = suffix.encode()
-        keyless = without_unique_key(suffix) if unique and UNIQUE_KEY_BYTES in every else ""
-        for flag, one, raw in parts:
-            try:
-                text = raw.decode()
-            except UnicodeDecodeError as error:
-                raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"properties in the batch are not UTF-8: {error}") from None
-            more = keyless if keyless and property_of(text, Property.UNIQUE_KEY) else suffix
-            tail = added if more is suffix else more.encode()
-            properties = raw + tail if raw and raw[-1] != 2 else raw + tail[1:]
-            keys: Iterable[str]
-            if odd or more is not suffix or (keyed and unique):
-                text += more
-                tag, keys = tag_hash(property_of(text, TAGS)), index_keys(text)
-            else:
-                tag = tag_hash(property_of(text, TAGS)) if tagged else 0
-                keys = index_keys(text) if keyed else (unique or property_of(text, Property.UNIQUE_KEY),)
-            messages.append((flag, one, properties, tag, keys))
-        return messages
+        self.plain.write_host()
 
     # Everything else
 
     @answers(SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE)
     def accept(self, peer: Peer, command: Command) -> None:
         """Check in upstream's order, stage, remember the answer. Raises Refused."""
+        self.general += 1
         header = SEND_MESSAGE_V2.read_header(command)
         queue = self.destination(header, peer)
         if header.batch:
@@ -346,7 +128,7 @@ class Sender(Part):
         for divert in self.diversions:
             divert(draft)
         place = self.writer.put(draft)
-        ids, handle = f"{self._host_id}{place.log_offset:016X}", self.recall_handle(draft)
+        ids, handle = f"{self.plain.host_id}{place.log_offset:016X}", self.recall_handle(draft)
         self._remember(command, queue.queue_id, place.queue_offset, ids, header.properties or "", handle)
 
     def _batch(self, peer: Peer, command: Command, header: SendHeader, queue: ConsumeQueue) -> None:
@@ -355,22 +137,22 @@ class Sender(Part):
         if len(command.body) > self.settings.max_message_size:
             raise too_large(len(command.body), self.settings.max_message_size)
         whole = header.properties or ""
-        suffix, sys_flag = self._suffix(whole), header.sys_flag & KEPT_FLAGS
+        send = BatchSend(0, 0, queue, self.plain.suffixes.of(whole), command.body, header.sys_flag & KEPT_FLAGS, header.born_timestamp)
         placed = None
         if 0 <= header.born_timestamp < 1 << 63 and not any(mark in whole for mark in SPECIAL_MARKS):
-            # As the hot path has it. When the broker is behind all come here, and message by message would cost three times as much.
-            placed = self._put_many(queue, command.body, suffix, sys_flag, header.born_timestamp, peer.host)
+            # As plain ones. When the broker is behind all come here, and message by message would cost three times as much.
+            placed = self.plain.put_many([send], peer.host)
         if placed is not None:
-            offsets, first = placed
-            self._remember(command, queue.queue_id, first, self._ids(offsets).decode(), whole)
+            ((offset, found),) = placed
+            self._remember(command, queue.queue_id, offset, found.decode(), whole)
             return
         parts = split_batch(command.body)
         for text in (whole, *(properties.decode("utf-8", "replace") for _, _, properties in parts)):
             asked = self._properties(text)
             if any(asked.get(name, "0") not in NOTHING_ASKED for name in SPECIAL):
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "messages of a batch can be neither delayed, timed nor transactional")
-        places, first = self.store.put_batch(queue, self._messages(parts, suffix), sys_flag, header.born_timestamp, peer.host)
-        ids = ",".join(f"{self._host_id}{offset:016X}" for offset in places)
+        places, first = self.store.put_batch(queue, messages_of(parts, send.suffix), send.sys_flag, send.born_ms, peer.host)
+        ids = ",".join(f"{self.plain.host_id}{offset:016X}" for offset in places)
         self._remember(command, queue.queue_id, first, ids, whole)
 
     def answer_when_stored(self, command: Command, message_id: str = "") -> None:
@@ -438,6 +220,9 @@ class Sender(Part):
     def metrics(self) -> dict[str, object]:
         return {
             "putMessageFailedTimes": self.failed,
+            "roquetSendsCompiled": self.plain.compiled,
+            "roquetSendsFast": self.fast,
+            "roquetSendsGeneral": self.general,
             "sendThreadPoolQueueSize": self.flow.waiting,
             "sendThreadPoolQueueCapacity": self.settings.send_thread_pool_queue_capacity,
         }
@@ -447,8 +232,9 @@ class Sender(Part):
     def begin(self, peer: Peer) -> Answers:
         """What is staged from now on is answered to this peer, by `finish` or `abandon`, one of which must follow."""
         assert self._answers is NOBODY, "a batch of frames began inside another"
-        self._answers = Answers(peer)
-        return self._answers
+        self._answers = answers = Answers(peer)
+        self.plain.answers = answers.plain
+        return answers
 
     def serves(self, peer: Peer) -> bool:
         return self._answers.peer is peer
@@ -463,20 +249,21 @@ class Sender(Part):
         self._answers = NOBODY
         peer, plain, sent, no_wait = answers.peer, answers.plain, answers.sent, answers.no_wait
         assert peer is not None
+        self.fast += count(plain)
         try:
             self.store.commit()
         except StoreUnavailable as error:
-            refusal = self.not_stored(str(error), len(plain) + len(sent) + len(no_wait))
+            refusal = self.not_stored(str(error), count(plain) + len(sent) + len(no_wait))
             self._answer(peer, plain, sent + no_wait, refusal.code, refusal.remark)
             return
         log_ = self.store.log
         target = log_.written
         if log_.safe < target and (plain or sent):
-            flow, count = self.flow, len(plain) + len(sent)
-            flow.waiting += count
+            flow, waiting = self.flow, count(plain) + len(sent)
+            flow.waiting += waiting
 
             def safe(reached: bool) -> None:
-                flow.waiting -= count
+                flow.waiting -= waiting
                 if reached:
                     self._answer(peer, plain, sent)
                 else:
@@ -500,22 +287,18 @@ class Sender(Part):
         if answers.peer is not None:
             self._answer(answers.peer, answers.plain, answers.sent + answers.no_wait, ResponseCode.SYSTEM_ERROR, why)
 
-    def _answer(self, peer: Peer, plain: list[Plain], sent: list[Sent], code: int = 0, remark: str | None = None) -> None:
+    def _answer(self, peer: Peer, plain: list[Plain | Run], sent: list[Sent], code: int = 0, remark: str | None = None) -> None:
         if peer.closed:
             return
         answers: list[bytes] = []
         if code:
             sent = sent + [
-                (Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque), queue_id, queue_offset, ids.decode(), None)
-                for opaque, queue_id, queue_offset, ids in plain
+                (Command(RequestCode.SEND_MESSAGE_V2, opaque=opaque, binary=form == BINARY), queue_id, queue_offset, ids.decode(), None)
+                for form, opaque, queue_id, queue_offset, ids in one_by_one(plain)
+                if form != NO_ANSWER
             ]
         else:
-            back = self._answer_back
-            for opaque, queue_id, queue_offset, ids in plain:
-                head = b'{"code":0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d%b%d}' % (
-                    ids, queue_id, queue_offset, back, opaque,
-                )  # fmt: skip
-                answers += (PREFIXES[len(head)], head) if len(head) < len(PREFIXES) else (prefix(len(head)), head)
+            answers = self.plain.encode(plain)
         answers += [self._reply(one, code, remark).encode() for one in sent if not one[0].is_oneway]
         if answers:
             peer.send(b"".join(answers))
@@ -527,15 +310,6 @@ class Sender(Part):
             return command.reply(code, remark)
         header = self.response_header(ids, queue_id, queue_offset, recall_handle)
         return SEND_MESSAGE_V2.reply(command, header, code=code, remark=remark)
-
-
-def asks_for_more(properties: bytes) -> bool:
-    """May one of these ask for more than storing?"""
-    return any(mark in properties for mark in SPECIAL_BYTES)
-
-
-def without_unique_key(suffix: str) -> str:
-    return "".join(["\x02" + item for item in suffix[1:].split("\x02") if not item.startswith(UNIQUE_KEY_MARK)])
 
 
 def too_large(size: int, limit: int) -> Refused:

@@ -55,6 +55,8 @@ class Topics(SavedPart):
         self.newcomers = shared.newcomers
         self.data_version = DataVersion(self.clock.now_ms(), 0)
         self.plain_queues: dict[str, dict[str, ConsumeQueue]] = {}
+        self.retry_queues: dict[str, dict[str, ConsumeQueue]] = {}
+        """The same of retry topics, for sends that are still to be tried (`Retries.plain_queues`)."""
         self.changed: Changed = lambda names, done: done()
         """Set by the core to the registration's `tell`."""
         self.on_delete: Callable[[str], None] = lambda topic: None
@@ -208,6 +210,7 @@ class Topics(SavedPart):
     def delete(self, name: str, done: Done | None = None) -> None:
         """`done` is called when no crash can bring it back and the name servers know, or with what could not be written."""
         self.plain_queues.pop(name, None)
+        self.retry_queues.pop(name, None)
         known = self._table.pop(name, None) is not None
         if known:
             self.texts.removed(name)
@@ -263,11 +266,12 @@ class Topics(SavedPart):
 
     def _set_plain_queues(self, topic: Topic) -> None:
         name = topic.topic_name
-        plain = not name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)) and name not in names.NOT_ALLOWED_SEND_TOPICS
+        plain = not name.startswith(names.DLQ_PREFIX) and name not in names.NOT_ALLOWED_SEND_TOPICS
+        queues = self.retry_queues if name.startswith(names.RETRY_PREFIX) else self.plain_queues
         if plain and topic.perm & Perm.WRITE and not (topic.order and not self.settings.broker_permission & Perm.WRITE):
-            self.plain_queues[name] = PlainQueues(self.store, topic)
+            queues[name] = PlainQueues(self.store, topic)
         else:
-            self.plain_queues.pop(name, None)
+            queues.pop(name, None)
 
     def _warn_of_hidden_messages(self, old: Topic, new: Topic) -> None:
         """Fewer read queues than before hide what is in the others: nothing is lost, but somebody should know."""

@@ -4,7 +4,10 @@ Everything that it does has its Python function, with the same signature, which 
 byte. It keeps no state and changes no object: it gets what came and returns what is to be done. `ROQUET_SPEEDUPS=0` turns it off.
 
     speedups.h    numbers, texts and buffers, for all of it
+    text.c        numbers as text, UTF-8, Java's hash, the checksum of bodies
+    json.c        JSON headers, as far as requests need them
     frames.c      bytes -> frames                        wire/frame.py, cut_frames
+    send.c        frames -> staged messages, answers     broker/plain_send.py, PlainSends.take
     module.c      the list of all functions
 """
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SWITCH = "ROQUET_SPEEDUPS"
-EDITION = 1
+EDITION = 2
 """As in speedups.h: it rises when a function comes, goes or changes its signature. A checkout may hold an extension built before that."""
 
 

@@ -1,5 +1,6 @@
 """What the extension has; each says which Python function it stands for."""
 
+from roquet.store.queue import ConsumeQueue
 from roquet.wire.frame import Frame
 
 EDITION: int
@@ -8,3 +9,22 @@ SOURCES: str
 
 def cut_frames(data: bytes, limit: int, /) -> tuple[list[Frame], int, int]:
     """wire.frame.cut_frames."""
+
+Fixed = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, int]
+"""(cluster property, store host, its hexadecimal digits, how a JSON answer ends before the opaque, how a binary one begins (code, language,
+version), how its fields end, what stands before every record, the largest body)."""
+
+def take_sends(
+    frames: list[Frame],
+    at: int,
+    queues: dict[str, dict[str, ConsumeQueue]],
+    fixed: Fixed,
+    log_end: int,
+    room: int,
+    now_ms: int,
+    born_host: bytes,
+    /,
+) -> tuple[int, int, bytes, bytes, list[tuple[ConsumeQueue, int, bytes]], bytes, int]:
+    """broker.plain_send.PlainSends.take, as far as it goes: (where the first frame stands that was not taken, whether it is only that the
+    others touch too many queues, records, answers, (queue, its `next`, entries), index.KEYS, how many sends). `room`: bytes of records that
+    the log's file still holds."""

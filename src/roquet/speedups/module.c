@@ -6,6 +6,7 @@
 
 static PyMethodDef methods[] = {
     FUNCTION(cut_frames),
+    FUNCTION(take_sends),
     {NULL, NULL, 0, NULL},
 };
 

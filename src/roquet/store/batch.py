@@ -1,16 +1,19 @@
-"""Many messages for one queue -> their records and entries, a column a field. What `Store.put_derived` does for one.
+"""Many messages for queues of one topic -> their records and entries, a column a field. What `Store.put_derived` does for one.
 
 Headers are one numpy array, bodies and properties stay the slices they are, and one join makes the piece of log.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from roquet.store.queue import ConsumeQueue
 from roquet.store.texts import Hashes, Texts
 from roquet.wire.columns import COLUMNS, ENTRIES, Columns
 from roquet.wire.layout import FRONT, MAGIC_V1
@@ -18,6 +21,15 @@ from roquet.wire.layout import FRONT, MAGIC_V1
 Longs = npt.NDArray[np.int64]
 
 FRONT_BYTES = f"V{FRONT.size}"
+
+
+class Portion(NamedTuple):
+    """So many messages of them, behind those of the portion before, came in one request for one queue."""
+
+    queue: ConsumeQueue
+    messages: int
+    sys_flag: int
+    born_ms: int
 
 
 @dataclass(slots=True)
@@ -45,16 +57,22 @@ class Batch:
         return found
 
     def records(
-        self, sizes: Longs, offsets: Longs, topic_field: bytes, queue_id: int, queue_offset: int,
-        sys_flag: int, born_ms: int, born_host: bytes, store_ms: int, store_host: bytes, lead: bytes = b"",
+        self, sizes: Longs, offsets: Longs, portions: Sequence[Portion], firsts: Sequence[int],
+        born_host: bytes, store_ms: int, store_host: bytes, lead: bytes = b"",
     ) -> bytes:  # fmt: skip
-        """One after another, as the log holds them, each behind its `lead`."""
+        """One after another, as the log holds them, each behind its `lead`. `firsts`: the first queue offset of each portion."""
         columns, count = self.columns, len(self)
+        topic_field = portions[0].queue.topic_field
         fronts = np.empty(count, dtype=COLUMNS[0])
-        fronts[:] = np.array((0, MAGIC_V1, 0, queue_id, 0, 0, 0, sys_flag, born_ms, born_host, store_ms, store_host, 0, 0, 0), COLUMNS[0])
+        start = 0
+        for portion, first in zip(portions, firsts, strict=True):
+            queue_id, born_ms, stop = portion.queue.queue_id, portion.born_ms, start + portion.messages
+            same = (0, MAGIC_V1, 0, queue_id, 0, 0, 0, portion.sys_flag, born_ms, born_host, store_ms, store_host, 0, 0, 0)
+            fronts[start:stop] = np.array(same, COLUMNS[0])
+            fronts["queue_offset"][start:stop] = np.arange(first, first + portion.messages)
+            start = stop
         fronts["size"], fronts["flag"], fronts["physical_offset"], fronts["body_size"] = sizes, columns.flags, offsets, columns.body_sizes
         fronts["crc"] = np.fromiter(map(crc32, columns.bodies), dtype=np.int64, count=count) & 0x7FFFFFFF
-        fronts["queue_offset"] = np.arange(queue_offset, queue_offset + count)
         middles = np.empty((count, len(topic_field) + 2), dtype=np.uint8)
         middles[:, :-2] = np.frombuffer(topic_field, dtype=np.uint8)
         middles[:, -2:] = (columns.property_sizes + len(self.suffix)).astype(">u2").view(np.uint8).reshape(count, 2)

@@ -34,6 +34,8 @@ from roquet.wire.columns import INDEX_ENTRIES, POWERS, java_hashes
 from roquet.wire.hashing import java_hash
 from roquet.wire.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
 
+KEYS = np.dtype([("hash", "=i4"), ("offset", "=i8"), ("ms", "=i8")])
+"""Keys as the extension gives them: key_hash, physical offset, store time."""
 Pending = tuple[str, str, int, int]
 """(topic, key, physical offset, store time in ms)."""
 Ints = npt.NDArray[np.int32]
@@ -152,7 +154,7 @@ class KeyIndex:
     """All index files of one store. One owner, one thread; only what `begin_sync` returns and Cold.fetch run elsewhere.
 
     `pending` may be appended to directly, in the order of the log; it stays the same list for ever. `_hashed` holds keys that
-    came in columns or could not be written, and all of them stand before those in `pending`.
+    came in columns or could not be written, and all of them stand before those in `pending`. `_runs` is KEYS, between the two.
     """
 
     def __init__(
@@ -173,6 +175,7 @@ class KeyIndex:
         # State of the owner's thread.
         self.pending: list[Pending] = []
         self._hashed: list[Hashed] = []
+        self._runs = bytearray()
         self.covered = 0
         """Records from this physical offset on must be dispatched again after `open`; keys below it are ignored. The start of
         a record, unless the index is intact: then one more than the offset of the last record in it. Does not move as keys
@@ -208,13 +211,20 @@ class KeyIndex:
         times = np.full(len(hashes), store_ms, dtype=np.int64)
         self._hashed.append((joined_hashes(np.full(len(hashes), head), hashes, units), physical_offsets, times))
 
+    def add_run(self, keys: bytes) -> None:
+        """The same for KEYS, of any topics."""
+        if self.pending:
+            self._hash_pending()
+        self._runs += keys
+
     @property
     def waiting(self) -> int:
         """Keys that are not in a file yet."""
-        return len(self.pending) + sum([len(hashes) for hashes, _, _ in self._hashed])
+        return len(self.pending) + len(self._runs) // KEYS.itemsize + sum([len(hashes) for hashes, _, _ in self._hashed])
 
     def forget_from(self, physical_offset: int) -> tuple[list[Hashed], list[Pending]]:
         """Keys from this log offset on that are not in a file yet: what they lead to was not written. Returns them for `take_back`."""
+        self._open_runs()
         pending, hashed = self.pending, self._hashed
         forgotten: tuple[list[Hashed], list[Pending]] = [], []
         while pending and pending[-1][2] >= physical_offset:
@@ -261,12 +271,22 @@ class KeyIndex:
 
     def _hash_pending(self) -> None:
         """`pending` is empty then. Recovery dispatches from further back than we need: what is below `covered` is left out."""
+        self._open_runs()
         first = bisect.bisect_left(self.pending, self.covered, key=lambda one: one[2])
         for at in range(first, len(self.pending), BATCH):
             topics, keys, offsets, times = zip(*self.pending[at : at + BATCH], strict=True)
             hashes = key_hashes(topics, keys, self._topic_hashes)
             self._hashed.append((hashes, np.array(offsets, dtype=np.int64), np.array(times, dtype=np.int64)))
         self.pending.clear()
+
+    def _open_runs(self) -> None:
+        """Their keys become columns."""
+        if self._runs:
+            keys = np.frombuffer(bytes(self._runs), KEYS)
+            self._runs.clear()
+            keys = keys[keys["offset"] >= self.covered]
+            if len(keys):
+                self._hashed.append((keys["hash"].copy(), keys["offset"].copy(), keys["ms"].copy()))
 
     def _append(self, file: IndexFile, hashes: Ints, offsets: Numbers, times: Numbers) -> None:
         """Entries that this file has room for."""

@@ -79,6 +79,9 @@ class Log(Protocol):
 
     def has_room(self, size: int) -> bool: ...
 
+    @property
+    def room(self) -> int: ...
+
     def commit(self) -> None: ...
 
     def rollback(self, to: int | None = None) -> None: ...
@@ -197,7 +200,12 @@ class CommitLog:
 
     def has_room(self, size: int) -> bool:
         """Would this many bytes stand together in the present file?"""
-        return self.end + size + BLANK.size <= self._segment_end
+        return size <= self.room
+
+    @property
+    def room(self) -> int:
+        """Bytes of records that the present file still holds."""
+        return self._segment_end - self.end - BLANK.size
 
     def commit(self) -> None:
         """Write what was staged. On OSError nothing was appended, and the caller must tell whoever waits."""

@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from roquet.errors import StoreUnavailable
-from roquet.store.batch import Batch, Longs
+from roquet.store.batch import Batch, Longs, Portion
 from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
 from roquet.store.log import Log
@@ -178,9 +178,10 @@ class Staging:
         queue.next = queue_offset
         return offsets, first
 
-    def put_columns(self, queue: ConsumeQueue, batch: Batch, sys_flag: int, born_ms: int, born_host: bytes) -> tuple[Longs, int] | None:
-        """`put_batch` where the messages are columns. None: not here (another size of host, the end of a file); nothing has happened."""
-        log, first, store_ms, topic_field = self.log, queue.next, self.now_ms, queue.topic_field
+    def put_columns(self, portions: Sequence[Portion], batch: Batch, born_host: bytes) -> tuple[Longs, list[int]] | None:
+        """`put_batch` for the messages of all these portions, which are columns: (their log offsets, the first queue offset of each
+        portion). None: not here (another size of host, the end of a file); nothing has happened."""
+        log, store_ms, topic_field = self.log, self.now_ms, portions[0].queue.topic_field
         if not is_text(batch.suffix):  # what the messages bring themselves was looked at when they became columns
             raise unstorable(batch.suffix)
         sizes = batch.sizes(topic_field)
@@ -188,20 +189,40 @@ class Staging:
         if len(born_host) != HOST or len(self.store_host) != HOST or not log.has_room(total):
             return None
         offsets: Longs = log.end + np.cumsum(sizes + self._lead) - sizes
-        records = batch.records(
-            sizes, offsets, topic_field, queue.queue_id, first, sys_flag, born_ms, born_host, store_ms, self.store_host, log.lead
-        )  # fmt: skip
+        nexts: dict[ConsumeQueue, int] = {}
+        firsts: list[int] = []
+        for queue, count, _, _ in portions:
+            firsts.append(nexts.get(queue, queue.next))
+            nexts[queue] = firsts[-1] + count
+        records = batch.records(sizes, offsets, portions, firsts, born_host, store_ms, self.store_host, log.lead)
         entries = batch.entries(sizes, offsets)
+        ends = (offsets + sizes).tolist()
         # From here on nothing can fail.
         log.reserve(total)
         log.staged.append(records)
-        self.staged.append((queue, first, first + len(batch), log.end))
-        queue.tail += entries
-        queue.next = first + len(batch)
+        start = 0
+        for (queue, count, _, _), first in zip(portions, firsts, strict=True):
+            stop = start + count
+            self.staged.append((queue, first, first + count, ends[stop - 1]))
+            queue.tail += entries[start * ENTRY_SIZE : stop * ENTRY_SIZE]
+            queue.next = first + count
+            start = stop
         owners, hashes, units = batch.keys
         if len(owners):
-            self.index.add_many(queue.topic, hashes, units, offsets[owners], store_ms)
-        return offsets, first
+            self.index.add_many(portions[0].queue.topic, hashes, units, offsets[owners], store_ms)
+        return offsets, firsts
+
+    def put_run(self, records: bytes, queues: Sequence[tuple[ConsumeQueue, int, bytes]], keys: bytes) -> None:
+        """Plain messages that the extension made for the present file of the log: (queue, its next, entries) of each queue, index.KEYS."""
+        log = self.log
+        log.reserve(len(records))
+        log.staged.append(records)
+        for queue, after, entries in queues:
+            self.staged.append((queue, queue.next, after, log.end))
+            queue.tail += entries
+            queue.next = after
+        if keys:
+            self.index.add_run(keys)
 
     def take(self) -> list[Staged]:
         """It is committed."""

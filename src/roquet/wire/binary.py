@@ -17,8 +17,17 @@ if TYPE_CHECKING:
     from roquet.wire.command import Command
 
 FIXED = struct.Struct(">hbhii")
+FRONT = struct.Struct(">hbhiiii")
+FRONT_BEFORE_REMARK = struct.Struct(">hbhiii")
+"""With the size of the remark, which nobody sends; the size of the fields follows it."""
+LETTER_FIELD = struct.Struct(">hBi")
+LETTERS = [chr(number) for number in range(128)]
 LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS")
 LANGUAGE_OTHER = LANGUAGES.index("OTHER")
+
+
+BinaryHead = tuple[int, int, int, dict[str, str], int, int, str | None]
+"""(code, opaque, flag, fields, language, version, remark)."""
 
 
 def encode_header(command: Command) -> bytes:
@@ -34,44 +43,72 @@ def encode_header(command: Command) -> bytes:
     return b"%b%b%b%b%b" % (head, len(remark).to_bytes(4, "big"), remark, len(fields).to_bytes(4, "big"), fields)
 
 
-def decode_header(header: bytes, body: bytes, make: type[Command]) -> Command:
-    """Every declared length is checked against what is left before it is used."""
+def read_header(header: bytes) -> BinaryHead:
+    """Every declared length is checked against what is left before it is used. Raises Broken."""
     end = len(header)
-
-    def take(at: int, width: int, what: str) -> tuple[bytes, int]:
-        if at + width > end:
-            raise Broken(f"binary header ends inside the length of {what}")
-        size = int.from_bytes(header[at : at + width], "big", signed=True)
-        at += width
-        if size < 0 or at + size > end:
-            raise Broken(f"{what} of {size} bytes in a header with {end - at} left")
-        return header[at : at + size], at + size
-
-    if end < FIXED.size:
-        raise Broken(f"binary header of {end} bytes, at least {FIXED.size + 8} expected")
-    code, language, version, opaque, flag = FIXED.unpack_from(header)
+    if end < FRONT.size:
+        raise Broken(f"binary header of {end} bytes, at least {FRONT.size} expected")
+    code, language, version, opaque, flag, remark_size = FRONT_BEFORE_REMARK.unpack_from(header)
+    at = FRONT_BEFORE_REMARK.size
     try:
-        remark, at = take(FIXED.size, 4, "the remark")
-        raw, at = take(at, 4, "the fields")
-        stop, at = at, at - len(raw)
-        fields: dict[str, str] = {}
-        while at < stop:
-            name, at = take(at, 2, "a field's name")
-            value, at = take(at, 4, "a field's value")
-            if at > stop:
-                raise Broken("a field runs past the end of the fields")
-            if value:
-                fields[name.decode()] = value.decode()
-        text = remark.decode() or None
+        text: str | None = None
+        if remark_size:
+            remark, at = _take(header, at - 4, end, 4, "the remark")
+            text = remark.decode() or None
+        fields_size = int.from_bytes(header[at : at + 4], "big", signed=True)
+        at += 4
+        if at > end or fields_size < 0 or at + fields_size > end:
+            raise Broken(f"the fields of {fields_size} bytes in a header with {end - at} left")
+        return code, opaque, flag, _read_fields(header, at, at + fields_size), language, version, text
     except UnicodeDecodeError as error:
         raise Broken(f"binary header is not UTF-8: {error}") from None
+
+
+def _read_fields(header: bytes, at: int, stop: int) -> dict[str, str]:
+    """Most names are one letter: name and both sizes are then seven bytes."""
+    fields: dict[str, str] = {}
+    unpack = LETTER_FIELD.unpack_from
+    while stop - at >= 7:
+        name_size, letter, size = unpack(header, at)
+        if name_size == 1:
+            at += 7
+            if size < 0 or size > stop - at:
+                raise Broken(f"a field's value of {size} bytes in a header with {stop - at} left")
+            if size:
+                if letter >= 0x80:
+                    raise Broken("binary header is not UTF-8: a name of one byte is no character")
+                fields[LETTERS[letter]] = header[at : at + size].decode()
+                at += size
+        else:
+            name, at = _take(header, at, stop, 2, "a field's name")
+            value, at = _take(header, at, stop, 4, "a field's value")
+            if value:
+                fields[name.decode()] = value.decode()
+    if at < stop:
+        name, at = _take(header, at, stop, 2, "a field's name")
+        _take(header, at, stop, 4, "a field's value")  # an empty name with an empty value, or it does not fit
+    return fields
+
+
+def _take(header: bytes, at: int, end: int, width: int, what: str) -> tuple[bytes, int]:
+    if at + width > end:
+        raise Broken(f"binary header ends inside the length of {what}")
+    size = int.from_bytes(header[at : at + width], "big", signed=True)
+    at += width
+    if size < 0 or at + size > end:
+        raise Broken(f"{what} of {size} bytes in a header with {end - at} left")
+    return header[at : at + size], at + size
+
+
+def command_of(head: BinaryHead, body: bytes, make: type[Command]) -> Command:
+    code, opaque, flag, fields, language, version, remark = head
     return make(
         code,
         fields,
         body,
         opaque=opaque,
         flag=flag,
-        remark=text,
+        remark=remark,
         language=LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER",
         version=version,
         binary=True,

@@ -69,6 +69,8 @@ def java_hashes(texts: Sequence[str]) -> npt.NDArray[np.int32]:
 class Columns:
     """The messages of a batch, a column a field."""
 
+    starts: Longs
+    """Where each begins in the body."""
     flags: npt.NDArray[np.int32]
     bodies: list[bytes]
     properties: list[bytes]
@@ -94,7 +96,7 @@ def batch_columns(body: bytes) -> Columns | None:
         return None
     bodies = [body[start:stop] for start, stop in zip((starts + BATCH_FRONT.size).tolist(), middles.tolist(), strict=True)]
     properties = [body[start:stop] for start, stop in zip((middles + 2).tolist(), ends.tolist(), strict=True)]
-    return Columns(fronts["flag"].astype(np.int32), bodies, properties, body_sizes, property_sizes)
+    return Columns(starts, fronts["flag"].astype(np.int32), bodies, properties, body_sizes, property_sizes)
 
 
 def _starts(body: bytes) -> Longs | None:

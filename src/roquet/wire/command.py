@@ -18,6 +18,9 @@ from roquet.wire.frame import BINARY, JSON, Frame, encode_frame
 RESPONSE = 1
 ONEWAY = 2
 
+Head = dict[str, Any] | binary.BinaryHead
+"""A header as it was read: of JSON an object, which nobody has checked yet."""
+
 VERSION = 409
 """What we say we are: V4_9_8. Clients unlock SQL92 subscriptions at 232 and the standard route JSON at 401."""
 
@@ -87,7 +90,7 @@ def decode(frame: Frame) -> Command:
     """Raises Broken when the header is not what its form says."""
     form, header, body = frame
     if form == BINARY:
-        return binary.decode_header(header, body, Command)
+        return binary.command_of(binary.read_header(header), body, Command)
     return from_json(load_json_header(header), body)
 
 
@@ -114,7 +117,7 @@ def from_json(head: dict[str, Any], body: bytes) -> Command:
         raise Broken(f"extFields is a JSON {type(fields).__name__}, expected an object")
     return Command(
         code,
-        {name: value if type(value) is str else java_text(value) for name, value in fields.items() if value is not None},
+        texts_of(fields),
         body,
         opaque=opaque,
         flag=flag,
@@ -122,6 +125,16 @@ def from_json(head: dict[str, Any], body: bytes) -> Command:
         language=language if isinstance(language, str) else "OTHER",
         version=version,
     )
+
+
+def command_of(head: Head, body: bytes) -> Command:
+    """Of a header that was read, in either form. Raises Broken."""
+    return from_json(head, body) if isinstance(head, dict) else binary.command_of(head, body, Command)
+
+
+def texts_of(fields: dict[str, Any]) -> dict[str, str]:
+    """Every value as text, those that are none left out."""
+    return {name: value if type(value) is str else java_text(value) for name, value in fields.items() if value is not None}
 
 
 def java_text(value: Any) -> str:

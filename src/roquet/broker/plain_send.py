@@ -1,0 +1,387 @@
+"""Plain sends: what clients send all day, at the least cost. A request is one when everybody would let it in, its topic is known and
+writable, and its properties ask for nothing but storing it. Then it costs no typed header and no `Draft`; what is not plain, or not sure,
+goes through `Sender.accept`, which makes every check in upstream's order.
+
+`take` gets all frames of a read. Messages of batch requests that follow each other are columns together. With the extension
+(`roquet.speedups`) runs of plain sends are done in C, and what that leaves comes here.
+
+Both header forms, answered in the same one; codes 310 and 320 with letters, 10 with long names; numbers and booleans in place of texts,
+as Node and C++ send them; further fields (access keys, the broker's name) whatever they say; oneway requests.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from roquet.broker.batches import BatchSend, Suffixes, are_many, columns_of, go_together, messages_of
+from roquet.broker.send_properties import KEPT_FLAGS, SPECIAL_MARKS, UNUSUAL, WAITS, WAITS_NOT, may_ask_for_more
+from roquet.broker.topics import Topics
+from roquet.errors import Broken, Refused, StoreUnavailable
+from roquet.message import Property
+from roquet.settings import BrokerSettings
+from roquet.speedups import native
+from roquet.store.batch import Longs
+from roquet.store.fanout import KEYS_MAX, UNIQUE_KEY_MARK, tag_hash
+from roquet.store.queue import ConsumeQueue
+from roquet.store.store import Store
+from roquet.wire.batch import split_batch
+from roquet.wire.binary import read_header
+from roquet.wire.codes import RequestCode
+from roquet.wire.command import ONEWAY, VERSION, Head, decode, texts_of
+from roquet.wire.frame import BINARY, JSON, Frame, cut_frames
+from roquet.wire.names import RETRY_PREFIX
+
+TAGS, KEYS = Property.TAGS, Property.KEYS
+LONG_NAMES = int(RequestCode.SEND_MESSAGE)
+CODES = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE), LONG_NAMES))
+LETTERS = {
+    "producerGroup": "a", "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d", "queueId": "e", "sysFlag": "f",
+    "bornTimestamp": "g", "flag": "h", "properties": "i", "reconsumeTimes": "j", "unitMode": "k", "maxReconsumeTimes": "l", "batch": "m",
+    "bname": "n",
+}  # fmt: skip
+TOGETHER_MAX = 32
+"""Batch requests whose messages are columns together. Were one of them odd, those behind it are read again: so not all that came."""
+NO_ANSWER = -1
+"""The form of the answer to a oneway request."""
+KNOWN_MAX = 10_000
+INT_MAX = 0x7FFFFFFF
+
+Plain = tuple[int, int, int, int, bytes]
+"""To be answered: (header form, opaque, queue id, first queue offset, message ids)."""
+
+
+class Run(NamedTuple):
+    """Sends that the extension took, and all answers to them, should they be stored."""
+
+    sends: int
+    answers: bytes
+
+
+RetryQueues = Callable[[str, int, str | None], dict[str, ConsumeQueue] | None]
+"""(retry topic, times consumed, the most that the client asks for) -> where plain sends to it go; None: look properly."""
+
+
+def prefix(size: int) -> bytes:
+    """What stands before a JSON header of this size in a frame without a body."""
+    return (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big")
+
+
+PREFIXES = [prefix(size) for size in range(1_500)]
+BINARY_FRONT = struct.Struct(">IIhbhiiii")
+"""Of an answer: both sizes; code, language, version, opaque, flag; the sizes of the remark and of the fields."""
+
+
+class BatchParts(NamedTuple):
+    """Where the messages of a batch were put."""
+
+    first: int
+    ids: bytes
+
+
+class PlainSends:
+    """State: `answers` is that of the batch of frames under way."""
+
+    def __init__(self, store: Store, topics: Topics, settings: BrokerSettings) -> None:
+        self.store = store
+        self.topics = topics
+        self.settings = settings
+        self.answers: list[Plain | Run] = []
+        self.native = native
+        self.retry_queues: RetryQueues = lambda topic, consumed, asked_max: None
+        self.failed_at = -1
+        """Which frame `take` was at when an exception left it. Whoever catches that sets it back."""
+        self.cluster_property = f"{Property.CLUSTER}\x01{settings.broker_cluster_name}"
+        self.suffixes = Suffixes(self.cluster_property)
+        self._known: dict[str, int] = {}
+        """Property texts seen before that are more than kept: a tag -> its hash. They repeat with every message."""
+        self.compiled = 0
+        """Sends that the extension took since the start."""
+        self.write_host()
+
+    def write_host(self) -> None:
+        """The address that message ids carry is known, or another one."""
+        self.host_id = self.store.staging.store_host.hex().upper()
+        self._id = self.host_id.encode() + b"%016X"
+        region, trace_on = self.settings.region_id.encode(), b"true" if self.settings.trace_on else b"false"
+        self._json_back = (
+            b'","MSG_REGION":"%b","TRACE_ON":"%b"},"flag":1,"language":"JAVA","serializeTypeCurrentRPC":"JSON","version":%d,"opaque":'
+            % (region, trace_on, VERSION)
+        )
+        more = ((Property.MSG_REGION.encode(), region), (Property.TRACE_ON.encode(), trace_on))
+        self._binary_back = b"".join(
+            [b"%b%b%b%b" % (len(name).to_bytes(2, "big"), name, len(value).to_bytes(4, "big"), value) for name, value in more if value]
+        )
+        self._fixed = (
+            self.cluster_property.encode(), self.store.staging.store_host, self.host_id.encode(), self._json_back,
+            BINARY_FRONT.pack(0, 0, 0, 0, VERSION, 0, 0, 0, 0)[8:13], self._binary_back, self.store.log.lead,
+        )  # fmt: skip
+
+    # Taking
+
+    def take(self, frames: list[Frame], at: int, host: bytes) -> tuple[int, Head | None]:
+        """Stage the plain sends that stand from here on. Returns where the first frame stands that is none, and its header if that was
+        read."""
+        stop = len(frames)
+        try:
+            while at < stop:
+                if self.native is not None:
+                    at = self._take_compiled(frames, at, host)
+                    if at == stop:
+                        break
+                form, header, body = frames[at]
+                head: Any = None
+                try:
+                    if form == JSON:
+                        head = orjson.loads(header)
+                        get = head.get
+                        code, opaque, flag, fields = get("code"), get("opaque"), get("flag"), get("extFields")
+                    else:
+                        head = read_header(header)
+                        code, opaque, flag, fields, _, _, _ = head
+                    if code not in CODES:
+                        return at, head
+                except (Broken, ValueError, AttributeError, TypeError):
+                    return at, None  # whoever reads it again says what is wrong
+                taken = self._stage(code, fields, opaque, flag, form, body, host)
+                if taken is True:
+                    at += 1
+                    continue
+                done = self._take_batches(frames, at, taken, host) if taken else 0
+                if not done:
+                    return at, head
+                at += done
+        except BaseException:
+            self.failed_at = at
+            raise
+        return at, None
+
+    def _take_compiled(self, frames: list[Frame], at: int, host: bytes) -> int:
+        assert self.native is not None
+        log, staging, fixed = self.store.log, self.store.staging, (*self._fixed, self.settings.max_message_size)
+        again = True
+        while again:
+            at, again, records, answers, queues, keys, sends = self.native.take_sends(
+                frames, at, self.topics.plain_queues, fixed, log.end, log.room, staging.now_ms, host
+            )
+            if sends:
+                staging.put_run(records, queues, keys)
+                self.answers.append(Run(sends, answers))
+                self.compiled += sends
+        return at
+
+    def _stage(
+        self, code: int, fields: dict[str, Any], opaque: Any, flag: Any, form: int, body: bytes, host: bytes, alone: bool = True
+    ) -> BatchSend | bool:
+        """Stage one. A batch is returned and not staged. False: not plain, or not sure; then nothing has happened. `alone` False: only a
+        batch is wanted."""
+        try:
+            if code == LONG_NAMES:
+                fields = {LETTERS.get(name, name): value for name, value in fields.items()}
+            queue_text = fields["e"]
+            if type(queue_text) is not str:
+                fields = texts_of(fields)
+                queue_text = fields["e"]
+            get, topic = fields.get, fields["b"]
+            consumed = 0 if (text := get("j", "0")) == "0" else int(text)
+            queues = self.topics.plain_queues.get(topic)
+            if queues is None:
+                queues = self.retry_queues(topic, consumed, get("l"))
+                if queues is None:
+                    return False
+            queue = queues[queue_text]
+            sys_flag, born_ms = int(fields["f"]), int(fields["g"])
+            if (
+                sys_flag & ~KEPT_FLAGS or not 0 <= born_ms < 1 << 63 or not 0 <= consumed <= INT_MAX
+                or type(opaque) is not int or not -0x80000000 <= opaque <= INT_MAX
+                or len(body) > self.settings.max_message_size
+                or "a" not in fields or "c" not in fields or not fields["d"].isdigit()
+            ):  # fmt: skip
+                return False
+            if flag:
+                if flag != ONEWAY or type(flag) is not int:
+                    return False
+                form = NO_ANSWER
+            text = get("i", "")
+            if (batch := get("m", "false")) != "false":
+                if batch != "true" or consumed or topic.startswith(RETRY_PREFIX):
+                    return False
+                return self._batch_send(form, opaque, queue, text, body, sys_flag, born_ms)
+            if not alone:
+                return False
+            tag, unique, known = 0, "", self._known
+            keys: list[str] = []
+            kept: list[str] = []
+            if text[-1:] == "\x02":  # 5.x ends them with a separator
+                text = text[:-1]
+            for item in text.split("\x02") if text else ():
+                if item[:9] == UNIQUE_KEY_MARK and len(item) > 9:
+                    if unique:
+                        return False
+                    unique = item[9:]
+                    kept.append(item)
+                elif item in known:
+                    tag = known[item]
+                    kept.append(item)
+                elif item != WAITS:
+                    name, _, value = item.partition("\x01")
+                    if name in UNUSUAL or not value:
+                        return False
+                    if name == TAGS:
+                        tag = tag_hash(value)
+                        if len(known) < KNOWN_MAX:
+                            known[item] = tag
+                    elif name == KEYS:
+                        if keys:
+                            return False
+                        keys += [word for word in value.split(" ") if word][:KEYS_MAX] if " " in value else (value,)
+                    kept.append(item)
+            kept.append(self.cluster_property)
+            properties = "\x02".join(kept).encode()
+            user_flag = int(fields["h"])
+            if not -0x80000000 <= user_flag <= INT_MAX:
+                return False
+        except (KeyError, ValueError, AttributeError, TypeError, Broken):
+            return False
+        if unique:
+            keys.insert(0, unique)
+        try:
+            offset, queue_offset = self.store.put_derived(
+                queue, body, properties, tag, keys, sys_flag, user_flag, born_ms, host, consumed
+            )  # fmt: skip
+        except (Refused, StoreUnavailable):
+            return False
+        self.answers.append((form, opaque, queue.queue_id, queue_offset, self._id % offset))
+        return True
+
+    # Batches
+
+    def _batch_send(
+        self, form: int, opaque: int, queue: ConsumeQueue, text: str, body: bytes, sys_flag: int, born_ms: int
+    ) -> BatchSend | bool:
+        if WAITS_NOT in text or any(mark in text for mark in SPECIAL_MARKS):
+            return False
+        return BatchSend(form, opaque, queue, self.suffixes.of(text), body, sys_flag, born_ms)
+
+    def _take_batches(self, frames: list[Frame], at: int, first: BatchSend, host: bytes) -> int:
+        """Stage this one, which stands at `at`, and the batches behind it that go together with it. Returns how many were staged."""
+        sends = [first]
+        for frame in islice(frames, at + 1, at + TOGETHER_MAX):
+            send = self._read_batch(frame, host)
+            if send is None or not go_together(first, send):
+                break
+            sends.append(send)
+        try:
+            placed = self.put_many(sends, host)
+        except (Refused, StoreUnavailable):
+            placed = None
+        if placed is not None:
+            for send, (offset, ids) in zip(sends, placed, strict=True):
+                self.answers.append((send.form, send.opaque, send.queue.queue_id, offset, ids))
+            return len(sends)
+        for done, send in enumerate(sends):
+            if not self._take_batch(send, host):
+                return done
+        return len(sends)
+
+    def _read_batch(self, frame: Frame, host: bytes) -> BatchSend | None:
+        form, header, body = frame
+        try:
+            if form == JSON:
+                head = orjson.loads(header)
+                code, opaque, flag, fields = head["code"], head.get("opaque"), head.get("flag"), head.get("extFields")
+            else:
+                code, opaque, flag, fields, _, _, _ = read_header(header)
+            if code not in CODES:
+                return None
+        except (Broken, ValueError, KeyError, AttributeError, TypeError):
+            return None
+        found = self._stage(code, fields, opaque, flag, form, body, host, alone=False)
+        return found if isinstance(found, BatchSend) else None
+
+    def _take_batch(self, send: BatchSend, host: bytes) -> bool:
+        """Message by message."""
+        try:
+            parts = split_batch(send.body)
+            if may_ask_for_more(b"\x02".join([properties for _, _, properties in parts])):
+                return False
+            places, first = self.store.put_batch(send.queue, messages_of(parts, send.suffix), send.sys_flag, send.born_ms, host)
+        except (Refused, StoreUnavailable):
+            return False
+        ids = b",".join([self._id % offset for offset in places])
+        self.answers.append((send.form, send.opaque, send.queue.queue_id, first, ids))
+        return True
+
+    def put_many(self, sends: Sequence[BatchSend], host: bytes) -> list[BatchParts] | None:
+        """The messages of all these as columns: where those of each were put. None: few, or not sure; then nothing has happened, and one
+        message goes after another."""
+        found = columns_of(sends) if are_many(sends) else None
+        placed = None if found is None else self.store.put_columns(*found, host)
+        if found is None or placed is None:
+            return None
+        ids, at = self._ids(placed[0]), 0
+        parts: list[BatchParts] = []
+        for portion, first in zip(found[0], placed[1], strict=True):
+            stop = at + ID_SIZE * portion.messages
+            parts.append(BatchParts(first, ids[at : stop - 1]))
+            at = stop
+        return parts
+
+    def _ids(self, offsets: Longs) -> bytes:
+        """Message ids of these places in the log, with a comma behind each."""
+        ids = np.empty((len(offsets), ID_SIZE), dtype=np.uint8)
+        ids[:, :16] = np.frombuffer(self.host_id.encode(), dtype=np.uint8)
+        ids[:, 16:32] = np.frombuffer(offsets.astype(">u8").tobytes().hex().upper().encode(), dtype=np.uint8).reshape(-1, 16)
+        ids[:, 32] = ord(",")
+        return ids.tobytes()
+
+    # Answering
+
+    def encode(self, plain: Sequence[Plain | Run]) -> list[bytes]:
+        """That they are stored, in pieces."""
+        pieces: list[bytes] = []
+        json_back, binary_back = self._json_back, self._binary_back
+        for one in plain:
+            if isinstance(one, Run):
+                pieces.append(one.answers)
+                continue
+            form, opaque, queue_id, queue_offset, ids = one
+            if form == JSON:
+                head = b'{"code":0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d%b%d}' % (
+                    ids, queue_id, queue_offset, json_back, opaque,
+                )  # fmt: skip
+                pieces += (PREFIXES[len(head)], head) if len(head) < len(PREFIXES) else (prefix(len(head)), head)
+            elif form == BINARY:
+                number, place = b"%d" % queue_id, b"%d" % queue_offset
+                fields = b"\0\5msgId%b%b\0\7queueId\0\0\0%c%b\0\x0bqueueOffset\0\0\0%c%b%b" % (
+                    len(ids).to_bytes(4, "big"), ids, len(number), number, len(place), place, binary_back,
+                )  # fmt: skip
+                size = len(fields)
+                pieces += (BINARY_FRONT.pack(size + 25, BINARY << 24 | (size + 21), 0, 0, VERSION, opaque, 1, 0, size), fields)
+        return pieces
+
+
+ID_SIZE = 33
+"""Of a message id and a comma."""
+
+
+def count(plain: Sequence[Plain | Run]) -> int:
+    """Of the sends."""
+    return sum([one.sends if isinstance(one, Run) else 1 for one in plain])
+
+
+def one_by_one(plain: Sequence[Plain | Run]) -> Iterator[Plain]:
+    """What the answers of runs would say, too: for those who must say something else."""
+    for one in plain:
+        if isinstance(one, Run):
+            for frame in cut_frames(one.answers, len(one.answers))[0]:
+                answer = decode(frame)
+                place, ids = int(answer.fields["queueOffset"]), answer.fields["msgId"].encode()
+                yield frame[0], answer.opaque, int(answer.fields["queueId"]), place, ids
+        else:
+            yield one

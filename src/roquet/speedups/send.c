@@ -1,0 +1,614 @@
+/* Plain sends, as broker/plain_send.py takes them: frames of one read -> records, queue entries, index keys and answers.
+
+   Nothing is decided here that Python does not decide too. A request that is not exactly what clients send all day is left where it is,
+   untouched, and Python takes it: an unknown property, a number written in an odd way, a retry topic, the end of a log file. So the rule
+   for every check is: when in doubt, `return LEAVE`.
+
+   No state between calls, no Python object is changed: the caller applies what it gets. The GIL is held throughout. */
+
+#include <stddef.h>
+
+#include "json.h"
+
+#define CODE_LONG 10 /* fields have long names */
+#define CODE_SEND 310
+#define CODE_BATCH 320 /* the code alone does not make a batch, field m does */
+#define ONEWAY 2
+#define KEPT_FLAGS 0x703
+#define PROPERTIES_MAX 32767
+#define MESSAGES_MAX 65536 /* of one batch */
+#define KEYS_MAX 64 /* words of one KEYS */
+#define QUEUES_MAX 64 /* of one run */
+#define FRONT 72 /* bytes of a record before its body, without its hosts */
+#define INNER 22 /* bytes of a message in a batch, without body and properties */
+#define ENTRY 20 /* of a queue, and of the index */
+#define MAGIC_V1 0xDAA320A7u
+
+/* ---- a send as it came ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int binary, oneway, batch;
+    int64_t opaque, sys_flag, born_ms, user_flag, consumed;
+    Text topic, queue, properties, body;
+} Send;
+
+typedef struct {
+    Text field[26]; /* by letter; other fields do not matter to a send */
+    uint32_t have, bare; /* bits: which there are; which were no text in JSON */
+    uint32_t letters; /* bits: which came by their letter */
+} Fields;
+
+#define BIT(letter) (1u << ((letter) - 'a'))
+#define FIELD(fields, letter) ((fields)->field[(letter) - 'a'])
+
+static void set_field(Fields *fields, int letter, Text value, int bare) {
+    fields->field[letter - 'a'] = value;
+    fields->have |= BIT(letter);
+    fields->bare = bare ? fields->bare | BIT(letter) : fields->bare & ~BIT(letter);
+}
+
+/* The letter of a field's name: as it is, or of a long one. 0: another field. */
+static int letter_of(Text name) {
+    static const struct { const char *name; Py_ssize_t size; } LONG[] = { /* a, b, c... */
+        {"producerGroup", 13}, {"topic", 5}, {"defaultTopic", 12}, {"defaultTopicQueueNums", 21}, {"queueId", 7}, {"sysFlag", 7},
+        {"bornTimestamp", 13}, {"flag", 4}, {"properties", 10}, {"reconsumeTimes", 14}, {"unitMode", 8}, {"maxReconsumeTimes", 17},
+        {"batch", 5},
+    };
+    if (name.size == 1) return name.at[0] >= 'a' && name.at[0] <= 'z' ? name.at[0] : 0;
+    for (int i = 0; i < 13; i++)
+        if (LONG[i].size == name.size && !memcmp(LONG[i].name, name.at, name.size)) return 'a' + i;
+    return 0;
+}
+
+static int is_code(int64_t code) { return code == CODE_SEND || code == CODE_BATCH || code == CODE_LONG; }
+
+/* PlainSends._stage's checks of the fields, in one place for both forms. */
+static int read_fields(const Fields *fields, int64_t code, Send *send) {
+    const uint32_t needed = BIT('a') | BIT('b') | BIT('c') | BIT('d') | BIT('e') | BIT('f') | BIT('g') | BIT('h');
+    int64_t queues;
+    if ((fields->have & needed) != needed || (code == CODE_LONG && fields->letters)) return LEAVE;
+    if (fields->bare && !(fields->bare & BIT('e'))) return LEAVE; /* Python makes all of them texts when the queue is none */
+    send->topic = FIELD(fields, 'b');
+    send->queue = FIELD(fields, 'e');
+    send->properties = fields->have & BIT('i') ? FIELD(fields, 'i') : (Text){(const byte *)"", 0};
+    if (!number_of(FIELD(fields, 'd'), &queues) || !number_of(FIELD(fields, 'f'), &send->sys_flag)) return LEAVE;
+    if (send->sys_flag & ~(int64_t)KEPT_FLAGS || !number_of(FIELD(fields, 'g'), &send->born_ms)) return LEAVE;
+    Text flag = FIELD(fields, 'h');
+    int negative = flag.size && flag.at[0] == '-';
+    if (!number_of((Text){flag.at + negative, flag.size - negative}, &send->user_flag)) return LEAVE;
+    if (negative) send->user_flag = -send->user_flag;
+    if (send->user_flag < INT32_MIN || send->user_flag > INT32_MAX) return LEAVE;
+    send->consumed = 0;
+    if (fields->have & BIT('j') && (!number_of(FIELD(fields, 'j'), &send->consumed) || send->consumed > INT32_MAX)) return LEAVE;
+    send->batch = fields->have & BIT('m') && !IS(FIELD(fields, 'm'), "false");
+    return !send->batch || (IS(FIELD(fields, 'm'), "true") && !send->consumed);
+}
+
+static int json_fields(Json *json, Fields *fields, Fields *spelled) {
+    if (!json_mark(json, '{')) return LEAVE;
+    for (;;) {
+        Text name, value;
+        if (!json_string(json, &name) || !json_mark(json, ':')) return LEAVE;
+        int letter = letter_of(name);
+        if (!letter) {
+            if (!json_skip(json)) return LEAVE;
+        } else {
+            int bare = json->at < json->end && *json->at != '"';
+            if (bare ? !json_bare(json, &value) : !json_string(json, &value)) return LEAVE;
+            set_field(name.size == 1 ? fields : spelled, letter, value, bare); /* of two with one name the later counts, as everywhere */
+        }
+        if (json_mark(json, ',')) continue;
+        return json_mark(json, '}');
+    }
+}
+
+static int read_json(Text header, Buffer *scratch, Send *send) {
+    Json json = {header.at, header.at + header.size, scratch};
+    Fields fields = {.have = 0}, spelled = {.have = 0}; /* by letters, and by long names */
+    int64_t code = 0, flag = 0;
+    int have_code = 0, have_opaque = 0, have_fields = 0, have_flag = 0;
+    scratch->size = 0;
+    if (reserve(scratch, header.size)) return FAILED;
+    if (!json_mark(&json, '{')) return LEAVE;
+    for (;;) {
+        Text name;
+        if (!json_string(&json, &name) || !json_mark(&json, ':')) return LEAVE;
+        if (IS(name, "code")) {
+            if (have_code++ || !json_integer(&json, &code) || !is_code(code)) return LEAVE;
+        } else if (IS(name, "opaque")) {
+            if (have_opaque++ || !json_integer(&json, &send->opaque)) return LEAVE;
+        } else if (IS(name, "flag")) {
+            if (have_flag++ || !json_integer(&json, &flag) || (flag && flag != ONEWAY)) return LEAVE;
+        } else if (IS(name, "extFields")) {
+            if (have_fields++ || !json_fields(&json, &fields, &spelled)) return LEAVE;
+        } else if (!json_skip(&json)) return LEAVE;
+        if (json_mark(&json, ',')) continue;
+        if (!json_mark(&json, '}') || json.at != json.end) return LEAVE;
+        break;
+    }
+    if (!have_code || !have_opaque || send->opaque < INT32_MIN || send->opaque > INT32_MAX) return LEAVE;
+    send->binary = 0;
+    send->oneway = flag == ONEWAY;
+    spelled.letters = fields.have;
+    return read_fields(code == CODE_LONG ? &spelled : &fields, code, send);
+}
+
+static int read_binary(Text header, Send *send) {
+    const byte *at = header.at, *end = at + header.size;
+    Fields fields = {.have = 0};
+    if (header.size < 21) return LEAVE;
+    int code = get16(at);
+    uint32_t flag = get32(at + 9);
+    if (!is_code(code) || (flag && flag != ONEWAY) || get32(at + 13) /* a remark */) return LEAVE;
+    send->opaque = (int32_t)get32(at + 5);
+    if (get32(at + 17) != (uint32_t)(header.size - 21)) return LEAVE;
+    at += 21;
+    while (at < end) {
+        if (end - at < 2) return LEAVE;
+        Text name = {at + 2, get16(at)};
+        at += 2;
+        if (name.size > 32767 || end - at < name.size + 4) return LEAVE;
+        at += name.size;
+        Text value = {at + 4, get32(at)};
+        at += 4;
+        if (value.size > end - at) return LEAVE;
+        at += value.size;
+        if (!value.size) continue; /* as upstream: empty is absent */
+        if (!is_utf8(name) || !is_utf8(value)) return LEAVE;
+        int letter = letter_of(name);
+        if (!letter || (name.size == 1) == (code == CODE_LONG)) {
+            if (letter && code == CODE_LONG) fields.letters |= BIT(letter);
+            continue;
+        }
+        set_field(&fields, letter, value, 0);
+    }
+    send->binary = 1;
+    send->oneway = flag == ONEWAY;
+    return read_fields(&fields, code, send);
+}
+
+/* ---- what becomes of it -------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *queue; /* the ConsumeQueue */
+    PyObject *field; /* its topic_field: size and topic, as a record has them */
+    Text topic, name; /* as sends spell them: the topic inside `field`, the queue's id in `digits` */
+    byte digits[24];
+    uint32_t head; /* hash of "topic#" */
+    int32_t queue_id;
+    int64_t next;
+    Buffer entries;
+} Queue;
+
+typedef struct {
+    PyObject *doors;
+    Text cluster, store_host, host_id, json_back, binary_front, binary_back, lead, born_host;
+    Py_ssize_t body_max;
+    int64_t end, room, now_ms;
+    Buffer records, answers, keys, scratch;
+    int count, last, full;
+    Py_ssize_t sends;
+    Queue queues[QUEUES_MAX]; /* the last one: it is not cleared as a whole */
+} Run;
+
+static int read_queue(Queue *found, PyObject *queue) {
+    PyObject *id = PyObject_GetAttrString(queue, "queue_id"), *next = id ? PyObject_GetAttrString(queue, "next") : NULL;
+    found->field = next ? PyObject_GetAttrString(queue, "topic_field") : NULL;
+    if (found->field) {
+        found->queue_id = (int32_t)PyLong_AsLong(id);
+        found->next = PyLong_AsLongLong(next);
+        if (!PyBytes_Check(found->field) || PyBytes_GET_SIZE(found->field) < 1) PyErr_SetString(PyExc_TypeError, "topic_field must be bytes");
+    }
+    Py_XDECREF(id);
+    Py_XDECREF(next);
+    if (PyErr_Occurred()) { Py_CLEAR(found->field); return -1; }
+    return 0;
+}
+
+/* The queue that a send names. Looked up in Python once a run, then found among the few that this run has seen. */
+static int find_queue(Run *run, const Send *send, Queue **found) {
+    for (int i = 0; i < run->count; i++) {
+        int at = run->last + i < run->count ? run->last + i : run->last + i - run->count;
+        Queue *one = &run->queues[at];
+        if (same(one->name, send->queue) && same(one->topic, send->topic)) {
+            run->last = at;
+            *found = one;
+            return PLAIN;
+        }
+    }
+    if (run->count == QUEUES_MAX) { run->full = 1; return LEAVE; }
+    PyObject *topic = PyUnicode_DecodeUTF8((const char *)send->topic.at, send->topic.size, NULL);
+    PyObject *name = topic ? PyUnicode_DecodeUTF8((const char *)send->queue.at, send->queue.size, NULL) : NULL;
+    PyObject *door = name ? PyDict_GetItemWithError(run->doors, topic) : NULL;
+    PyObject *queue = door ? PyObject_GetItem(door, name) : NULL; /* fills itself at first use */
+    Py_XDECREF(topic);
+    Py_XDECREF(name);
+    if (!queue) {
+        if (PyErr_Occurred()) {
+            if (!PyErr_ExceptionMatches(PyExc_KeyError) && !PyErr_ExceptionMatches(PyExc_ValueError)) return FAILED;
+            PyErr_Clear();
+        }
+        return LEAVE;
+    }
+    Queue *fresh = &run->queues[run->count];
+    memset(fresh, 0, sizeof *fresh);
+    if (read_queue(fresh, queue)) { Py_DECREF(queue); return FAILED; }
+    fresh->queue = queue;
+    fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(fresh->field) + 1, PyBytes_GET_SIZE(fresh->field) - 1};
+    fresh->name = (Text){fresh->digits, add_number(fresh->digits, fresh->queue_id) - fresh->digits};
+    fresh->head = java_hash(java_hash(0, fresh->topic), (Text){(const byte *)"#", 1});
+    run->last = run->count++;
+    *found = fresh;
+    return PLAIN;
+}
+
+/* -- properties: name, 1, value, 2, name, ... -- */
+
+typedef struct { Text all, name, value; } Item; /* without a separator in it: `name` is all of it, and value.at NULL */
+typedef struct { Text tag, unique, keys; } Derived;
+
+static int next_item(Text *left, Item *item) {
+    if (left->size < 0) return 0;
+    const byte *stop = left->size ? memchr(left->at, 2, left->size) : NULL;
+    Py_ssize_t size = stop ? stop - left->at : left->size;
+    const byte *mark = size ? memchr(left->at, 1, size) : NULL;
+    item->all = (Text){left->at, size};
+    item->name = (Text){left->at, mark ? mark - left->at : size};
+    item->value = mark ? (Text){mark + 1, left->at + size - mark - 1} : (Text){NULL, 0};
+    *left = stop ? (Text){stop + 1, left->size - size - 1} : (Text){NULL, -1};
+    return 1;
+}
+
+static const struct { const char *name; Py_ssize_t size; } UNUSUAL[] = { /* send_properties.UNUSUAL; the first two are not SPECIAL */
+    {"WAIT", 4}, {"CLUSTER", 7}, {"DELAY", 5}, {"TRAN_MSG", 8}, {"TIMER_DELIVER_MS", 16}, {"TIMER_DELAY_SEC", 15}, {"TIMER_DELAY_MS", 14},
+    {"__STARTDELIVERTIME", 18}, {"TIMER_DEL_UNIQKEY", 17}, {"INNER_MULTI_DISPATCH", 20},
+};
+#define UNUSUAL_COUNT 10
+
+static int is_unusual(Text name) {
+    for (int i = 0; i < UNUSUAL_COUNT; i++)
+        if (UNUSUAL[i].size == name.size && !memcmp(UNUSUAL[i].name, name.at, name.size)) return 1;
+    return 0;
+}
+
+/* send_properties.may_ask_for_more: the name of a SPECIAL one stands before some separator, whatever stands before the name. */
+static int may_ask_for_more(Text text) {
+    const byte *at = text.at, *end = at + text.size;
+    for (const byte *mark; at < end && (mark = memchr(at, 1, end - at)); at = mark + 1)
+        for (int i = 2; i < UNUSUAL_COUNT; i++)
+            if (mark - text.at >= UNUSUAL[i].size && mark[-1] == (byte)UNUSUAL[i].name[UNUSUAL[i].size - 1]
+                && !memcmp(mark - UNUSUAL[i].size, UNUSUAL[i].name, UNUSUAL[i].size)) return 1;
+    return 0;
+}
+
+static int is_waits(Item item) { return IS(item.all, "WAIT\1true"); }
+
+/* Copies the properties of a single send that are stored, the cluster's last, to `to`. Returns their size, -1 for LEAVE. */
+static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *derived) {
+    byte *begin = to;
+    Item item;
+    memset(derived, 0, sizeof *derived);
+    if (text.size && memchr(text.at, 0, text.size)) return -1;
+    if (text.size && text.at[text.size - 1] == 2) text.size--; /* 5.x ends them with a separator */
+    if (!text.size) text.size = -1;
+    while (next_item(&text, &item)) {
+        if (!item.value.size) return -1;
+        if (is_waits(item)) continue;
+        if (IS(item.name, "UNIQ_KEY")) {
+            if (derived->unique.size) return -1;
+            derived->unique = item.value;
+        } else if (IS(item.name, "TAGS")) derived->tag = item.value;
+        else if (IS(item.name, "KEYS")) {
+            if (derived->keys.size) return -1;
+            derived->keys = item.value;
+        } else if (is_unusual(item.name)) return -1;
+        to = add(to, item.all.at, item.all.size);
+        *to++ = 2;
+    }
+    to = add(to, run->cluster.at, run->cluster.size);
+    return to - begin <= PROPERTIES_MAX ? to - begin : -1;
+}
+
+/* One key for the index: index.key_hash, in the byte order of this machine, for numpy. */
+static void add_key(Run *run, const Queue *queue, Text key, int64_t offset) {
+    byte *to = run->keys.at + run->keys.size;
+    uint32_t hash = java_hash(queue->head, key);
+    if (hash & 0x80000000u) hash = hash == 0x80000000u ? 0 : 0 - hash;
+    memcpy(to, &hash, 4);
+    memcpy(to + 4, &offset, 8);
+    memcpy(to + 12, &run->now_ms, 8);
+    run->keys.size += ENTRY;
+}
+
+static int add_keys(Run *run, const Queue *queue, const Derived *derived, int64_t offset) {
+    if (reserve(&run->keys, ENTRY * (KEYS_MAX + 1))) return FAILED;
+    if (derived->unique.size) add_key(run, queue, derived->unique, offset);
+    const byte *word = derived->keys.at, *last = word + derived->keys.size;
+    for (int words = 0; word < last && words < KEYS_MAX;) {
+        const byte *space = memchr(word, ' ', last - word);
+        if (!space) space = last;
+        if (space > word) {
+            add_key(run, queue, (Text){word, space - word}, offset);
+            words++;
+        }
+        word = space + 1;
+    }
+    return PLAIN;
+}
+
+/* Staging.put_derived, when body and properties are known to fit: everything of the record but its properties, which are there already;
+   the entry and the keys. LEAVE: the file is full. */
+static int finish_record(Run *run, Queue *queue, const Send *send, Text body, int64_t user_flag, Py_ssize_t kept, const Derived *derived) {
+    Py_ssize_t front = FRONT + run->born_host.size + run->store_host.size, topic = PyBytes_GET_SIZE(queue->field);
+    Py_ssize_t size = front + body.size + topic + 2 + kept;
+    int64_t offset = run->end + run->lead.size, flags = send->sys_flag;
+    if (run->lead.size + size > run->room) return LEAVE; /* Python begins the next file */
+    if (reserve(&queue->entries, ENTRY) || add_keys(run, queue, derived, offset) == FAILED) return FAILED;
+    flags |= (run->born_host.size == 20 ? 0x10 : 0) | (run->store_host.size == 20 ? 0x20 : 0);
+    byte *record = add(run->records.at + run->records.size, run->lead.at, run->lead.size);
+    put32(record, (uint32_t)size);
+    put32(record + 4, MAGIC_V1);
+    put32(record + 8, crc32_of(body) & 0x7FFFFFFF);
+    put32(record + 12, (uint32_t)queue->queue_id);
+    put32(record + 16, (uint32_t)user_flag);
+    put64(record + 20, (uint64_t)queue->next);
+    put64(record + 28, (uint64_t)offset);
+    put32(record + 36, (uint32_t)flags);
+    put64(record + 40, (uint64_t)send->born_ms);
+    byte *field = add(record + 48, run->born_host.at, run->born_host.size);
+    put64(field, (uint64_t)run->now_ms);
+    field = add(field + 8, run->store_host.at, run->store_host.size);
+    put32(field, (uint32_t)send->consumed);
+    put64(field + 4, 0); /* prepared */
+    put32(field + 12, (uint32_t)body.size);
+    field = add(field + 16, body.at, body.size);
+    field = add(field, PyBytes_AS_STRING(queue->field), topic);
+    put16(field, (uint16_t)kept);
+
+    byte *entry = queue->entries.at + queue->entries.size;
+    put64(entry, (uint64_t)offset);
+    put32(entry + 8, (uint32_t)size);
+    put64(entry + 12, (uint64_t)(int64_t)(int32_t)java_hash(0, derived->tag));
+    queue->entries.size += ENTRY;
+    queue->next++;
+    run->records.size += run->lead.size + size;
+    run->end += run->lead.size + size;
+    run->room -= run->lead.size + size;
+    return PLAIN;
+}
+
+/* Room for a record whose properties take at most this much; where they will stand. */
+static byte *reserve_record(Run *run, const Queue *queue, Text body, Py_ssize_t properties) {
+    Py_ssize_t before = run->lead.size + FRONT + run->born_host.size + run->store_host.size + body.size + PyBytes_GET_SIZE(queue->field) + 2;
+    return reserve(&run->records, before + properties) ? NULL : run->records.at + run->records.size + before;
+}
+
+/* -- answers -- */
+
+#define ADD(text) to = add(to, text, sizeof text - 1)
+#define FIELD_BEGIN(name) do { ADD(name); size = to; to += 4; } while (0)
+#define FIELD_END() put32(size, (uint32_t)(to - size - 4))
+
+static byte *add_ids(const Run *run, byte *to, const int64_t *offsets, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (i) *to++ = ',';
+        to = add_hex16(add(to, run->host_id.at, run->host_id.size), (uint64_t)offsets[i]);
+    }
+    return to;
+}
+
+static int answer(Run *run, const Send *send, const Queue *queue, int64_t first, const int64_t *offsets, Py_ssize_t count) {
+    run->sends++;
+    if (send->oneway) return PLAIN;
+    Py_ssize_t ids = count * (run->host_id.size + 17);
+    if (reserve(&run->answers, 256 + ids + run->json_back.size + run->binary_back.size)) return FAILED;
+    byte *start = run->answers.at + run->answers.size, *to = start + 8, *size;
+    if (!send->binary) {
+        ADD("{\"code\":0,\"extFields\":{\"msgId\":\"");
+        to = add_ids(run, to, offsets, count);
+        ADD("\",\"queueId\":\"");
+        to = add_number(to, queue->queue_id);
+        ADD("\",\"queueOffset\":\"");
+        to = add_number(to, first);
+        to = add(to, run->json_back.at, run->json_back.size);
+        to = add_number(to, send->opaque);
+        *to++ = '}';
+        put32(start + 4, (uint32_t)(to - start - 8));
+    } else { /* code, language, version; opaque; flag; remark; fields */
+        to = add(to, run->binary_front.at, 5);
+        put32(to, (uint32_t)send->opaque);
+        memcpy(to + 4, "\0\0\0\1\0\0\0\0", 8);
+        byte *fields = to + 12;
+        to = fields + 4;
+        FIELD_BEGIN("\0\5msgId"); to = add_ids(run, to, offsets, count); FIELD_END();
+        FIELD_BEGIN("\0\7queueId"); to = add_number(to, queue->queue_id); FIELD_END();
+        FIELD_BEGIN("\0\13queueOffset"); to = add_number(to, first); FIELD_END();
+        to = add(to, run->binary_back.at, run->binary_back.size);
+        put32(fields, (uint32_t)(to - fields - 4));
+        put32(start + 4, 1u << 24 | (uint32_t)(to - start - 8));
+    }
+    put32(start, (uint32_t)(to - start - 4));
+    run->answers.size += to - start;
+    return PLAIN;
+}
+
+/* -- one message, and a batch -- */
+
+static int put_single(Run *run, const Send *send, Queue *queue) {
+    Derived derived;
+    int64_t first = queue->next, offset = run->end + run->lead.size;
+    byte *properties = reserve_record(run, queue, send->body, send->properties.size + 1 + run->cluster.size);
+    if (!properties) return FAILED;
+    Py_ssize_t kept = keep_properties(run, send->properties, properties, &derived);
+    if (kept < 0) return LEAVE;
+    int state = finish_record(run, queue, send, send->body, send->user_flag, kept, &derived);
+    return state == PLAIN ? answer(run, send, queue, first, &offset, 1) : state;
+}
+
+/* What a batch's own properties add to those of each message, with the unique key of the whole and without. Only what clients send is
+   known here: WAIT, and from 5.x a unique key. */
+typedef struct { Text unique; Buffer with, without; } Suffix;
+
+static int read_suffix(const Run *run, Text text, Suffix *suffix) {
+    Item item;
+    if (text.size && (memchr(text.at, 0, text.size) || text.size > PROPERTIES_MAX)) return LEAVE;
+    if (reserve(&suffix->with, text.size + 3 + run->cluster.size) || reserve(&suffix->without, text.size + 3 + run->cluster.size)) return FAILED;
+    byte *with = suffix->with.at, *without = suffix->without.at;
+    while (next_item(&text, &item)) {
+        if (!item.all.size) continue;
+        if (IS(item.name, "UNIQ_KEY") && item.value.size && !suffix->unique.size && !memchr(item.value.at, 1, item.value.size)) {
+            suffix->unique = item.value;
+        } else if (!is_waits(item)) return LEAVE;
+        *with++ = 2;
+        with = add(with, item.all.at, item.all.size);
+        if (item.value.at != suffix->unique.at) {
+            *without++ = 2;
+            without = add(without, item.all.at, item.all.size);
+        }
+    }
+    *with++ = *without++ = 2;
+    suffix->with.size = add(with, run->cluster.at, run->cluster.size) - suffix->with.at;
+    suffix->without.size = add(without, run->cluster.at, run->cluster.size) - suffix->without.at;
+    return PLAIN;
+}
+
+/* One message of a batch, batches.messages_of. */
+static int put_inner(Run *run, const Send *send, Queue *queue, const Suffix *suffix, Text body, int64_t user_flag, Text text) {
+    Derived derived;
+    Item item;
+    Text left = text;
+    memset(&derived, 0, sizeof derived);
+    if (text.size && (memchr(text.at, 0, text.size) || !is_utf8(text) || may_ask_for_more(text))) return LEAVE;
+    while (next_item(&left, &item)) { /* of two with one name the later counts */
+        if (!item.value.at) continue;
+        if (IS(item.name, "UNIQ_KEY")) derived.unique = item.value;
+        else if (IS(item.name, "TAGS")) derived.tag = item.value;
+        else if (IS(item.name, "KEYS")) derived.keys = item.value;
+    }
+    const Buffer *more = suffix->unique.size && derived.unique.size ? &suffix->without : &suffix->with;
+    if (!derived.unique.size) derived.unique = suffix->unique;
+    int bare = !text.size || text.at[text.size - 1] == 2; /* then the suffix needs no separator before it */
+    Py_ssize_t kept = text.size + more->size - bare;
+    if (kept > PROPERTIES_MAX) return LEAVE;
+    byte *to = reserve_record(run, queue, body, kept);
+    if (!to) return FAILED;
+    add(add(to, text.at, text.size), more->at + bare, more->size - bare);
+    return finish_record(run, queue, send, body, user_flag, kept, &derived);
+}
+
+static int put_inners(Run *run, const Send *send, Queue *queue, const Suffix *suffix, Buffer *offsets) {
+    const byte *at = send->body.at, *end = at + send->body.size;
+    if (at == end) return LEAVE;
+    for (Py_ssize_t count = 0; at < end; count++) {
+        if (end - at < INNER || count == MESSAGES_MAX) return LEAVE;
+        int64_t size = (int32_t)get32(at), body_size = (int32_t)get32(at + 16);
+        if (size < INNER || size > end - at || body_size < 0 || body_size > size - INNER) return LEAVE;
+        Text body = {at + 20, body_size}, text = {at + INNER + body_size, size - INNER - body_size};
+        if (get16(at + 20 + body_size) != text.size || text.size > PROPERTIES_MAX) return LEAVE;
+        int64_t offset = run->end + run->lead.size;
+        if (reserve(offsets, 8)) return FAILED;
+        memcpy(offsets->at + offsets->size, &offset, 8);
+        offsets->size += 8;
+        int state = put_inner(run, send, queue, suffix, body, (int32_t)get32(at + 12), text);
+        if (state != PLAIN) return state;
+        at += size;
+    }
+    return PLAIN;
+}
+
+/* All of it or nothing. */
+static int put_batch(Run *run, const Send *send, Queue *queue) {
+    Suffix suffix;
+    Buffer offsets = {NULL, 0, 0};
+    int64_t first = queue->next, end = run->end, room = run->room;
+    Py_ssize_t records = run->records.size, keys = run->keys.size, entries = queue->entries.size;
+    memset(&suffix, 0, sizeof suffix);
+    int state = read_suffix(run, send->properties, &suffix);
+    if (state == PLAIN) state = put_inners(run, send, queue, &suffix, &offsets);
+    if (state == PLAIN) state = answer(run, send, queue, first, (const int64_t *)(const void *)offsets.at, offsets.size / 8);
+    if (state != PLAIN) {
+        queue->next = first;
+        queue->entries.size = entries;
+        run->end = end;
+        run->room = room;
+        run->records.size = records;
+        run->keys.size = keys;
+    }
+    PyMem_Free(suffix.with.at);
+    PyMem_Free(suffix.without.at);
+    PyMem_Free(offsets.at);
+    return state;
+}
+
+static int take_frame(Run *run, PyObject *frame) {
+    Send send;
+    if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3) { PyErr_SetString(PyExc_TypeError, "a frame is (form, header, body)"); return FAILED; }
+    long form = PyLong_AsLong(PyTuple_GET_ITEM(frame, 0));
+    Text header = bytes_text(PyTuple_GET_ITEM(frame, 1));
+    send.body = bytes_text(PyTuple_GET_ITEM(frame, 2));
+    if (PyErr_Occurred()) return FAILED;
+    int state = form ? read_binary(header, &send) : read_json(header, &run->scratch, &send);
+    if (state != PLAIN || send.body.size > run->body_max) return state == FAILED ? FAILED : LEAVE;
+    Queue *queue;
+    state = find_queue(run, &send, &queue);
+    if (state != PLAIN) return state;
+    return send.batch ? put_batch(run, &send, queue) : put_single(run, &send, queue);
+}
+
+static PyObject *results(Run *run, Py_ssize_t at) {
+    PyObject *queues = PyList_New(0);
+    for (int i = 0; queues && i < run->count; i++) {
+        Queue *one = &run->queues[i];
+        if (!one->entries.size) continue; /* seen, and then the send was left */
+        PyObject *row = Py_BuildValue("(OLN)", one->queue, (long long)one->next, buffer_bytes(&one->entries));
+        if (!row || PyList_Append(queues, row)) Py_CLEAR(queues);
+        Py_XDECREF(row);
+    }
+    if (!queues) return NULL;
+    return Py_BuildValue("(niNNNNn)", at, run->full, buffer_bytes(&run->records), buffer_bytes(&run->answers), queues,
+        buffer_bytes(&run->keys), run->sends);
+}
+
+/* take_sends(frames, at, queues by topic, fixed, the log's end, room in its file, store time, born host)
+   -> (where the first frame stands that is not a plain send, whether it is only that this run touches too many queues,
+       records, answers, [(queue, its next, entries)], index keys, how many sends) */
+PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 8 || !PyList_Check(args[0]) || !PyDict_Check(args[2]) || !PyTuple_Check(args[3]) || PyTuple_GET_SIZE(args[3]) != 8) {
+        PyErr_SetString(PyExc_TypeError, "take_sends(frames, at, queues, fixed, end, room, now_ms, born_host)");
+        return NULL;
+    }
+    Run run;
+    memset(&run, 0, offsetof(Run, queues));
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
+    run.doors = args[2];
+    Text *const fixed[] = {&run.cluster, &run.store_host, &run.host_id, &run.json_back, &run.binary_front, &run.binary_back, &run.lead};
+    for (int i = 0; i < 7; i++) *fixed[i] = bytes_text(PyTuple_GET_ITEM(args[3], i));
+    run.body_max = PyLong_AsSsize_t(PyTuple_GET_ITEM(args[3], 7));
+    run.end = PyLong_AsLongLong(args[4]);
+    run.room = PyLong_AsLongLong(args[5]);
+    run.now_ms = PyLong_AsLongLong(args[6]);
+    run.born_host = bytes_text(args[7]);
+    if (PyErr_Occurred()) return NULL;
+    if (run.binary_front.size != 5 || at < 0) { PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, and no frame stands before the first"); return NULL; }
+    PyObject *result = NULL;
+    int state = PLAIN;
+    while (state == PLAIN && at < PyList_GET_SIZE(args[0])) {
+        PyObject *frame = PyList_GET_ITEM(args[0], at);
+        Py_INCREF(frame);
+        state = take_frame(&run, frame);
+        Py_DECREF(frame);
+        at += state == PLAIN;
+    }
+    if (state != FAILED) result = results(&run, at);
+    for (int i = 0; i < run.count; i++) {
+        Py_DECREF(run.queues[i].queue);
+        Py_DECREF(run.queues[i].field);
+        PyMem_Free(run.queues[i].entries.at);
+    }
+    PyMem_Free(run.records.at);
+    PyMem_Free(run.answers.at);
+    PyMem_Free(run.keys.at);
+    PyMem_Free(run.scratch.at);
+    return result;
+}

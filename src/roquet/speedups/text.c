@@ -1,0 +1,104 @@
+#include "text.h"
+
+byte *add_number(byte *to, int64_t number) {
+    char digits[24];
+    int at = 24;
+    uint64_t left = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    do { digits[--at] = (char)('0' + left % 10); left /= 10; } while (left);
+    if (number < 0) digits[--at] = '-';
+    return add(to, digits + at, 24 - at);
+}
+
+byte *add_hex16(byte *to, uint64_t number) {
+    static const char HEX[] = "0123456789ABCDEF";
+    for (int shift = 60; shift >= 0; shift -= 4) *to++ = (byte)HEX[number >> shift & 15];
+    return to;
+}
+
+int number_of(Text text, int64_t *number) {
+    if (text.size < 1 || text.size > 18) return LEAVE;
+    int64_t sum = 0;
+    for (Py_ssize_t i = 0; i < text.size; i++) {
+        unsigned digit = (unsigned)text.at[i] - '0';
+        if (digit > 9) return LEAVE;
+        sum = sum * 10 + digit;
+    }
+    *number = sum;
+    return PLAIN;
+}
+
+/* The character at `at`, its length into *size; *size 0 when it is not UTF-8 (overlong, surrogates, beyond U+10FFFF). */
+uint32_t character(const byte *at, const byte *end, int *size) {
+    uint32_t first = at[0];
+    *size = 0;
+    if (first < 0x80) { *size = 1; return first; }
+    if (first < 0xC2 || first > 0xF4) return 0;
+    int need = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    if (end - at < need) return 0;
+    uint32_t found = first & (0xFFu >> (need + 1));
+    for (int i = 1; i < need; i++) {
+        if ((at[i] & 0xC0) != 0x80) return 0;
+        found = found << 6 | (at[i] & 0x3F);
+    }
+    if (need == 3 && (found < 0x800 || (found >= 0xD800 && found < 0xE000))) return 0;
+    if (need == 4 && (found < 0x10000 || found > 0x10FFFF)) return 0;
+    *size = need;
+    return found;
+}
+
+int is_utf8(Text text) {
+    const byte *at = text.at, *end = at + text.size;
+    uint64_t eight;
+    while (at < end) {
+        if (end - at >= 8 && (memcpy(&eight, at, 8), !(eight & 0x8080808080808080u))) { at += 8; continue; }
+        int size;
+        character(at, end, &size);
+        if (!size) return 0;
+        at += size;
+    }
+    return 1;
+}
+
+/* String.hashCode over UTF-16 units, going on from `hash`. The text is UTF-8 that was checked. */
+uint32_t java_hash(uint32_t hash, Text text) {
+    const byte *at = text.at, *end = at + text.size;
+    while (at < end) {
+        if (*at < 0x80) { hash = hash * 31 + *at++; continue; }
+        int size;
+        uint32_t found = character(at, end, &size);
+        if (found >= 0x10000) {
+            hash = hash * 31 + (0xD800 + ((found - 0x10000) >> 10));
+            found = 0xDC00 + (found & 0x3FF);
+        }
+        hash = hash * 31 + found;
+        at += size ? size : 1;
+    }
+    return hash;
+}
+
+/* As zlib's, eight bytes a step. Ours, so that no headers of zlib are needed to build this. */
+uint32_t crc32_of(Text text) {
+    static uint32_t table[8][256];
+    if (!table[0][1]) {
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t sum = i;
+            for (int bit = 0; bit < 8; bit++) sum = sum >> 1 ^ (sum & 1 ? 0xEDB88320u : 0);
+            table[0][i] = sum;
+        }
+        for (int i = 0; i < 256; i++)
+            for (int n = 1; n < 8; n++) table[n][i] = table[n - 1][i] >> 8 ^ table[0][table[n - 1][i] & 0xFF];
+    }
+    uint32_t sum = 0xFFFFFFFFu;
+    const byte *at = text.at;
+    Py_ssize_t left = text.size;
+    for (; left >= 8; left -= 8, at += 8) {
+        uint32_t low, high;
+        memcpy(&low, at, 4);
+        memcpy(&high, at + 4, 4);
+        low ^= sum;
+        sum = table[7][low & 0xFF] ^ table[6][low >> 8 & 0xFF] ^ table[5][low >> 16 & 0xFF] ^ table[4][low >> 24]
+            ^ table[3][high & 0xFF] ^ table[2][high >> 8 & 0xFF] ^ table[1][high >> 16 & 0xFF] ^ table[0][high >> 24];
+    }
+    while (left--) sum = sum >> 8 ^ table[0][(sum ^ *at++) & 0xFF];
+    return ~sum;
+}

@@ -1,0 +1,18 @@
+/* Numbers as text, UTF-8, Java's hash, checksums. */
+
+#ifndef ROQUET_TEXT_H
+#define ROQUET_TEXT_H
+
+#include "speedups.h"
+
+enum { LEAVE = 0, PLAIN = 1, FAILED = -1 /* a Python exception is set */ };
+
+byte *add_number(byte *to, int64_t number);
+byte *add_hex16(byte *to, uint64_t number);
+int number_of(Text text, int64_t *number); /* at most 18 digits and nothing else: PLAIN or LEAVE */
+uint32_t character(const byte *at, const byte *end, int *size);
+int is_utf8(Text text);
+uint32_t java_hash(uint32_t hash, Text text);
+uint32_t crc32_of(Text text);
+
+#endif

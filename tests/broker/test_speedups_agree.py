@@ -1,0 +1,137 @@
+"""With the extension a broker does what it does without, byte for byte. `make sanitize` plays many more of these reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roquet.broker.send_properties import UNUSUAL
+from roquet.broker.topics import Topic
+from roquet.message import Property
+from roquet.speedups import native, why_not
+from roquet.store.disk import RealFile
+from roquet.wire.batch import join_batch
+from roquet.wire.codes import ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.frame import Framer
+
+from .fuzzed_sends import Side, play
+from .usual_sends import USUAL
+from .whole import Whole, send_fields
+
+pytestmark = pytest.mark.skipif(native is None, reason=f"the extension is not here: {why_not}")
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[Whole]:
+    made = Whole(tmp_path)
+    made.broker.topics.put(Topic("T", 200, 200))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_two_brokers_one_without_it_do_the_same_with_the_same_reads(tmp_path: Path, seed: int) -> None:
+    report = play(120, seed, tmp_path)
+    assert report.compiled > 500
+    assert report.closed > 5
+
+
+def test_they_do_the_same_while_each_send_waits_for_its_flush(tmp_path: Path) -> None:
+    assert play(40, 3, tmp_path, flush_disk_type="SYNC_FLUSH").compiled > 100
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_the_usual_send_of_each_client_is_done_by_it_but_to_retry_topics(tmp_path: Path, name: str) -> None:
+    side = Side(tmp_path, compiled=True)
+    side.read(USUAL[name] * 2)
+    assert side.broker.sender.plain.compiled == (0 if "retry topic" in name else 2)
+    assert side.broker.sender.fast == 2
+    side.whole.close()
+
+
+@pytest.mark.parametrize("name", sorted(UNUSUAL))
+def test_what_asks_for_more_than_storing_is_left_to_python(whole: Whole, name: str) -> None:
+    """The extension spells these names too."""
+    whole.ask(310, send_fields(properties=f"{name}\x010"), b"x")
+    if name not in (Property.WAIT, Property.CLUSTER):
+        whole.ask(320, send_fields(m="true", properties="WAIT\x01true"), join_batch([(0, b"x", f"a{name}\x010".encode())]))
+    assert whole.broker.sender.plain.compiled == 0
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_zero_character_in_a_unique_key_is_refused(whole: Whole, binary: bool, batch: bool) -> None:
+    text = "UNIQ_KEY\x01a\0b\x02WAIT\x01true"
+    body = join_batch([(0, b"x", text.encode())]) if batch else b"x"
+    fields = send_fields(m="true", properties="WAIT\x01true") if batch else send_fields(properties=text)
+    end = whole.broker.store.log.end
+    assert whole.ask(320 if batch else 310, fields, body, binary=binary).code == ResponseCode.MESSAGE_ILLEGAL
+    assert whole.broker.store.log.end == end
+
+
+def test_a_read_that_touches_more_queues_than_one_run_holds_is_done_in_several(whole: Whole) -> None:
+    sends = [Command(310, send_fields(queue_id=number), b"x", opaque=number) for number in range(200)]
+    whole.frames(*sends)
+    assert [answer.opaque for answer in whole.peer.take()] == list(range(200))
+    assert whole.broker.sender.plain.compiled == 200
+
+
+def test_a_write_that_fails_is_answered_to_everyone_of_a_run(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RealFile, "write", fail)
+    sends = [Command(310, send_fields(), b"x", opaque=number, binary=number % 2 == 1) for number in range(4)]
+    sends.append(Command(310, send_fields(), b"x", opaque=9, flag=2))
+    whole.frames(*sends)
+    answers = whole.peer.take()
+    assert [(answer.opaque, answer.binary, answer.code) for answer in answers] == [
+        (number, number % 2 == 1, ResponseCode.SERVICE_NOT_AVAILABLE) for number in range(4)
+    ]
+    assert whole.broker.sender.failed == 5
+    assert whole.broker.store.queue("T", 0).next == 0
+    assert whole.broker.store.index.waiting == 0
+
+
+def test_a_mistake_inside_is_answered_and_the_other_requests_go_on(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, calls = whole.broker.sender.plain, []
+
+    class Faulty:
+        def take_sends(self, frames: Any, at: int, *rest: Any) -> Any:
+            calls.append(at)
+            if len(calls) == 1:
+                raise MemoryError("on purpose")
+            assert native is not None
+            return native.take_sends(frames, at, *rest)
+
+    monkeypatch.setattr(plain, "native", Faulty())
+    whole.frames(*(Command(310, send_fields(), b"x", opaque=number) for number in range(3)))
+    assert [(answer.opaque, answer.code) for answer in whole.peer.take()] == [(0, ResponseCode.SYSTEM_ERROR), (1, 0), (2, 0)]
+    assert whole.broker.store.queue("T", 0).next == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ([], 0, {}, (), 0, 0, 0, b""),
+        ([(0, b"", b"")], 0, {}, (b"",) * 7 + (0,), 0, 0, 0, b""),
+        ([], -1, {}, (b"", b"", b"", b"", b"12345", b"", b"", 0), 0, 0, 0, b""),
+        ([5], 0, {}, (b"", b"", b"", b"", b"12345", b"", b"", 0), 0, 0, 0, b""),
+        ([(0, "text", b"")], 0, {}, (b"", b"", b"", b"", b"12345", b"", b"", 0), 0, 0, 0, b""),
+        ([], 0, {}, ("text", b"", b"", b"", b"12345", b"", b"", 0), 0, 0, 0, b""),
+    ],
+)
+def test_wrong_arguments_are_exceptions(arguments: Any) -> None:
+    assert native is not None
+    with pytest.raises((TypeError, ValueError)):
+        native.take_sends(*arguments)
+
+
+def test_frames_come_out_of_the_compiled_framer(whole: Whole) -> None:
+    assert native is not None
+    assert Framer().feed(USUAL["ours"])[0] == native.cut_frames(USUAL["ours"], 1 << 20)[0][0]

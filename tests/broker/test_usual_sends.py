@@ -1,0 +1,112 @@
+"""Every client's usual send stays on the short way, and is stored and answered there as the long way does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roquet.broker.topics import Topic
+from roquet.testing import FakePeer
+from roquet.wire.command import Command, decode
+from roquet.wire.frame import Framer, encode_frame
+
+from .usual_sends import GROUP, TOPIC, TRACES, USUAL
+from .whole import Whole, send_fields
+
+
+def made(root: Path) -> Whole:
+    whole = Whole(root)
+    for name in (TOPIC, TRACES, f"%RETRY%{GROUP}"):
+        whole.broker.topics.put(Topic(name, 4, 4))
+    whole.broker.groups.find(GROUP)
+    return whole
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[Whole]:
+    whole = made(tmp_path)
+    yield whole
+    whole.close()
+
+
+def read(whole: Whole, data: bytes) -> list[Command]:
+    """What is answered to one read."""
+    peer = FakePeer()
+    whole.broker.receive(peer, Framer().feed(data))
+    assert not peer.closed
+    return peer.take()
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_it_stays_on_the_short_way(whole: Whole, name: str) -> None:
+    read(whole, USUAL[name] * 3)
+    assert (whole.broker.sender.fast, whole.broker.sender.general) == (3, 0)
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_it_is_stored_and_answered_as_on_the_long_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    results = []
+    for short in (True, False):
+        whole = made(tmp_path / str(short))
+        if not short:
+            monkeypatch.setattr(whole.broker.admission, "lets_plain_in", bool)
+        answers = read(whole, USUAL[name] * 2)
+        assert whole.broker.sender.general == (0 if short else 2)
+        whole.close()
+        log = b"".join(path.read_bytes() for path in sorted((whole.root / "commitlog").iterdir()))
+        index = [path.read_bytes() for path in sorted((whole.root / "index").iterdir())]
+        results.append((answers, log, index))
+    assert results[0] == results[1]
+    assert len(results[0][0]) == (0 if "oneway" in name else 2)
+    assert all(answer.code == 0 for answer in results[0][0])
+
+
+def test_all_of_them_in_one_read_are_answered_each_in_its_form_and_in_order(whole: Whole) -> None:
+    answers = read(whole, b"".join(USUAL.values()))
+    asked = [decode(frame) for data in USUAL.values() for frame in Framer().feed(data)]
+    assert [(one.binary, one.opaque) for one in answers] == [(one.binary, one.opaque) for one in asked if not one.is_oneway]
+
+
+def test_the_broker_counts_which_way_sends_took_and_says_so(whole: Whole) -> None:
+    whole.ask(310, send_fields(TOPIC), b"x")
+    whole.ask(310, send_fields(TOPIC, properties="DELAY\x011"), b"x")
+    whole.ask(310, send_fields("%%"), b"x")
+    table = whole.broker.admin.runtime_table()
+    assert (table["roquetSendsFast"], table["roquetSendsGeneral"]) == ("1", "2")
+
+
+@pytest.mark.parametrize("name", ["UNIQ_KEY", "KEYS"])
+def test_a_key_that_stands_twice_is_stored_once_and_found_by_its_last_value(whole: Whole, name: str) -> None:
+    assert whole.ask(310, send_fields(TOPIC, properties=f"{name}\x01first\x02{name}\x01last"), b"x").code == 0
+    found = [len(whole.broker.store.query(TOPIC, key, 8, 0, 1 << 60)[0]) for key in ("first", "last")]
+    assert found == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["UNIQ_KEY", "KEYS", "TAGS", "a"])
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_zero_character_in_any_property_is_refused(whole: Whole, name: str, binary: bool) -> None:
+    """Recovery would take the record for torn, and cut the log there."""
+    end = whole.broker.store.log.end
+    answer = whole.ask(310, send_fields(TOPIC, properties=f"{name}\x01a\0b\x02WAIT\x01true"), b"x", binary=binary)
+    assert answer.code == 13
+    assert "zero character" in str(answer.remark)
+    assert whole.broker.store.log.end == end
+
+
+@pytest.mark.parametrize("missing", "abcdefgh")
+def test_a_send_without_a_field_that_it_must_have_is_refused_in_either_form(whole: Whole, missing: str) -> None:
+    fields = send_fields(TOPIC)
+    del fields[missing]
+    for binary in (False, True):
+        answer = whole.ask(310, fields, b"x", binary=binary)
+        assert answer.code == 1
+        assert "is null, but this request needs it" in str(answer.remark)
+
+
+def test_a_header_that_is_no_object_closes_the_connection(whole: Whole) -> None:
+    for header in (b"[1]", b"5", b"{", b'{"code":310', b"\xff"):
+        peer = FakePeer()
+        whole.broker.receive(peer, Framer().feed(encode_frame(0, header)))
+        assert peer.closed
