@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,10 +19,13 @@ from roquet.wire.batch import join_batch
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
+from tests.hostile import mutations
 
 from .fuzzed_sends import Side, play
 from .usual_sends import USUAL
 from .whole import Whole, send_fields
+
+SEND = re.compile(rb'"code": ?(10|310|320)\b|^.{8}(\x00\x0a|\x01\x36|\x01\x40)', re.DOTALL)
 
 pytestmark = pytest.mark.skipif(native is None, reason=f"the extension is not here: {why_not}")
 
@@ -42,6 +47,22 @@ def test_two_brokers_one_without_it_do_the_same_with_the_same_reads(tmp_path: Pa
 
 def test_they_do_the_same_while_each_send_waits_for_its_flush(tmp_path: Path) -> None:
     assert play(40, 3, tmp_path, flush_disk_type="SYNC_FLUSH").compiled > 100
+
+
+@pytest.mark.parametrize("corpus", [mutations.wrong_fields, mutations.wrong_heads, lambda: mutations.damaged(Random(3), 60)])
+def test_they_do_the_same_with_hostile_frames(tmp_path: Path, corpus: Callable[[], Iterable[bytes]]) -> None:
+    sides = [Side(tmp_path / "python", compiled=False), Side(tmp_path / "compiled", compiled=True)]
+    sends = [frame for frame in corpus() if SEND.search(frame[:400])]
+    assert len(sends) > 10
+    for frame in sends:
+        for side in sides:
+            side.connect(bytes(8))
+            side.read(frame)
+        one, other = (side.state() for side in sides)
+        assert one == other, frame[:500]
+    for side in sides:
+        side.whole.close()
+    assert sides[0].files() == sides[1].files()
 
 
 @pytest.mark.parametrize("name", USUAL)

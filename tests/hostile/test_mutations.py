@@ -17,6 +17,7 @@ import pytest
 from roquet.errors import Broken
 from roquet.nameserver.core import NameServer
 from roquet.settings import NameServerSettings
+from roquet.speedups import native
 from roquet.store.disk import RealDisk
 from roquet.testing import FakePeer, WholeBroker
 from roquet.testing.clock import ManualClock
@@ -32,6 +33,7 @@ EACH = 500 if os.environ.get("ROQUET_LONG") else 60
 """Damaged copies of each of the 180 recorded requests, times two cores; ROQUET_LONG=1 makes it 500."""
 
 Corpus = Iterable[bytes]
+FORMS = ["python"] if native is None else ["python", "compiled"]
 
 
 def corpora() -> Iterator[tuple[str, Corpus]]:
@@ -88,9 +90,14 @@ def report(troubles: list[str]) -> None:
     assert not troubles, f"{len(troubles)} troubles of {len(kinds)} kinds\n{text}"
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", CORPORA)
-def test_a_broker_survives_hostile_frames_and_its_store_reads_back(name: str, tmp_path: Path, last_resort: LastResort) -> None:
+def test_a_broker_survives_hostile_frames_and_its_store_reads_back(
+    name: str, form: str, tmp_path: Path, last_resort: LastResort
+) -> None:  # fmt: skip
     inside = WholeBroker(tmp_path)
+    if form == "python":
+        inside.broker.sender.plain.native = None
     assert inside.ask(create_topic("known")).code == 0
     assert inside.ask(send_message("known", b"before", queue_id=1)).code == 0
     troubles: list[str] = []
