@@ -217,7 +217,11 @@ class TestAColdRead:
                 raise Cold(lambda: cold.update(log=False))
             return read_now(self, offset, size)
 
+        def maybe_into(self: RealFile, offset: int, room: memoryview) -> None:
+            room[:] = maybe(self, offset, len(room))
+
         monkeypatch.setattr(RealFile, "read_now", maybe)
+        monkeypatch.setattr(RealFile, "read_into", maybe_into)
         whole.background.hold = True
         reader = FakePeer("127.0.0.1:2")
         whole.broker.receive(reader, [(0, *header_of(Command(11, pull_fields(), opaque=4)))])
@@ -230,10 +234,11 @@ class TestAColdRead:
     def test_that_never_becomes_warm_is_an_answer(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
         send(whole, b"x")
 
-        def never(self: RealFile, offset: int, size: int) -> bytes:
+        def never(self: RealFile, offset: int, size: object) -> bytes:
             raise Cold(lambda: None)
 
         monkeypatch.setattr(RealFile, "read_now", never)
+        monkeypatch.setattr(RealFile, "read_into", never)
         assert whole.ask(11, pull_fields()).code == ResponseCode.SYSTEM_BUSY
 
 

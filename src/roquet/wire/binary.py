@@ -67,7 +67,7 @@ def read_header(header: bytes) -> BinaryHead:
 def _read_fields(header: bytes, at: int, stop: int) -> dict[str, str]:
     """Most names are one letter: name and both sizes are then seven bytes."""
     fields: dict[str, str] = {}
-    unpack = LETTER_FIELD.unpack_from
+    unpack, number = LETTER_FIELD.unpack_from, int.from_bytes
     while stop - at >= 7:
         name_size, letter, size = unpack(header, at)
         if name_size == 1:
@@ -80,10 +80,15 @@ def _read_fields(header: bytes, at: int, stop: int) -> dict[str, str]:
                 fields[LETTERS[letter]] = header[at : at + size].decode()
                 at += size
         else:
-            name, at = _take(header, at, stop, 2, "a field's name")
-            value, at = _take(header, at, stop, 4, "a field's value")
-            if value:
-                fields[name.decode()] = value.decode()
+            # Spelled out: a pull has a dozen of them. A value's length with its sign bit set is beyond any frame.
+            name_stop = at + 2 + name_size
+            value_at = name_stop + 4
+            value_stop = value_at + number(header[name_stop:value_at], "big")
+            if name_size < 0 or value_stop > stop:
+                raise _cut_off(header, at, stop)
+            if value_stop > value_at:
+                fields[header[at + 2 : name_stop].decode()] = header[value_at:value_stop].decode()
+            at = value_stop
     if at < stop:
         name, at = _take(header, at, stop, 2, "a field's name")
         _take(header, at, stop, 4, "a field's value")  # an empty name with an empty value, or it does not fit
@@ -98,6 +103,16 @@ def _take(header: bytes, at: int, end: int, width: int, what: str) -> tuple[byte
     if size < 0 or at + size > end:
         raise Broken(f"{what} of {size} bytes in a header with {end - at} left")
     return header[at : at + size], at + size
+
+
+def _cut_off(header: bytes, at: int, stop: int) -> Broken:
+    """What is wrong with the field that begins here, where the fields end at `stop`."""
+    try:
+        _, at = _take(header, at, stop, 2, "a field's name")
+        _take(header, at, stop, 4, "a field's value")
+    except Broken as error:
+        return error
+    return Broken(f"a field runs past the end of the fields at {stop}")
 
 
 def command_of(head: BinaryHead, body: bytes, make: type[Command]) -> Command:

@@ -1,0 +1,134 @@
+"""What an ordinary pull gets, for the price of an answer and not of each message in it.
+
+`gather` takes queue entries that are all as they should be, and records that are all in memory: one read of the log where they stand
+near each other, one join. Anything else it leaves to the careful way (`Puller._pick`), which looks at one entry after another, and which
+it must equal in all that it answers itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise, repeat
+from operator import add, eq, le
+
+from roquet.broker.tag_columns import tagged
+from roquet.store.disk import Cold
+from roquet.wire.layout import ENTRY, MAGIC_V1, RECORD_FRONT, RECORD_MIN
+
+FOREIGN_MAX = 128 * 1024
+"""Bytes of other queues' messages that one read of the log takes along, rather than making several."""
+GAP_MAX = 16 * 1024
+"""The same between two records, where that is too much for all of them together."""
+SPAN_MAX = 512 * 1024
+"""Of one read."""
+ENTRIES_MAX = 1_024
+"""With more of them, which only a changed setting brings, the careful way is as good."""
+
+ROOM = memoryview(bytearray(SPAN_MAX))
+"""Where a read goes before it is cut: a new object for each costs as much as the cutting."""
+
+ReadInto = Callable[[int, memoryview], None]
+"""(log offset, room) -> fills it with bytes of one file of the log. Raises Cold and LookupError."""
+
+Gathered = tuple[bytes, int, int]
+"""(the records one after another, how many, how many entries were judged)."""
+
+
+@lru_cache(maxsize=64)
+def places_and_sizes(count: int) -> struct.Struct:
+    """Of so many entries, at once."""
+    return struct.Struct(">" + "qi8x" * count)
+
+
+def gather(
+    raw: bytes, codes: Collection[int] | None, number: int, count_max: int, size_max: int, start: int, end: int, record_max: int,
+    read_into: ReadInto,
+) -> Gathered | None:  # fmt: skip
+    """`raw`: whole entries, the first of which has this number in its queue; `codes`: tag hashes that are wanted, None for all.
+
+    Up to so many messages and bytes of records, the first whatever its size. The log begins at `start` and is written up to `end`.
+    None: something is unusual, so look at one entry after another.
+    """
+    judged = len(raw) // ENTRY.size
+    places: Sequence[int]
+    sizes: Sequence[int]
+    numbers: Sequence[int]
+    if codes is None:
+        if not 0 < judged <= ENTRIES_MAX:
+            return None
+        flat = places_and_sizes(judged).unpack_from(raw)
+        places, sizes, numbers = flat[::2], flat[1::2], range(number, number + judged)
+        if min(sizes) < RECORD_MIN or max(sizes) > record_max or places[0] < start:
+            return None
+        if not all(map(le, map(add, places, sizes), places[1:])):  # they overlap, or do not rise
+            return None
+        if judged > count_max or sum(sizes) > size_max:
+            judged = min(max(1, count_max), fitting(sizes, size_max))
+            places, sizes, numbers = places[:judged], sizes[:judged], numbers[:judged]
+    else:
+        found = tagged(raw, codes, start, end, record_max)
+        if found is None:
+            return None
+        places, sizes, chosen = found
+        count = min(max(1, count_max), fitting(sizes, size_max))
+        if count < len(chosen):
+            judged = chosen[count]
+            places, sizes, chosen = places[:count], sizes[:count], chosen[:count]
+        if not places:
+            return b"", 0, judged
+        numbers = [number + one for one in chosen]
+    body: bytes | memoryview
+    try:
+        size = sum(sizes)
+        if places[-1] + sizes[-1] - places[0] == size <= SPAN_MAX:  # nothing foreign between them: as they stand
+            body = ROOM[:size]
+            read_into(places[0], body)
+            fronts = map(RECORD_FRONT.unpack_from, repeat(body), accumulate(sizes[:-1], initial=0))
+        else:
+            records = cut(places, sizes, size, read_into)
+            fronts = map(RECORD_FRONT.unpack_from, records)
+            body = b"".join(records)
+    except (Cold, LookupError):
+        return None
+    if not all(map(eq, fronts, zip(sizes, repeat(MAGIC_V1), numbers))):
+        return None
+    return bytes(body), len(sizes), judged
+
+
+def fitting(sizes: Sequence[int], size_max: int) -> int:
+    """How many of these make up so many bytes at most; the first is one of them in any case."""
+    for count, size in enumerate(accumulate(sizes)):
+        if size > size_max:
+            return max(1, count)
+    return len(sizes)
+
+
+def cut(places: Sequence[int], sizes: Sequence[int], size: int, read_into: ReadInto) -> list[memoryview] | list[bytes]:
+    """The records of these sizes, together `size`, at these places of the log; views of what the next read overwrites."""
+    first = places[0]
+    length = places[-1] + sizes[-1] - first
+    if length <= SPAN_MAX and length - size <= FOREIGN_MAX:
+        room = ROOM[:length]
+        read_into(first, room)
+        return [room[place - first : place - first + size] for place, size in zip(places, sizes, strict=True)]
+    records: list[bytes] = []
+    for begin, stop in near_each_other(places, sizes):
+        first = places[begin]
+        length = places[stop - 1] + sizes[stop - 1] - first
+        room = ROOM[:length] if length <= SPAN_MAX else memoryview(bytearray(length))
+        read_into(first, room)
+        some = zip(places[begin:stop], sizes[begin:stop], strict=True)
+        records += [bytes(room[place - first : place - first + size]) for place, size in some]
+    return records
+
+
+def near_each_other(places: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Which of them to read together: (the first, behind the last)."""
+    begin = 0
+    for at, (before, place) in enumerate(pairwise(places)):
+        if place - before - sizes[at] > GAP_MAX or place + sizes[at + 1] - places[begin] > SPAN_MAX:
+            yield begin, at + 1
+            begin = at + 1
+    yield begin, len(places)

@@ -1,0 +1,46 @@
+"""The header of a pull's answer in both forms, written by hand: there is one for every thirty-two messages.
+
+`PullResponseHeader` is the same thing typed; a test holds both to the same bytes.
+"""
+
+from __future__ import annotations
+
+from roquet.wire.binary import FIXED
+from roquet.wire.command import RESPONSE, VERSION
+from roquet.wire.frame import BINARY, JSON
+
+
+def field(name: str) -> bytes:
+    return len(name).to_bytes(2, "big") + name.encode()
+
+
+SUGGESTED = field("suggestWhichBrokerId") + b"\0\0\0\x010"
+NEXT, FIRST, LAST, COUNT = field("nextBeginOffset"), field("minOffset"), field("maxOffset"), field("scanCount")
+
+
+def pull_answer_head(
+    opaque: int, code: int, remark: bytes, next_offset: int, first: int, last: int, scan_count: int | None = None, *, binary: bool
+) -> bytes:
+    if not binary:
+        scanned = b"" if scan_count is None else b',"scanCount":"%d"' % scan_count
+        return (
+            b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"%b},'
+            b'"flag":1,"language":"JAVA","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
+            % (code, next_offset, first, last, scanned, opaque, remark, VERSION)
+        )
+    fields = b"%b%b%b%b%b%b%b" % (SUGGESTED, NEXT, number(next_offset), FIRST, number(first), LAST, number(last))
+    if scan_count is not None:
+        fields += COUNT + number(scan_count)
+    front = FIXED.pack(code, 0, VERSION, opaque, RESPONSE)
+    return b"%b%b%b%b%b" % (front, len(remark).to_bytes(4, "big"), remark, len(fields).to_bytes(4, "big"), fields)
+
+
+def number(value: int) -> bytes:
+    text = b"%d" % value
+    return b"\0\0\0%c%b" % (len(text), text)
+
+
+def frame_front(head: bytes, body_size: int, *, binary: bool) -> bytes:
+    """What stands before the body of a frame with this header."""
+    word = (BINARY if binary else JSON) << 24 | len(head)
+    return b"%b%b%b" % ((4 + len(head) + body_size).to_bytes(4, "big"), word.to_bytes(4, "big"), head)

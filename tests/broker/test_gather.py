@@ -1,0 +1,184 @@
+"""What pulls get at once (`broker/gather.py`) is what they get when one entry is looked at after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import orjson
+import pytest
+
+from roquet.broker import gather as module
+from roquet.broker.gather import gather
+from roquet.broker.pull import Pull, Puller, Status
+from roquet.routing.subscription import TagFilter, subscribe
+from roquet.store.disk import Cold
+from roquet.store.mending import Odd
+from roquet.store.queue import ENTRY_SIZE
+from roquet.testing.peer import FakePeer
+from roquet.wire.calls.pulls import PULL_MESSAGE, PullResponseHeader
+from roquet.wire.command import Command
+from roquet.wire.layout import ENTRY
+from roquet.wire.pulled import frame_front, pull_answer_head
+from roquet.wire.record import decode_records
+
+from .whole import Whole, pull_fields, send_fields
+
+COUNT = 200
+TAGS = ("a", "b", "c", "AaAa", "BBBB", "AaBB", "e", "f", "g", "h", "i", "")
+"""Three of them have the same hash; one message in twelve has no tag."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    """Messages of T among those of others, some near and some far, over several log files."""
+    made = Whole(tmp_path_factory.mktemp("gather") / "store", mapped_file_size_commit_log=1 << 18)
+    random = Random(7)
+    for number in range(COUNT):
+        tag = TAGS[number % len(TAGS)]
+        properties = f"UNIQ_KEY\x01U{number}" + (f"\x02TAGS\x01{tag}" if tag else "")
+        assert made.ask(310, send_fields(properties=properties), random.randbytes(random.choice((0, 10, 500)))).code == 0
+        if random.random() < 0.5:
+            assert made.ask(310, send_fields("Between"), bytes(random.choice((10, 3_000, 20_000)))).code == 0
+    yield made
+    made.close()
+
+
+def a_pull(offset: int, expression: str) -> Pull:
+    tags = None if expression == "*" else TagFilter.of(subscribe("T", expression))
+    return Pull(FakePeer(), Command(11), "g", "T", 0, offset, offset, 32, 1 << 31, tags, None, 0)
+
+
+def at_once(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
+    log = puller.store.log
+    codes = None if pull.tags is None else pull.tags.codes
+    return gather(raw, codes, pull.offset, count_max, size_max, log.start, log.written, puller.record_max, log.read_into)
+
+
+def one_by_one(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
+    try:
+        found = puller._pick(pull, raw, 0, COUNT, count_max, size_max)
+    except (LookupError, Odd):
+        return None
+    return b"".join(found.records), found.count, found.next_offset - pull.offset
+
+
+EXPRESSIONS = ("*", "a", "AaAa", "a || AaBB || none", "none", " || ".join(TAGS[:-1]))
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_sound_entries_are_answered_at_once_and_as_one_by_one(whole: Whole, expression: str) -> None:
+    puller, queue, random = whole.broker.puller, whole.broker.store.queue("T", 0), Random(3)
+    careful = 0
+    for offset in range(COUNT):
+        pull = a_pull(offset, expression)
+        count_max, size_max = random.choice((1, 2, 31, 32)), random.choice((1, 700, 3_000, 1 << 18))
+        raw = queue.read(offset, random.choice((1, 5, 32, 100)))
+        found = at_once(puller, pull, raw, count_max, size_max)
+        # The span of one read may reach into the next file: then it is the careful way's.
+        careful += found is None
+        if found is not None:
+            assert found == one_by_one(puller, pull, raw, count_max, size_max)
+    assert careful < COUNT // 2
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_what_is_answered_of_spoiled_entries_is_what_one_by_one_would_be(whole: Whole, expression: str) -> None:
+    puller, queue, random = whole.broker.puller, whole.broker.store.queue("T", 0), Random(5)
+    answered = 0
+    for _ in range(2_000):
+        offset = random.randrange(COUNT)
+        pull = a_pull(offset, expression)
+        raw = bytearray(queue.read(offset, random.choice((1, 8, 32))))
+        for _ in range(random.choice((1, 1, 2))):
+            at = random.randrange(len(raw) // ENTRY_SIZE) * ENTRY_SIZE
+            place, size, tag = ENTRY.unpack_from(raw, at)
+            spoiled = random.choice(
+                (
+                    (place, 0x7FFFFFFF, tag), (place, 0, tag), (place, -1, tag), (place, size + 1, tag), (place, 90, tag),
+                    (place, 1 << 26, tag), (place + 1, size, tag), (-1, size, tag), (1 << 62, size, tag), (0, size, tag),
+                    (place, size, tag ^ 1),
+                    (place, size, tag + (1 << 32)), (place, size, tag - (1 << 40)), (0, 0, 0),
+                )
+            )  # fmt: skip
+            raw[at : at + ENTRY_SIZE] = ENTRY.pack(*spoiled)
+        count_max, size_max = random.choice((1, 32)), random.choice((700, 1 << 18))
+        found = at_once(puller, pull, bytes(raw), count_max, size_max)
+        if found is not None:
+            answered += 1
+            assert found == one_by_one(puller, pull, bytes(raw), count_max, size_max)
+    assert answered or expression == "*"
+
+
+@pytest.mark.parametrize("limit", [1, 200, 5_000])
+def test_records_that_stand_far_from_each_other_are_read_apart(whole: Whole, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SPAN_MAX", limit)
+    monkeypatch.setattr(module, "GAP_MAX", limit)
+    puller, queue = whole.broker.puller, whole.broker.store.queue("T", 0)
+    for offset in range(0, COUNT, 7):
+        pull, raw = a_pull(offset, "*"), queue.read(offset, 32)
+        found = at_once(puller, pull, raw, 32, 1 << 18)
+        assert found is None or found == one_by_one(puller, pull, raw, 32, 1 << 18)
+        assert limit > 1 or found is not None, "a read for each: none reaches into another file"
+
+
+@pytest.mark.parametrize("error", [Cold(lambda: None), LookupError("gone")])
+def test_what_is_not_in_memory_or_not_there_is_left_to_the_careful_way(whole: Whole, error: Exception) -> None:
+    def read_into(offset: int, room: memoryview) -> None:
+        raise error
+
+    raw = whole.broker.store.queue("T", 0).read(0, 32)
+    assert gather(raw, None, 0, 32, 1 << 18, 0, 1 << 40, 1 << 26, read_into) is None
+
+
+def test_a_record_that_is_not_its_entrys_is_not_sent(whole: Whole) -> None:
+    raw, log = whole.broker.store.queue("T", 0).read(0, 8), whole.broker.store.log
+    assert gather(raw, None, 0, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into) is not None
+    assert gather(raw, None, 1, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into) is None, "the numbers are other ones"
+
+
+# Pulls that wait
+
+
+def test_an_answer_for_many_that_wait_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(tmp_path / "store")
+    assert whole.ask(310, send_fields(properties="TAGS\x01a"), b"0").code == 0
+    peers = [FakePeer() for _ in range(20)]
+    for number, peer in enumerate(peers):
+        fields = pull_fields(offset=1, sysFlag="6", subscription="*" if number % 2 else "a")
+        whole.give(peer, Command(11, fields, opaque=100 + number, binary=number % 3 == 0))
+    assert len(whole.broker.puller.parking) == 20
+    reads: list[int] = []
+    read = whole.broker.store.log.read_into
+
+    def counted(offset: int, room: memoryview) -> None:
+        reads.append(offset)
+        read(offset, room)
+
+    monkeypatch.setattr(whole.broker.store.log, "read_into", counted)
+    assert whole.ask(310, send_fields(properties="TAGS\x01a"), b"1").code == 0
+    assert len(reads) == 2, "one for those that take all, one for those with a filter"
+    for number, peer in enumerate(peers):
+        (answer,) = peer.take()
+        assert (answer.opaque, answer.code, answer.binary, answer.fields["nextBeginOffset"]) == (100 + number, 0, number % 3 == 0, "2")
+        assert [record.body for record in decode_records(answer.body)] == [b"1"]
+    assert whole.broker.stats.gets.count == 20
+    whole.close()
+
+
+# Answers
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("scan_count", [None, 7])
+@pytest.mark.parametrize("status", list(Status))
+def test_an_answers_header_written_by_hand_is_the_typed_one(binary: bool, scan_count: int | None, status: Status) -> None:
+    for opaque, code, offsets in ((0, 0, (0, 0, 0)), (-1, 20, (5, 1, 1 << 62)), (0x7FFFFFFF, 21, (10, 9, 99))):
+        request = Command(11, opaque=opaque, binary=binary)
+        typed = PULL_MESSAGE.reply(request, PullResponseHeader(0, *offsets, scan_count), b"body", code=code, remark=status).encode()
+        head = pull_answer_head(opaque, code, status.encode(), *offsets, scan_count, binary=binary)
+        whole = frame_front(head, 4, binary=binary) + b"body"
+        compare: Callable[[bytes], object] = bytes if binary else lambda frame: orjson.loads(frame[8:-4])
+        assert compare(whole) == compare(typed)
+        assert whole[4:8] == typed[4:8] or not binary
