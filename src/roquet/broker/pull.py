@@ -25,11 +25,13 @@ from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
 from roquet.broker.scans import BUSY_BYTES, PROBED, Records, Scan, collect, likely_count
+from roquet.broker.sql_columns import judge_at_once
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
 from roquet.errors import Refused, StoreUnavailable
 from roquet.message import Property
 from roquet.ports import Peer
+from roquet.routing.sql92 import Filter
 from roquet.routing.subscription import BadExpression, TagFilter, is_tag_type, subscribe
 from roquet.store.disk import Cold
 from roquet.store.mending import Odd
@@ -363,17 +365,26 @@ class Puller(Part):
             # Far from the tail, answers are smaller: they come from the disk.
             count_max = min(count_max, settings.max_transfer_count_on_message_in_disk)
             size_max = min(size_max, settings.max_transfer_bytes_on_message_in_disk)
-        if judge is None:
-            log_ = self.store.log
-            codes = None if pull.tags is None or pull.tags.takes_all else pull.tags.codes
-            found = gather(raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, log_.read_into)
-            if found is not None:
-                body, count, judged = found
-                return Found(Status.FOUND if count else Status.NO_MATCHED_MESSAGE, offset + judged, first, last, count, [body])
+        found = self._read_at_once(pull, raw, first, last, count_max, size_max)
+        if found is not None:
+            return found
         try:
             return self._pick(pull, raw, first, last, count_max, size_max)
         except (LookupError, Odd):
             return self._pick_carefully(pull, queue, raw, first, last, count_max, size_max)
+
+    def _read_at_once(self, pull: Pull, raw: bytes, first: int, last: int, count_max: int, size_max: int) -> Found | None:
+        """What `_pick` would give, where nothing about the entries and their records is unusual."""
+        log_, offset, judge = self.store.log, pull.offset, pull.judge
+        if judge is None:
+            codes = None if pull.tags is None or pull.tags.takes_all else pull.tags.codes
+            found = gather(raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, log_.read_into)
+        else:
+            found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max) if isinstance(judge, Filter) else None
+        if found is None:
+            return None
+        body, count, judged = found
+        return Found(Status.FOUND if count else Status.NO_MATCHED_MESSAGE, offset + judged, first, last, count, [body])
 
     def _pick_carefully(self, pull: Pull, queue: ConsumeQueue, raw: bytes, first: int, last: int, count_max: int, size_max: int) -> Found:
         """One entry is damaged: mended ones, or those before it, or a step over it. Whoever waits goes on in any case."""

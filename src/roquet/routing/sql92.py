@@ -29,7 +29,8 @@ SHORT_PROPERTIES = 2_048
 
 READERS: dict[Kind, Callable[[bytes], Any]] = {Kind.INT: to_int, Kind.LONG: to_long, Kind.DOUBLE: to_double}
 
-Values = list[bytes | None]
+Row = tuple[bytes | None, ...]
+Values = list[bytes | None] | Row
 """What a message has, by the places of `Filter.names`."""
 Function = Callable[[Values], Any]
 """Gives True, False, None for unknown; of an operand its value. Raises NotComparable."""
@@ -254,7 +255,8 @@ class Filter:
         if not self._few or stop - start > SHORT_PROPERTIES:
             values = self._split(data, start, stop)
         else:
-            values = []
+            found: list[bytes | None] = []
+            values = found
             for mark, bare, size in self._marks:
                 at = data.rfind(mark, start, stop)  # the last: of two with one name it counts
                 if at >= 0:
@@ -262,14 +264,18 @@ class Filter:
                 elif data.startswith(bare, start, stop):
                     at = start + size - 1
                 else:
-                    values.append(None)
+                    found.append(None)
                     continue
                 end = data.find(b"\x02", at, stop)
                 value = data[at : end if end >= 0 else stop]
                 if not value:  # does not count, and an earlier one might
                     values = self._split(data, start, stop)
                     break
-                values.append(value)
+                found.append(value)
+        return self.decides(values)
+
+    def decides(self, values: Values) -> bool:
+        """The same by the values of `names` that a message has; an empty one is none."""
         try:
             return self._function(values) is True
         except NotComparable:

@@ -31,7 +31,7 @@ class Texts:
         self.starts = starts
 
     @classmethod
-    def of(cls, parts: Sequence[bytes]) -> Texts:
+    def of(cls, parts: Sequence[bytes | memoryview]) -> Texts:
         sizes = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)) + 1
         return cls(b"\x02".join([*parts, PADDING]), np.cumsum(sizes) - sizes)
 
@@ -76,10 +76,10 @@ class Texts:
             owners, starts, stops = owners[filled], starts[filled], stops[filled]
         return owners, *self.hashes(starts, stops)
 
-    def values(self, name: str) -> tuple[Longs, Longs, Longs]:
+    def values(self, name: str | bytes) -> tuple[Longs, Longs, Longs]:
         """(whose, start, stop) of this property's value, for those that have it; the last one when it stands twice."""
         begins, ends, words = self._properties
-        mark = name.encode() + b"\x01"
+        mark = (name.encode() if isinstance(name, str) else name) + b"\x01"
         head = mark[:8]
         here = (words >> np.uint64(64 - 8 * len(head))) == int.from_bytes(head, "big")
         for more in range(8, len(mark)):

@@ -1,0 +1,135 @@
+"""What an SQL filter takes of many records at once (`broker/sql_columns.py`) is what it takes of one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import numpy as np
+import pytest
+
+from roquet.broker.pull import Pull, Puller
+from roquet.broker.sql_columns import judge_at_once, property_rows
+from roquet.routing.sql92 import Filter, compiled
+from roquet.store.mending import Odd
+from roquet.store.queue import ENTRY_SIZE
+from roquet.testing.peer import FakePeer
+from roquet.wire.command import Command
+from roquet.wire.layout import ENTRY
+
+from .whole import Whole, send_fields
+
+COUNT = 300
+VALUES = ("1", "7", "99", "-3", "1.5", "text", "long text of more than eight bytes", "é", "", "a\x01b")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    """Messages that have the properties, lack them, have them first, last, twice or empty; among those of another queue."""
+    made = Whole(tmp_path_factory.mktemp("sql") / "store", mapped_file_size_commit_log=1 << 18)
+    random = Random(11)
+    for number in range(COUNT):
+        odd = 100 <= number < 200  # elsewhere nothing is unusual
+        names = random.sample(["a", "aa", "region", "TAGS", "a_name_of_more_than_eight", "x"], random.randrange(5))
+        if odd and random.random() < 0.1:
+            names.append("a")
+        values = VALUES if odd else [value for value in VALUES if value]
+        items = [f"{name}\x01{random.choice(values)}" for name in names]
+        items.insert(random.choice((0, len(items))), f"UNIQ_KEY\x01U{number}")
+        assert made.ask(10, {"topic": "T", "queueId": "0", **long(items)}, random.randbytes(random.choice((0, 10, 500)))).code == 0
+        if random.random() < 0.5:
+            assert made.ask(310, send_fields("Between"), bytes(random.choice((10, 3_000, 20_000)))).code == 0
+    yield made
+    made.close()
+
+
+def long(items: list[str]) -> dict[str, str]:
+    return {
+        "producerGroup": "g", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "sysFlag": "0", "bornTimestamp": "1794732520853",
+        "flag": "0", "properties": "\x02".join(items), "reconsumeTimes": "0", "unitMode": "false",
+    }  # fmt: skip
+
+
+EXPRESSIONS = (
+    "a > 5",
+    "a > 5 AND region IN ('99', 'text')",
+    "a IS NULL OR region = 'long text of more than eight bytes'",
+    "a_name_of_more_than_eight <> '7'",
+    "aa = 1.5 OR x CONTAINS 'x'",
+    "1 = 1",
+    "1 = 2",
+    "nobody IS NOT NULL",
+    "a = region",
+)
+
+
+def one_by_one(puller: Puller, raw: bytes, filter: Filter, offset: int, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
+    pull = Pull(FakePeer(), Command(11), "g", "T", 0, offset, offset, 32, 1 << 31, None, filter, 0)
+    try:
+        taken, judged = puller._judge(raw, filter, count_max, size_max, pull)
+    except (LookupError, Odd):
+        return None
+    return b"".join(taken), len(taken), judged
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_as_many_are_taken_at_once_as_one_by_one(whole: Whole, expression: str) -> None:
+    puller, store, random = whole.broker.puller, whole.broker.store, Random(3)
+    queue, filter, answered = store.queue("T", 0), compiled(expression), 0
+    for offset in range(COUNT - 24):
+        count_max, size_max = random.choice((1, 5, 32)), random.choice((1, 700, 3_000, 1 << 18))
+        raw = queue.read(offset, random.choice((24, 40, 300)))
+        found = judge_at_once(store.log, raw, filter, offset, count_max, size_max, 1 << 26)
+        if found is not None:
+            careful = one_by_one(puller, raw, filter, offset, count_max, size_max)
+            assert careful is not None
+            if found[2] < careful[2]:  # it stops before what is unusual
+                careful = one_by_one(puller, raw[: found[2] * ENTRY_SIZE], filter, offset, count_max, size_max)
+            assert found == careful
+            answered += found[2]
+    assert answered > COUNT * 3
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS[:3])
+def test_spoiled_entries_are_left_to_one_by_one(whole: Whole, expression: str) -> None:
+    puller, store, random = whole.broker.puller, whole.broker.store, Random(5)
+    queue, filter = store.queue("T", 0), compiled(expression)
+    for _ in range(300):
+        offset = random.randrange(COUNT - 60)
+        raw = bytearray(queue.read(offset, 60))
+        at = random.randrange(len(raw) // ENTRY_SIZE) * ENTRY_SIZE
+        place, size, tag = ENTRY.unpack_from(raw, at)
+        spoiled = random.choice(
+            (
+                (place, 0x7FFFFFFF, tag),
+                (place, 0, tag),
+                (place, size + 1, tag),
+                (place + 1, size, tag),
+                (1 << 62, size, tag),
+                (-1, size, tag),
+            )
+        )
+        raw[at : at + ENTRY_SIZE] = ENTRY.pack(*spoiled)
+        found = judge_at_once(store.log, bytes(raw), filter, offset, 32, 1 << 18, 1 << 26)
+        if found is not None:
+            before = bytes(raw[: found[2] * ENTRY_SIZE])
+            assert found == one_by_one(puller, before, filter, offset, 32, 1 << 18), "only what stands before it is answered"
+
+
+def test_records_that_are_no_records_are_not_taken_apart(whole: Whole) -> None:
+    queue, log = whole.broker.store.queue("T", 0), whole.broker.store.log
+    entries = list(ENTRY.iter_unpack(queue.read(0, 30)))
+    start, stop = entries[0][0], entries[-1][0] + entries[-1][1]
+    sound = log.read(start, stop - start)
+    begins = np.array([place - start for place, _, _ in entries])
+    sizes = np.array([size for _, size, _ in entries])
+    names, random = (b"a", b"region"), Random(9)
+    assert property_rows(memoryview(sound), begins, sizes, 0, names) is not None
+    assert property_rows(memoryview(sound), begins, sizes, 1, names) is None, "the numbers are other ones"
+    for _ in range(2_000):
+        data, number = bytearray(sound), random.randrange(len(entries))
+        begin, size = int(begins[number]), int(sizes[number])
+        for _ in range(random.choice((1, 3))):
+            data[begin + random.choice((0, 4, 7, 39, 84, 85, 86, 87, 88 + random.randrange(size - 88)))] = random.randrange(256)
+        rows = property_rows(memoryview(data), begins, sizes, 0, names)
+        assert rows is None or len(rows) == len(entries)
