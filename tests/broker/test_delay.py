@@ -202,7 +202,11 @@ class TestManyDelayedMessages:
                 return read(offset, size)
             raise Cold(lambda: warm.add(offset))
 
+        def cold_into(offset: int, room: memoryview) -> None:
+            raise Cold(lambda: None)
+
         monkeypatch.setattr(whole.broker.store.log, "read", cold)
+        monkeypatch.setattr(whole.broker.store.log, "read_into", cold_into)
         whole.background.hold = True
         whole.tick(600)
         whole.tick(50)

@@ -174,14 +174,14 @@ class TestASentBackMessage:
         self, whole: Whole, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         record = sent(whole)
-        record_at, warm = whole.broker.store.record_at, [False]
+        raw_at, warm = whole.broker.store.raw_at, [False]
 
         def cold(offset: int) -> bytes:
             if warm[0]:
-                return record_at(offset)
+                return raw_at(offset)
             raise Cold(lambda: warm.__setitem__(0, True))
 
-        monkeypatch.setattr(whole.broker.store, "record_at", cold)
+        monkeypatch.setattr(whole.broker.store, "raw_at", cold)
         whole.background.hold = True
         fields = {"offset": str(record.physical_offset), "group": "g", "delayLevel": "1"}
         whole.frames(Command(SEND_BACK, fields, opaque=5))

@@ -105,7 +105,7 @@ def fitting(sizes: Sequence[int], size_max: int) -> int:
     return len(sizes)
 
 
-def cut(places: Sequence[int], sizes: Sequence[int], size: int, read_into: ReadInto) -> list[memoryview] | list[bytes]:
+def cut(places: Sequence[int], sizes: Sequence[int], size: int, read_into: ReadInto) -> list[bytes | memoryview]:
     """The records of these sizes, together `size`, at these places of the log; views of what the next read overwrites."""
     first = places[0]
     length = places[-1] + sizes[-1] - first
@@ -113,7 +113,7 @@ def cut(places: Sequence[int], sizes: Sequence[int], size: int, read_into: ReadI
         room = ROOM[:length]
         read_into(first, room)
         return [room[place - first : place - first + size] for place, size in zip(places, sizes, strict=True)]
-    records: list[bytes] = []
+    records: list[bytes | memoryview] = []
     for begin, stop in near_each_other(places, sizes):
         first = places[begin]
         length = places[stop - 1] + sizes[stop - 1] - first

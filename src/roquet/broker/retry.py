@@ -17,12 +17,14 @@ from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
 from roquet.broker.send import Sender
 from roquet.broker.stats import Stats
+from roquet.broker.stored import take_apart
 from roquet.broker.topics import Topic, Topics
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused
 from roquet.message import FAILURE_MAX, Property, failure_text
 from roquet.ports import Peer
 from roquet.store.queue import ConsumeQueue
+from roquet.store.scan import TOPIC
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendHeader
 from roquet.wire.codes import Perm, ResponseCode, TopicFlag
@@ -32,6 +34,7 @@ from roquet.wire.layout import PROPERTIES_MAX, QUEUES_MAX
 from roquet.wire.names import RETRY_PREFIX, check_topic, dead_letter_topic, retry_topic
 from roquet.wire.record import BadRecord, Record
 
+WRITE = int(Perm.WRITE)
 FIRST_LEVEL = 3
 """Delay level after the first failure; each further one is a level up."""
 SAYS_MAX_SINCE = 121
@@ -63,34 +66,34 @@ class Retries(Part):
         """36: upstream's checks in upstream's order."""
         header = CONSUMER_SEND_MSG_BACK.read_header(command)
         group = self._group(header.group)
-        if not self.settings.broker_permission & Perm.WRITE:
+        if not self.settings.broker_permission & WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self.settings.broker_ip1}] sending message is forbidden")
         if group.retry_queue_nums <= 0:
             return command.reply()  # this group wants no retries: the message is done with
         topic = self._topic(retry_topic(group.group_name), group.retry_queue_nums, unit_mode=bool(header.unit_mode))
-        if not topic.perm & Perm.WRITE:
+        if not topic.perm & WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden")
-        record = self._record(header.offset)
+        draft, origin, size = self._draft(header.offset)
         self.sender.check_stored(self.store.trouble.refuse_writes())
-        draft = Draft.again(record)
-        properties = draft.properties
-        properties.setdefault(Property.RETRY_TOPIC, record.topic)
-        properties.setdefault(Property.ORIGIN_MESSAGE_ID, offset_message_id(record.store_host, record.physical_offset))
+        properties, consumed = draft.properties, draft.reconsumed
+        properties.setdefault(Property.RETRY_TOPIC, origin)
+        if Property.ORIGIN_MESSAGE_ID not in properties:
+            properties[Property.ORIGIN_MESSAGE_ID] = offset_message_id(draft.store_host or bytes(8), header.offset)
         properties[Property.WAIT] = "false"
-        if header.failure and len(record.properties) + FAILURE_ROOM <= PROPERTIES_MAX:
+        if header.failure and size + FAILURE_ROOM <= PROPERTIES_MAX:
             properties[Property.FAILURE] = failure_text(header.failure)
         asked_max = header.max_reconsume_times if command.version >= SAYS_MAX_SINCE else None
-        if header.delay_level < 0 or record.reconsume_times >= (group.retry_max_times if asked_max is None else asked_max):
+        if header.delay_level < 0 or consumed >= (group.retry_max_times if asked_max is None else asked_max):
             self._make_dead_letter(draft, group.group_name)
             properties[Property.DELAY] = "0"
         else:
-            properties[Property.DELAY] = str(header.delay_level or FIRST_LEVEL + record.reconsume_times)
+            properties[Property.DELAY] = str(header.delay_level or FIRST_LEVEL + consumed)
             # The group may have been given more queues than its retry topic has: nobody would read those.
             draft.topic = topic.topic_name
             draft.queue_id = self.shared.random.randrange(max(1, min(group.retry_queue_nums, topic.read_queue_nums)))
             # By hand and not through all diversions: what was a transaction or a timed message once is an ordinary one by now.
             self.delays.divert(draft)
-        draft.reconsumed = min(record.reconsume_times + 1, 0x7FFFFFFF)
+        draft.reconsumed = min(consumed + 1, 0x7FFFFFFF)
         self.writer.put_as_is(draft)
         self.stats.sent_back(group.group_name, properties[Property.RETRY_TOPIC])
         self.sender.answer_when_stored(command)
@@ -129,9 +132,15 @@ class Retries(Part):
         check_topic(name)
         return self.topics.ensure(name, min(queues, QUEUES_MAX), sys_flag=int(TopicFlag.UNIT_SUB) if unit_mode else 0)
 
-    def _record(self, offset: int) -> Record:
-        """Raises Cold when it is not in memory: nothing was changed so far that would hurt twice."""
+    def _draft(self, offset: int) -> tuple[Draft, str, int]:
+        """The message to put again, its topic, and the bytes of its properties. Raises Cold when it is not in memory: nothing was changed
+        so far that would hurt twice."""
         try:
-            return Record.decode(self.store.record_at(offset))
+            raw = self.store.raw_at(offset)
+            stored = take_apart(raw, offset)
+            if stored is not None and TOPIC.fullmatch(stored.topic.encode()):
+                return stored.draft(), stored.topic, len(stored.raw)
+            record = Record.decode(self.store.record_at(offset))
         except (LookupError, BadRecord):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}") from None
+        return Draft.again(record), record.topic, len(record.properties)

@@ -27,6 +27,7 @@ NAMES_MAX = 8
 
 Longs = npt.NDArray[np.int64]
 
+
 def judge_at_once(log: Log, raw: bytes, filter: Filter, number: int, count_max: int, size_max: int, record_max: int) -> Gathered | None:
     """`raw`: queue entries, the first of which has this number. Up to so many records and bytes, the first whatever its size.
 

@@ -35,21 +35,25 @@ given up: code 323 puts it back for asking.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from array import array
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import ColdReads, Part, Shared
 from roquet.broker.send import Sender
+from roquet.broker.stored import Stored, put_again, take_apart
 from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, StoredAt, Writer
 from roquet.errors import Refused
 from roquet.message import Property
 from roquet.ports import Peer
 from roquet.store.disk import Cold, blocking
+from roquet.store.fanout import tag_hash
 from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
 from roquet.store.scan import records_between
@@ -75,6 +79,10 @@ STAGED_MAX = 4 * 1024 * 1024
 """Bytes of half messages put again in one tick."""
 NO_DELAY = ("", "0")
 
+OP_PROPERTIES = f"{Property.WAIT}\x01true\x02{Property.TAGS}\x01d".encode()
+OP_TAG = tag_hash("d")
+"""Of every op record."""
+
 DELAYS = (Property.DELAY, Property.TIMER_DELIVER_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.START_DELIVER_TIME)
 
 
@@ -88,6 +96,14 @@ class Ending:
     original: int = -1
     check: Record | None = None
     """The message to ask about, as it was before."""
+
+
+class Half(NamedTuple):
+    """A half message."""
+
+    queue_offset: int
+    properties: dict[str, str]
+    message: Stored | Record
 
 
 class Transactions(Part):
@@ -144,7 +160,7 @@ class Transactions(Part):
             if record is None:
                 self._mark(at)
             else:
-                original = original_of(record)
+                original = original_of(decode_properties(record.properties), record.queue_offset)
                 if original != at:
                     # Upstream names the original in copies that are not asked about yet, and its end then names that one.
                     self._mark(self._copies.get(original, original))
@@ -197,10 +213,11 @@ class Transactions(Part):
         except LookupError:
             return None
         # Copies of committed messages (retries) carry the flag too, and no offset of a half message but 0.
-        topic = decode_properties(half.properties).get(Property.REAL_TOPIC)
+        properties = decode_properties(half.properties)
+        topic = properties.get(Property.REAL_TOPIC)
         if message.sys_flag & KINDS != COMMIT or half.topic != HALF_TOPIC or message.topic != topic or half.body != message.body:
             return None
-        return self._newest(half)
+        return self._newest(properties, half.queue_offset)
 
     @property
     def pending(self) -> int:
@@ -261,8 +278,8 @@ class Transactions(Part):
         if kind not in (COMMIT, ROLLBACK):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"commitOrRollback field wrong: {kind}, expected {UNKNOWN}, {COMMIT} or {ROLLBACK}")
         self.sender.check_stored(self.store.trouble.refuse_own())
-        record = self._prepared(header)
-        at = self._newest(record)
+        half = self._prepared(header)
+        at = self._newest(half.properties, half.queue_offset)
         if self._is_done(at) or self._is_ending(at):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -270,22 +287,45 @@ class Transactions(Part):
             )
         with self.store.together():  # without its op record the message would be committed again
             if kind == COMMIT:
-                self.writer.put_as_is(committed(record))
+                self._put_committed(half)
             self._write_op(Ending(at))
         self.sender.answer_when_stored(command)
         return None
 
-    def _prepared(self, header: calls.EndTransactionHeader) -> Record:
+    def _prepared(self, header: calls.EndTransactionHeader) -> Half:
         """The half message that an end means. Raises Refused when it is none, or another one."""
-        raw = self.record_at(header.commit_log_offset, "Find prepared transaction message failed")
-        record = Record.decode(raw, check_crc=False)
-        if record.topic != HALF_TOPIC:  # upstream would commit any message of the group
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"Find prepared transaction message failed: none begins at {header.commit_log_offset}")
-        if decode_properties(record.properties).get(Property.PRODUCER_GROUP) != header.producer_group:
+        half = self._half_at(header.commit_log_offset)
+        if half.properties.get(Property.PRODUCER_GROUP) != header.producer_group:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-        if record.queue_offset != header.tran_state_table_offset:
+        if half.queue_offset != header.tran_state_table_offset:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
-        return record
+        return half
+
+    def _half_at(self, offset: int) -> Half:
+        failed = "Find prepared transaction message failed"
+        with contextlib.suppress(LookupError):
+            stored = take_apart(self.store.raw_at(offset), offset)
+            if stored is not None and stored.topic == HALF_TOPIC:
+                return Half(stored.queue_offset, stored.properties, stored)
+        record = Record.decode(self.record_at(offset, failed), check_crc=False)
+        if record.topic != HALF_TOPIC:  # upstream would commit any message of the group
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{failed}: none begins at {offset}")
+        return Half(record.queue_offset, decode_properties(record.properties), record)
+
+    def _put_committed(self, half: Half) -> None:
+        message, properties = half.message, half.properties
+        if isinstance(message, Record):
+            self.writer.put_as_is(committed(message))
+            return
+        topic, queue_id = properties.get(Property.REAL_TOPIC, ""), number(properties.get(Property.REAL_QUEUE_ID), -1)
+        queue = self.store.find_queue(topic, queue_id)
+        if queue is not None and (
+            Property.TRANSACTION_PREPARED_QUEUE_OFFSET not in properties or Property.CHECK_IMMUNITY_SECONDS in properties
+        ):
+            put_again(self.store.staging, queue, message, message.sys_flag & ~KINDS | COMMIT, message.offset)
+            return
+        raw = self.record_at(message.offset, "Find prepared transaction message failed")
+        self.writer.put_as_is(committed(Record.decode(raw, check_crc=False)))
 
     @answers(calls.RESUME_CHECK_HALF_MESSAGE)
     def resume(self, peer: Peer, command: Command) -> None:
@@ -307,10 +347,9 @@ class Transactions(Part):
 
     def _write_op(self, ending: Ending) -> None:
         """Stage the record that says: this half message is done with. What follows happens when it is safe (`_settle`)."""
-        properties = {Property.WAIT: "true", Property.TAGS: "d"}
-        host = self.store.staging.store_host
-        draft = Draft(OP_HALF_TOPIC, 0, b"%d" % ending.half, properties, born_ms=self.store.staging.now_ms, born_host=host, wait_kept=True)
-        at = self.writer.put_as_is(draft).queue_offset
+        staging = self.store.staging
+        queue, body, host = self.store.queue(OP_HALF_TOPIC, 0), b"%d" % ending.half, staging.store_host
+        _, at = staging.put_derived(queue, body, OP_PROPERTIES, OP_TAG, (), 0, 0, staging.now_ms, host)
         overwritten = self._written.get(at)
         if overwritten is not None:
             self._ending.pop(overwritten.half, None)  # its write failed, so its place is free again
@@ -410,9 +449,9 @@ class Transactions(Part):
             self._copies[original] = copy
             self._originals[copy] = original
 
-    def _newest(self, record: Record) -> int:
+    def _newest(self, properties: dict[str, str], queue_offset: int) -> int:
         """The half message that stands for this one now: itself, or the copy that was made when its producer was asked."""
-        at = self._copies.get(original_of(record), record.queue_offset)
+        at = self._copies.get(original_of(properties, queue_offset), queue_offset)
         if self._is_ending(at):
             ending = self._written[self._ending[at]]
             if ending.copy is not None:  # put again this very moment: the copy is not safe yet, but it is what stands for it
@@ -483,7 +522,7 @@ class Transactions(Part):
         return True
 
     def _put_again(self, record: Record, properties: dict[str, str], *, ask: bool = False) -> None:
-        original = original_of(record)
+        original = original_of(decode_properties(record.properties), record.queue_offset)
         properties[Property.TRANSACTION_PREPARED_QUEUE_OFFSET] = str(original)
         draft = Draft.of(record)
         draft.properties, draft.wait_kept = properties, True
@@ -585,10 +624,10 @@ def without_marks(properties: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name != Property.TRANSACTION_PREPARED_QUEUE_OFFSET}
 
 
-def original_of(record: Record) -> int:
+def original_of(properties: dict[str, str], queue_offset: int) -> int:
     """The queue offset that the producer knows a half message by."""
-    named = number(decode_properties(record.properties).get(Property.TRANSACTION_PREPARED_QUEUE_OFFSET), -1)
-    return named if 0 <= named < record.queue_offset else record.queue_offset
+    named = number(properties.get(Property.TRANSACTION_PREPARED_QUEUE_OFFSET), -1)
+    return named if 0 <= named < queue_offset else queue_offset
 
 
 def op_body(record: Record | None) -> list[int]:

@@ -78,9 +78,8 @@ class Draft:
         )
 
     def text(self) -> str:
-        return "\x02".join(
-            f"{name}\x01{value}" for name, value in self.properties.items() if value and (name != Property.WAIT or self.wait_kept)
-        )
+        kept = self.wait_kept
+        return "\x02".join([f"{name}\x01{value}" for name, value in self.properties.items() if value and (kept or name != Property.WAIT)])
 
 
 class StoredAt(NamedTuple):

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 TIMES_LOOKED_AT = 256
 """Messages among which one is looked for whose time can be told."""
 
+LIKELY_SIZE = 1_024
+"""Bytes of a record that are read before its size is known."""
+
 QUERY_SIZE_MAX = 15 * 1024 * 1024
 """Bytes of one query's records: they must fit a frame."""
 
@@ -28,14 +31,22 @@ class RecordLookup:
 
     def record_at(self, offset: int) -> bytes:
         """The whole record that begins here. Raises LookupError when none does, Cold when it is not in memory."""
-        head = self._log.read(offset, 4) if offset + 4 <= self._log.safe else b""
-        size = int.from_bytes(head, "big", signed=True) if head else 0
-        if size < RECORD_MIN or offset + size > self._log.safe:
-            raise LookupError(f"no message begins at log offset {offset}")
-        raw = self._log.read(offset, size)
+        raw = self.raw_at(offset)
         if parse(raw, offset, check_crc=False) is None:
             raise LookupError(f"no message begins at log offset {offset}")
         return raw
+
+    def raw_at(self, offset: int) -> bytes:
+        """As many bytes as those that stand here say. The caller must see that they are a record. Raises as `record_at`."""
+        segments, safe = self._log.segments, self._log.safe
+        base = segments.base_of(offset)
+        # Most records are short: then one read is enough.
+        seen = 0 if base is None else min(LIKELY_SIZE, safe - offset, base + segments.size - offset)
+        head = self._log.read(offset, seen) if seen >= 4 else b""
+        size = int.from_bytes(head[:4], "big", signed=True) if head else 0
+        if size < RECORD_MIN or offset + size > safe:
+            raise LookupError(f"no message begins at log offset {offset}")
+        return head[:size] if size <= seen else self._log.read(offset, size)
 
     def store_time_at(self, offset: int) -> int:
         """Store time of the record that begins here (its place is trusted). -1 when it is gone."""

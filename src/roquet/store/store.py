@@ -123,7 +123,8 @@ class Store:
         self.topics, self.queues_of, self.delete_topic = queues.topics, queues.of_topic, self.removal.delete_topic
         self.flush_now, self.delete_expired_now = self.flush.now, self.old_files.delete_expired_now
         records = RecordLookup(self)
-        self.record_at, self.store_time_at, self.query = records.record_at, records.store_time_at, records.query
+        self.record_at, self.raw_at = records.record_at, records.raw_at
+        self.store_time_at, self.query = records.store_time_at, records.query
         self.times, self.offset_by_time, self.first_store_time = records.times, records.offset_by_time, records.first_store_time
 
     # Opening and closing

@@ -75,24 +75,40 @@ def fields_of(kind: type) -> tuple[HeaderField, ...]:
     return tuple(made)
 
 
+@once_per_class
+def reading_of(kind: type) -> tuple[tuple[str, str | None, Convert, bool, Any], ...]:
+    """(name, one-letter name, how to read it, is it a number, its default) of the fields, as plain as can be: every request comes here."""
+    fields, defaults = fields_of(kind), [one.default for one in dataclasses.fields(kind)]
+    hints = typing.get_type_hints(kind)
+    numbers = [hints[field.attribute] in (int, int | None) for field in fields]
+    rows = zip(fields, numbers, defaults, strict=True)
+    return tuple((field.name, field.short, field.convert, is_number, default) for field, is_number, default in rows)
+
+
 def decode(kind: type[H], fields: Mapping[str, str]) -> H:
     """The typed header. Raises Refused(1) for a required field that is missing and a value that does not fit.
 
     Takes the long names and the one-letter names alike; a long name wins.
     """
-    values: dict[str, Any] = {}
+    values: list[Any] = []
     get = fields.get
-    for field in fields_of(kind):
-        text = get(field.name)
-        if text is None and field.short is not None:
-            text = get(field.short)
-        value = None if text is None else field.convert(field.name, text)
-        if value is not None:
-            values[field.attribute] = value
-        elif field.required:
-            names = f" (as {field.name} or {field.short})" if field.short else ""
-            raise refused(f"the custom field <{field.name}> is null, but this request needs it{names}")
-    return kind(**values)
+    for name, short, convert, is_number, default in reading_of(kind):
+        text = get(name)
+        if text is None and short is not None:
+            text = get(short)
+        if text is None:
+            value = None
+        elif is_number and len(text) < 10 and text.isdigit() and text.isascii():
+            value = int(text)  # most are, and these fit any bound
+        else:
+            value = convert(name, text)
+        if value is None:
+            if default is dataclasses.MISSING:
+                names = f" (as {name} or {short})" if short else ""
+                raise refused(f"the custom field <{name}> is null, but this request needs it{names}")
+            value = default
+        values.append(value)
+    return kind(*values)
 
 
 def encode(header: object, short: bool = False) -> dict[str, str]:
@@ -140,8 +156,6 @@ NUMBER = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 def to_int(name: str, text: str, low: int, high: int) -> int | None:
     """What Java's parseInt takes, and no more: not 1_000, not " 1". An empty text is absent, as the binary header has it."""
-    if len(text) < 10 and text.isdigit() and text.isascii():
-        return int(text)  # most are, and these fit any bound
     if not text:
         return None
     if NUMBER.fullmatch(text) is None:

@@ -1,0 +1,91 @@
+"""A stored message that is put once more: delivered after its delay, committed, sent back. Read and staged without the steps between.
+
+`take_apart` reads what a broker usually stores. Anything else it leaves to `Record.decode` and a draft, which take what they are given,
+and which say what is wrong with it; for what it does read, both ways put the same bytes, and a test holds that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from zlib import crc32
+
+from roquet.broker.writer import Draft, StoredAt
+from roquet.store.fanout import index_keys, is_indexed, queue_tag
+from roquet.store.queue import ConsumeQueue
+from roquet.store.staging import Staging
+from roquet.wire.layout import FRONT, HOSTS_V6, MAGIC_V1, PROPERTIES_MAX, RECORD_MIN, TOPIC_MAX_V1
+from roquet.wire.record import decode_properties
+
+BODY_AT = FRONT.size
+
+
+class Stored(NamedTuple):
+    """A record of this broker's own form: short hosts and topic, properties that read and write as the same text."""
+
+    topic: str
+    body: bytes
+    raw: bytes
+    """Its properties."""
+    text: str
+    """The same."""
+    properties: dict[str, str]
+    """The same. Whoever has it may change it."""
+    flag: int
+    sys_flag: int
+    queue_offset: int
+    offset: int
+    """In the log."""
+    born_ms: int
+    born_host: bytes
+    store_host: bytes
+    reconsumed: int
+
+    def draft(self) -> Draft:
+        """As `Draft.again` would make it: its topic and queue are the caller's to fill in."""
+        return Draft(
+            "", 0, self.body, self.properties, self.sys_flag, self.flag, self.born_ms, self.born_host, self.reconsumed, 0,
+            self.store_host, True,
+        )  # fmt: skip
+
+
+def take_apart(record: bytes | memoryview, offset: int) -> Stored | None:
+    """The whole record that should begin at this log offset. None: it is none, or an unusual one."""
+    length = len(record)
+    if length < RECORD_MIN:
+        return None
+    (
+        size, magic, crc, _, flag, queue_offset, physical, sys_flag, born_ms, born_host, _, store_host, reconsumed, _, body_size,
+    ) = FRONT.unpack_from(record)  # fmt: skip
+    topic_at = BODY_AT + body_size
+    if size != length or magic != MAGIC_V1 or physical != offset or sys_flag & HOSTS_V6 or not 0 <= body_size < length - BODY_AT - 2:
+        return None
+    topic_stop = topic_at + 1 + record[topic_at]
+    begin = topic_stop + 2
+    raw, body = bytes(record[begin:]), bytes(record[BODY_AT:topic_at])
+    if begin > length or len(raw) != record[topic_stop] << 8 | record[topic_stop + 1] or len(raw) > PROPERTIES_MAX:
+        return None
+    if topic_stop - topic_at > 1 + TOPIC_MAX_V1 or crc32(body) & 0x7FFFFFFF != crc:
+        return None
+    try:
+        text, topic = raw.decode(), bytes(record[topic_at + 1 : topic_stop]).decode()
+    except UnicodeDecodeError:
+        return None
+    properties = decode_properties(text)
+    # Nothing was left out: no name stands twice, no name and no value is empty, and no separator stands at the end.
+    if sum(map(len, properties)) + sum(map(len, properties.values())) + max(2 * len(properties) - 1, 0) != len(text) or "\0" in text:
+        return None
+    return Stored(
+        topic, body, raw, text, properties, flag, sys_flag, queue_offset, offset, born_ms, born_host,
+        store_host, reconsumed,
+    )  # fmt: skip
+
+
+def put_again(staging: Staging, queue: ConsumeQueue, message: Stored, sys_flag: int, prepared: int = 0) -> StoredAt:
+    """Stage it for this queue, with the properties that it has. It happens with the store's next commit."""
+    text = message.text
+    keys = index_keys(text) if is_indexed(sys_flag) else ()
+    offset, queue_offset = staging.put_derived(
+        queue, message.body, message.raw, queue_tag(queue.topic, text, staging.now_ms, staging.delays_ms), keys, sys_flag, message.flag,
+        message.born_ms, message.born_host, message.reconsumed, prepared, message.store_host,
+    )  # fmt: skip
+    return StoredAt(queue_offset, offset)

@@ -1,0 +1,97 @@
+"""Stored messages that are put once more (`broker/stored.py`): quickly or through a draft, the same bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from roquet.broker import delay as delay_module
+from roquet.broker import retry as retry_module
+from roquet.broker import transactions as transactions_module
+from roquet.broker.stored import take_apart
+from roquet.broker.writer import Draft
+from roquet.wire.codes import RequestCode
+from roquet.wire.record import Record
+
+from .whole import Whole, send_fields
+
+SOUND = Record(
+    "SCHEDULE_TOPIC_XXXX", 2, b"body", b"UNIQ_KEY\x01U\x02REAL_TOPIC\x01T\x02REAL_QID\x013\x02x\x01\xc3\xa9", flag=7, queue_offset=11,
+    physical_offset=1_000, sys_flag=1, born_timestamp=5, born_host=bytes(range(8)), store_timestamp=9, store_host=bytes(range(8, 16)),
+    reconsume_times=3, prepared_transaction_offset=4,
+)  # fmt: skip
+
+
+def test_a_record_as_this_broker_writes_it_is_taken_apart() -> None:
+    stored = take_apart(SOUND.encode(), 1_000)
+    assert stored is not None
+    assert (stored.topic, stored.queue_offset, stored.offset, stored.raw) == (SOUND.topic, 11, 1_000, SOUND.properties)
+    assert replace(stored.draft(), topic=SOUND.topic, queue_id=2) == Draft.again(SOUND)
+    assert stored.draft().text().encode() == SOUND.properties
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"a\x011\x02a\x012", b"a\x011\x02", b"\x02a\x011", b"a\x01", b"a", b"a\x011\x02\x02b\x012", b"a\x01\xff", b"a\x01\0", b"\x01v",
+        b"a\x011\x02b",
+    ],
+)  # fmt: skip
+def test_properties_that_would_be_written_otherwise_are_the_drafts(properties: bytes) -> None:
+    assert take_apart(replace(SOUND, properties=properties).encode(), 1_000) is None
+
+
+def test_what_is_no_record_or_another_one_is_not_taken_apart() -> None:
+    raw, random = SOUND.encode(), Random(3)
+    assert take_apart(raw, 1_001) is None
+    assert take_apart(raw + b"x", 1_000) is None
+    for size in range(len(raw)):
+        assert take_apart(raw[:size], 1_000) is None
+    for _ in range(5_000):
+        spoiled = bytearray(raw)
+        for _ in range(random.choice((1, 2, 4))):
+            spoiled[random.randrange(len(raw))] = random.randrange(256)
+        stored = take_apart(bytes(spoiled), 1_000)
+        if stored is not None:
+            record = Record.decode(bytes(spoiled))
+            assert replace(stored.draft(), topic=record.topic, queue_id=record.queue_id) == Draft.again(record)
+
+
+def journey(root: Path) -> list[bytes]:
+    """Delayed, committed, rolled back and sent back: all files of the log and of the queues that come of it."""
+    whole = Whole(root)
+    for number in range(20):
+        body, kind = b"%d" % number, number % 4
+        properties = [f"UNIQ_KEY\x01U{number}", f"TAGS\x01t{number % 3}", f"KEYS\x01k{number} more", "é\x01ü"]
+        if kind == 0:
+            properties.append(f"DELAY\x01{1 + number % 2}")
+        elif kind in (1, 2):
+            properties += ["TRAN_MSG\x01true", "PGROUP\x01p"]
+        answer = whole.ask(310, send_fields(properties="\x02".join(properties), queue_id=number % 2), body)
+        assert answer.code == 0
+        offset = str(int(answer.fields["msgId"][16:], 16))
+        if kind in (1, 2):
+            fields = {
+                "producerGroup": "p", "tranStateTableOffset": answer.fields["queueOffset"], "commitLogOffset": offset,
+                "commitOrRollback": "8" if kind == 1 else "12", "fromTransactionCheck": "false", "msgId": f"U{number}", "transactionId": "",
+            }  # fmt: skip
+            assert whole.ask(RequestCode.END_TRANSACTION, fields).code == 0
+        elif kind == 3:
+            fields = {"offset": offset, "group": "g", "delayLevel": "1", "originTopic": "T"}
+            assert whole.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == 0
+    for _ in range(20):
+        whole.tick(500)
+    delivered = whole.broker.store.queue("T", 0).next + whole.broker.store.queue("T", 1).next
+    assert (delivered, whole.broker.store.queue("%RETRY%g", 0).next) == (15, 5)
+    whole.close()
+    return [path.read_bytes() for part in ("commitlog", "consumequeue") for path in sorted((root / part).rglob("0000*"))]
+
+
+def test_both_ways_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quickly = journey(tmp_path / "quickly")
+    for module in (delay_module, retry_module, transactions_module):
+        monkeypatch.setattr(module, "take_apart", lambda record, offset: None)
+    assert journey(tmp_path / "carefully") == quickly
