@@ -70,7 +70,11 @@ class Draft:
 
     def lacks_room(self, what_for: str) -> str:
         """Why it cannot be diverted: its properties leave no room for where it belongs, and for some marks. "" when they do."""
-        if len(self.text().encode()) + len(self.topic) + MARKS_MAX <= PROPERTIES_MAX:
+        properties, kept = self.properties, len(self.topic) + MARKS_MAX
+        # Most are so short that nobody need join them: a character has four bytes at most.
+        if 4 * (sum(map(len, properties)) + sum(map(len, properties.values())) + 2 * len(properties)) + kept <= PROPERTIES_MAX:
+            return ""
+        if len(self.text().encode()) + kept <= PROPERTIES_MAX:
             return ""
         return (
             f"maybe msg properties exceed the limit of {PROPERTIES_MAX} bytes, of which {MARKS_MAX} and the topic's name are kept for the "
@@ -107,9 +111,12 @@ class Writer:
 
     def put_as_is(self, draft: Draft) -> StoredAt:
         """The same without diversions: the message goes where the draft says."""
-        check_place(draft.topic, draft.queue_id)
+        queue = self.store.find_queue(draft.topic, draft.queue_id)
+        if queue is None:
+            check_place(draft.topic, draft.queue_id)
+            queue = self.store.queue(draft.topic, draft.queue_id)
         log_offset, queue_offset = self.store.put(
-            self.store.queue(draft.topic, draft.queue_id),
+            queue,
             draft.body,
             draft.text(),
             sys_flag=draft.sys_flag,
