@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from roquet.broker import gather as module
-from roquet.broker.gather import gather
+from roquet.broker.gather import gather, new_room
 from roquet.broker.pull import Pull, Puller, Status
 from roquet.routing.subscription import TagFilter, subscribe
 from roquet.store.disk import Cold
@@ -53,7 +53,7 @@ def a_pull(offset: int, expression: str) -> Pull:
 def at_once(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
     log = puller.store.log
     codes = None if pull.tags is None else pull.tags.codes
-    return gather(raw, codes, pull.offset, count_max, size_max, log.start, log.written, puller.record_max, log.read_into)
+    return gather(raw, codes, pull.offset, count_max, size_max, log.start, log.written, puller.record_max, log.read_into, puller.room)
 
 
 def one_by_one(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
@@ -113,9 +113,9 @@ def test_what_is_answered_of_spoiled_entries_is_what_one_by_one_would_be(whole: 
 
 @pytest.mark.parametrize("limit", [1, 200, 5_000])
 def test_records_that_stand_far_from_each_other_are_read_apart(whole: Whole, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SPAN_MAX", limit)
     monkeypatch.setattr(module, "GAP_MAX", limit)
     puller, queue = whole.broker.puller, whole.broker.store.queue("T", 0)
+    monkeypatch.setattr(puller, "room", memoryview(bytearray(limit)))
     for offset in range(0, COUNT, 7):
         pull, raw = a_pull(offset, "*"), queue.read(offset, 32)
         found = at_once(puller, pull, raw, 32, 1 << 18)
@@ -129,13 +129,13 @@ def test_what_is_not_in_memory_or_not_there_is_left_to_the_careful_way(whole: Wh
         raise error
 
     raw = whole.broker.store.queue("T", 0).read(0, 32)
-    assert gather(raw, None, 0, 32, 1 << 18, 0, 1 << 40, 1 << 26, read_into) is None
+    assert gather(raw, None, 0, 32, 1 << 18, 0, 1 << 40, 1 << 26, read_into, new_room()) is None
 
 
 def test_a_record_that_is_not_its_entrys_is_not_sent(whole: Whole) -> None:
     raw, log = whole.broker.store.queue("T", 0).read(0, 8), whole.broker.store.log
-    assert gather(raw, None, 0, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into) is not None
-    assert gather(raw, None, 1, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into) is None, "the numbers are other ones"
+    assert gather(raw, None, 0, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()) is not None
+    assert gather(raw, None, 1, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()) is None, "the numbers are other ones"
 
 
 # Pulls that wait

@@ -30,7 +30,7 @@ from functools import partial
 from itertools import islice
 from zlib import crc32
 
-from roquet.broker.gather import cut
+from roquet.broker.gather import cut, new_room
 from roquet.broker.handler import answers
 from roquet.broker.part import ColdReads, Shared
 from roquet.broker.saving import SavedDocument, SavedPart
@@ -87,6 +87,7 @@ class Delays(SavedPart):
         self.reads = ColdReads(shared.fetch)
         """By level."""
         self._turn = 0
+        self._room = new_room()
         self.saving = SavedDocument(
             shared, "delayOffset.json", self._snapshot, speaks_of_messages=True,
             pause=lambda awaited: self.settings.flush_delay_offset_interval,
@@ -274,7 +275,7 @@ class Delays(SavedPart):
         if len(places) < 2 or self._delivered_ahead:
             return 0
         try:
-            records = cut(places, sizes, sum(sizes), self.store.log.read_into)
+            records = cut(places, sizes, sum(sizes), self.store.log.read_into, self._room)
         except (Cold, LookupError):
             return 0
         queues: dict[tuple[str | None, str | None], ConsumeQueue | None] = {}

@@ -26,11 +26,15 @@ SPAN_MAX = 512 * 1024
 ENTRIES_MAX = 1_024
 """With more of them, which only a changed setting brings, the careful way is as good."""
 
-ROOM = memoryview(bytearray(SPAN_MAX))
-"""Where a read goes before it is cut: a new object for each costs as much as the cutting."""
-
 ReadInto = Callable[[int, memoryview], None]
 """(log offset, room) -> fills it with bytes of one file of the log. Raises Cold and LookupError."""
+
+
+def new_room() -> memoryview:
+    """Where reads go before they are cut: a new object for each would cost as much as the cutting. Each owner has its own, since owners may
+    run in several threads."""
+    return memoryview(bytearray(SPAN_MAX))
+
 
 Gathered = tuple[bytes, int, int]
 """(the records one after another, how many, how many entries were judged)."""
@@ -44,11 +48,12 @@ def places_and_sizes(count: int) -> struct.Struct:
 
 def gather(
     raw: bytes, codes: Collection[int] | None, number: int, count_max: int, size_max: int, start: int, end: int, record_max: int,
-    read_into: ReadInto,
+    read_into: ReadInto, room: memoryview,
 ) -> Gathered | None:  # fmt: skip
     """`raw`: whole entries, the first of which has this number in its queue; `codes`: tag hashes that are wanted, None for all.
 
-    Up to so many messages and bytes of records, the first whatever its size. The log begins at `start` and is written up to `end`.
+    Up to so many messages and bytes of records, the first whatever its size. The log begins at `start` and is written up to `end`; what is
+    read goes into `room` first (`new_room`).
     None: something is unusual, so look at one entry after another.
     """
     judged = len(raw) // ENTRY.size
@@ -82,12 +87,12 @@ def gather(
     body: bytes | memoryview
     try:
         size = sum(sizes)
-        if places[-1] + sizes[-1] - places[0] == size <= SPAN_MAX:  # nothing foreign between them: as they stand
-            body = ROOM[:size]
+        if places[-1] + sizes[-1] - places[0] == size <= len(room):  # nothing foreign between them: as they stand
+            body = room[:size]
             read_into(places[0], body)
             fronts = map(RECORD_FRONT.unpack_from, repeat(body), accumulate(sizes[:-1], initial=0))
         else:
-            records = cut(places, sizes, size, read_into)
+            records = cut(places, sizes, size, read_into, room)
             fronts = map(RECORD_FRONT.unpack_from, records)
             body = b"".join(records)
     except (Cold, LookupError):
@@ -105,30 +110,30 @@ def fitting(sizes: Sequence[int], size_max: int) -> int:
     return len(sizes)
 
 
-def cut(places: Sequence[int], sizes: Sequence[int], size: int, read_into: ReadInto) -> list[bytes | memoryview]:
+def cut(places: Sequence[int], sizes: Sequence[int], size: int, read_into: ReadInto, room: memoryview) -> list[bytes | memoryview]:
     """The records of these sizes, together `size`, at these places of the log; views of what the next read overwrites."""
     first = places[0]
     length = places[-1] + sizes[-1] - first
-    if length <= SPAN_MAX and length - size <= FOREIGN_MAX:
-        room = ROOM[:length]
-        read_into(first, room)
-        return [room[place - first : place - first + size] for place, size in zip(places, sizes, strict=True)]
+    if length <= len(room) and length - size <= FOREIGN_MAX:
+        data = room[:length]
+        read_into(first, data)
+        return [data[place - first : place - first + size] for place, size in zip(places, sizes, strict=True)]
     records: list[bytes | memoryview] = []
-    for begin, stop in near_each_other(places, sizes):
+    for begin, stop in near_each_other(places, sizes, len(room)):
         first = places[begin]
         length = places[stop - 1] + sizes[stop - 1] - first
-        room = ROOM[:length] if length <= SPAN_MAX else memoryview(bytearray(length))
-        read_into(first, room)
+        data = room[:length] if length <= len(room) else memoryview(bytearray(length))
+        read_into(first, data)
         some = zip(places[begin:stop], sizes[begin:stop], strict=True)
-        records += [bytes(room[place - first : place - first + size]) for place, size in some]
+        records += [bytes(data[place - first : place - first + size]) for place, size in some]
     return records
 
 
-def near_each_other(places: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+def near_each_other(places: Sequence[int], sizes: Sequence[int], length_max: int) -> Iterator[tuple[int, int]]:
     """Which of them to read together: (the first, behind the last)."""
     begin = 0
     for at, (before, place) in enumerate(pairwise(places)):
-        if place - before - sizes[at] > GAP_MAX or place + sizes[at + 1] - places[begin] > SPAN_MAX:
+        if place - before - sizes[at] > GAP_MAX or place + sizes[at + 1] - places[begin] > length_max:
             yield begin, at + 1
             begin = at + 1
     yield begin, len(places)

@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import partial
 
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
-from roquet.broker.gather import gather
+from roquet.broker.gather import gather, new_room
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
@@ -155,6 +155,7 @@ class Puller(Part):
         self.fetch = shared.fetch
         self.memory_bytes = shared.memory_bytes
         self.parking = Parking()
+        self.room = new_room()
         self.pace = Pace()
         self.record_max = self.settings.max_message_size + RECORD_EXTRA
         self.scanned_at = -1  # end of the log at the last scan, -1 before the first
@@ -378,9 +379,11 @@ class Puller(Part):
         log_, offset, judge = self.store.log, pull.offset, pull.judge
         if judge is None:
             codes = None if pull.tags is None or pull.tags.takes_all else pull.tags.codes
-            found = gather(raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, log_.read_into)
+            found = gather(raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, log_.read_into, self.room)
         else:
-            found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max) if isinstance(judge, Filter) else None
+            found = None
+            if isinstance(judge, Filter):
+                found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max, self.room)
         if found is None:
             return None
         body, count, judged = found

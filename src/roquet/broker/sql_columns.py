@@ -11,7 +11,7 @@ from itertools import compress
 import numpy as np
 import numpy.typing as npt
 
-from roquet.broker.gather import ROOM, Gathered, cut, fitting
+from roquet.broker.gather import Gathered, cut, fitting
 from roquet.broker.scans import bounded, check, spans
 from roquet.routing.sql92 import Filter, Row
 from roquet.store.disk import Cold
@@ -28,7 +28,9 @@ NAMES_MAX = 8
 Longs = npt.NDArray[np.int64]
 
 
-def judge_at_once(log: Log, raw: bytes, filter: Filter, number: int, count_max: int, size_max: int, record_max: int) -> Gathered | None:
+def judge_at_once(
+    log: Log, raw: bytes, filter: Filter, number: int, count_max: int, size_max: int, record_max: int, room: memoryview
+) -> Gathered | None:
     """`raw`: queue entries, the first of which has this number. Up to so many records and bytes, the first whatever its size.
 
     None: look at one entry after another."""
@@ -45,7 +47,7 @@ def judge_at_once(log: Log, raw: bytes, filter: Filter, number: int, count_max: 
     at = size = 0
     try:
         for span in bounded(spans(places, sizes, log.segments.size)):
-            data = ROOM[: span.length] if span.length <= len(ROOM) else memoryview(bytearray(span.length))
+            data = room[: span.length] if span.length <= len(room) else memoryview(bytearray(span.length))
             log.read_into(span.start, data)
             rows = property_rows(data, places[at : span.stop] - span.start, sizes[at : span.stop], number + at, names)
             if rows is None:
@@ -66,7 +68,7 @@ def judge_at_once(log: Log, raw: bytes, filter: Filter, number: int, count_max: 
     if count == count_max:
         at = chosen[-1] + 1
     try:
-        return b"".join(cut(places[chosen].tolist(), wanted, sum(wanted), log.read_into)), count, at
+        return b"".join(cut(places[chosen].tolist(), wanted, sum(wanted), log.read_into, room)), count, at
     except (Cold, LookupError):
         return None
 
