@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import orjson
 import pytest
 
-from roquet.broker import gather as module
-from roquet.broker.gather import gather, new_room
+from roquet.broker.gather import gather, gather_for, new_room
 from roquet.broker.pull import Pull, Puller, Status
 from roquet.routing.subscription import TagFilter, subscribe
+from roquet.speedups import native
 from roquet.store.disk import Cold
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE
@@ -25,6 +26,7 @@ from roquet.wire.record import decode_records
 
 from .whole import Whole, pull_fields, send_fields
 
+FORMS = [gather] if native is None else [gather, native.gather]
 COUNT = 200
 TAGS = ("a", "b", "c", "AaAa", "BBBB", "AaBB", "e", "f", "g", "h", "i", "")
 """Three of them have the same hash; one message in twelve has no tag."""
@@ -51,9 +53,19 @@ def a_pull(offset: int, expression: str) -> Pull:
 
 
 def at_once(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
+    """By Python and, where it is, by the compiled one: the same."""
     log = puller.store.log
     codes = None if pull.tags is None else pull.tags.codes
-    return gather(raw, codes, pull.offset, count_max, size_max, log.start, log.written, puller.record_max, log.read_into, puller.room)
+    found: list[tuple[bytes, int, int] | None] = []
+    for form in FORMS:
+        try:
+            found.append(
+                form(raw, codes, pull.offset, count_max, size_max, log.start, log.written, puller.record_max, log.read_into, puller.room)
+            )
+        except LookupError:
+            found.append(None)
+    assert found[0] == found[-1]
+    return found[0]
 
 
 def one_by_one(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
@@ -113,7 +125,6 @@ def test_what_is_answered_of_spoiled_entries_is_what_one_by_one_would_be(whole: 
 
 @pytest.mark.parametrize("limit", [1, 200, 5_000])
 def test_records_that_stand_far_from_each_other_are_read_apart(whole: Whole, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GAP_MAX", limit)
     puller, queue = whole.broker.puller, whole.broker.store.queue("T", 0)
     monkeypatch.setattr(puller, "room", memoryview(bytearray(limit)))
     for offset in range(0, COUNT, 7):
@@ -123,19 +134,49 @@ def test_records_that_stand_far_from_each_other_are_read_apart(whole: Whole, lim
         assert limit > 1 or found is not None, "a read for each: none reaches into another file"
 
 
-@pytest.mark.parametrize("error", [Cold(lambda: None), LookupError("gone")])
-def test_what_is_not_in_memory_or_not_there_is_left_to_the_careful_way(whole: Whole, error: Exception) -> None:
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("error", [Cold(lambda: None), LookupError("gone"), OSError("broken")])
+def test_what_a_read_raises_is_the_callers(whole: Whole, form: Any, error: Exception) -> None:
     def read_into(offset: int, room: memoryview) -> None:
         raise error
 
     raw = whole.broker.store.queue("T", 0).read(0, 32)
-    assert gather(raw, None, 0, 32, 1 << 18, 0, 1 << 40, 1 << 26, read_into, new_room()) is None
+    with pytest.raises(type(error)):
+        form(raw, None, 0, 32, 1 << 18, 0, 1 << 40, 1 << 26, read_into, new_room())
 
 
-def test_a_record_that_is_not_its_entrys_is_not_sent(whole: Whole) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_a_record_that_is_not_its_entrys_is_not_sent(whole: Whole, form: Any) -> None:
     raw, log = whole.broker.store.queue("T", 0).read(0, 8), whole.broker.store.log
-    assert gather(raw, None, 0, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()) is not None
-    assert gather(raw, None, 1, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()) is None, "the numbers are other ones"
+    assert form(raw, None, 0, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()) is not None
+    assert form(raw, None, 1, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()) is None, "the numbers are other ones"
+    assert form(raw, None, 0, 32, 1 << 18, 1, log.written, 1 << 26, log.read_into, new_room()) is None, "the log begins later"
+    assert form(b"", None, 0, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()) is None
+
+
+def test_many_tags_are_looked_for_in_python(whole: Whole) -> None:
+    assert gather_for(range(65)) is gather
+    assert gather_for(range(64)) is gather_for(None) is FORMS[-1]
+
+
+@pytest.mark.skipif(native is None, reason="the extension is not here")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {0: "text"}, {0: None}, {1: 5}, {1: ["a"]}, {1: range(65)}, {2: "1"}, {3: None}, {4: 1.5}, {5: 1 << 70}, {7: "x"}, {8: None},
+        {9: 5},
+    ],
+)  # fmt: skip
+def test_the_compiled_one_refuses_what_it_is_not_made_for(whole: Whole, wrong: dict[int, object]) -> None:
+    assert native is not None
+    raw, log = whole.broker.store.queue("T", 0).read(0, 8), whole.broker.store.log
+    arguments: list[Any] = [raw, {97}, 0, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()]
+    for place, value in wrong.items():
+        arguments[place] = value
+    with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
+        native.gather(*arguments)
+    with pytest.raises(TypeError):
+        native.gather(*arguments[:9])
 
 
 # Pulls that wait

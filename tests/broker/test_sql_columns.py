@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
+from roquet.broker import sql_columns as module
 from roquet.broker.pull import Pull, Puller
 from roquet.broker.sql_columns import judge_at_once, property_rows
 from roquet.routing.sql92 import Filter, compiled
+from roquet.speedups import native
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE
 from roquet.testing.peer import FakePeer
@@ -19,6 +22,7 @@ from roquet.wire.layout import ENTRY
 
 from .whole import Whole, send_fields
 
+FORMS = [property_rows] if native is None else [property_rows, native.property_rows]
 COUNT = 300
 VALUES = ("1", "7", "99", "-3", "1.5", "text", "long text of more than eight bytes", "é", "", "a\x01b")
 
@@ -72,6 +76,12 @@ def one_by_one(puller: Puller, raw: bytes, filter: Filter, offset: int, count_ma
     return b"".join(taken), len(taken), judged
 
 
+@pytest.fixture(params=FORMS, autouse=True)
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(module, "rows_at_once", request.param)
+    return request.param
+
+
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_as_many_are_taken_at_once_as_one_by_one(whole: Whole, expression: str) -> None:
     puller, store, random = whole.broker.puller, whole.broker.store, Random(3)
@@ -116,7 +126,7 @@ def test_spoiled_entries_are_left_to_one_by_one(whole: Whole, expression: str) -
             assert found == one_by_one(puller, before, filter, offset, 32, 1 << 18), "only what stands before it is answered"
 
 
-def test_records_that_are_no_records_are_not_taken_apart(whole: Whole) -> None:
+def test_records_that_are_no_records_are_not_taken_apart(whole: Whole, form: Any) -> None:
     queue, log = whole.broker.store.queue("T", 0), whole.broker.store.log
     entries = list(ENTRY.iter_unpack(queue.read(0, 30)))
     start, stop = entries[0][0], entries[-1][0] + entries[-1][1]
@@ -124,12 +134,13 @@ def test_records_that_are_no_records_are_not_taken_apart(whole: Whole) -> None:
     begins = np.array([place - start for place, _, _ in entries])
     sizes = np.array([size for _, size, _ in entries])
     names, random = (b"a", b"region"), Random(9)
-    assert property_rows(memoryview(sound), begins, sizes, 0, names) is not None
-    assert property_rows(memoryview(sound), begins, sizes, 1, names) is None, "the numbers are other ones"
+    assert form(memoryview(sound), begins, sizes, 0, names) is not None
+    assert form(memoryview(sound), begins, sizes, 1, names) is None, "the numbers are other ones"
+    assert form(memoryview(sound), begins, sizes, 0, ()) == [()] * len(entries)
     for _ in range(2_000):
         data, number = bytearray(sound), random.randrange(len(entries))
         begin, size = int(begins[number]), int(sizes[number])
         for _ in range(random.choice((1, 3))):
             data[begin + random.choice((0, 4, 7, 39, 84, 85, 86, 87, 88 + random.randrange(size - 88)))] = random.randrange(256)
-        rows = property_rows(memoryview(data), begins, sizes, 0, names)
-        assert rows is None or len(rows) == len(entries)
+        rows = form(memoryview(data), begins, sizes, 0, names)
+        assert rows == property_rows(memoryview(data), begins, sizes, 0, names)

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise, repeat
 from operator import add, eq, le
 
 from roquet.broker.tag_columns import tagged
-from roquet.store.disk import Cold
+from roquet.speedups import native
 from roquet.wire.layout import ENTRY, MAGIC_V1, RECORD_FRONT, RECORD_MIN
 
 FOREIGN_MAX = 128 * 1024
@@ -23,6 +23,8 @@ GAP_MAX = 16 * 1024
 """The same between two records, where that is too much for all of them together."""
 SPAN_MAX = 512 * 1024
 """Of one read."""
+COMPILED_CODES_MAX = 64
+"""Tag hashes that the compiled one looks for."""
 ENTRIES_MAX = 1_024
 """With more of them, which only a changed setting brings, the careful way is as good."""
 
@@ -53,7 +55,7 @@ def gather(
     """`raw`: whole entries, the first of which has this number in its queue; `codes`: tag hashes that are wanted, None for all.
 
     Up to so many messages and bytes of records, the first whatever its size. The log begins at `start` and is written up to `end`; what is
-    read goes into `room` first (`new_room`).
+    read goes into `room` first (`new_room`). Raises what `read_into` raises.
     None: something is unusual, so look at one entry after another.
     """
     judged = len(raw) // ENTRY.size
@@ -85,21 +87,23 @@ def gather(
             return b"", 0, judged
         numbers = [number + one for one in chosen]
     body: bytes | memoryview
-    try:
-        size = sum(sizes)
-        if places[-1] + sizes[-1] - places[0] == size <= len(room):  # nothing foreign between them: as they stand
-            body = room[:size]
-            read_into(places[0], body)
-            fronts = map(RECORD_FRONT.unpack_from, repeat(body), accumulate(sizes[:-1], initial=0))
-        else:
-            records = cut(places, sizes, size, read_into, room)
-            fronts = map(RECORD_FRONT.unpack_from, records)
-            body = b"".join(records)
-    except (Cold, LookupError):
-        return None
+    size = sum(sizes)
+    if places[-1] + sizes[-1] - places[0] == size <= len(room):  # nothing foreign between them: as they stand
+        body = room[:size]
+        read_into(places[0], body)
+        fronts = map(RECORD_FRONT.unpack_from, repeat(body), accumulate(sizes[:-1], initial=0))
+    else:
+        records = cut(places, sizes, size, read_into, room)
+        fronts = map(RECORD_FRONT.unpack_from, records)
+        body = b"".join(records)
     if not all(map(eq, fronts, zip(sizes, repeat(MAGIC_V1), numbers))):
         return None
     return bytes(body), len(sizes), judged
+
+
+def gather_for(codes: Collection[int] | None) -> Callable[..., Gathered | None]:
+    """`gather`, compiled where it is."""
+    return gather if native is None or (codes is not None and len(codes) > COMPILED_CODES_MAX) else native.gather
 
 
 def fitting(sizes: Sequence[int], size_max: int) -> int:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import partial
 
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
-from roquet.broker.gather import gather, new_room
+from roquet.broker.gather import Gathered, gather_for, new_room
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
@@ -351,7 +351,7 @@ class Puller(Part):
 
     def _read(self, pull: Pull, queue: ConsumeQueue, first: int, last: int) -> Found:
         settings, offset, judge = self.settings, pull.offset, pull.judge
-        self.record_max = settings.max_message_size + RECORD_EXTRA
+        self.record_max = min(settings.max_message_size + RECORD_EXTRA, BLANK_LENGTH - 1)
         accepts = None if pull.tags is None else pull.tags.takes_hash
         count_max = min(settings.max_transfer_count_on_message_in_memory, pull.count_max)
         scan = count_max if accepts is None and judge is None else max(SCAN_MAX, count_max)
@@ -377,13 +377,17 @@ class Puller(Part):
     def _read_at_once(self, pull: Pull, raw: bytes, first: int, last: int, count_max: int, size_max: int) -> Found | None:
         """What `_pick` would give, where nothing about the entries and their records is unusual."""
         log_, offset, judge = self.store.log, pull.offset, pull.judge
+        found: Gathered | None = None
         if judge is None:
             codes = None if pull.tags is None or pull.tags.takes_all else pull.tags.codes
-            found = gather(raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, log_.read_into, self.room)
-        else:
-            found = None
-            if isinstance(judge, Filter):
-                found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max, self.room)
+            try:
+                found = gather_for(codes)(
+                    raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, log_.read_into, self.room
+                )
+            except (Cold, LookupError):
+                return None
+        elif isinstance(judge, Filter):
+            found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max, self.room)
         if found is None:
             return None
         body, count, judged = found

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from roquet.broker.gather import Gathered, cut, fitting
 from roquet.broker.scans import bounded, check, spans
 from roquet.routing.sql92 import Filter, Row
+from roquet.speedups import native
 from roquet.store.disk import Cold
 from roquet.store.log import Log
 from roquet.store.mending import Odd
@@ -49,7 +50,7 @@ def judge_at_once(
         for span in bounded(spans(places, sizes, log.segments.size)):
             data = room[: span.length] if span.length <= len(room) else memoryview(bytearray(span.length))
             log.read_into(span.start, data)
-            rows = property_rows(data, places[at : span.stop] - span.start, sizes[at : span.stop], number + at, names)
+            rows = rows_at_once(data, places[at : span.stop] - span.start, sizes[at : span.stop], number + at, names)
             if rows is None:
                 break
             found = list(compress(range(at, span.stop), map(decisions.__getitem__, rows)))
@@ -98,6 +99,9 @@ def property_rows(data: memoryview, begins: Longs, sizes: Longs, number: int, na
             cells = [next(some) if one else None for one in has.tolist()]
         columns.append(cells)
     return list(zip(*columns, strict=True)) if names else [()] * len(begins)
+
+
+rows_at_once = property_rows if native is None else native.property_rows
 
 
 def property_places(data: memoryview, starts: Longs, stops: Longs) -> Longs | None:

@@ -8,6 +8,7 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
     json.c        JSON headers, as far as requests need them
     frames.c      bytes -> frames                        wire/frame.py, cut_frames
     send.c        frames -> staged messages, answers     broker/plain_send.py, PlainSends.take
+    pull.c        queue entries, log -> a pull's body     broker/gather.py, gather; broker/sql_columns.py, property_rows
     module.c      the list of all functions
 """
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SWITCH = "ROQUET_SPEEDUPS"
-EDITION = 2
+EDITION = 3
 """As in speedups.h: it rises when a function comes, goes or changes its signature. A checkout may hold an extension built before that."""
 
 

@@ -1,5 +1,10 @@
 """What the extension has; each says which Python function it stands for."""
 
+from collections.abc import Callable, Collection
+
+import numpy as np
+import numpy.typing as npt
+
 from roquet.store.queue import ConsumeQueue
 from roquet.wire.frame import Frame
 
@@ -28,3 +33,23 @@ def take_sends(
     """broker.plain_send.PlainSends.take, as far as it goes: (where the first frame stands that was not taken, whether it is only that the
     others touch too many queues, records, answers, (queue, its `next`, entries), index.KEYS, how many sends). `room`: bytes of records that
     the log's file still holds."""
+
+def gather(
+    raw: bytes,
+    codes: Collection[int] | None,
+    number: int,
+    count_max: int,
+    size_max: int,
+    start: int,
+    end: int,
+    record_max: int,
+    read_into: Callable[[int, memoryview], None],
+    room: memoryview,
+    /,
+) -> tuple[bytes, int, int] | None:
+    """broker.gather.gather, for up to 64 tag hashes."""
+
+def property_rows(
+    data: memoryview, begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], number: int, names: tuple[bytes, ...], /
+) -> list[tuple[bytes | None, ...]] | None:
+    """broker.sql_columns.property_rows, for up to 8 names."""

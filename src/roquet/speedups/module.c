@@ -7,6 +7,8 @@
 static PyMethodDef methods[] = {
     FUNCTION(cut_frames),
     FUNCTION(take_sends),
+    FUNCTION(gather),
+    FUNCTION(property_rows),
     {NULL, NULL, 0, NULL},
 };
 

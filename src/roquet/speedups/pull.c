@@ -1,0 +1,279 @@
+/* Queue entries and the log -> what a pull gets: broker/gather.py's gather and broker/sql_columns.py's property_rows.
+
+   Both see bytes that may be damaged. An entry or a record that is not exactly as it should be makes them return None, and then Python looks
+   at one entry after another. Nothing is decided here that Python does not decide in the same way. */
+
+#include "speedups.h"
+
+#define ENTRY_SIZE 20
+#define RECORD_MIN 91
+#define BODY_AT 88
+#define SYS_FLAG_AT 36
+#define QUEUE_OFFSET_AT 20
+#define HOSTS_V6 0x30
+#define MAGIC_V1 0xDAA320A7u
+#define ENTRIES_MAX 1024
+#define CODES_MAX 64
+#define NAMES_MAX 8
+#define FOREIGN_MAX (128 * 1024)
+#define GAP_MAX (16 * 1024)
+
+typedef struct { int64_t place, number; Py_ssize_t size; } Entry;
+
+static PyObject *none(void) { Py_RETURN_NONE; }
+
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
+
+/* The tag hashes that Java's 32 bits can have, of a set of Python's. -1: the exception is set. */
+static Py_ssize_t read_codes(PyObject *set, int32_t *codes) {
+    PyObject *iterator = PyObject_GetIter(set), *item;
+    Py_ssize_t count = 0;
+    if (!iterator) return -1;
+    while ((item = PyIter_Next(iterator))) {
+        int overflow;
+        long long code = PyLong_AsLongLongAndOverflow(item, &overflow);
+        Py_DECREF(item);
+        if (code == -1 && PyErr_Occurred()) break;
+        if (overflow || code < INT32_MIN || code > INT32_MAX) continue;
+        if (count == CODES_MAX) { PyErr_Format(PyExc_ValueError, "more than %d tag hashes", CODES_MAX); break; }
+        codes[count++] = (int32_t)code;
+    }
+    Py_DECREF(iterator);
+    return PyErr_Occurred() ? -1 : count;
+}
+
+static int is_one_of(int32_t code, const int32_t *codes, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (codes[i] == code) return 1;
+    return 0;
+}
+
+typedef struct {
+    Text raw;
+    int64_t number, start, end, record_max, size_max;
+    Py_ssize_t count_max;
+    const int32_t *codes; /* NULL: all */
+    Py_ssize_t codes_count;
+} Wish;
+
+/* Fills `chosen`, which has room for every entry. How many; -1: one of the entries is not as it should be. */
+static Py_ssize_t choose(const Wish *wish, Entry *chosen, Py_ssize_t *judged) {
+    Py_ssize_t all = wish->raw.size / ENTRY_SIZE, count = 0;
+    int64_t before = wish->start, total = 0;
+    int full = 0;
+    for (Py_ssize_t i = 0; i < all; i++) {
+        const byte *entry = wish->raw.at + i * ENTRY_SIZE;
+        int64_t place = (int64_t)get64(entry), size = (int32_t)get32(entry + 8);
+        if (size < RECORD_MIN || size > wish->record_max || place < before || place > INT64_MAX - size) return -1;
+        before = place + size; /* they neither overlap nor go back */
+        if (full || (wish->codes && !is_one_of((int32_t)get32(entry + 16), wish->codes, wish->codes_count))) continue;
+        if (count && (count >= wish->count_max || total + size > wish->size_max)) { /* the others are only looked at */
+            full = 1;
+            *judged = i;
+            continue;
+        }
+        total += size;
+        chosen[count++] = (Entry){place, wish->number + i, size};
+    }
+    if (!full) *judged = all;
+    if (wish->codes && (int64_t)get64(wish->raw.at + (all - 1) * ENTRY_SIZE) > wish->end) return -1;
+    return count;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+/* Those from `begin` on that are read together end here. */
+static Py_ssize_t span_end(const Entry *entries, Py_ssize_t begin, Py_ssize_t count, Py_ssize_t room) {
+    Py_ssize_t at = begin + 1;
+    for (; at < count; at++) {
+        const Entry *last = entries + at - 1, *next = entries + at;
+        if (next->place - last->place - last->size > GAP_MAX || next->place + next->size - entries[begin].place > room) break;
+    }
+    return at;
+}
+
+static int is_record(const byte *at, const Entry *entry) {
+    return get32(at) == (uint32_t)entry->size && get32(at + 4) == MAGIC_V1 && (int64_t)get64(at + QUEUE_OFFSET_AT) == entry->number;
+}
+
+/* Reads so many bytes of the log from there on, into the room or, where that is too small, into memory of their own. */
+static int read_log(PyObject *read_into, int64_t place, Py_ssize_t length, PyObject *room, Py_ssize_t room_size, Py_buffer *data) {
+    PyObject *own = length > room_size ? PyByteArray_FromStringAndSize(NULL, length) : Py_NewRef(room);
+    PyObject *whole = own ? PyMemoryView_FromObject(own) : NULL;
+    PyObject *part = whole ? PySequence_GetSlice(whole, 0, length) : NULL;
+    PyObject *offset = part ? PyLong_FromLongLong(place) : NULL;
+    PyObject *arguments[] = {offset, part};
+    PyObject *done = offset ? PyObject_Vectorcall(read_into, arguments, 2, NULL) : NULL;
+    int failed = !done || PyObject_GetBuffer(part, data, PyBUF_SIMPLE); /* it holds the memory from here on */
+    Py_XDECREF(done);
+    Py_XDECREF(offset);
+    Py_XDECREF(part);
+    Py_XDECREF(whole);
+    Py_XDECREF(own);
+    if (!failed && data->len != length) {
+        PyBuffer_Release(data);
+        PyErr_SetString(PyExc_ValueError, "the room is not made of bytes");
+        failed = 1;
+    }
+    return failed ? -1 : 0;
+}
+
+/* The records of these entries, one after another. 1: done, 0: one of them is not its entry's, -1: the exception is set. */
+static int copy_records(const Entry *entries, Py_ssize_t count, int64_t total, PyObject *read_into, PyObject *room, Py_ssize_t room_size, byte *to) {
+    int64_t whole = entries[count - 1].place + entries[count - 1].size - entries[0].place;
+    int together = whole <= room_size && whole - total <= FOREIGN_MAX;
+    for (Py_ssize_t begin = 0; begin < count;) {
+        Py_ssize_t stop = together ? count : span_end(entries, begin, count, room_size);
+        int64_t first = entries[begin].place;
+        Py_buffer data;
+        if (read_log(read_into, first, entries[stop - 1].place + entries[stop - 1].size - first, room, room_size, &data)) return -1;
+        for (; begin < stop; begin++) {
+            const byte *record = (const byte *)data.buf + (entries[begin].place - first);
+            if (!is_record(record, entries + begin)) { PyBuffer_Release(&data); return 0; }
+            to = add(to, record, entries[begin].size);
+        }
+        PyBuffer_Release(&data);
+    }
+    return 1;
+}
+
+static PyObject *gathered(const Entry *chosen, Py_ssize_t count, Py_ssize_t judged, PyObject *read_into, PyObject *room, Py_ssize_t room_size) {
+    int64_t total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) total += chosen[i].size; /* at most ENTRIES_MAX or a queue's read of 31 bits each */
+    PyObject *body = PyBytes_FromStringAndSize(NULL, total);
+    if (!body) return NULL;
+    int done = count ? copy_records(chosen, count, total, read_into, room, room_size, (byte *)PyBytes_AS_STRING(body)) : 1;
+    if (done == 1) return Py_BuildValue("(Nnn)", body, count, judged);
+    Py_DECREF(body);
+    return done ? NULL : none();
+}
+
+/* gather(raw, codes, number, count_max, size_max, start, end, record_max, read_into, room) -> (records, how many, entries judged) or None */
+PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 10) { PyErr_SetString(PyExc_TypeError, "gather takes 10 arguments"); return NULL; }
+    int32_t codes[CODES_MAX];
+    Wish wish = {.raw = bytes_text(args[0])};
+    if (PyErr_Occurred()) return NULL;
+    wish.number = PyLong_AsLongLong(args[2]);
+    wish.count_max = PyLong_AsSsize_t(args[3]);
+    wish.size_max = PyLong_AsLongLong(args[4]);
+    wish.start = PyLong_AsLongLong(args[5]);
+    wish.end = PyLong_AsLongLong(args[6]);
+    wish.record_max = PyLong_AsLongLong(args[7]);
+    if (PyErr_Occurred()) return NULL;
+    if (args[1] != Py_None) {
+        if ((wish.codes_count = read_codes(args[1], codes)) < 0) return NULL;
+        wish.codes = codes;
+    }
+    Py_ssize_t all = wish.raw.size / ENTRY_SIZE, judged = 0;
+    if (!all || (!wish.codes && all > ENTRIES_MAX) || wish.start < 0 || wish.record_max > INT32_MAX) return none();
+    Py_ssize_t room_size = PyObject_Length(args[9]);
+    Entry *chosen = room_size < 0 ? NULL : PyMem_New(Entry, all);
+    if (!chosen) return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    Py_ssize_t count = choose(&wish, chosen, &judged);
+    PyObject *result = count < 0 ? none() : gathered(chosen, count, judged, args[8], args[9], room_size);
+    PyMem_Free(chosen);
+    return result;
+}
+
+/* ---- properties -------------------------------------------------------------------------------------------------- */
+
+/* Where the properties of a record begin that has so many bytes. -1: it is unusual. */
+static Py_ssize_t properties_at(const byte *record, Py_ssize_t size) {
+    if (record[SYS_FLAG_AT + 3] & HOSTS_V6) return -1;
+    Py_ssize_t topic_at = BODY_AT + (Py_ssize_t)get32(record + BODY_AT - 4);
+    if (topic_at >= size) return -1;
+    Py_ssize_t at = topic_at + 3 + record[topic_at];
+    return at > size ? -1 : at;
+}
+
+static Text value_in(Text property, Text name) {
+    if (property.size <= name.size || property.at[name.size] != 1 || memcmp(property.at, name.at, name.size)) return (Text){NULL, 0};
+    return (Text){property.at + name.size + 1, property.size - name.size - 1};
+}
+
+/* The values of these names among the properties. 1: done, 0: one is empty (an earlier one might count), -1: the exception is set. */
+static int read_row(Text properties, const Text *names, Py_ssize_t count, PyObject **row) {
+    Text values[NAMES_MAX] = {{NULL, 0}};
+    const byte *at = properties.at, *stop = at + properties.size;
+    for (;;) {
+        const byte *end = at < stop ? memchr(at, 2, stop - at) : NULL;
+        Text property = {at, (end ? end : stop) - at};
+        for (Py_ssize_t i = 0; i < count; i++) {
+            Text value = value_in(property, names[i]);
+            if (value.at) values[i] = value; /* of two with one name the last */
+        }
+        if (!end) break;
+        at = end + 1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (values[i].at && !values[i].size) return 0;
+    if (!(*row = PyTuple_New(count))) return -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *value = values[i].at ? PyBytes_FromStringAndSize((const char *)values[i].at, values[i].size) : Py_NewRef(Py_None);
+        if (!value) { Py_CLEAR(*row); return -1; }
+        PyTuple_SET_ITEM(*row, i, value);
+    }
+    return 1;
+}
+
+static int64_t cell(const Py_buffer *column, Py_ssize_t row) {
+    int64_t number;
+    memcpy(&number, (const byte *)column->buf + row * 8, 8);
+    return number;
+}
+
+static PyObject *rows_of(const Py_buffer *data, const Py_buffer *begins, const Py_buffer *sizes, int64_t number, const Text *names, Py_ssize_t count) {
+    Py_ssize_t all = begins->len / 8;
+    PyObject *rows = PyList_New(all);
+    if (!rows) return NULL;
+    for (Py_ssize_t i = 0; i < all; i++) {
+        int done = 0;
+        int64_t begin = cell(begins, i), size = cell(sizes, i);
+        PyObject *row = NULL;
+        if (begin >= 0 && size >= RECORD_MIN && size <= INT32_MAX && begin <= data->len - size) {
+            const byte *record = (const byte *)data->buf + begin;
+            Entry entry = {0, number + i, size};
+            Py_ssize_t at = is_record(record, &entry) ? properties_at(record, size) : -1;
+            if (at >= 0) done = read_row((Text){record + at, size - at}, names, count, &row);
+        }
+        if (done != 1) { Py_DECREF(rows); return done ? NULL : none(); }
+        PyList_SET_ITEM(rows, i, row);
+    }
+    return rows;
+}
+
+static int is_column(const Py_buffer *column) {
+    if (column->itemsize == 8 && column->ndim == 1) return 1;
+    PyErr_SetString(PyExc_TypeError, "a column of 64-bit numbers is expected");
+    return 0;
+}
+
+/* property_rows(data, begins, sizes, number, names) -> rows of values, or None */
+PyObject *property_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 5 || !PyTuple_Check(args[4]) || PyTuple_GET_SIZE(args[4]) > NAMES_MAX) {
+        PyErr_SetString(PyExc_TypeError, "property_rows(data, begins, sizes, number, names), 8 names at most");
+        return NULL;
+    }
+    Text names[NAMES_MAX];
+    Py_ssize_t names_count = PyTuple_GET_SIZE(args[4]);
+    for (Py_ssize_t i = 0; i < names_count; i++) names[i] = bytes_text(PyTuple_GET_ITEM(args[4], i));
+    int64_t number = PyLong_AsLongLong(args[3]);
+    Py_buffer data, begins, sizes;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
+    PyObject *rows = NULL;
+    if (!PyObject_GetBuffer(args[1], &begins, PyBUF_ND)) {
+        if (!PyObject_GetBuffer(args[2], &sizes, PyBUF_ND)) {
+            if (is_column(&begins) && is_column(&sizes)) {
+                if (begins.len == sizes.len) rows = rows_of(&data, &begins, &sizes, number, names, names_count);
+                else PyErr_SetString(PyExc_ValueError, "as many sizes as places are expected");
+            }
+            PyBuffer_Release(&sizes);
+        }
+        PyBuffer_Release(&begins);
+    }
+    PyBuffer_Release(&data);
+    return rows;
+}
