@@ -90,7 +90,7 @@ def _read_fields(header: bytes, at: int, stop: int) -> dict[str, str]:
                 fields[header[at + 2 : name_stop].decode()] = header[value_at:value_stop].decode()
             at = value_stop
     if at < stop:
-        name, at = _take(header, at, stop, 2, "a field's name")
+        _, at = _take(header, at, stop, 2, "a field's name")
         _take(header, at, stop, 4, "a field's value")  # an empty name with an empty value, or it does not fit
     return fields
 
