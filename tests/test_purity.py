@@ -176,3 +176,12 @@ def test_what_spark_reads_and_writes_with_loads_no_producer_and_no_consumer() ->
     """Each streaming query begins with a Python that Spark starts for it alone: what is loaded there is waited for."""
     code = "import sys, roquet.spark.watch, roquet.spark.brokers, roquet.spark.sending; print('roquet.client.core.instance' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_server_loads_no_numpy_before_it_serves() -> None:
+    """Nor the other commands: it is up sooner. Numpy comes at its first use, or a moment after the start."""
+    code = (
+        "import sys, roquet.programs; from roquet.cli.main import build_parser; build_parser('broker')\n"
+        "print(sorted({'numpy', 'roquet.cli.status', 'roquet.admin', 'roquet.client.sync'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

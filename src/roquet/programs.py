@@ -28,6 +28,7 @@ from roquet.store.disk import RealDisk, how_reads_wait
 from roquet.store.recovery import ShowProgress
 from roquet.store.store import Store
 from roquet.system import allow_many_files, memory_bytes, slower_without
+from roquet.wire.arrays import load
 
 log = logging.getLogger("roquet")
 
@@ -38,6 +39,14 @@ OPEN_FILES_MAX = 4_096
 """Files of the log and the queues that stay open; fewer where the system allows few."""
 OTHER_FILES = 64
 """Descriptors for all else: libraries, the loop, tables being saved, calls to name servers."""
+
+LOAD_LATER_S = 0.3
+"""After its start a broker loads what its first answers did without (numpy), beside its work."""
+
+
+def _loaded(result: object) -> None:
+    if isinstance(result, Exception):
+        log.error("! numpy cannot be loaded: %s; install it again (pip install --force-reinstall numpy)", result)
 
 
 async def run_nameserver(
@@ -110,6 +119,7 @@ async def run_broker(
         # Whoever reads "ready" may ask a name server at once. One that does not answer must not keep us from serving.
         await done_within(3, broker.registration.now)
         ready(f"{ip}:{port}")
+        asyncio.get_running_loop().call_later(LOAD_LATER_S, reading.run, load, _loaded)
         await stop.wait()
         await server.stop_listening()
         await done_within(2, broker.registration.unregister)

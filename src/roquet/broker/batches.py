@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-import numpy as np
-
 from roquet.broker.send_properties import WAITS, may_ask_for_more
 from roquet.errors import Refused
 from roquet.message import Property
@@ -29,6 +27,7 @@ from roquet.store.fanout import (
 from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import BatchedMessage
 from roquet.store.texts import Texts
+from roquet.wire.arrays import np
 from roquet.wire.batch import InnerMessage
 from roquet.wire.codes import ResponseCode
 from roquet.wire.columns import batch_columns

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
 from roquet.broker.batches import BatchSend, Suffixes, are_many, columns_of, go_together, messages_of
@@ -30,6 +29,7 @@ from roquet.store.batch import Longs
 from roquet.store.fanout import KEYS_MAX, UNIQUE_KEY_MARK, tag_hash
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
+from roquet.wire.arrays import np
 from roquet.wire.batch import split_batch
 from roquet.wire.binary import read_header
 from roquet.wire.codes import RequestCode

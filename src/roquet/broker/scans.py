@@ -19,22 +19,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from roquet.errors import Refused
 from roquet.store.disk import Cold
 from roquet.store.log import Log
 from roquet.store.mending import Odd
+from roquet.wire.arrays import layout, np
 from roquet.wire.calls.pulls import PullHeader
 from roquet.wire.codes import ResponseCode
 from roquet.wire.columns import ENTRIES
 from roquet.wire.frame import FRAME_SIZE_MAX
 from roquet.wire.layout import BLANK_LENGTH, MAGIC_AT, MAGIC_V1, MAGIC_V2, OFFSET_AT, QUEUE_OFFSET_AT, RECORD_MIN
 
-Numbers = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Numbers: TypeAlias = "npt.NDArray[np.int64]"
 
 ENTRIES_MAX = 8_192
 """Queue entries one answer looks at; with a tag filter, which costs less a message, more."""
@@ -52,7 +53,7 @@ BUSY_BYTES = 256 * 1024
 """Of an answer while messages are sent to this broker: some 0.3 ms, about as long as a read full of sends."""
 HEAD_ROOM = 512
 """Before the records of an answer: for its header, which has about 250 bytes."""
-FRONT = np.dtype(
+FRONT = layout(
     {
         "names": ["size", "magic", "number"],
         "formats": [">i4", ">u4", ">i8"],
@@ -60,7 +61,7 @@ FRONT = np.dtype(
         "itemsize": OFFSET_AT,
     }
 )
-FRONT_BYTES = f"V{FRONT.itemsize}"
+FRONT_BYTES = f"V{OFFSET_AT}"
 """What tells of a record that it is the one its entry means; gathered as bytes, which costs a tenth."""
 
 
@@ -192,7 +193,7 @@ def in_a_row(offsets: Numbers, sizes: Numbers, log: Log) -> bool:
 
 def check(data: bytes | memoryview, starts: Numbers, sizes: Numbers, numbers: Numbers) -> None:
     """Raises Odd unless records of these sizes and numbers begin at these places."""
-    fronts = np.ndarray((len(data) - FRONT.itemsize + 1,), FRONT_BYTES, data, 0, (1,))[starts].view(FRONT)
+    fronts = np.ndarray((len(data) - OFFSET_AT + 1,), FRONT_BYTES, data, 0, (1,))[starts].view(FRONT)
     magic = fronts["magic"]
     if (fronts["size"] != sizes).any() or (fronts["number"] != numbers).any() or not ((magic == MAGIC_V1) | (magic == MAGIC_V2)).all():
         raise Odd

@@ -7,9 +7,7 @@ damage, a first record that is not in memory, long hosts, empty values) goes the
 from __future__ import annotations
 
 from itertools import compress
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, TypeAlias
 
 from roquet.broker.gather import Gathered, cut, fitting
 from roquet.broker.scans import bounded, check, spans
@@ -19,14 +17,18 @@ from roquet.store.disk import Cold
 from roquet.store.log import Log
 from roquet.store.mending import Odd
 from roquet.store.texts import Texts
+from roquet.wire.arrays import np
 from roquet.wire.columns import ENTRIES
 from roquet.wire.layout import BODY_AT, HOSTS_V6, MAGIC_V1, RECORD_MIN, SYS_FLAG_AT
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MANY = 24
 """Records from which on columns cost less."""
 NAMES_MAX = 8
 
-Longs = npt.NDArray[np.int64]
+Longs: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def judge_at_once(

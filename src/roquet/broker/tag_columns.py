@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import numpy as np
-
+from roquet.wire.arrays import np
 from roquet.wire.columns import ENTRIES
 from roquet.wire.layout import RECORD_MIN
 

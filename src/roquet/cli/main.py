@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import importlib
 import inspect
 import logging
 import os
@@ -16,11 +17,14 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from roquet import __version__
-from roquet.cli import cluster, completion, config, consume, dead_letters, groups, pipeline, query, send, servers, status, topics
 from roquet.cli.render import note
 from roquet.errors import CallTimeout, ConnectFailed, NoRoute, RoquetError
 from roquet.settings import BadSetting
 from roquet.system import fast_loop
+
+NOUNS = ("servers", "topics", "groups", "send", "consume", "query", "dead_letters", "status", "config", "cluster", "pipeline", "completion")
+SERVERS = frozenset({"up", "namesrv", "broker"})
+"""Commands of the first of these. A server is up sooner when the others, and all that they need, are not loaded."""
 
 DESCRIPTION = "Roquet: a Python implementation of Apache RocketMQ 4.9. Servers, client and administration in one command."
 EXAMPLES = """\
@@ -35,15 +39,16 @@ Exit codes: 0 it worked, 1 it failed (standard error says why), 2 wrong usage.
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(first: str = "") -> argparse.ArgumentParser:
+    """`first`: the first word of the command line, when it is known."""
     parser = argparse.ArgumentParser(
         prog="roquet", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"roquet {__version__}")
     parser.set_defaults(run=lambda arguments: parser.print_help())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for noun in (servers, topics, groups, send, consume, query, dead_letters, status, config, cluster, pipeline, completion):
-        noun.add_commands(commands)
+    for noun in NOUNS[:1] if first in SERVERS else NOUNS:
+        importlib.import_module(f"roquet.cli.{noun}").add_commands(commands)
     return parser
 
 
@@ -60,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def told(argv: Sequence[str] | None) -> int:
-    arguments = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = build_parser(words[0] if words else "").parse_args(words)
     logging.basicConfig(
         level=logging.DEBUG if getattr(arguments, "verbose", False) else getattr(arguments, "log_level", logging.WARNING),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from zlib import crc32
-
-import numpy as np
-import numpy.typing as npt
 
 from roquet.store.queue import ConsumeQueue
 from roquet.store.texts import Hashes, Texts
+from roquet.wire.arrays import np
 from roquet.wire.columns import COLUMNS, ENTRIES, Columns
 from roquet.wire.layout import FRONT, MAGIC_V1
 
-Longs = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Longs: TypeAlias = "npt.NDArray[np.int64]"
 
 FRONT_BYTES = f"V{FRONT.size}"
 

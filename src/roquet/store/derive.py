@@ -11,22 +11,23 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, queue_tag
 from roquet.store.index import TopicHashes, joined_hashes
 from roquet.store.scan import TOPIC, parse
 from roquet.store.texts import Texts, is_text
 from roquet.wire import layout
+from roquet.wire.arrays import np
 from roquet.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
-Longs = npt.NDArray[np.int64]
-Ints = npt.NDArray[np.int32]
-Bits = npt.NDArray[np.bool_]
-Bytes = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Longs: TypeAlias = "npt.NDArray[np.int64]"
+Ints: TypeAlias = "npt.NDArray[np.int32]"
+Bits: TypeAlias = "npt.NDArray[np.bool_]"
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
 SIZE_AND_MAGIC = struct.Struct(">iI")
 

@@ -23,23 +23,25 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, TypeAlias
 
 from roquet.ports import Clock
 from roquet.store.disk import Cold, Disk, DiskFile, is_shortage
 from roquet.store.segments import OpenFiles
-from roquet.wire.columns import INDEX_ENTRIES, POWERS, java_hashes
+from roquet.wire.arrays import layout, np
+from roquet.wire.columns import INDEX_ENTRIES, java_hashes, powers
 from roquet.wire.hashing import java_hash
 from roquet.wire.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
 
-KEYS = np.dtype([("hash", "=i4"), ("offset", "=i8"), ("ms", "=i8")])
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+KEYS = layout([("hash", "=i4"), ("offset", "=i8"), ("ms", "=i8")])
 """Keys as the extension gives them: key_hash, physical offset, store time."""
 Pending = tuple[str, str, int, int]
 """(topic, key, physical offset, store time in ms)."""
-Ints = npt.NDArray[np.int32]
-Numbers = npt.NDArray[np.int64]
+Ints: TypeAlias = "npt.NDArray[np.int32]"
+Numbers: TypeAlias = "npt.NDArray[np.int64]"
 Hashed = tuple[Ints, Numbers, Numbers]
 """(key_hash, physical offset, store time in ms), a column each."""
 
@@ -82,7 +84,7 @@ def key_hashes(topics: Sequence[str], keys: Sequence[str], topic_hashes: TopicHa
     sizes = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
     if not all(map(str.isascii, keys)):  # Java counts UTF-16 units
         sizes = np.fromiter((len(key.encode("utf-16-le", "surrogatepass")) // 2 for key in keys), dtype=np.int64, count=len(keys))
-    if sizes.max() >= len(POWERS):
+    if sizes.max() >= len(powers()):
         return absolute(java_hashes([f"{topic}#{key}" for topic, key in zip(topics, keys, strict=True)]))
     heads = np.fromiter(map(topic_hashes.__getitem__, topics), dtype=np.uint32, count=len(topics))
     return joined_hashes(heads, java_hashes(keys).view(np.uint32), sizes)
@@ -90,7 +92,7 @@ def key_hashes(topics: Sequence[str], keys: Sequence[str], topic_hashes: TopicHa
 
 def joined_hashes(heads: npt.NDArray[np.uint32], hashes: npt.NDArray[np.uint32], units: Numbers) -> Ints:
     """key_hash where the topic's part and the key's own hash, with the key's length in UTF-16 units, are known."""
-    return absolute((heads * POWERS[units] + hashes).view(np.int32))
+    return absolute((heads * powers()[units] + hashes).view(np.int32))
 
 
 def absolute(hashes: Ints) -> Ints:

@@ -16,9 +16,8 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import orjson
 
 from roquet.errors import Damaged, NoRoute, RoquetError
@@ -32,10 +31,14 @@ from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records, record_at
 from roquet.store.segments import OpenFiles, Segments
 from roquet.store.times import Times, first_true
+from roquet.wire.arrays import np
 from roquet.wire.columns import ENTRIES
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, QUEUES_MAX, TIMED, store_time_of
 
-Entries = npt.NDArray[np.void]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Entries: TypeAlias = "npt.NDArray[np.void]"
 
 MARGIN = 64 * 1024 * 1024
 """Bytes of log that are read again when nothing vouches for the queue files."""

@@ -12,8 +12,6 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import crc32
 
-import numpy as np
-
 from roquet.errors import StoreUnavailable
 from roquet.store.batch import Batch, Longs, Portion
 from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
@@ -22,6 +20,7 @@ from roquet.store.log import Log
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.storable import unstorable
 from roquet.store.texts import is_text
+from roquet.wire.arrays import np
 from roquet.wire.layout import BORN_HOST_V6, ENTRY, FRONT, FRONTS, HOST, HOST_V6, MAGIC_V1, PROPERTIES_MAX, RECORD_FIXED, STORE_HOST_V6
 
 Staged = tuple[ConsumeQueue, int, int, int]

@@ -9,11 +9,10 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from roquet.ports import FOREVER
 from roquet.store.disk import is_shortage
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
+from roquet.wire.arrays import np
 from roquet.wire.columns import ENTRIES
 
 if TYPE_CHECKING:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, TypeAlias
 
 from roquet.message import Property
 from roquet.store.fanout import KEYS_BYTES, KEYS_MAX, TAGS_BYTES
-from roquet.wire.columns import POWERS
+from roquet.wire.arrays import np
+from roquet.wire.columns import powers
 from roquet.wire.hashing import java_hash
 
-Longs = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint32]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Longs: TypeAlias = "npt.NDArray[np.int64]"
+Hashes: TypeAlias = "npt.NDArray[np.uint32]"
 
 SEPARATOR = 2  # between two properties; 1 stands between name and value
 PADDING = bytes(16)  # so that a look at the eight bytes from any property on stays inside
@@ -127,7 +129,7 @@ class Texts:
                 chosen = np.flatnonzero(sizes == size)
                 rows = np.ndarray((len(raw) - size + 1,), f"V{size}", buffer=raw, strides=(1,))[starts[chosen]]
                 matrix = rows.view(np.uint8).reshape(len(chosen), size).astype(np.uint32)
-                hashes[chosen] = matrix @ POWERS[:size][::-1]
+                hashes[chosen] = matrix @ powers()[:size][::-1]
         if not raw.isascii():
             beyond = np.cumsum(self._bytes >= 0x80)
             for number in np.flatnonzero(beyond[np.maximum(stops - 1, 0)] > np.where(starts > 0, beyond[starts - 1], 0)).tolist():

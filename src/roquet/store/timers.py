@@ -21,9 +21,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import orjson
 
 from roquet.message import Property
@@ -32,12 +31,16 @@ from roquet.store.fanout import property_of
 from roquet.store.retention import HOUR_MS
 from roquet.store.scan import Hole, Walk
 from roquet.store.segments import Segments
+from roquet.wire.arrays import no_rows, np
 from roquet.wire.layout import FRONTS, HOSTS_V6, PREPARED_BEFORE_BODY
 from roquet.wire.names import TIMER_TOPIC
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 log = logging.getLogger("roquet.store")
 
-Rows = npt.NDArray[np.int64]
+Rows: TypeAlias = "npt.NDArray[np.int64]"
 """Shape (n, 3): due, offset, size."""
 Mark = tuple[int, int]
 """(due, offset): rows up to and including it are fired. (due, -1): all that are due before."""
@@ -59,7 +62,7 @@ def rows_of(values: list[tuple[int, int, int]]) -> Rows:
     return np.array(values, np.int64).reshape(-1, 3)
 
 
-NO_ROWS = rows_of([])
+NO_ROWS = no_rows(3)
 
 Described = tuple[int, int, int | None]
 """(length, first, checksum) of an hour's file. Checkpoints of before have no checksum."""

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from roquet.wire.arrays import layout, np
 from roquet.wire.batch import FRONT as BATCH_FRONT
 from roquet.wire.batch import MESSAGES_MAX, SMALLEST
 from roquet.wire.hashing import java_hash
 from roquet.wire.layout import FIELDS, FRONTS, host_size
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 CODES: Final = {"i": ">i4", "I": ">u4", "q": ">i8"}
 
 
 def record_columns(hosts: int) -> np.dtype[np.void]:
-    return np.dtype([(name, f"V{host_size(name, hosts)}" if code == "h" else CODES[code]) for name, code in FIELDS])
+    return layout([(name, f"V{host_size(name, hosts)}" if code == "h" else CODES[code]) for name, code in FIELDS])
 
 
 COLUMNS: Final = {hosts: record_columns(hosts) for hosts in FRONTS}
 """The front of a record, by the two bits of the sys flag."""
-ENTRIES: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
+ENTRIES: Final = layout([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 """Of a queue."""
-INDEX_ENTRIES: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
-BATCH_FRONTS: Final = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
+INDEX_ENTRIES: Final = layout([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
+BATCH_FRONTS: Final = layout([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
 SIZE: Final = struct.Struct(">i")
 
-Longs = npt.NDArray[np.int64]
+Longs: TypeAlias = "npt.NDArray[np.int64]"
 
 
-POWERS = np.cumprod([1] + [31] * 0xFFFF, dtype=np.uint32)
-"""31^n; it wraps at 32 bits, as Java's int does."""
+@functools.cache
+def powers() -> npt.NDArray[np.uint32]:
+    """31^n; it wraps at 32 bits, as Java's int does."""
+    return np.cumprod([1] + [31] * 0xFFFF, dtype=np.uint32)
 
 
 def java_hashes(texts: Sequence[str]) -> npt.NDArray[np.int32]:
@@ -53,12 +57,12 @@ def java_hashes(texts: Sequence[str]) -> npt.NDArray[np.int32]:
         sizes = np.fromiter((len(one) // 2 for one in encoded), dtype=np.int64, count=count)
     if not len(units):
         return np.zeros(count, dtype=np.int32)
-    if sizes.max() > len(POWERS):
+    if sizes.max() > len(powers()):
         return np.array([java_hash(text) for text in texts], dtype=np.int32)
     ends = np.cumsum(sizes)
     # A unit's power is its distance from the end of its own text.
     distance = np.repeat(ends, sizes) - 1 - np.arange(len(units))
-    products = units * POWERS[distance]
+    products = units * powers()[distance]
     filled = sizes > 0  # reduceat gives the element itself for an empty run
     hashes = np.zeros(count, dtype=np.uint32)
     hashes[filled] = np.add.reduceat(products, (ends - sizes)[filled], dtype=np.uint32)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import numpy as np
-
 from roquet.broker.timed.moving import Moving
 from roquet.broker.timed.near import Near
 from roquet.broker.timed.properties import CANCEL, DUE
 from roquet.store.disk import Cold
 from roquet.store.queue import ConsumeQueue
 from roquet.store.timers import GONE, Rows, rows_of
+from roquet.wire.arrays import np
 from roquet.wire.columns import ENTRIES
 from roquet.wire.layout import BLANK_LENGTH, RECORD_MIN
 from roquet.wire.names import TIMER_TOPIC

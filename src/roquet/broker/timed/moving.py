@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import numpy as np
-
 from roquet.broker.timed.near import Near
 from roquet.broker.timed.properties import MOVES
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import StoreUnavailable
 from roquet.store.disk import Cold
 from roquet.store.timers import NO_ROWS, Rows
+from roquet.wire.arrays import np
 
 log = logging.getLogger("roquet.broker")
 
