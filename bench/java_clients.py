@@ -42,9 +42,9 @@ def client(program: str, directory: Path, *arguments: str) -> Iterator[subproces
             process.wait()
 
 
-def prepare(running: Running, topic: str) -> None:
+def prepare(running: Running, topic: str, queues: int = QUEUES) -> None:
     """Make the topic and wait until clients can find it."""
-    running.create_topic(topic, QUEUES)
+    running.create_topic(topic, queues)
 
     def known() -> bool:
         with servers.Admin(running.namesrv) as admin:

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import client_rows
 import java_clients
 import servers
 import timers
@@ -43,8 +44,9 @@ FILTER_ROWS = {"tagged": "tag", "sql": "sql"}
 FEATURE_ROWS = (*JOURNEY_ROWS, *FILTER_ROWS)
 MAIN_ROWS = ("send64", "send1", "conn16", "batch", "pull", "memory", *FEATURE_ROWS, *JAVA_ROWS)
 TIMER_ROWS = ("timers-memory", "timers-lateness")
+CLIENT_ROWS = tuple(client_rows.WORKS)  # all of them: --rows client
 OWN_ROWS = {"turns"}  # without any server of Apache's
-QUICK_WITHOUT = ("conn16", *FEATURE_ROWS, *JAVA_ROWS, *TIMER_ROWS, *OWN_ROWS)
+QUICK_WITHOUT = ("conn16", *FEATURE_ROWS, *JAVA_ROWS, *TIMER_ROWS, *CLIENT_ROWS, *OWN_ROWS)
 MEMORY_AFTER = 2_000_000
 SETTLE_S = 0.3  # a round's CPU is taken so much later: work that the server put off (queues, index, flush) is part of the price
 
@@ -74,6 +76,8 @@ class Plan:
     java_windows: int = 3
     java_window_s: float = 4.0
     java_warm_s: float = 6.0
+    client_rounds: int = 3
+    client_backlog: int = 1_500_000
 
 
 FULL = Plan(limit_s=930.0)
@@ -81,6 +85,7 @@ QUICK = Plan(
     limit_s=100.0, rounds=3, starts=1, warm_apache=400_000, warm_roquet=200_000, send64=100_000, send1=6_000, batch=320_000, pull=200_000,
     journey=20_000, tagged=2_000_000, sql=400_000, feature_rounds=2,
     sync_warm=100_000, sync=30_000, shard=80_000, shard_rounds=1, java_windows=2, java_window_s=2.0, java_warm_s=4.0,
+    client_rounds=1, client_backlog=500_000,
 )  # fmt: skip
 
 
@@ -112,6 +117,7 @@ class Bench:
             ({"sync"}, self.sync_phase),
             ({"shards", "shards-cpu"}, self.shard_phase),
             (set(TIMER_ROWS), self.timer_phase),
+            (set(CLIENT_ROWS), self.client_phase),
             ({"turns"}, self.turns_phase),
         ]
         for rows, phase in phases:
@@ -335,6 +341,38 @@ class Bench:
                 figures.samples += [Sample(*window) for window in found]
                 self.say(f"{row:8} {running.kind}: {figures.rate or 0:,.0f} msg/s {figures.cpu_us or 0:.2f} us CPU")
 
+    def client_phase(self) -> None:
+        """Apache's client and ours in turns on one broker of ours: here the columns are the clients, and "generator" is their own CPU."""
+        if ROQUET not in self.kinds or self.launcher.broker_command:
+            return
+        plan, directory = self.plan, self.directory / "client"
+        kinds = [kind for kind in (APACHE, ROQUET) if kind in self.kinds]
+        with self.launcher.pair(ROQUET, directory / "server", kill=True) as running:
+            client_rows.prepare(running)
+            if "client-push" in self.rows:
+                self.say(f"sending {plan.client_backlog:,} messages to consume")
+                client_rows.fill(running, plan.client_backlog, directory)
+            for row in CLIENT_ROWS:
+                for number in range(plan.client_rounds if row in self.rows else 0):
+                    for kind in kinds if number % 2 == 0 else kinds[::-1]:
+                        self.on_time()
+                        figures = self.report.at(row, kind)
+                        warm_s = plan.java_warm_s if kind == APACHE else 1.5
+                        try:
+                            sample = client_rows.measure(
+                                running, row, kind, directory, number=number, warm_s=warm_s, window_s=plan.java_window_s / 2
+                            )
+                        except (OSError, RuntimeError) as error:
+                            figures.problem = str(error)
+                            self.say(f"{row}, {kind}: {error}")
+                            continue
+                        figures.samples.append(sample)
+                        own_us = (sample.generator_cpu or 0) / sample.messages * 1e6
+                        self.say(f"{row} {kind}: {sample.rate:,.0f} msg/s {own_us:.2f} us of the client")
+        alone, gathered = (self.report.at(row, ROQUET).rate if row in self.rows else None for row in ("client-send64", client_rows.GATHER))
+        if alone and gathered:
+            self.report.note(f"client-gather: {gathered / alone:.1f} times the sends a second of the same program without linger_ms")
+
     def sync_phase(self) -> None:
         with contextlib.ExitStack() as stack:
             pairs = self.start_all(stack, "sync", flushDiskType="SYNC_FLUSH")
@@ -486,7 +524,7 @@ def _last_line(text: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="under two minutes: fewer rounds, less warm-up, Java clients only by --rows")
-    parser.add_argument("--rows", help=f"some of {','.join(row.key for row in ROWS)}")
+    parser.add_argument("--rows", help=f"some of {','.join(row.key for row in ROWS)}; client: all client-*")
     parser.add_argument("--json", metavar="FILE", help="write all figures, every round's, there")
     parser.add_argument("--only", choices=(APACHE, ROQUET))
     parser.add_argument("--before", metavar="CHECKOUT", type=Path, help="compare with this other checkout of Roquet instead of with Apache")
@@ -498,6 +536,8 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave by the doors that stop the servers
     rows = set(options.rows.split(",")) if options.rows else {row.key for row in ROWS} - (set(QUICK_WITHOUT) if options.quick else set())
+    if "client" in rows:
+        rows = rows - {"client"} | set(CLIENT_ROWS)
     if unknown := rows - set(BY_KEY):
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
     if rows <= OWN_ROWS:
@@ -514,7 +554,7 @@ def main() -> int:
     if APACHE in kinds:  # a first run fetches jars: not on the run's clock
         apache.classpath(f"rocketmq-broker:{apache.SERVER}")
         apache.classpath(f"rocketmq-namesrv:{apache.SERVER}")
-    if rows & set(JAVA_ROWS):
+    if rows & {*JAVA_ROWS, *CLIENT_ROWS} and options.only != ROQUET:
         apache.classpath(java_clients.EXAMPLES)
     busy, own = busy_seconds(), own_seconds()
     with tempfile.TemporaryDirectory(prefix="roquet-bench-") as directory:

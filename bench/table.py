@@ -56,6 +56,11 @@ ROWS = (
     Row("shards-cpu", "two shards against one, PROJECTED from CPU", SHARDS, 1.6, at_least=True),
     Row("timers-memory", "anonymous memory, 2 M timed messages pending", MEMORY, 100.0),
     Row("timers-lateness", "99 % of 5,000 timed a second come within", LATE, 100.0),
+    Row("client-send1", "clients on Roquet, one send in flight", RATE, 0.5, at_least=True),
+    Row("client-send64", "clients on Roquet, 64 sends in flight", RATE, 0.5, at_least=True),
+    Row("client-gather", "the same, ours with linger_ms=5", RATE),
+    Row("client-batch", "clients on Roquet, batches of 32, 16 in flight", RATE, 1.0, at_least=True),
+    Row("client-push", "clients on Roquet, push consuming, catching up", RATE, 0.5, at_least=True),
     Row("turns", "longest turn of the loop of a large broker, CPU", LATE, 50.0),
 )
 BY_KEY = {row.key: row for row in ROWS}
