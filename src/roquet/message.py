@@ -240,7 +240,7 @@ def of_record(name: str, about: str) -> Any:
 class ReceivedMessage:
     """A message as a consumer gets it. Read-only by agreement."""
 
-    __slots__ = ("_body", "properties", "queue", "record")
+    __slots__ = ("_body", "_properties", "queue", "record")
 
     topic: str = of_record("topic", "Its topic. A PushConsumer shows of a retried message the topic that it was first sent to.")
     queue_id: int = of_record("queue_id", "The number of its queue on its broker.")
@@ -255,11 +255,19 @@ class ReceivedMessage:
         "prepared_transaction_offset", "Of a message of a transaction: where its half message is in the broker's log; else 0."
     )
 
-    def __init__(self, record: Record, broker_name: str = "") -> None:
+    def __init__(self, record: Record, broker_name: str = "", queue: MessageQueue | None = None) -> None:
+        """`queue`: the one it came from, where that is known."""
         self.record = record
-        self.queue = MessageQueue(record.topic, broker_name, record.queue_id)
-        self.properties = decode_properties(record.properties)
+        self.queue = queue or MessageQueue(record.topic, broker_name, record.queue_id)
+        self._properties: dict[str, str] | None = None
         self._body: bytes | None = None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Names and texts that came with it."""
+        if self._properties is None:
+            self._properties = decode_properties(self.record.properties)
+        return self._properties
 
     @property
     def body(self) -> bytes:

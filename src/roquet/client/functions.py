@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from types import CodeType
 from typing import Any
 
 from roquet.errors import ClientError
@@ -119,4 +120,7 @@ def name_of(function: Function) -> str:
 
 
 def is_async(function: Function) -> bool:
+    code = getattr(function, "__code__", None)
+    if isinstance(code, CodeType) and code.co_flags & inspect.CO_COROUTINE:
+        return True  # the usual case, asked before every call
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -24,7 +24,9 @@ ADDED_SIZE = 96
 
 def stored_size(message: Message) -> int:
     """Not less than what the broker's record of this message will take."""
-    properties = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in message.properties.items())
+    properties = 0
+    for name, value in message.properties.items():
+        properties += len(name.encode()) + len(value.encode()) + 2
     return RECORD_SIZE + len(message.topic.encode()) + len(message.body) + properties + ADDED_SIZE
 
 
@@ -32,6 +34,8 @@ def check_batchable(message: Message) -> None:
     """Raises InvalidMessage for what no batch may hold."""
     if message.topic.startswith(RETRY_PREFIX):
         raise InvalidMessage(f"{message!r} is for a retry topic, which takes no batches; send it alone")
+    if not message.properties:
+        return
     for name in (Property.DELAY, Property.TIMER_DELAY_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELIVER_MS):
         if message.properties.get(name, "0") != "0":
             raise InvalidMessage(f"{message!r} is delayed ({name}), which a batch cannot be; send it alone")
@@ -53,7 +57,7 @@ def split_places(messages: Sequence[Message], size_max: int = BATCH_SIZE_MAX) ->
     batches: list[list[int]] = []
     open_batches: dict[tuple[str, bool], tuple[list[int], int]] = {}  # (topic, waits) -> (batch, size so far)
     for place, message in enumerate(messages):
-        key = (message.topic, message.wait_store_ok)
+        key = (message.topic, not message.properties or message.wait_store_ok)
         size = stored_size(message)
         batch, have = open_batches.get(key, ([], 0))
         if not batch or have + size > size_max:

@@ -208,7 +208,8 @@ class ProducerCore:
         if not messages:
             return []
         for message in messages:
-            check_message(message, "send_batch")
+            if not isinstance(message, Message):
+                check_message(message, "send_batch")
         if self.namespace:
             messages = [self._inside(message, None)[0] for message in messages]
             queue = queue and self.namespace.wrap_queue(queue)
@@ -349,6 +350,8 @@ class ProducerCore:
             raise InvalidMessage(f"flag {message.flag} does not fit 32 bits; use a property instead")
 
     def _properties(self, message: Message, unique_id: str) -> str:
+        if not message.properties:
+            return UNIQUE_KEY_FRONT + unique_id
         text = encode_properties(message.properties)
         if Property.UNIQUE_KEY not in message.properties:
             own = UNIQUE_KEY_FRONT + unique_id
@@ -371,7 +374,6 @@ class ProducerCore:
             body, sys_flag = self._smaller(body)
         if not properties:
             unique_id = self.client.ids.next(now)
-            text = UNIQUE_KEY_FRONT + unique_id
         else:
             unique_id = self._unique_id(message, now)
             if Property.TRANSACTION_PREPARED in properties and properties[Property.TRANSACTION_PREPARED].lower() == "true":
@@ -380,7 +382,7 @@ class ProducerCore:
                 code = SEND_REPLY
             if topic.startswith(RETRY_PREFIX):
                 message, extra = counted(message)
-            text = self._properties(message, unique_id)
+        text = self._properties(message, unique_id)
         size = 0
         if self.gathering is not None and not sys_flag and not topic.startswith(RETRY_PREFIX):
             size = size_of(message, body, text)

@@ -128,7 +128,11 @@ class Puller:
         messages: list[ReceivedMessage] = []
         if status is PullStatus.FOUND:
             records, troubles = decode_readable(answer.body.data)
-            messages = [ReceivedMessage(record, queue.broker_name) for record in records]
+            topic, queue_id, broker_name = queue.topic, queue.queue_id, queue.broker_name
+            messages = [
+                ReceivedMessage(record, broker_name, queue if record.queue_id == queue_id and record.topic == topic else None)
+                for record in records
+            ]
             for trouble in troubles:
                 self.damaged += 1
                 log.error(
