@@ -36,7 +36,7 @@ class Row:
 
 
 ROWS = (
-    Row("start", "start to first acknowledged send", START, 0.5),
+    Row("start", "start to first acknowledged send", START, 0.4),
     Row("send64", "single send, 64 in flight", CPU, 0.5),
     Row("send1", "single send, one in flight", CPU, 1 / 3),
     Row("conn16", "64 in flight over 16 connections", CPU),
