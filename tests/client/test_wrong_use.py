@@ -281,6 +281,43 @@ async def earliest(mq: Embedded) -> None:
     PushConsumer("billing", mq.namesrv, consume_from=wrong("earliest"))
 
 
+@mistake("`PushConsumer(consume_from=5)`")
+async def a_number_to_begin(mq: Embedded) -> None:
+    PushConsumer("billing", mq.namesrv, consume_from=wrong(5))
+
+
+@mistake("`PushConsumer(consume_from=None)`")
+async def nothing_to_begin(mq: Embedded) -> None:
+    PushConsumer("billing", mq.namesrv, consume_from=wrong(None))
+
+
+@mistake('`PushConsumer(concurrency="5")`')
+async def a_text_for_a_number(mq: Embedded) -> None:
+    PushConsumer("billing", mq.namesrv, concurrency=wrong("5"))
+
+
+@mistake("`PushConsumer(close_wait_ms=-1)`")
+async def a_wait_that_is_over(mq: Embedded) -> None:
+    PushConsumer("billing", mq.namesrv, close_wait_ms=-1)
+
+
+@mistake('`Producer("p", None)`')
+async def no_name_server(mq: Embedded) -> None:
+    Producer("p", wrong(None))
+
+
+@mistake("`producer.send(message, queue=3)`")
+async def a_number_for_a_queue(mq: Embedded) -> None:
+    async with mq.producer() as producer:
+        await producer.send(Message("orders", b"17"), queue=wrong(3))
+
+
+@mistake("`producer.send_batch([message], queue=3)`")
+async def a_number_for_the_queue_of_a_batch(mq: Embedded) -> None:
+    async with mq.producer() as producer:
+        await producer.send_batch([Message("orders", b"17")], queue=wrong(3))
+
+
 @mistake("`Producer(nonsense=5)`")
 async def nonsense(mq: Embedded) -> None:
     Producer("p", mq.namesrv, **wrong({"nonsense": 5}))

@@ -24,6 +24,7 @@ from roquet.message import ReceivedMessage
 from roquet.net.connection import PLAIN, ConnectionOptions
 from roquet.routing.assign import STRATEGIES
 from roquet.routing.name_servers import parse_name_servers
+from roquet.wire.calls.members import ConsumeFromWhere
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +44,13 @@ CHOICES: dict[str, dict[str, Any]] = {
 def by_name(settings: dict[str, Any]) -> dict[str, Any]:
     """The same with the values that the names stand for. Raises ClientError for a name that nobody knows."""
     for name, values in CHOICES.items():
-        given = settings.get(name)
-        if isinstance(given, str):
-            if given not in values:
-                others = ", others from roquet.routing.assign" if name == "strategy" else ""
-                raise ClientError(f"{name}={given!r}; known are {', '.join(values)}{others}")
-            settings = {**settings, name: values[given]}
+        given = settings.get(name, "")
+        if name not in settings or isinstance(given, ConsumeFromWhere) or (name == "strategy" and not isinstance(given, str)):
+            continue
+        if not isinstance(given, str) or given not in values:
+            others = ", others from roquet.routing.assign" if name == "strategy" else ""
+            raise ClientError(f"{name}={given!r}; known are {', '.join(values)}{others}")
+        settings = {**settings, name: values[given]}
     return settings
 
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
+from roquet.client.core.checks import check_ranges
 from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
@@ -93,6 +94,7 @@ class PushConsumer(Member[PushConsumerCore]):
             settings["instance_name"] = "DEFAULT"  # as upstream: offsets are filed under the client id, which must survive a restart
         super().__init__(group, namesrv, **settings)
         self.close_wait_ms = close_wait_ms
+        check_ranges(self, close_wait_ms=(0, 86_400_000))
         self._offsets_directory = offsets_directory
         if listener is not None:
             check_handler(listener, "any")

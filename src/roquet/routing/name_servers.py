@@ -26,6 +26,8 @@ def split_addresses(text: str) -> list[str]:
 
 def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
     """ "a:9876;b:9876" or a list of addresses. Raises ClientError naming what is wrong."""
+    if not isinstance(text, str) and not (isinstance(text, Sequence) and all(isinstance(one, str) for one in text)):
+        raise ClientError(f'the name servers are {text!r}; expected is a text or a list of them, such as "127.0.0.1:9876;10.0.0.2:9876"')
     found: dict[str, None] = {}
     for part in split_addresses((text if isinstance(text, str) else ";".join(text)).replace(",", ";")):
         part = part.removeprefix("http://").rstrip("/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from roquet.errors import ClientError, InvalidMessage, Refused
+from roquet.message import MessageQueue
 
 
 def valid(check: Callable[[str], None], name: str) -> None:
@@ -18,7 +19,16 @@ def valid(check: Callable[[str], None], name: str) -> None:
 
 
 def check_ranges(settings: object, **ranges: tuple[int, int]) -> None:
-    """Raises ClientError for the first that is outside."""
+    """Raises ClientError for the first that is outside, or no whole number."""
     for name, (low, high) in ranges.items():
-        if not low <= getattr(settings, name) <= high:
-            raise ClientError(f"{name}={getattr(settings, name)}; allowed are {low} to {high}")
+        given = getattr(settings, name)
+        if not isinstance(given, (int, float)):
+            raise ClientError(f"{name}={given!r}; expected is a whole number, {low} to {high}")
+        if not low <= given <= high:
+            raise ClientError(f"{name}={given}; allowed are {low} to {high}")
+
+
+def check_queue(queue: MessageQueue | None, topic: str) -> None:
+    if queue is not None and not isinstance(queue, MessageQueue):
+        number = queue if isinstance(queue, int) else 0
+        raise InvalidMessage(f'queue is {queue!r}; expected is a MessageQueue, as in MessageQueue("{topic}", "broker-a", {number})')

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
-from roquet.client.core.checks import check_ranges, valid
+from roquet.client.core.checks import check_queue, check_ranges, valid
 from roquet.client.core.failures import BatchFailed
 from roquet.client.core.gathering import BATCH_BYTES, Gathering, per_message, size_of
 from roquet.client.core.instance import ClientCore
@@ -159,6 +159,8 @@ class ProducerCore:
         if not self.started or not isinstance(message, Message):
             self._check_started()
             check_message(message, "send")
+        if queue is not None:
+            check_queue(queue, message.topic)
         if self.namespace:
             message, queue = self._inside(message, queue)
         if queue is not None and queue.topic != message.topic:
@@ -186,6 +188,7 @@ class ProducerCore:
         """Send and forget: no answer, no retry. The address it went to, as soon as it was handed over."""
         self._check_started()
         check_message(message, "send_oneway")
+        check_queue(queue, message.topic)
         if self.namespace:
             message, queue = self._inside(message, queue)
         outgoing = self._outgoing(message)
@@ -210,6 +213,7 @@ class ProducerCore:
         for message in messages:
             if not isinstance(message, Message):
                 check_message(message, "send_batch")
+        check_queue(queue, messages[0].topic)
         if self.namespace:
             messages = [self._inside(message, None)[0] for message in messages]
             queue = queue and self.namespace.wrap_queue(queue)
