@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -45,6 +46,9 @@ LETTERS = {
     "bornTimestamp": "g", "flag": "h", "properties": "i", "reconsumeTimes": "j", "unitMode": "k", "maxReconsumeTimes": "l", "batch": "m",
     "bname": "n",
 }  # fmt: skip
+USED = itemgetter(*"abcdefghijm")
+NOT_SENT = {"i": "", "j": "0", "m": "false"}
+"""What those mean that some clients leave out."""
 TOGETHER_MAX = 32
 """Batch requests whose messages are columns together. Were one of them odd, those behind it are read again: so not all that came."""
 NO_ANSWER = -1
@@ -54,14 +58,8 @@ INT_MAX = 0x7FFFFFFF
 
 Plain = tuple[int, int, int, int, bytes]
 """To be answered: (header form, opaque, queue id, first queue offset, message ids)."""
-
-
-class Run(NamedTuple):
-    """Sends that the extension took, and all answers to them, should they be stored."""
-
-    sends: int
-    answers: bytes
-
+RUN = -2
+"""Of a run of sends that the extension took: (RUN, how many, 0, 0, all answers to them)."""
 
 RetryQueues = Callable[[str, int, str | None], dict[str, ConsumeQueue] | None]
 """(retry topic, times consumed, the most that the client asks for) -> where plain sends to it go; None: look properly."""
@@ -90,8 +88,11 @@ class PlainSends:
     def __init__(self, store: Store, topics: Topics, settings: BrokerSettings) -> None:
         self.store = store
         self.topics = topics
+        self._queues = topics.plain_queues
         self.settings = settings
-        self.answers: list[Plain | Run] = []
+        self.answers: list[Plain] = []
+        self.in_runs = 0
+        """Of the sends in `answers`, those that have no row of their own."""
         self.native = native
         self.retry_queues: RetryQueues = lambda topic, consumed, asked_max: None
         self.failed_at = -1
@@ -127,10 +128,10 @@ class PlainSends:
     def take(self, frames: list[Frame], at: int, host: bytes) -> tuple[int, Head | None]:
         """Stage the plain sends that stand from here on. Returns where the first frame stands that is none, and its header if that was
         read."""
-        stop = len(frames)
+        stop, native, loads, stage = len(frames), self.native, orjson.loads, self._stage
         try:
             while at < stop:
-                if self.native is not None:
+                if native is not None:
                     at = self._take_compiled(frames, at, host)
                     if at == stop:
                         break
@@ -138,7 +139,7 @@ class PlainSends:
                 head: Any = None
                 try:
                     if form == JSON:
-                        head = orjson.loads(header)
+                        head = loads(header)
                         get = head.get
                         code, opaque, flag, fields = get("code"), get("opaque"), get("flag"), get("extFields")
                     else:
@@ -148,7 +149,7 @@ class PlainSends:
                         return at, head
                 except (Broken, ValueError, AttributeError, TypeError):
                     return at, None  # whoever reads it again says what is wrong
-                taken = self._stage(code, fields, opaque, flag, form, body, host)
+                taken = stage(code, fields, opaque, flag, form, body, host)
                 if taken is True:
                     at += 1
                     continue
@@ -167,11 +168,12 @@ class PlainSends:
         again = True
         while again:
             at, again, records, answers, queues, keys, sends = self.native.take_sends(
-                frames, at, self.topics.plain_queues, fixed, log.end, log.room, staging.now_ms, host
+                frames, at, self._queues, fixed, log.end, log.room, staging.now_ms, host
             )
             if sends:
                 staging.put_run(records, queues, keys)
-                self.answers.append(Run(sends, answers))
+                self.answers.append((RUN, sends, 0, 0, answers))
+                self.in_runs += sends - 1
                 self.compiled += sends
         return at
 
@@ -183,32 +185,37 @@ class PlainSends:
         try:
             if code == LONG_NAMES:
                 fields = {LETTERS.get(name, name): value for name, value in fields.items()}
-            queue_text = fields["e"]
-            if type(queue_text) is not str:
-                fields = texts_of(fields)
-                queue_text = fields["e"]
-            get, topic = fields.get, fields["b"]
-            consumed = 0 if (text := get("j", "0")) == "0" else int(text)
-            queues = self.topics.plain_queues.get(topic)
+            try:
+                _, topic, _, nums, queue_text, sys_text, born_text, flag_text, text, consumed_text, batch = USED(fields)
+                if type(queue_text) is not str:
+                    raise TypeError
+            except (KeyError, TypeError):
+                fields = NOT_SENT | texts_of(fields)
+                _, topic, _, nums, queue_text, sys_text, born_text, flag_text, text, consumed_text, batch = USED(fields)
+            sys_flag = consumed = user_flag = 0  # as nearly all say
+            if sys_text != "0":
+                sys_flag = int(sys_text)
+            if consumed_text != "0":
+                consumed = int(consumed_text)
+            if flag_text != "0":
+                user_flag = int(flag_text)
+            queues = self._queues.get(topic)
             if queues is None:
-                queues = self.retry_queues(topic, consumed, get("l"))
+                queues = self.retry_queues(topic, consumed, fields.get("l"))
                 if queues is None:
                     return False
-            queue = queues[queue_text]
-            sys_flag, born_ms = int(fields["f"]), int(fields["g"])
+            queue, born_ms = queues[queue_text], int(born_text)
             if (
                 sys_flag & ~KEPT_FLAGS or not 0 <= born_ms < 1 << 63 or not 0 <= consumed <= INT_MAX
-                or type(opaque) is not int or not -0x80000000 <= opaque <= INT_MAX
-                or len(body) > self.settings.max_message_size
-                or "a" not in fields or "c" not in fields or not fields["d"].isdigit()
+                or type(opaque) is not int or not -0x80000000 <= opaque <= INT_MAX or not -0x80000000 <= user_flag <= INT_MAX
+                or len(body) > self.settings.max_message_size or not nums.isdigit()
             ):  # fmt: skip
                 return False
             if flag:
                 if flag != ONEWAY or type(flag) is not int:
                     return False
                 form = NO_ANSWER
-            text = get("i", "")
-            if (batch := get("m", "false")) != "false":
+            if batch != "false":
                 if batch != "true" or consumed or topic.startswith(RETRY_PREFIX):
                     return False
                 return self._batch_send(form, opaque, queue, text, body, sys_flag, born_ms)
@@ -243,9 +250,6 @@ class PlainSends:
                     kept.append(item)
             kept.append(self.cluster_property)
             properties = "\x02".join(kept).encode()
-            user_flag = int(fields["h"])
-            if not -0x80000000 <= user_flag <= INT_MAX:
-                return False
         except (KeyError, ValueError, AttributeError, TypeError, Broken):
             return False
         if unique:
@@ -342,15 +346,11 @@ class PlainSends:
 
     # Answering
 
-    def encode(self, plain: Sequence[Plain | Run]) -> list[bytes]:
+    def encode(self, plain: Sequence[Plain]) -> list[bytes]:
         """That they are stored, in pieces."""
         pieces: list[bytes] = []
         json_back, binary_back = self._json_back, self._binary_back
-        for one in plain:
-            if isinstance(one, Run):
-                pieces.append(one.answers)
-                continue
-            form, opaque, queue_id, queue_offset, ids = one
+        for form, opaque, queue_id, queue_offset, ids in plain:
             if form == JSON:
                 head = b'{"code":0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d%b%d}' % (
                     ids, queue_id, queue_offset, json_back, opaque,
@@ -363,6 +363,8 @@ class PlainSends:
                 )  # fmt: skip
                 size = len(fields)
                 pieces += (BINARY_FRONT.pack(size + 25, BINARY << 24 | (size + 21), 0, 0, VERSION, opaque, 1, 0, size), fields)
+            elif form == RUN:
+                pieces.append(ids)
         return pieces
 
 
@@ -370,16 +372,11 @@ ID_SIZE = 33
 """Of a message id and a comma."""
 
 
-def count(plain: Sequence[Plain | Run]) -> int:
-    """Of the sends."""
-    return sum([one.sends if isinstance(one, Run) else 1 for one in plain])
-
-
-def one_by_one(plain: Sequence[Plain | Run]) -> Iterator[Plain]:
+def one_by_one(plain: Sequence[Plain]) -> Iterator[Plain]:
     """What the answers of runs would say, too: for those who must say something else."""
     for one in plain:
-        if isinstance(one, Run):
-            for frame in cut_frames(one.answers, len(one.answers))[0]:
+        if one[0] == RUN:
+            for frame in cut_frames(one[4], len(one[4]))[0]:
                 answer = decode(frame)
                 place, ids = int(answer.fields["queueOffset"]), answer.fields["msgId"].encode()
                 yield frame[0], answer.opaque, int(answer.fields["queueId"]), place, ids

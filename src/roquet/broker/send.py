@@ -14,7 +14,7 @@ from roquet.broker.batches import BatchSend, messages_of
 from roquet.broker.flow import Flow
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
-from roquet.broker.plain_send import NO_ANSWER, Plain, PlainSends, Run, count, one_by_one
+from roquet.broker.plain_send import NO_ANSWER, Plain, PlainSends, one_by_one
 from roquet.broker.send_properties import KEPT_FLAGS, NOTHING_ASKED, REFUSED, SPECIAL, SPECIAL_MARKS, WAITS_NOT
 from roquet.broker.topics import Topic, Topics, spelled
 from roquet.broker.writer import Diversion, Draft, Writer
@@ -44,7 +44,7 @@ class Answers:
 
     def __init__(self, peer: Peer | None) -> None:
         self.peer = peer
-        self.plain: list[Plain | Run] = []
+        self.plain: list[Plain] = []
         self.sent: list[Sent] = []
         self.no_wait: list[Sent] = []
 
@@ -233,7 +233,7 @@ class Sender(Part):
         """What is staged from now on is answered to this peer, by `finish` or `abandon`, one of which must follow."""
         assert self._answers is NOBODY, "a batch of frames began inside another"
         self._answers = answers = Answers(peer)
-        self.plain.answers = answers.plain
+        self.plain.answers, self.plain.in_runs = answers.plain, 0
         return answers
 
     def serves(self, peer: Peer) -> bool:
@@ -249,17 +249,18 @@ class Sender(Part):
         self._answers = NOBODY
         peer, plain, sent, no_wait = answers.peer, answers.plain, answers.sent, answers.no_wait
         assert peer is not None
-        self.fast += count(plain)
+        plain_sends = len(plain) + self.plain.in_runs
+        self.fast += plain_sends
         try:
             self.store.commit()
         except StoreUnavailable as error:
-            refusal = self.not_stored(str(error), count(plain) + len(sent) + len(no_wait))
+            refusal = self.not_stored(str(error), plain_sends + len(sent) + len(no_wait))
             self._answer(peer, plain, sent + no_wait, refusal.code, refusal.remark)
             return
         log_ = self.store.log
         target = log_.written
         if log_.safe < target and (plain or sent):
-            flow, waiting = self.flow, count(plain) + len(sent)
+            flow, waiting = self.flow, plain_sends + len(sent)
             flow.waiting += waiting
 
             def safe(reached: bool) -> None:
@@ -287,7 +288,7 @@ class Sender(Part):
         if answers.peer is not None:
             self._answer(answers.peer, answers.plain, answers.sent + answers.no_wait, ResponseCode.SYSTEM_ERROR, why)
 
-    def _answer(self, peer: Peer, plain: list[Plain | Run], sent: list[Sent], code: int = 0, remark: str | None = None) -> None:
+    def _answer(self, peer: Peer, plain: list[Plain], sent: list[Sent], code: int = 0, remark: str | None = None) -> None:
         if peer.closed:
             return
         answers: list[bytes] = []
