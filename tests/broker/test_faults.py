@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from roquet.broker import core
 from roquet.store.disk import Cold
 from roquet.store.log import CommitLog
 from roquet.testing import FakePeer
@@ -391,3 +392,17 @@ def test_a_tick_without_a_free_descriptor_waits_and_goes_on(tmp_path: Path, capl
         whole.tick(100)
     assert bodies(whole) == [b"first", b"later"]
     whole.close()
+
+
+def test_a_header_that_cannot_even_be_read_again_is_no_endless_loop(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should reading a header fail in a way that nobody foresaw, the mistake leaves the core, which closes the connection."""
+    made(whole, "T")
+
+    def fail(*arguments: Any) -> Any:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(core, "decode", fail)
+    monkeypatch.setattr(core, "command_of", fail)
+    with pytest.raises(MemoryError):
+        whole.broker.receive(FakePeer(), Framer().feed(send(1, body=b"a").encode() + Command(RequestCode.HEART_BEAT, opaque=2).encode()))
+    assert [(answer.opaque, answer.code) for answer in frames(whole, FakePeer(), send(9, body=b"later"))] == [(9, 0)]

@@ -203,8 +203,8 @@ FAULTS = [
     ),
     Fault(
         "broker/core.py",
-        "                if over:\n                    rest = frames[at:]\n",
-        "                if over:\n                    rest = frames[at + 1 :]\n",
+        "                    rest = frames[at - 1 :]\n",
+        "                    rest = frames[at:]\n",
         "tests/broker/test_turns.py::test_a_turn_ends_with_the_request_that_uses_it_up_and_the_rest_comes_back_in_order",
         "the request at which a turn ends is dropped",
     ),

@@ -256,15 +256,15 @@ class Broker:
                     if at == count:
                         break
                 frame = frames[at]
+                at += 1  # whatever goes wrong from here on concerns this one
                 try:
                     command = decode(frame) if head is None else command_of(head, frame[2])
                 except (Broken, ValueError, KeyError, TypeError, AttributeError) as error:
                     peer.close(f"bad header: {error!r}")
                     break
                 if over:
-                    rest = frames[at:]
+                    rest = frames[at - 1 :]
                     break
-                at += 1
                 if command.code in ALONE:
                     sender.finish(answers)
                     answers = sender.begin(peer)
