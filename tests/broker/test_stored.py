@@ -14,6 +14,7 @@ from roquet.broker import transactions as transactions_module
 from roquet.broker.stored import take_apart
 from roquet.broker.writer import Draft
 from roquet.wire.codes import RequestCode
+from roquet.wire.command import Command
 from roquet.wire.record import Record
 
 from .whole import Whole, send_fields
@@ -95,3 +96,57 @@ def test_both_ways_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monk
     for module in (delay_module, retry_module, transactions_module):
         monkeypatch.setattr(module, "take_apart", lambda record, offset: None)
     assert journey(tmp_path / "carefully") == quickly
+
+
+# Sends that are plain, but go elsewhere first
+
+
+ODD_SENDS = [
+    ["DELAY\x010"], ["DELAY\x0199"], ["DELAY\x01-1"], ["DELAY\x01+1"], ["DELAY\x01 1"], ["DELAY\x01"], ["DELAY\x01003"], ["DELAY\x01١"],
+    ["DELAY\x011", "DELAY\x012"], ["DELAY\x011", "a\x011", "a\x012"], ["DELAY\x011", "REAL_TOPIC\x01X"], ["DELAY\x011", "REAL_QID\x017"],
+    ["WAIT\x01false", "DELAY\x011"], ["WAIT\x01true", "DELAY\x011"], ["DELAY\x011", "WAIT\x01true", "CLUSTER\x01c"], ["DELAY\x011", ""],
+    ["DELAY\x011", "x"], ["DELAY\x011", "x\x01" + "y" * 7_000], ["DELAY\x011", "x\x01" + "y" * 9_000],
+    ["DELAY\x011", "x\x01" + "y" * 32_700], ["DELAY\x011", "TRAN_MSG\x01true", "PGROUP\x01p"], ["DELAY\x011", "TIMER_DELAY_SEC\x015"],
+    ["DELAY\x011", "x\x01\0"], ["TRAN_MSG\x01true"], ["TRAN_MSG\x01True"], ["TRAN_MSG\x01false"],
+    ["TRAN_MSG\x01true", "TRAN_PREPARED_QUEUE_OFFSET\x010"], ["TRAN_MSG\x01true", "CHECK_IMMUNITY_TIME_IN_SECONDS\x015"],
+    ["TRAN_MSG\x01true", "TRAN_MSG\x01false"], ["TRAN_MSG\x01true", "KEYS\x01a b"], ["TRAN_MSG\x01true", "TAGS\x01t", "é\x01ü"],
+    ["TRAN_MSG\x01true", "x\x01" + "y" * 32_600], ["UNIQ_KEY\x01U", "TRAN_MSG\x01true", "UNIQ_KEY\x01V"],
+]  # fmt: skip
+
+
+def sends(root: Path, *, plain: bool) -> tuple[list[bytes], list[object]]:
+    """All files, and all answers."""
+    whole = Whole(root)
+    assert whole.ask(310, send_fields("%RETRY%g"), b"makes the topics").code == whole.ask(310, send_fields(), b"").code == 0
+    taken = whole.broker.sender.plain
+    if not plain:
+        taken.diversions.clear()
+    answers: list[object] = []
+    for number, properties in enumerate(ODD_SENDS):
+        for more in ({}, {"f": "4"}, {"f": "1"}, {"j": "2"}, {"b": "%RETRY%g"}, {"e": "3"}):
+            for form in (False, True):
+                fields = send_fields(properties="\x02".join(properties)) | more
+                whole.frames(Command(310, fields, b"%d" % number, opaque=number, binary=form))
+                (answer,) = whole.peer.take()
+                answers.append((answer.code, answer.remark, answer.fields, answer.binary, answer.opaque))
+        whole.tick(10)
+    whole.close()
+    return [path.read_bytes() for part in ("commitlog", "consumequeue") for path in sorted((root / part).rglob("0000*"))], answers
+
+
+def test_diverted_sends_are_the_same_by_the_short_way(tmp_path: Path) -> None:
+    quickly = sends(tmp_path / "plain", plain=True)
+    carefully = sends(tmp_path / "accepted", plain=False)
+    assert quickly[1] == carefully[1]
+    assert quickly[0] == carefully[0]
+
+
+def test_delayed_and_prepared_sends_take_the_short_way(tmp_path: Path) -> None:
+    whole = Whole(tmp_path / "store")
+    assert whole.ask(310, send_fields(), b"makes the topic").code == 0
+    before = whole.broker.sender.general
+    assert whole.ask(310, send_fields(properties="UNIQ_KEY\x01U\x02WAIT\x01true\x02DELAY\x013"), b"delayed").code == 0
+    assert whole.ask(310, send_fields(properties="UNIQ_KEY\x01U\x02TRAN_MSG\x01true\x02PGROUP\x01p", f="4"), b"half").code == 0
+    assert whole.broker.sender.general == before
+    assert [whole.broker.store.queue(name, at).next for name, at in (("SCHEDULE_TOPIC_XXXX", 2), ("RMQ_SYS_TRANS_HALF_TOPIC", 0))] == [1, 1]
+    whole.close()

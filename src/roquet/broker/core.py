@@ -131,7 +131,7 @@ class Broker:
         self.flow = add(Flow(shared))
         self.sender = add(Sender(shared, self.topics, self.writer, self.flow))
         self.timers = add(Timers(shared, self.topics, self.writer, self.sender))
-        self.delays = add(Delays(shared, self.writer))
+        self.delays = add(Delays(shared, self.writer, self.sender))
         self.handover = add(Handover(shared, self.delays))
         self.retries = add(Retries(shared, self.topics, self.groups, self.writer, self.sender, self.delays, self.stats))
         self.transactions = add(Transactions(shared, self.topics, self.writer, self.sender, self.members, self.offsets))

@@ -34,6 +34,7 @@ from roquet.broker.gather import cut, new_room
 from roquet.broker.handler import answers
 from roquet.broker.part import ColdReads, Shared
 from roquet.broker.saving import SavedDocument, SavedPart
+from roquet.broker.send import Sender
 from roquet.broker.stored import put_again, take_apart
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
@@ -73,8 +74,9 @@ class Delays(SavedPart):
 
     master_only = True
 
-    def __init__(self, shared: Shared, writer: Writer) -> None:
+    def __init__(self, shared: Shared, writer: Writer, sender: Sender) -> None:
         super().__init__(shared)
+        sender.plain.diversions[Property.DELAY] = self.divert_plain
         self.writer = writer
         self.delays_ms = self.store.delays_ms
         self.offsets: dict[int, int] = {}
@@ -165,6 +167,14 @@ class Delays(SavedPart):
         draft.properties[Property.DELAY] = str(level)
         draft.divert_to(SCHEDULE_TOPIC, level - 1)
         draft.wait_kept = True
+
+    def divert_plain(self, topic: str, asked: str) -> tuple[ConsumeQueue, str, int | None] | None:
+        """The same for a plain send (`plain_send.PlainDiversion`)."""
+        level = delay_level(asked, len(self.delays_ms))
+        if level == 0 or topic in NOT_ALLOWED_SEND_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
+            return None
+        due_ms = self.store.staging.now_ms + self.delays_ms[level - 1]
+        return self.store.queue(SCHEDULE_TOPIC, level - 1), str(level), due_ms
 
     # On the way out
 

@@ -27,7 +27,7 @@ from roquet.message import Property
 from roquet.settings import BrokerSettings
 from roquet.speedups import native
 from roquet.store.batch import Longs
-from roquet.store.fanout import KEYS_MAX, UNIQUE_KEY_MARK, tag_hash
+from roquet.store.fanout import KEYS_MAX, PREPARED, UNIQUE_KEY_MARK, tag_hash
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire.arrays import np
@@ -36,6 +36,7 @@ from roquet.wire.binary import read_header
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import ONEWAY, VERSION, Head, decode, texts_of
 from roquet.wire.frame import BINARY, JSON, Frame, cut_frames
+from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import RETRY_PREFIX
 
 TAGS, KEYS = Property.TAGS, Property.KEYS
@@ -53,6 +54,9 @@ TOGETHER_MAX = 32
 """Batch requests whose messages are columns together. Were one of them odd, those behind it are read again: so not all that came."""
 NO_ANSWER = -1
 """The form of the answer to a oneway request."""
+NOT_WITH_DIVERSIONS = frozenset((Property.REAL_TOPIC, Property.REAL_QUEUE_ID, Property.TRANSACTION_PREPARED_QUEUE_OFFSET))
+DIVERSION_ROOM = 2_048
+"""Bytes of properties that are enough for all that the broker adds to a diverted message."""
 KNOWN_MAX = 10_000
 INT_MAX = 0x7FFFFFFF
 
@@ -60,6 +64,10 @@ Plain = tuple[int, int, int, int, bytes]
 """To be answered: (header form, opaque, queue id, first queue offset, message ids)."""
 RUN = -2
 """Of a run of sends that the extension took: (RUN, how many, 0, 0, all answers to them)."""
+
+PlainDiversion = Callable[[str, str], tuple[ConsumeQueue, str, int | None] | None]
+"""(topic, the property's value) -> (where it goes first, the value as it is stored, the queue entry's third number if that is not the tag's
+hash). None: look properly."""
 
 RetryQueues = Callable[[str, int, str | None], dict[str, ConsumeQueue] | None]
 """(retry topic, times consumed, the most that the client asks for) -> where plain sends to it go; None: look properly."""
@@ -95,6 +103,8 @@ class PlainSends:
         """Of the sends in `answers`, those that have no row of their own."""
         self.native = native
         self.retry_queues: RetryQueues = lambda topic, consumed, asked_max: None
+        self.diversions: dict[str, PlainDiversion] = {}
+        """By the property that asks for it: messages that go elsewhere first, and are plain else."""
         self.failed_at = -1
         """Which frame `take` was at when an exception left it. Whoever catches that sets it back."""
         self.cluster_property = f"{Property.CLUSTER}\x01{settings.broker_cluster_name}"
@@ -206,7 +216,7 @@ class PlainSends:
                     return False
             queue, born_ms = queues[queue_text], int(born_text)
             if (
-                sys_flag & ~KEPT_FLAGS or not 0 <= born_ms < 1 << 63 or not 0 <= consumed <= INT_MAX
+                sys_flag & ~(KEPT_FLAGS | PREPARED) or not 0 <= born_ms < 1 << 63 or not 0 <= consumed <= INT_MAX
                 or type(opaque) is not int or not -0x80000000 <= opaque <= INT_MAX or not -0x80000000 <= user_flag <= INT_MAX
                 or len(body) > self.settings.max_message_size or not nums.isdigit()
             ):  # fmt: skip
@@ -222,6 +232,7 @@ class PlainSends:
             if not alone:
                 return False
             tag, unique, known = 0, "", self._known
+            diverted: tuple[str, str, PlainDiversion] | None = None
             keys: list[str] = []
             kept: list[str] = []
             if text[-1:] == "\x02":  # 5.x ends them with a separator
@@ -238,7 +249,9 @@ class PlainSends:
                 elif item != WAITS:
                     name, _, value = item.partition("\x01")
                     if name in UNUSUAL or not value:
-                        return False
+                        if diverted is not None or name not in self.diversions or not value:
+                            return False
+                        diverted = name, value, self.diversions[name]
                     if name == TAGS:
                         tag = tag_hash(value)
                         if len(known) < KNOWN_MAX:
@@ -248,7 +261,14 @@ class PlainSends:
                             return False
                         keys += [word for word in value.split(" ") if word][:KEYS_MAX] if " " in value else (value,)
                     kept.append(item)
-            kept.append(self.cluster_property)
+            place, due = queue, tag
+            if diverted is not None:
+                found = self._divert(topic, queue, text, *diverted)
+                if found is None:
+                    return False
+                place, kept, due = found[0], found[1], tag if found[2] is None else found[2]
+            else:
+                kept.append(self.cluster_property)
             properties = "\x02".join(kept).encode()
         except (KeyError, ValueError, AttributeError, TypeError, Broken):
             return False
@@ -256,12 +276,27 @@ class PlainSends:
             keys.insert(0, unique)
         try:
             offset, queue_offset = self.store.put_derived(
-                queue, body, properties, tag, keys, sys_flag, user_flag, born_ms, host, consumed
+                place, body, properties, due, keys, sys_flag & KEPT_FLAGS, user_flag, born_ms, host, consumed
             )  # fmt: skip
         except (Refused, StoreUnavailable):
             return False
         self.answers.append((form, opaque, queue.queue_id, queue_offset, self._id % offset))
         return True
+
+    def _divert(
+        self, topic: str, queue: ConsumeQueue, text: str, name: str, value: str, divert: PlainDiversion
+    ) -> tuple[ConsumeQueue, list[str], int | None] | None:
+        """(where it goes first, its properties, see PlainDiversion), as `Draft.divert_to` would have it. None: look properly."""
+        items = text.split("\x02")
+        if len({item.partition("\x01")[0] for item in items} | NOT_WITH_DIVERSIONS) != len(items) + len(NOT_WITH_DIVERSIONS):
+            return None  # one stands twice, or is the broker's own
+        found = None if topic.startswith(RETRY_PREFIX) else divert(topic, value)
+        if found is None or 4 * len(text) + DIVERSION_ROOM > PROPERTIES_MAX:
+            return None
+        place, stored, due = found
+        items[items.index(f"{name}\x01{value}")] = f"{name}\x01{stored}"
+        items += (self.cluster_property, f"{Property.REAL_TOPIC}\x01{topic}", f"{Property.REAL_QUEUE_ID}\x01{queue.queue_id}")
+        return place, items, due
 
     # Batches
 

@@ -137,6 +137,7 @@ class Transactions(Part):
         self._reads = ColdReads(shared.fetch)
         self._moved = MovedOut(self.store.log)
         sender.diversions.append(self.divert)
+        sender.plain.diversions[Property.TRANSACTION_PREPARED] = self.divert_plain
 
     # Opening
 
@@ -263,6 +264,13 @@ class Transactions(Part):
         properties.pop(Property.TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # ours; a client's would end another message
         draft.divert_to(HALF_TOPIC)
         draft.wait_kept = True
+
+    def divert_plain(self, topic: str, asked: str) -> tuple[ConsumeQueue, str, int | None] | None:
+        """The same for a plain send (`plain_send.PlainDiversion`)."""
+        if asked != "true" or self.settings.reject_transaction_message:
+            return None
+        self.topics.ensure(HALF_TOPIC)
+        return self.store.queue(HALF_TOPIC, 0), asked, None
 
     # Ending
 
