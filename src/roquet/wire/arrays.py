@@ -65,6 +65,9 @@ class _NoRows:
     def __getitem__(self, place: Any) -> Any:
         return self if isinstance(place, slice) else self.real[place]
 
+    def __setitem__(self, place: Any, value: Any) -> None:
+        self.real[place] = value
+
     def tolist(self) -> list[Any]:
         return []
 
