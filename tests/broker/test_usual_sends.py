@@ -71,7 +71,7 @@ def test_all_of_them_in_one_read_are_answered_each_in_its_form_and_in_order(whol
 
 def test_the_broker_counts_which_way_sends_took_and_says_so(whole: Whole) -> None:
     whole.ask(310, send_fields(TOPIC), b"x")
-    whole.ask(310, send_fields(TOPIC, properties="DELAY\x011"), b"x")
+    whole.ask(310, send_fields(TOPIC, properties="WAIT\x01false"), b"x")
     whole.ask(310, send_fields("%%"), b"x")
     table = whole.broker.admin.runtime_table()
     assert (table["roquetSendsFast"], table["roquetSendsGeneral"]) == ("1", "2")

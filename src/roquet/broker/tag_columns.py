@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 from roquet.wire.arrays import np
 from roquet.wire.columns import ENTRIES
-from roquet.wire.layout import RECORD_MIN
+from roquet.wire.layout import ENTRY, RECORD_MIN
 
-WORDS = ENTRIES.itemsize // 4
+WORDS = ENTRY.size // 4
 """Of four bytes; the last of an entry is the part of its tag hash that Java looks at."""
 FEW = 8
 """Tags that are looked for one by one: that costs less than a search in all of them."""
