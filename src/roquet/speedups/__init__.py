@@ -14,6 +14,7 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ def load(switch: str) -> tuple[ModuleType | None, str]:
     if switch == "0":
         return None, f"{SWITCH}=0"
     try:
-        from roquet.speedups import _native
+        _native = importlib.import_module("roquet.speedups._native")
     except ModuleNotFoundError:
         return None, "not built"
     except ImportError as error:  # built for another Python or another machine
