@@ -150,3 +150,15 @@ def test_delayed_and_prepared_sends_take_the_short_way(tmp_path: Path) -> None:
     assert whole.broker.sender.general == before
     assert [whole.broker.store.queue(name, at).next for name, at in (("SCHEDULE_TOPIC_XXXX", 2), ("RMQ_SYS_TRANS_HALF_TOPIC", 0))] == [1, 1]
     whole.close()
+
+
+def test_a_batch_that_says_it_is_prepared_is_stored_as_any_other(tmp_path: Path) -> None:
+    whole = Whole(tmp_path / "store")
+    assert whole.ask(310, send_fields(), b"makes the topic").code == 0
+    message = b"one"
+    part = (22 + len(message)).to_bytes(4, "big") + bytes(12) + len(message).to_bytes(4, "big") + message + bytes(2)
+    assert whole.ask(320, send_fields(properties="WAIT\x01true", m="true", f="4"), part * 3).code == 0
+    queue, store = whole.broker.store.queue("T", 0), whole.broker.store
+    entries = [entry for entry in map(queue.entry, range(1, 4)) if entry is not None]
+    assert [Record.decode(store.record_at(place)).sys_flag for place, _, _ in entries] == [0, 0, 0], "else recovery would not queue them"
+    whole.close()

@@ -221,6 +221,7 @@ class PlainSends:
                 or len(body) > self.settings.max_message_size or not nums.isdigit()
             ):  # fmt: skip
                 return False
+            sys_flag &= KEPT_FLAGS
             if flag:
                 if flag != ONEWAY or type(flag) is not int:
                     return False
@@ -276,7 +277,7 @@ class PlainSends:
             keys.insert(0, unique)
         try:
             offset, queue_offset = self.store.put_derived(
-                place, body, properties, due, keys, sys_flag & KEPT_FLAGS, user_flag, born_ms, host, consumed
+                place, body, properties, due, keys, sys_flag, user_flag, born_ms, host, consumed
             )  # fmt: skip
         except (Refused, StoreUnavailable):
             return False
