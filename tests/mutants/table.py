@@ -1111,4 +1111,32 @@ FAULTS = [
         "tests/broker/test_delay.py::TestADeliveryThatOutlivedOneBeforeIt::test_is_not_made_again_when_the_write_of_the_one_before_it_fails_at_first",
         "a delivery that outlived one before it is forgotten before that one is written",
     ),
+    Fault(
+        "broker/gather.py",
+        "    if not all(map(eq, fronts, zip(sizes, repeat(MAGIC_V1), numbers))):",
+        "    if False:",
+        "tests/broker/test_gather.py::test_a_record_that_is_not_its_entrys_is_not_sent",
+        "a pull sends another record than its entry means",
+    ),
+    Fault(
+        "broker/pull.py",
+        "        asked = (offset, pull.count_max, pull.size_max, pull.judge, pull.tags and (pull.tags.takes_all, pull.tags.codes))",
+        "        asked = (offset, pull.count_max, pull.size_max, pull.judge)",
+        "tests/broker/test_gather.py::test_an_answer_for_many_that_wait_is_made_once",
+        "whoever waits with a filter gets the answer of one without",
+    ),
+    Fault(
+        "broker/stored.py",
+        "+ max(2 * len(properties) - 1, 0) != len(text)",
+        "+ max(2 * len(properties) - 1, 0) > len(text)",
+        "tests/broker/test_stored.py::test_properties_that_would_be_written_otherwise_are_the_drafts",
+        "a message that is put again has other properties than a draft would give it",
+    ),
+    Fault(
+        "broker/plain_send.py",
+        "            sys_flag &= KEPT_FLAGS\n",
+        "",
+        "tests/broker/test_stored.py::test_a_batch_that_says_it_is_prepared_is_stored_as_any_other",
+        "a batch is stored as prepared, and gone after a crash",
+    ),
 ]
