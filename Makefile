@@ -14,7 +14,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help java faketime up demo test clusters quick mutants sanitize check interop bench bench-spark exactly-once docs site tour clean
+.PHONY: help java faketime up demo test test-spark quick mutants sanitize check interop bench bench-spark exactly-once docs site tour clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -49,7 +49,7 @@ faketime: # for tests that set the clock of a running broker
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libfaketime > /dev/null 2>&1; } || \
 	echo "make: no libfaketime (Debian: apt-get install libfaketime); tests that set the clock of a running broker are left out"
 
-test: $(STAMP) java faketime ## every test but those of `make clusters`, in five runs beside each other (ARGS="-k supervisor" and other options of pytest: in one)
+test: $(STAMP) faketime ## every test but those of Spark, in four runs beside each other (ARGS="-k supervisor" and other options of pytest: in one)
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m tests.lanes
 else
@@ -59,8 +59,8 @@ endif
 quick: $(STAMP) ## the tests that end in a minute on two cores, and what was left out
 	@$(BIN)/python -m tests.lanes --quick
 
-clusters: $(STAMP) java ## clusters of Spark whose executors, workers and drivers are killed, and our brokers too: nothing lost, nothing twice (2 minutes)
-	$(BIN)/python -m pytest tests/clusters $(ARGS)
+test-spark: $(STAMP) java ## the tests of the Spark extra, which need Java: sources, sinks, pipelines, the demo, the tour, and clusters whose members are killed
+	@$(BIN)/python -m tests.lanes --spark
 
 mutants: $(STAMP) ## faults of one line in a copy of the sources, each killed by its named test (ARGS="store/queue" and other words choose)
 	@$(BIN)/python -m tests.mutants.run $(ARGS)

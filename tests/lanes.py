@@ -1,9 +1,10 @@
-"""`make test` and `make quick`: pytest in several runs beside each other, and one verdict.
+"""`make test`, `make test-spark` and `make quick`: pytest in several runs beside each other, and one verdict.
 
-    python -m tests.lanes [--quick]
+    python -m tests.lanes [--spark | --quick]
 
-Five for two cores: only the first keeps a core busy; the others wait for real programs and for Java most of the time. Each run has its
-own process, servers and temporary directories; nothing is shared but the machine.
+Several for two cores: only the first keeps a core busy; the others wait for real programs most of the time. Each run has its own
+process, servers and temporary directories; nothing is shared but the machine. What needs a Java machine is the Spark extra's, and
+takes as long as all else.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LEFT_OUT = ["tests/clusters"]
-"""`make clusters` runs it."""
+WITH_JAVA = ["tests/spark", "tests/clusters"]
+"""What `make test-spark` runs."""
 WAITING = {
     "programs": ["tests/process"],
     "commands, hostile peers": ["tests/cli", "tests/hostile"],
     "documents": ["tests/docs"],
-    "Spark": ["tests/spark"],
 }
 LANES = {
-    "all others": [*(f"--ignore={path}" for path in [*LEFT_OUT, *(path for paths in WAITING.values() for path in paths)]), "tests"],
+    "all others": [*(f"--ignore={path}" for path in [*WITH_JAVA, *(path for paths in WAITING.values() for path in paths)]), "tests"],
     **WAITING,
 }
+OWN_JVMS = ["tests/clusters", "tests/spark/test_tour.py", "tests/spark/test_demo.py"]
+"""They start Sparks of their own; the others share one."""
+SPARK_LANES = {"Spark": [*(f"--ignore={path}" for path in OWN_JVMS), "tests/spark"], "clusters, the tour, the demo": OWN_JVMS}
 QUICK_LANES = {
     "all others": ["-p", "tests.quick", "--ignore=tests/broker", "--ignore=tests/wire", "tests"],
     "broker and wire": ["-p", "tests.quick", "tests/broker", "tests/wire"],
@@ -67,14 +70,17 @@ def run(lanes: dict[str, list[str]], logs: Path) -> list[str]:
     return wrong
 
 
+DOORS = {"": LANES, "--spark": SPARK_LANES, "--quick": QUICK_LANES}
+
+
 def main() -> int:
-    quick = sys.argv[1:] == ["--quick"]
-    if sys.argv[1:] and not quick:
+    door = " ".join(sys.argv[1:])
+    if door not in DOORS:
         print(__doc__)
         return 2
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="roquet-tests-") as logs:
-        wrong = run(QUICK_LANES if quick else LANES, Path(logs))
+        wrong = run(DOORS[door], Path(logs))
     print("\n".join([*wrong, f"{'failed' if wrong else 'passed'} in {time.monotonic() - began:.0f} s"]))
     return 1 if wrong else 0
 

@@ -14,12 +14,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LEFT_OUT = {
     "tests/spark": "Spark and its Java machine",
-    "tests/clusters": "real clusters whose members are killed (make clusters)",
+    "tests/clusters": "clusters of Spark whose members are killed",
     "tests/process": "real servers that are killed, stopped and started again",
     "tests/hostile": "floods, and tens of thousands of damaged frames",
     "tests/sim/test_simulation.py": "80 seeds of a simulated cluster",
     "tests/model": "200 random sequences against a model of the broker",
-    "tests/docs": "the demo, the tour, every example and every snippet",
+    "tests/docs": "every example and every snippet",
     "tests/cli/test_server_processes.py": "real servers, supervised",
 }
 left_out: list[str] = []
@@ -42,6 +42,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if left_out:
-        terminalreporter.section("left out; make test runs it")
+        terminalreporter.section("left out; make test and make test-spark run it")
     for line in left_out:
         terminalreporter.line(line)

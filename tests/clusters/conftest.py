@@ -1,4 +1,4 @@
-"""Real clusters whose members are killed. `make clusters` runs these, and CI; `make test` does not: each needs many Java machines."""
+"""Clusters of Spark whose members are killed, and our brokers with them."""
 
 from __future__ import annotations
 

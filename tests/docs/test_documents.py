@@ -35,7 +35,7 @@ FRAGMENTS = snippets(TUTORIAL.read_text())
 RUN_BY = {
     "README.md": __file__,
     "tutorial.md": __file__,
-    "tour.md": "tests/docs/test_tour.py",
+    "tour.md": "tests/spark/test_tour.py",
     "spark.md": "tests/spark/test_source.py",
     "pipeline-observe.md": "tests/spark/test_pipeline_docs.py",
     "first-day-data-engineer.md": "tests/spark/test_first_day.py",
@@ -161,7 +161,7 @@ def test_somebody_runs_the_python_of_every_document(document: Path) -> None:
 
 
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "tour.py")
-"""The tour needs Spark, and has a test of its own: test_tour.py."""
+"""The tour needs Spark, and has a test of its own: tests/spark/test_tour.py."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
@@ -177,17 +177,6 @@ def test_every_example_runs(example: Path) -> None:
             assert process.returncode == 0, printed.decode()
 
     asyncio.run(scenario())
-
-
-def test_the_demo_runs_through_every_chapter() -> None:
-    command = [sys.executable, str(ROOT / "demo" / "run.py"), "--messages", "10000"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "0 of the acknowledged messages" in ran.stdout
-    assert "1 rolled back, 1 asked about, 1 timer cancelled, 1 fired, 1 retried, 1 dead letter sent again" in ran.stdout
-    if "Left out:" not in ran.stdout:  # without Java there is no last chapter
-        assert re.findall(r"^   (\w+) +[\d,]+ +[\d,]+$", ran.stdout, re.MULTILINE) == ["Bergen", "Lyon", "Porto", "Turin"]
-        assert ran.stderr == "", "what Spark says to itself is not for the audience"
 
 
 @pytest.mark.parametrize("door", ["demo", "up"])
