@@ -340,6 +340,18 @@ def test_a_batch_cannot_be_delayed_as_a_whole(whole: Whole) -> None:
     assert stored(whole) == []
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_batch_that_calls_itself_prepared_is_stored_as_an_ordinary_one(whole: Whole, count: int) -> None:
+    """Stored as it says it would have no place in a queue: acknowledged, and gone with the next recovery."""
+    create(whole, "T")
+    answer = whole.ask(320, send_fields(m="true", f="4", properties="WAIT\x01true"), join_batch([(0, b"x", b"")] * count))
+    assert answer.code == 0
+    queue = whole.broker.store.queue("T", 0)
+    assert queue.visible == count
+    flags = [record.sys_flag for record in decode_records(whole.broker.store.log.read(0, whole.broker.store.log.written))]
+    assert flags == [0] * count
+
+
 def test_properties_that_end_with_a_separator_take_the_hot_path_too(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     """5.x clients write it, and a send of theirs must not cost more than one of 4.x."""
     create(whole, "T")

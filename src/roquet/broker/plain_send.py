@@ -229,7 +229,7 @@ class PlainSends:
             if batch != "false":
                 if batch != "true" or consumed or topic.startswith(RETRY_PREFIX):
                     return False
-                return self._batch_send(form, opaque, queue, text, body, sys_flag, born_ms)
+                return self._batch_send(form, opaque, queue, text, body, sys_flag & KEPT_FLAGS, born_ms)
             if not alone:
                 return False
             tag, unique, known = 0, "", self._known
