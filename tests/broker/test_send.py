@@ -466,6 +466,27 @@ def test_batches_of_one_read_are_stored_and_answered_as_one_after_another(
     assert results[0] == results[1]
 
 
+def test_a_mistake_at_the_second_batch_of_a_read_is_answered_once_to_everyone_before_it(
+    whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(whole, "T")
+    whole.broker.sender.plain.native = None
+    real, calls = whole.broker.store.put_batch, []
+
+    def faulty(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise MemoryError("on purpose")
+        return real(*arguments)
+
+    monkeypatch.setattr(whole.broker.store, "put_batch", faulty)
+    batch, fields = join_batch([(0, b"x", b"")]), send_fields(m="true", properties="WAIT\x01true")
+    whole.frames(*(Command(320, fields, batch, opaque=number) for number in range(4)))
+    answers = [(answer.opaque, answer.code) for answer in whole.peer.take()]
+    assert answers == [(number, 0 if number > 1 else ResponseCode.SYSTEM_ERROR) for number in range(4)]
+    assert whole.broker.store.queue("T", 0).next == 2
+
+
 def test_eight_requests_of_32_messages_are_columns_together(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     create(whole, "T")
     whole.broker.sender.plain.native = None

@@ -135,6 +135,27 @@ def test_a_mistake_inside_is_answered_and_the_other_requests_go_on(whole: Whole,
     assert whole.broker.store.queue("T", 0).next == 2
 
 
+def test_a_mistake_in_the_second_run_of_a_read_is_answered_once_to_everyone_before_it(
+    whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken again, those of the first run would be told that they failed, and be stored."""
+    plain, calls = whole.broker.sender.plain, []
+
+    class Faulty:
+        def take_sends(self, frames: Any, at: int, *rest: Any) -> Any:
+            calls.append(at)
+            if len(calls) == 2:
+                raise MemoryError("on purpose")
+            assert native is not None
+            return native.take_sends(frames, at, *rest)
+
+    monkeypatch.setattr(plain, "native", Faulty())
+    whole.frames(*(Command(310, send_fields(queue_id=number), b"x", opaque=number) for number in range(70)))
+    answers = [(answer.opaque, answer.code) for answer in whole.peer.take()]
+    assert answers == [(number, ResponseCode.SYSTEM_ERROR if number <= calls[1] else 0) for number in range(70)]
+    assert [whole.broker.store.queue("T", number).next for number in range(70)] == [int(number > calls[1]) for number in range(70)]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -139,6 +139,7 @@ class PlainSends:
         """Stage the plain sends that stand from here on. Returns where the first frame stands that is none, and its header if that was
         read."""
         stop, native, loads, stage = len(frames), self.native, orjson.loads, self._stage
+        begun = at - len(self.answers) - self.in_runs
         try:
             while at < stop:
                 if native is not None:
@@ -168,7 +169,7 @@ class PlainSends:
                     return at, head
                 at += done
         except BaseException:
-            self.failed_at = at
+            self.failed_at = begun + len(self.answers) + self.in_runs  # each that was taken before it has its answer there
             raise
         return at, None
 
