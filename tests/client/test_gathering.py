@@ -290,6 +290,27 @@ def test_a_gathered_send_that_is_withdrawn_is_not_sent_later_and_the_others_are(
         assert sorted(bodies(cluster, queue)) == [b"0", b"3"]
 
 
+def test_sends_behind_one_that_ends_in_its_turn_are_sent_once() -> None:
+    """The first tries again; in the same turn others come behind it, and it is withdrawn."""
+    cluster, producer, [queue] = prepared(1)
+    first, others = Results(), Results()
+    cluster.refused = set(cluster.masters.values())
+    head = producer.send(Message("t", b"0"), first.append, queue=queue)
+    tries_again = head.start
+
+    def in_one_turn() -> None:
+        cluster.refused = set()
+        tries_again()
+        send_all(producer, "t", 3, others, first=1, queue=queue)
+        head.withdraw()
+
+    head.start = in_one_turn  # type: ignore[method-assign]
+    cluster.advance(3_000)
+    assert isinstance(first.only, SendFailed)
+    assert bodies(cluster, queue) == [b"1", b"2", b"3"]
+    assert len(receipts(others)) == 3
+
+
 def test_a_send_that_waits_for_the_answer_to_others_ends_when_its_own_time_is_over() -> None:
     cluster, producer, [queue] = prepared(1)
     first, short, patient = Results(), Results(), Results()

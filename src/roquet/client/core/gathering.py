@@ -205,6 +205,7 @@ class Gathering:
             sends.popleft()
             waiting.size -= own
             if (checked or left <= 0) and not self._may_go(waiting, send, now):
+                sends = waiting.sends  # its end may have taken those behind it out, and put them in again
                 continue
             together.append(send)
             size += own
