@@ -110,3 +110,35 @@ def test_a_header_that_is_no_object_closes_the_connection(whole: Whole) -> None:
         peer = FakePeer()
         whole.broker.receive(peer, Framer().feed(encode_frame(0, header)))
         assert peer.closed
+
+
+ODD_NUMBERS = [{letter: text} for letter in "dfghj" for text in ("1_0", "\uff14", " 4", "+4", "x")] + [{"l": "x"}, {"l": "1_0"}]
+
+
+@pytest.mark.parametrize("odd", ODD_NUMBERS, ids=str)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_number_that_is_written_oddly_gets_the_same_answer_on_the_short_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: dict[str, str], compiled: bool
+) -> None:
+    found = []
+    for short in (True, False):
+        whole = made(tmp_path / str(short))
+        if not compiled:
+            whole.broker.sender.plain.native = None
+        if not short:
+            monkeypatch.setattr(whole.broker.admission, "lets_plain_in", bool)
+        answer = whole.ask(310, send_fields(TOPIC) | odd, b"x")
+        found.append((answer.code, answer.remark, answer.fields))
+        whole.close()
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("flag", [b"null", b'""', b"false", b"0.0"])
+def test_a_flag_that_is_no_number_is_no_plain_send(whole: Whole, flag: bytes) -> None:
+    command = Command(310, send_fields(TOPIC), b"x", opaque=7).encode()
+    [(form, header, body)] = Framer().feed(command)
+    spoiled = header.replace(b'"flag":0', b'"flag":' + flag)
+    assert spoiled != header
+    peer = FakePeer()
+    whole.broker.receive(peer, Framer().feed(encode_frame(form, spoiled, body)))
+    assert whole.broker.sender.fast == 0

@@ -83,6 +83,13 @@ BINARY_FRONT = struct.Struct(">IIhbhiiii")
 """Of an answer: both sizes; code, language, version, opaque, flag; the sizes of the remark and of the fields."""
 
 
+def digits(text: str) -> int:
+    """What Java's parseInt takes of a number that is not negative; int() takes 1_000, " 1" and other scripts. Raises ValueError."""
+    if not (text.isdigit() and text.isascii()):
+        raise ValueError(text)
+    return int(text)
+
+
 class BatchParts(NamedTuple):
     """Where the messages of a batch were put."""
 
@@ -152,7 +159,7 @@ class PlainSends:
                     if form == JSON:
                         head = loads(header)
                         get = head.get
-                        code, opaque, flag, fields = get("code"), get("opaque"), get("flag"), get("extFields")
+                        code, opaque, flag, fields = get("code"), get("opaque"), get("flag", 0), get("extFields")
                     else:
                         head = read_header(header)
                         code, opaque, flag, fields, _, _, _ = head
@@ -205,32 +212,34 @@ class PlainSends:
                 _, topic, _, nums, queue_text, sys_text, born_text, flag_text, text, consumed_text, batch = USED(fields)
             sys_flag = consumed = user_flag = 0  # as nearly all say
             if sys_text != "0":
-                sys_flag = int(sys_text)
+                sys_flag = digits(sys_text)
             if consumed_text != "0":
-                consumed = int(consumed_text)
+                consumed = digits(consumed_text)
             if flag_text != "0":
-                user_flag = int(flag_text)
+                user_flag = -digits(flag_text[1:]) if flag_text[:1] == "-" else digits(flag_text)
             queues = self._queues.get(topic)
             if queues is None:
                 queues = self.retry_queues(topic, consumed, fields.get("l"))
                 if queues is None:
                     return False
-            queue, born_ms = queues[queue_text], int(born_text)
+            queue, born_ms, most = queues[queue_text], int(born_text), fields.get("l")
             if (
-                sys_flag & ~(KEPT_FLAGS | PREPARED) or not 0 <= born_ms < 1 << 63 or not 0 <= consumed <= INT_MAX
+                sys_flag & ~(KEPT_FLAGS | PREPARED) or not (born_text.isdigit() and born_text.isascii()) or born_ms >= 1 << 63
+                or consumed > INT_MAX
                 or type(opaque) is not int or not -0x80000000 <= opaque <= INT_MAX or not -0x80000000 <= user_flag <= INT_MAX
-                or len(body) > self.settings.max_message_size or not nums.isdigit()
+                or len(body) > self.settings.max_message_size or not (nums.isdigit() and nums.isascii())
+                or (most is not None and not (most.isdigit() and most.isascii()))
             ):  # fmt: skip
                 return False
             sys_flag &= KEPT_FLAGS
-            if flag:
+            if flag or type(flag) is not int:
                 if flag != ONEWAY or type(flag) is not int:
                     return False
                 form = NO_ANSWER
             if batch != "false":
                 if batch != "true" or consumed or topic.startswith(RETRY_PREFIX):
                     return False
-                return self._batch_send(form, opaque, queue, text, body, sys_flag & KEPT_FLAGS, born_ms)
+                return self._batch_send(form, opaque, queue, text, body, sys_flag, born_ms)
             if not alone:
                 return False
             tag, unique, known = 0, "", self._known
@@ -335,7 +344,7 @@ class PlainSends:
         try:
             if form == JSON:
                 head = orjson.loads(header)
-                code, opaque, flag, fields = head["code"], head.get("opaque"), head.get("flag"), head.get("extFields")
+                code, opaque, flag, fields = head["code"], head.get("opaque"), head.get("flag", 0), head.get("extFields")
             else:
                 code, opaque, flag, fields, _, _, _ = read_header(header)
             if code not in CODES:

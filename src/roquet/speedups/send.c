@@ -80,6 +80,7 @@ static int read_fields(const Fields *fields, int64_t code, Send *send) {
     if (send->user_flag < INT32_MIN || send->user_flag > INT32_MAX) return LEAVE;
     send->consumed = 0;
     if (fields->have & BIT('j') && (!number_of(FIELD(fields, 'j'), &send->consumed) || send->consumed > INT32_MAX)) return LEAVE;
+    if (fields->have & BIT('l') && !number_of(FIELD(fields, 'l'), &queues)) return LEAVE;
     send->batch = fields->have & BIT('m') && !IS(FIELD(fields, 'm'), "false");
     return !send->batch || (IS(FIELD(fields, 'm'), "true") && !send->consumed);
 }
