@@ -204,6 +204,12 @@ EXPLAINED: tuple[Explained, ...] = (
         "4.9.7 names a delay level only when it has delivered something of it",
     ),
     Explained("settings", ("running values",), "body.JSON.table.roquetVersion", "Roquet says its own version beside that of the protocol"),
+    *(
+        Explained(
+            "settings", ("running values",), f"body.JSON.table.roquet{name}", "which of its ways sends took, and which form of it runs"
+        )
+        for name in ("Speedups", "SendsFast", "SendsGeneral", "SendsCompiled")
+    ),
     Explained("settings", ("running values",), "body.JSON.table.getTransferredTps", "Roquet has this row of 5.x too: its mqadmin reads it"),
     Explained("settings", ("running values",), "body.JSON.table.queueEntriesMended", "Roquet counts what it mended from the log"),
     Explained("settings", ("running values",), "body.JSON.table.messagesUnreadable", "Roquet counts what it stepped over"),
