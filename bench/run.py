@@ -34,7 +34,9 @@ import servers
 import timers
 from frames import RETRY_TOPIC
 from servers import APACHE, BEFORE, HERE, ROQUET, Launcher, Running, apache
-from table import BY_KEY, JUDGED, ROWS, Report, Sample
+from table import BY_KEY, ROWS, Report, Sample
+
+from roquet import speedups
 
 QUEUES = 8
 TOPIC, WARM_TOPIC, MIXED_TOPIC = "Bench", "BenchWarm", "BenchMixed"
@@ -80,7 +82,7 @@ class Plan:
     client_backlog: int = 1_500_000
 
 
-FULL = Plan(limit_s=930.0)
+FULL = Plan(limit_s=1_500.0)
 QUICK = Plan(
     limit_s=100.0, rounds=3, starts=1, warm_apache=400_000, warm_roquet=200_000, send64=100_000, send1=6_000, batch=320_000, pull=200_000,
     journey=20_000, tagged=2_000_000, sql=400_000, feature_rounds=2,
@@ -310,9 +312,6 @@ class Bench:
             if row in self.rows:
                 count = plan.tagged if what == "tag" else plan.sql
                 self.in_turns(row, pairs, 1, lambda r, w=what, c=count: self.round(r, w, MIXED_TOPIC, c), plan.feature_rounds)  # type: ignore[misc]
-        judged = self.report.at("sql", ROQUET).of(JUDGED) if "sql" in self.rows else None
-        if judged is not None:
-            self.report.note(f"sql: Roquet judges {judged:,.0f} messages in a second of one core's time, its pulls included")
 
     def java_rows(self, pairs: list[Running]) -> None:
         plan = self.plan
@@ -562,11 +561,13 @@ def main() -> int:
             print(f"less than 12 GiB free in {directory}: a broker may refuse messages (TMPDIR chooses another place)", file=sys.stderr)
         bench = Bench(QUICK if options.quick else FULL, rows, kinds, launcher, Path(directory), options.pin)
         bench.turns_options = ["--scale", str(options.turns_scale)]
+        bench.report.speedups = speedups.native is not None
         bench.report.beside = kinds[0] if len(kinds) > 1 else APACHE
         report = bench.run()
     took = time.monotonic() - bench.began
     report.facts = {"cores": os.cpu_count(), "python": platform.python_version(), "quick": options.quick, "seconds": round(took, 1),
-                    "pinned": options.pin, "apache": apache.SERVER, "collector": "serial" if options.serial_gc else "G1"}  # fmt: skip
+                    "speedups": bench.report.speedups, "pinned": options.pin,
+                    "apache": apache.SERVER, "collector": "serial" if options.serial_gc else "G1"}  # fmt: skip
     others = others_share(busy, own, took)
     report.facts["others_cpu_share"] = round(others, 3)
     if others > 0.05:
@@ -574,7 +575,10 @@ def main() -> int:
     if options.quick and APACHE in kinds:
         report.note(f"quick: Apache was warmed up with {QUICK.warm_apache:,} messages only and is not yet at its best")
     print(report.table())
-    print(f"{os.cpu_count()} cores, {took:.0f} s. Medians. CPU: of the server, a message. generator: its own, {report.beside}/roquet.")
+    print(
+        f"{os.cpu_count()} cores, {took:.0f} s, Roquet {speedups.in_words()}. Medians. "
+        f"CPU: of the server, a message. generator: its own, {report.beside}/roquet."
+    )
     if options.json:
         Path(options.json).write_text(json.dumps(report.json(), indent=1) + "\n")
     failed = any(figures.problem for figures in report.figures.values()) or any(report.judge(row)[1] is False for row in ROWS)
