@@ -38,6 +38,7 @@ from roquet.broker.register import Registration
 from roquet.broker.replies import Replies
 from roquet.broker.resets import Resets
 from roquet.broker.retry import Retries
+from roquet.broker.roles import SlaveGuard, is_slave
 from roquet.broker.send import SENDS, Sender
 from roquet.broker.stats import Stats
 from roquet.broker.timers import Timers
@@ -143,6 +144,7 @@ class Broker:
         for part in more:
             add(part(self))
         self.admission = Admission(self.store, self.flow)
+        self._slave_guard = SlaveGuard(self.sender)
         self.store.may_drop = self._may_drop
         self.store.mender.on_hole = self._tell_of_hole
         self.topics.on_delete = self._topic_deleted
@@ -169,16 +171,53 @@ class Broker:
 
         Raises Damaged when this store must not be opened. Nothing is written before everything that can refuse has been looked at.
         """
-        for part in self.parts:
+        for part in self._working():
             part.load()
         self.store.open(progress)
         try:
-            for part in self.parts:
+            if is_slave(self.settings):
+                self._follow()
+            for part in self._working():
                 part.open()
         except BaseException:
             self.store.abandon()
             raise
         self._tell_of_damage()
+
+    def _working(self) -> list[Part]:
+        """The parts that work in the present role."""
+        return [part for part in self.parts if not (part.master_only and is_slave(self.settings))]
+
+    def _follow(self) -> None:
+        self.store.applier.follow()
+        self.admission.guards.insert(0, self._slave_guard)
+
+    def become_slave(self, broker_id: int) -> None:
+        """The log grows by another node's bytes from now on. What was put here and is not safe is forgotten by queues and index."""
+        if not is_slave(self.settings):
+            self.settings.broker_role, self.settings.broker_id = "SLAVE", broker_id
+            self._follow()
+            for part in self.parts:
+                part.became_slave()
+        self.settings.broker_id = broker_id
+        self.registration.now()
+
+    def become_master(self, role: str = "SYNC_MASTER") -> None:
+        """Take messages from now on. Raises ValueError when not all of the log is applied. What parts know of their progress they take
+        from files and queues, as at a start; that may wait for the disk."""
+        if is_slave(self.settings):
+            self.store.applier.lead()
+            self.settings.broker_role, self.settings.broker_id = role, 0
+            self.admission.guards.remove(self._slave_guard)
+            self.store.begin(self.clock.now_ms())
+            self.store.crashed = True  # whoever wrote this log before may have stopped anywhere
+            for part in self.parts:
+                if part.master_only:
+                    part.forget()
+                    part.load()
+                    part.open()
+                part.became_master()
+        self.registration.now()
 
     def _tell_of_damage(self) -> None:
         for name in self.store.missing:
@@ -205,7 +244,7 @@ class Broker:
     def close(self) -> None:
         """A clean stop: everything on disk. Connections are the shell's to close."""
         if self.store.is_open:
-            for part in self.parts:
+            for part in self._working():
                 try:
                     part.save_now()
                 except OSError as error:  # a full disk must not keep the others from being saved, nor the store from closing
@@ -219,7 +258,7 @@ class Broker:
 
     def _may_drop(self, end: int) -> bool:
         """Every part is asked, so that each begins to move what it needs."""
-        answers = [part.may_drop(end) for part in self.parts]
+        answers = [part.may_drop(end) for part in self._working()]
         return all(answers)
 
     def _topic_deleted(self, topic: str) -> None:
@@ -441,6 +480,8 @@ class Broker:
         for left in reversed(range(count)):
             part = self._ticking[0]
             self._ticking.rotate(-1)
+            if self.store.applier.following and isinstance(part, Part) and part.master_only:
+                continue
             try:
                 part.tick(now_ms)
                 self.store.commit()

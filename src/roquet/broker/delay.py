@@ -79,13 +79,9 @@ class Delays(SavedPart):
         sender.plain.diversions[Property.DELAY] = self.divert_plain
         self.writer = writer
         self.delays_ms = self.store.delays_ms
-        self.offsets: dict[int, int] = {}
-        self._loaded: tuple[dict[int, int], int | None] | None = None
         self.delivered = 0
         """Since the start."""
-        self._due: dict[int, int] = {}
-        self._delivered_ahead: dict[int, set[int]] = {}  # level -> messages behind its cursor that were delivered before a crash
-        self._found_from = 0  # log offset from which on those deliveries are found
+        self.forget()
         self.reads = ColdReads(shared.fetch)
         """By level."""
         self._turn = 0
@@ -97,6 +93,13 @@ class Delays(SavedPart):
         writer.diversions.append(self.divert)
 
     # Opening
+
+    def forget(self) -> None:
+        self.offsets: dict[int, int] = {}
+        self._loaded: tuple[dict[int, int], int | None] | None = None
+        self._due: dict[int, int] = {}
+        self._delivered_ahead: dict[int, set[int]] = {}  # level -> messages behind its cursor that were delivered before a crash
+        self._found_from = 0  # log offset from which on those deliveries are found
 
     def load(self) -> None:
         self._loaded = self.saving.load(parse_offsets)  # one that nobody can read is not passed over: everything would come again

@@ -38,6 +38,9 @@ class Handover(Part):
         self.delays = delays
         self.moved = 0
         """Since the start."""
+        self.forget()
+
+    def forget(self) -> None:
         self._below = 0
         self._moved = MovedOut(self.store.log)
         self._stuck: set[int] = set()  # levels with a message that cannot be handed over: it waits for its time, and the file with it

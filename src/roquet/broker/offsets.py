@@ -67,6 +67,10 @@ class ConsumerOffsets(SavedPart):
         self.texts.changed(self._table)
         self.texts.settle(self._table)  # now, and not in the first tick that finds a change
 
+    def became_master(self) -> None:
+        """Progress may have been copied before the messages that it speaks of."""
+        self._hold_back()
+
     def _hold_back(self) -> None:
         """Progress beyond a queue's end: under ASYNC_FLUSH a power loss took messages that a group had consumed. The next ones
         get those offsets again, and must not count as consumed."""

@@ -67,7 +67,7 @@ class ColdReads:
 
 class Part:
     master_only = False
-    """It works on a master only."""
+    """It works on a master only: on a slave it is neither loaded, opened, ticked nor saved, and needs nothing of the log."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
@@ -90,6 +90,16 @@ class Part:
 
     def open(self) -> None:
         """The store is open and the parts before this one are."""
+
+    def became_master(self) -> None:
+        """This broker was a slave and is a master now; all of the log is applied. One that is `master_only` has forgotten what it knew
+        before (`forget`), and is loaded and opened after this."""
+
+    def became_slave(self) -> None:
+        """This broker was a master and is a slave now."""
+
+    def forget(self) -> None:
+        """Be as if it was never opened: it is loaded and opened again. For those that are `master_only`."""
 
     def listening(self, address: str, ha_address: str) -> None:
         """These are the addresses that clients and other brokers use; `store.staging.store_host` is known too."""

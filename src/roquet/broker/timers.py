@@ -78,6 +78,13 @@ class Timers(Part):
         self.answer_when_stored = sender.answer_when_stored
         sender.recall_handle = self.recall_handle
         writer.diversions.append(self.divert)
+        self._writer = writer
+        self.forget()
+
+    # Life
+
+    def forget(self) -> None:
+        shared, topics, writer = self.shared, self.topics, self._writer
         self.files = TimerFiles(shared.disk, f"{self.settings.store_path_root_dir}/timers")
         self.reader = TimerReader(self.store.log, shared.fetch)
         self.near = near = Near(self.store, self.files, OneByOne(shared.background), self.reader, TakenBack(self.store.log))
@@ -87,8 +94,6 @@ class Timers(Part):
         self.following = Following(near, self.moving)
         self.saving = TimerSaving(near, self.following, self.settings)
         self._moved_out = MovedOut(self.store.log)
-
-    # Life
 
     def open(self) -> None:
         """Take up the files where the last checkpoint left them, or derive them from the log anew. Blocking."""

@@ -123,6 +123,15 @@ class Transactions(Part):
         self.members = members
         self.offsets = offsets
         self.given_up = 0
+        self._turn = 0
+        self._reads = ColdReads(shared.fetch)
+        self.forget()
+        sender.diversions.append(self.divert)
+        sender.plain.diversions[Property.TRANSACTION_PREPARED] = self.divert_plain
+
+    # Opening
+
+    def forget(self) -> None:
         self._base = self._op_base = 0
         self._done = bytearray()
         self._ops = array("q")
@@ -133,13 +142,7 @@ class Transactions(Part):
         self._round_at = 0
         self._round_end: int | None = None
         self._rested_ms = self.clock.steady_ms()
-        self._turn = 0
-        self._reads = ColdReads(shared.fetch)
         self._moved = MovedOut(self.store.log)
-        sender.diversions.append(self.divert)
-        sender.plain.diversions[Property.TRANSACTION_PREPARED] = self.divert_plain
-
-    # Opening
 
     def open(self) -> None:
         """Find what is pending. Blocks; reads the op records since the saved offset and every pending message."""
@@ -278,8 +281,6 @@ class Transactions(Part):
     def end(self, peer: Peer, command: Command) -> Command | None:
         """37. Oneway from every known client; whoever wants an answer gets it when the decision is safe."""
         header = calls.END_TRANSACTION.read_header(command)
-        if self.settings.broker_role == "SLAVE":
-            raise Refused(ResponseCode.SLAVE_NOT_AVAILABLE, "a transaction is ended at the master, this is a slave")
         kind = header.commit_or_rollback
         if kind == UNKNOWN:
             return command.reply()  # its producer is asked when the time comes
@@ -368,7 +369,7 @@ class Transactions(Part):
 
     def tick(self, now_ms: int) -> None:
         halves, ops = self.store.find_queue(HALF_TOPIC, 0), self.store.find_queue(OP_HALF_TOPIC, 0)
-        if halves is None or self.settings.broker_role == "SLAVE":
+        if halves is None:
             return
         if ops is not None:
             self._settle(ops)

@@ -64,7 +64,7 @@ class Derived:
 
     def _sync(self) -> None:
         """Queues and index on disk, then the checkpoint that says so. The log comes first: entries must not outrun it."""
-        if self._syncing or self._trouble.failed or (self._log.written == self.checkpointed and not self._tails.dirty):
+        if self._syncing or self._trouble.failed or (self._store.applier.reach == self.checkpointed and not self._tails.dirty):
             return
         self._syncing = True
         self._tails.write(self._store.clock.steady_ms() + TAILS_MS)
@@ -128,15 +128,19 @@ class Derived:
             else:
                 self.checkpointed = end
 
-        # All that is written, though less is vouched for: who waits for the flush stands in the order of the log.
-        self._log.when_durable(self._log.written, self._store.clock.steady_ms() + self._store.settings.sync_flush_timeout, log_flushed)
+        # All that has entries, though less is vouched for: who waits for the flush stands in the order of the log.
+        self._log.when_durable(
+            self._store.applier.reach, self._store.clock.steady_ms() + self._store.settings.sync_flush_timeout, log_flushed
+        )
         self._store.flush.begin()
 
     def save_manifest(self, *, clean: bool) -> None:
-        """Of all that is written."""
+        """Of all that has entries."""
         queues = self._queues.table.values()
         counts = {queue_key(queue): queue.next for queue in queues}
-        self._manifest.save(clean, self._log.written, times_of(self._checkpoint), counts, index_names(self._index), firsts_of(queues))
+        self._manifest.save(
+            clean, self._store.applier.reach, times_of(self._checkpoint), counts, index_names(self._index), firsts_of(queues)
+        )
 
     def close(self, last_ms: int) -> None:
         """At a clean stop, when the log is flushed: all of it on disk, the checkpoint last. `last_ms`: the log's last store time."""

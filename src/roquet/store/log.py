@@ -88,6 +88,13 @@ class Log(Protocol):
 
     def append_raw(self, data: bytes) -> None: ...
 
+    @property
+    def appliable(self) -> int:
+        """Up to here the bytes of another node may get their queue entries (`store/applier.py`)."""
+
+    def note_applied(self, to: int | None) -> None:
+        """The records of another node have their entries up to here. None: this node puts its own records."""
+
     def truncate(self, to: int) -> None: ...
 
     def read(self, offset: int, size: int) -> bytes: ...
@@ -138,6 +145,7 @@ class CommitLog:
         self._safe = Watermark()
         self._durable = Watermark()
         self.when_safe, self.when_durable = self._safe.when_reached, self._durable.when_reached
+        self._applied: int | None = None
         self._segment_end = 0
         self._runs: list[Run] = []
         self.staged: list[bytes] = []
@@ -184,8 +192,19 @@ class CommitLog:
         self.flushed = max(self.flushed, target)
         self._rise()
 
+    @property
+    def appliable(self) -> int:
+        return self.flushed if self._sync_flush else self.written
+
+    def note_applied(self, to: int | None) -> None:
+        """Of another node's bytes only whole records are safe: what is half may be taken back."""
+        self._applied = to
+        self._rise()
+
     def _rise(self) -> None:
         safe = self.flushed if self._sync_flush else self.written
+        if self._applied is not None:
+            safe = min(safe, self._applied)
         self._safe.advance(safe)
         self._durable.advance(min(self.flushed, safe))
 

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -432,7 +432,7 @@ class Recovery:
         for queue, doubted in self._doubted.items():
             # Nothing came behind it, so nothing contradicts it. 0: a topic that was made again has one message so far.
             if doubted.queue_offset == 0 or 0 < doubted.queue_offset - queue.next <= BLANKS_MAX:
-                self._place(queue, doubted)
+                place(queue, doubted, self.delays_ms)
         self._forget_after(end)
         self._number_on(ended)
         self._write_tails()
@@ -483,10 +483,10 @@ class Recovery:
         before = self._doubted.pop(queue, None)
         lost = sum(hole.size for hole in self.holes) // RECORD_MIN
         if queue.next == queue.first or 0 < number - queue.next <= lost or self._is_blank(queue, number):
-            self._place(queue, found)
+            place(queue, found, self.delays_ms)
         elif before is not None and number == before.queue_offset + 1 and number - queue.next <= BLANKS_MAX:
-            self._place(queue, before)
-            self._place(queue, found)
+            place(queue, before, self.delays_ms)
+            place(queue, found, self.delays_ms)
         else:
             self._doubted[queue] = found
 
@@ -496,21 +496,6 @@ class Recovery:
         while at > max(number, queue.first) and _says_nothing(_entry(queue, at - 1)):
             at -= 1
         return at <= number < queue.next
-
-    def _place(self, queue: ConsumeQueue, found: Found) -> None:
-        """Give it the entry of its number, whatever stands there."""
-        number = found.queue_offset
-        if queue.next == queue.first and number > queue.next:
-            queue.start_at(number)
-        elif number > queue.next:
-            log.warning("queue %s/%d: entries %d to %d have no record in the log", queue.topic, queue.queue_id, queue.next, number - 1)
-            queue.append_blanks(number - queue.next)
-        elif number < queue.next:
-            # The topic was deleted and made again, or a failed write left an older record behind: the newer record counts.
-            queue.truncate(number)
-            if number < queue.first:
-                queue.start_at(number)
-        queue.append(*found.entry(self.delays_ms))
 
     def _number_on(self, ended: dict[ConsumeQueue, int]) -> None:
         """Numbers that were given once are not given again, though their records are gone with old files or lost."""
@@ -559,6 +544,22 @@ class Recovery:
                 queue.truncate(queue.next - 1)
         if self.index is not None:
             self.index.truncate_after(end)
+
+
+def place(queue: ConsumeQueue, found: Found, delays_ms: Sequence[int]) -> None:
+    """Give it the entry of its number, whatever stands there."""
+    number = found.queue_offset
+    if queue.next == queue.first and number > queue.next:
+        queue.start_at(number)
+    elif number > queue.next:
+        log.warning("queue %s/%d: entries %d to %d have no record in the log", queue.topic, queue.queue_id, queue.next, number - 1)
+        queue.append_blanks(number - queue.next)
+    elif number < queue.next:
+        # The topic was deleted and made again, or a failed write left an older record behind: the newer record counts.
+        queue.truncate(number)
+        if number < queue.first:
+            queue.start_at(number)
+    queue.append(*found.entry(delays_ms))
 
 
 class _Hole(Exception):

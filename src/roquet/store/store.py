@@ -8,6 +8,7 @@ follows the log's `safe` mark, which is `written` under ASYNC_FLUSH and `flushed
 
     put, commit    staging.py, log.py, showing.py     messages reach the log, and then consumers
     flush          log_flush.py                       the log reaches the disk
+    apply          applier.py                         records of another node get their entries
     derived        tails.py, index.py, derived.py     entries and keys follow, then manifest_file.py and checkpoint.py say how far
     old files      old_files.py, retention.py         what is old goes
     trouble        trouble.py                         why nothing is taken just now
@@ -27,6 +28,7 @@ from roquet.errors import StoreUnavailable
 from roquet.ports import Background, Clock
 from roquet.settings import BrokerSettings, delay_levels_ms
 from roquet.store import first_look, opening
+from roquet.store.applier import FOLLOWS, Applier
 from roquet.store.checkpoint import Checkpoint
 from roquet.store.deletions import DELETED, Deletions
 from roquet.store.derived import Derived
@@ -107,6 +109,7 @@ class Store:
         self.tails = Tails(self)
         self.manifest = ManifestFile(self)
         self.derived = Derived(self)
+        self.applier = Applier(self)
         self.mender = Mender(self)
 
         # What goes
@@ -167,6 +170,10 @@ class Store:
     def _close_cleanly(self) -> None:
         """Each step only after the one before: whoever finds no abort file may trust everything else."""
         self.flush_now()
+        if self.applier.following:
+            self.applier.finish()
+            if self.log.safe < self.log.written:
+                self.log.truncate(self.log.safe)  # half a record: the other node sends it again
         self.derived.close(self.timeline.last_ms)
         self.disk.remove(f"{self.root}/abort")
         self.disk.sync_dir(self.root)
@@ -188,6 +195,9 @@ class Store:
         """Write the tick's messages. Raises StoreUnavailable when they could not be written; then none of them exists."""
         if self.log.end == self.log.written:
             return
+        if self.applier.following:
+            self.undo()
+            raise StoreUnavailable(FOLLOWS)
         mark = (self.log.written, self.timeline.last_ms)
         try:
             self.log.commit()
@@ -224,6 +234,7 @@ class Store:
         self.log.expire(now_ms)
         self.trouble.tick(now_ms)
         self.flush.tick(now_ms)
+        self.applier.tick()
         self.derived.tick(now_ms)
         self.old_files.tick(now_ms)
 

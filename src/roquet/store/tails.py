@@ -44,7 +44,7 @@ class Tails:
     def covered(self) -> tuple[int, int]:
         """Below this log offset all entries are in the queues' files, and the store time there."""
         first = next(iter(self.waiting.values()), None)
-        return (self._store.log.written, self._store.timeline.last_ms) if first is None else first
+        return (self._store.applier.reach, self._store.timeline.last_ms) if first is None else first
 
     def write(self, until_ms: int = FOREVER) -> None:
         """Those that have waited longest first, and entries of committed messages alone: what is only staged may be undone yet.

@@ -35,6 +35,8 @@ class Trouble:
         """Why no write is taken for now: the disk."""
         self.paused = ""
         """Why no write is taken for a second: no new file could be opened or made. Nothing was lost by that, and it is tried again."""
+        self.follows = ""
+        """Why no write is taken: this node follows another."""
         self.has_reserve = True
         """While writes are refused: there is room for the broker's own."""
         self._pause_due_ms = -1
@@ -42,11 +44,11 @@ class Trouble:
 
     def refuse_writes(self) -> str:
         """Why no message can be stored now, or ""."""
-        return self.failed or self.full or self.paused
+        return self.failed or self.full or self.paused or self.follows
 
     def refuse_own(self) -> str:
         """The same for what the broker itself puts to keep a promise: moves, deliveries, ends of transactions. They have a reserve."""
-        return self.failed or ("" if self.has_reserve else self.full) or self.paused
+        return self.failed or ("" if self.has_reserve else self.full) or self.paused or self.follows
 
     def cannot_write(self, error: OSError) -> StoreUnavailable:
         """A write of the log failed."""
