@@ -18,7 +18,7 @@ IMPURE = frozenset(
     {"asyncio", "socket", "threading", "time", "random", "os", "selectors", "ssl", "subprocess", "multiprocessing", "concurrent"}
 )
 TABLES = ("settings.py", "settings_upstream.py", "properties.py")
-PURE = ("wire", "routing", "broker", "nameserver", "client/core", "message.py", "errors.py", "ports.py", *TABLES)
+PURE = ("wire", "routing", "ha", "broker", "nameserver", "client/core", "message.py", "errors.py", "ports.py", *TABLES)
 """Of the store only disk.py touches the machine; the rest is held to the same rule."""
 
 BASE = frozenset({"errors", "message", "properties", "speedups"})
@@ -36,7 +36,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "routing": BASE | {"wire", "routing"},
     "store": BASE | {"wire", "ports", "settings", "store", "system"},
     "net": BASE | {"wire", "ports", "settings", "net", "system"},
-    "broker": BASE | {"wire", "routing", "ports", "settings", "store", "broker"},
+    "ha": BASE | {"wire", "ports", "settings", "store", "ha"},
+    "broker": BASE | {"wire", "routing", "ports", "settings", "store", "ha", "broker"},
     "nameserver": BASE | {"wire", "routing", "ports", "settings", "store", "nameserver"},
     "client/core": BASE | {"wire", "routing", "ports", "client/core"},
     "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock"},

@@ -88,7 +88,6 @@ def test_what_was_given_and_has_no_effect_is_shown_as_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("brokerRole", "SLAVE"), ("brokerRole", "SYNC_MASTER"), ("brokerId", "1"), ("brokerId", "-1"), ("slaveReadEnable", "true"),
         ("aclEnable", "true"), ("aclEnable", "TRUE"), ("enableDLegerCommitLog", "true"), ("useTLS", "true"), ("tls.enable", "true"),
         ("tls.server.mode", "enforcing"), ("tls.server.keyPath", "/etc/key.pem"), ("tls.config.file", "/etc/tls.properties"),
         ("fetchNamesrvAddrByAddressServer", "true"), ("filterServerNums", "1"), ("messageStorePlugIn", "org.example.Store"),

@@ -50,6 +50,35 @@ class Peer(Protocol):
     def close(self, reason: str) -> None: ...
 
 
+class Stream(Protocol):
+    """A connection whose bytes mean something to its two ends alone: a master and its slave. Hashable by identity."""
+
+    address: str
+    """ "ip:port" of the other end."""
+    closed: bool
+
+    def send(self, data: bytes) -> None:
+        """Queue these bytes for writing. Never blocks; whoever sends knows how much the other end has confirmed."""
+
+    def close(self, reason: str) -> None: ...
+
+
+class StreamEnd(Protocol):
+    """Who hears what happens on streams."""
+
+    def opened(self, stream: Stream) -> None: ...
+
+    def received(self, stream: Stream, data: bytes) -> None: ...
+
+    def lost(self, stream: Stream | None, why: str) -> None:
+        """It is closed, by either end. None: it could not be opened."""
+
+
+class Dialer(Protocol):
+    def dial(self, address: str, end: StreamEnd, timeout_ms: int) -> None:
+        """Open a stream. `end` is told that it is open, or `lost` with None."""
+
+
 Guard = Callable[[Peer, Command], None]
 """Looks at a request before anything happens. Raises Refused when this peer may not ask for that."""
 

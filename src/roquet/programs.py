@@ -21,6 +21,7 @@ from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
 from roquet.net.connection import PLAIN
 from roquet.net.server import Core, Server, host_bytes
+from roquet.net.streams import NetDialer, StreamHost
 from roquet.ports import Clock
 from roquet.settings import BrokerSettings, NameServerSettings
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, keep
@@ -89,12 +90,14 @@ async def run_broker(
     background = ThreadBackground(asyncio.get_running_loop())
     reading = ThreadBackground(asyncio.get_running_loop())
     caller = AsyncCaller(connection=PLAIN)
+    dialer = NetDialer()
     settings = settings.replace(
         bind_address=bind_address(settings),
         config_store_path=settings.config_store_path or os.path.join(settings.store_path_root_dir, BROKER_FILE),
     )
     kept = partial(keep, settings.config_store_path)
-    broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading, kept)
+    broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading, kept, dialer=dialer)
+    slaves = StreamHost(broker.slaves)
     broker.store.files.limit = store_files
     server = server_of(broker, clock, settings, connections_max)
     try:
@@ -106,6 +109,7 @@ async def run_broker(
                 await listen_on(server, settings.bind_address, port - 2)
             except OSError as error:
                 log.warning("the VIP port %d (listenPort - 2) cannot be opened: %s; clients that ask for it use the other", port - 2, error)
+        await listen_for_slaves(slaves, settings, port + 1)
         tell(settings)
         tell_what_is_missing()
         ip = given_address(settings)
@@ -122,15 +126,32 @@ async def run_broker(
         asyncio.get_running_loop().call_later(LOAD_LATER_S, reading.run, load, _loaded)
         await stop.wait()
         await server.stop_listening()
+        slaves.close()
         await done_within(2, broker.registration.unregister)
         await server.close()
         while broker.saving:
             await asyncio.sleep(0.005)
     finally:
+        slaves.close()
+        dialer.close()
         await caller.close()
         reading.close()
         background.close()
         broker.close()
+
+
+async def listen_for_slaves(slaves: StreamHost, settings: BrokerSettings, port: int) -> None:
+    """On listenPort + 1, as RocketMQ. A slave has none of its own."""
+    if settings.broker_role == "SLAVE":
+        return
+    try:
+        await slaves.listen(settings.bind_address, port)
+        if settings.bind_address == "::":
+            await slaves.listen("0.0.0.0", port)
+    except (OSError, OverflowError) as error:
+        if settings.broker_role == "SYNC_MASTER":
+            raise OSError(f"the HA port {port} (listenPort + 1) cannot be opened: {error}; brokerRole=SYNC_MASTER needs it") from error
+        log.warning("the HA port %d (listenPort + 1) cannot be opened: %s; slaves cannot copy this broker", port, error)
 
 
 async def listen_on(server: Server, bind: str, port: int) -> int:

@@ -267,6 +267,15 @@ def one_address(key: str) -> Callable[[str], None]:
     return check
 
 
+def one_server(key: str) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        host, _, port = text.rpartition(":")
+        if text and not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise BadSetting(f"{key}={text[:200]!r}: expected an address and a port, as in 10.0.0.1:10912")
+
+    return check
+
+
 def name_servers(text: str) -> str:
     """namesrvAddr as the registration takes it: clients' ways of writing it are taken too. Raises BadSetting."""
     try:
@@ -282,6 +291,8 @@ FILE_MAX = 0x7FFFFFFF
 
 GIB = 1 << 30
 MIB = 1 << 20
+TRANSFER_MAX = 4 * MIB - 12
+"""Bytes of one transfer to a slave: a Java slave reads into 4 MiB, the header of 12 bytes included."""
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DELAY_LEVELS_MAX = 256
@@ -310,10 +321,10 @@ def check_role(role: str, broker_id: str) -> None:
     """A master has the id 0, a slave another one. RocketMQ does not start with a slave of id 0. Raises BadSetting."""
     given = f"brokerRole={role} and brokerId={broker_id} contradict each other"
     if role == "SLAVE" and plain(broker_id) == "0":
-        raise BadSetting(f"{given}: 0 is the id of a master; Roquet {__version__} has no slaves, so set brokerRole=ASYNC_MASTER")
+        raise BadSetting(f"{given}: 0 is the id of a master; give a slave an id from 1 on")
     if role in ("ASYNC_MASTER", "SYNC_MASTER") and plain(broker_id) != "0":
-        own = "set brokerId=0, and give each master a brokerName of its own"
-        raise BadSetting(f"{given}: a master has the id 0, and other ids are for slaves, which Roquet {__version__} has not; {own}")
+        own = "set brokerId=0, or brokerRole=SLAVE for one that copies the master of its brokerName"
+        raise BadSetting(f"{given}: a master has the id 0, and other ids are for slaves; {own}")
 
 
 @dataclass
@@ -436,6 +447,28 @@ class BrokerSettings(Settings):
         10_000, "sends that may wait for their fsync before more are turned away", low=1, high=10_000_000, mutable=True
     )
 
+    # master and slave
+    ha_master_address: str = setting(
+        "", "HA address of the master, as in 10.0.0.1:10912, for a slave; empty: name servers tell it", check=one_server("haMasterAddress")
+    )
+    ha_send_heartbeat_interval: int = setting(
+        5_000, "ms without another word after which master and slave tell each other where they are", low=100, high=60_000, mutable=True
+    )
+    ha_housekeeping_interval: int = setting(
+        20_000, "ms after which a silent HA connection is closed", low=1_000, high=3_600_000, mutable=True
+    )
+    ha_transfer_batch_size: int = setting(
+        32_768, "most bytes of the log in one transfer to a slave", low=1, high=TRANSFER_MAX, mutable=True
+    )
+    ha_slave_fallbehind_max: int = setting(
+        256 * MIB, "bytes behind from which on a slave does not count for SYNC_MASTER", low=1, high=1 << 50, mutable=True
+    )
+    slave_timeout: int = setting(
+        3_000, "ms a send to a SYNC_MASTER waits for a slave before FLUSH_SLAVE_TIMEOUT", low=1, high=600_000, mutable=True
+    )
+    slave_read_enable: bool = setting(False, "send consumers that are far behind to a slave", mutable=True)
+    offset_check_in_slave: bool = setting(False, "a slave corrects offsets that its queues do not have", mutable=True)
+
     # the store
     flush_disk_type: str = setting("ASYNC_FLUSH", "SYNC_FLUSH: answer after fsync", choices=("ASYNC_FLUSH", "SYNC_FLUSH"))
     sync_flush_timeout: int = setting(5_000, "ms a send waits for its fsync before FLUSH_DISK_TIMEOUT", low=1, high=600_000, mutable=True)
@@ -472,8 +505,7 @@ class BrokerSettings(Settings):
 
     @classmethod
     def check_together(cls, pairs: Mapping[str, str]) -> None:
-        if "brokerRole" in pairs and "brokerId" in pairs:
-            check_role(pairs["brokerRole"].strip(), pairs["brokerId"].strip())
+        check_role(pairs.get("brokerRole", cls.broker_role).strip(), pairs.get("brokerId", str(cls.broker_id)).strip())
 
     def __post_init__(self) -> None:
         self.namesrv_addr = name_servers(self.namesrv_addr)

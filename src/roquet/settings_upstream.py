@@ -129,10 +129,7 @@ BROKER_HARMLESS = harmless(
         "delayed messages are delivered many at a time in any case": """
             enableScheduleAsyncDeliver=false scheduleAsyncDeliverMaxPendingLimit=2000 scheduleAsyncDeliverMaxResendNum2Blocked=3
             """,
-        "counts only with slaves; brokerRole=SYNC_MASTER and SLAVE are refused": """
-            haListenPort=10912 haSendHeartbeatInterval=5000 haHousekeepingInterval=20000 haTransferBatchSize=32768 haMasterAddress=
-            haSlaveFallbehindMax=268435456 slaveTimeout=3000 offsetCheckInSlave=false
-            """,
+        "the HA port is listenPort + 1, as RocketMQ 4.9 itself sets it at every start": "haListenPort=10912",
         "counts only with enableDLegerCommitLog": """
             storePathDLedgerCommitLog= dLegerGroup= dLegerPeers= dLegerSelfId= preferredLeaderId= isEnableBatchPush=false enableBatchPush=
             """,
@@ -153,7 +150,7 @@ NAMESERVER_HARMLESS = harmless(
 
 # Refused
 
-REPLICATION = "replication"
+REPLICATION = "controller and its replication (of RocketMQ 5)"
 TLS = "TLS"
 PLAIN_TEXT = "put a TLS proxy in front of it, and leave the tls.* settings and useTLS out"
 
@@ -171,10 +168,7 @@ TLS_REFUSED = {
 }
 
 BROKER_REFUSED: Mapping[str, Refusal] = {
-    "brokerRole": Refusal(("ASYNC_MASTER",), REPLICATION, "set brokerRole=ASYNC_MASTER, and each broker keeps its messages alone"),
-    "brokerId": Refusal(("0",), REPLICATION, "set brokerId=0, which is a master, and give each broker a brokerName of its own"),
-    "slaveReadEnable": Refusal(("false",), REPLICATION, "set slaveReadEnable=false; consumers read from the master"),
-    "duplicationEnable": Refusal(("false",), REPLICATION),
+    "duplicationEnable": Refusal(("false",), "copies of its own messages (duplicationEnable)"),
     "enableDLegerCommitLog": Refusal(("false",), "DLedger", "set enableDLegerCommitLog=false, and each broker keeps its messages alone"),
     "aclEnable": Refusal(("false",), "access control", "set aclEnable=false, and let only those reach the broker's port who may use it"),
     "useTLS": Refusal(("false",), TLS, PLAIN_TEXT),

@@ -29,20 +29,19 @@ DLEDGER = {
     "brokerClusterName": "RaftCluster", "namesrvAddr": "127.0.0.1:9876", "enableDLegerCommitLog": "true", "dLegerGroup": "RaftNode00",
     "dLegerPeers": "n0-127.0.0.1:40911;n1-127.0.0.1:40912;n2-127.0.0.1:40913", "sendMessageThreadPoolNums": "16",
 }  # fmt: skip
-NO_REPLICATION = "has no replication; set broker"
 SAMPLES: dict[str, tuple[dict[str, str], str]] = {
     "broker.conf": (MASTER | {"brokerName": "broker-a", "brokerRole": "ASYNC_MASTER"}, ""),
     "2m-noslave/broker-a.properties": (MASTER | {"brokerName": "broker-a", "brokerRole": "ASYNC_MASTER"}, ""),
     "2m-noslave/broker-b.properties": (MASTER | {"brokerName": "broker-b", "brokerRole": "ASYNC_MASTER"}, ""),
     "2m-noslave/broker-trace.properties": (MASTER | {"brokerName": "broker-trace", "brokerRole": "ASYNC_MASTER"}, ""),
     "2m-2s-async/broker-a.properties": (MASTER | {"brokerName": "broker-a", "brokerRole": "ASYNC_MASTER"}, ""),
-    "2m-2s-async/broker-a-s.properties": (MASTER | {"brokerName": "broker-a", "brokerId": "1", "brokerRole": "SLAVE"}, NO_REPLICATION),
+    "2m-2s-async/broker-a-s.properties": (MASTER | {"brokerName": "broker-a", "brokerId": "1", "brokerRole": "SLAVE"}, ""),
     "2m-2s-async/broker-b.properties": (MASTER | {"brokerName": "broker-b", "brokerRole": "ASYNC_MASTER"}, ""),
-    "2m-2s-async/broker-b-s.properties": (MASTER | {"brokerName": "broker-b", "brokerId": "1", "brokerRole": "SLAVE"}, NO_REPLICATION),
-    "2m-2s-sync/broker-a.properties": (MASTER | {"brokerName": "broker-a", "brokerRole": "SYNC_MASTER"}, NO_REPLICATION),
-    "2m-2s-sync/broker-a-s.properties": (MASTER | {"brokerName": "broker-a", "brokerId": "1", "brokerRole": "SLAVE"}, NO_REPLICATION),
-    "2m-2s-sync/broker-b.properties": (MASTER | {"brokerName": "broker-b", "brokerRole": "SYNC_MASTER"}, NO_REPLICATION),
-    "2m-2s-sync/broker-b-s.properties": (MASTER | {"brokerName": "broker-b", "brokerId": "1", "brokerRole": "SLAVE"}, NO_REPLICATION),
+    "2m-2s-async/broker-b-s.properties": (MASTER | {"brokerName": "broker-b", "brokerId": "1", "brokerRole": "SLAVE"}, ""),
+    "2m-2s-sync/broker-a.properties": (MASTER | {"brokerName": "broker-a", "brokerRole": "SYNC_MASTER"}, ""),
+    "2m-2s-sync/broker-a-s.properties": (MASTER | {"brokerName": "broker-a", "brokerId": "1", "brokerRole": "SLAVE"}, ""),
+    "2m-2s-sync/broker-b.properties": (MASTER | {"brokerName": "broker-b", "brokerRole": "SYNC_MASTER"}, ""),
+    "2m-2s-sync/broker-b-s.properties": (MASTER | {"brokerName": "broker-b", "brokerId": "1", "brokerRole": "SLAVE"}, ""),
     "dledger/broker-n0.conf": (
         DLEDGER | {"brokerName": "RaftNode00", "listenPort": "30911", "storePathRootDir": "/tmp/rmqstore/node00",
                    "storePathCommitLog": "/tmp/rmqstore/node00/commitlog", "dLegerSelfId": "n0"},

@@ -23,7 +23,7 @@ def send(broker: WholeBroker, body: bytes = b"hello", properties: str = "") -> C
 def log_of(broker: WholeBroker) -> bytes:
     store = broker.broker.store
     segments = store.log.segments
-    return b"".join(segments.file(base).read(0, segments.size) for base in segments.bases)[: store.log.written]
+    return b"".join(segments.file(base).read(0, segments.size) for base in segments.bases)[: store.log.written - store.log.start]
 
 
 def a_slave(root: Path) -> WholeBroker:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from roquet.broker.admin import NOT_YET, Admin
 from roquet.broker.admission import Admission
+from roquet.broker.copying import Copying
 from roquet.broker.delay import Delays
 from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
@@ -26,6 +27,7 @@ from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler, Portions, Ticking, send_answer
 from roquet.broker.handover import Handover
 from roquet.broker.locks import QueueLocks
+from roquet.broker.log_pieces import LogPieces
 from roquet.broker.members import Members
 from roquet.broker.missing import meaning_of
 from roquet.broker.newcomers import Newcomers
@@ -40,13 +42,14 @@ from roquet.broker.resets import Resets
 from roquet.broker.retry import Retries
 from roquet.broker.roles import SlaveGuard, is_slave
 from roquet.broker.send import SENDS, Sender
+from roquet.broker.slaves import Slaves
 from roquet.broker.stats import Stats
 from roquet.broker.timers import Timers
 from roquet.broker.topics import Topics
 from roquet.broker.transactions import Transactions
 from roquet.broker.writer import Writer
 from roquet.errors import Broken, Refused, StoreUnavailable
-from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Keep, Peer, Rest
+from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Dialer, Keep, Peer, Rest
 from roquet.settings import BrokerSettings, Value
 from roquet.store.disk import Cold, Disk, is_shortage
 from roquet.store.recovery import ShowProgress
@@ -100,10 +103,12 @@ class Broker:
         reading: Background | None = None,
         keep: Keep | None = None,
         more: Sequence[Callable[[Broker], Part]] = (),
+        dialer: Dialer | None = None,
     ) -> None:
         """`reading`: where reads from disk wait, so that slow ones do not hold up an fsync; None: with everything else.
 
-        `keep`: where settings go that change at run time; None: they hold until the restart. `more`: makes parts beyond the usual ones."""
+        `keep`: where settings go that change at run time; None: they hold until the restart. `more`: makes parts beyond the usual ones.
+        `dialer`: opens a slave's connection to its master; None: nothing is copied."""
         self.settings = settings
         self.clock = clock
         self.reading = reading or background
@@ -140,6 +145,9 @@ class Broker:
         self.resets = add(Resets(shared, self.topics, self.offsets, self.members))
         self.puller = add(Puller(shared, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats))
         self.registration = add(Registration(shared, self.topics, caller))
+        self.slaves = add(Slaves(shared))
+        self.log_pieces = add(LogPieces(shared))
+        self.copying = add(Copying(shared, caller, dialer, self.registration, self.topics, self.groups, self.offsets, self.delays))
         self.admin = add(Admin(shared, self.topics, self.groups, self.offsets, self.members, self.stats, self._changed, keep, self.parts))
         for part in more:
             add(part(self))

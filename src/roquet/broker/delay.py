@@ -55,6 +55,8 @@ from roquet.wire.record import BadRecord, Record
 
 log = logging.getLogger("roquet.broker")
 
+COPIED = "copied"
+"""In the file of a slave: the cursors are its master's, which has gone on since."""
 DELIVERED_MAX = 1_000
 """Messages delivered in one tick, over all levels; the rest waits for the next."""
 BYTES_MAX = 8 * 1024 * 1024
@@ -96,7 +98,7 @@ class Delays(SavedPart):
 
     def forget(self) -> None:
         self.offsets: dict[int, int] = {}
-        self._loaded: tuple[dict[int, int], int | None] | None = None
+        self._loaded: tuple[dict[int, int], int | None, bool] | None = None
         self._due: dict[int, int] = {}
         self._delivered_ahead: dict[int, set[int]] = {}  # level -> messages behind its cursor that were delivered before a crash
         self._found_from = 0  # log offset from which on those deliveries are found
@@ -106,7 +108,8 @@ class Delays(SavedPart):
 
     def open(self) -> None:
         # Without a file: nothing was delivered when the log was empty, as long as the log still begins there.
-        saved, log_offset = self._loaded or ({}, 0 if self.store.log.start == 0 else None)
+        saved, log_offset, copied = self._loaded or ({}, 0 if self.store.log.start == 0 else None, False)
+        crashed = self.store.crashed or copied
         queues = {queue.queue_id + 1: queue for queue in self.store.queues_of(SCHEDULE_TOPIC)}
         for level in sorted(saved.keys() | queues.keys()):
             at, queue = saved.get(level, 0), queues.get(level)
@@ -115,9 +118,9 @@ class Delays(SavedPart):
                 # Under ASYNC_FLUSH a power loss took entries that were delivered; the next ones get their offsets.
                 log.warning("delay level %d: delivered up to %d, but its queue ends at %d; going on from there", level, at, end)
             self.offsets[level] = max(first, min(at, end))
-        if self.store.crashed and log_offset is not None:
+        if crashed and log_offset is not None:
             self._step_over_delivered(log_offset)
-        if self.store.crashed or log_offset is None:
+        if crashed or log_offset is None:
             # What was read back is flushed, so from here on every delivery can be found.
             self.saving.try_now()
 
@@ -409,6 +412,17 @@ class Delays(SavedPart):
 
     # The file
 
+    def take_over(self, table: DelayOffsetTable, log_end: int) -> None:
+        """On a slave: the master's cursors, from when the log reached at least so far, are kept in the file for whoever takes over."""
+        self.offsets = dict(table.offset_table)
+        text = fastjson.dumps_pretty({"offsetTable": self._begun(), "logOffset": log_end, COPIED: True})
+
+        def saved(error: Exception | None) -> None:
+            if error is not None:
+                log.warning("%s could not be written: %s; it is tried again", self.saving.document.path, error)
+
+        self.saving.document.save_later(text, self.shared.background, saved)
+
     def _snapshot(self) -> Callable[[], bytes]:
         data = self.encode()
         return lambda: data
@@ -509,8 +523,9 @@ def size_of(draft: Draft) -> int:
     return RECORD_MIN + longer + len(draft.topic) + len(draft.body) + len(draft.text().encode())
 
 
-def parse_offsets(data: bytes) -> tuple[dict[int, int], int | None]:
-    """The file, of 4.9 or 5.x. Raises ValueError when it is not what it should be."""
+def parse_offsets(data: bytes) -> tuple[dict[int, int], int | None, bool]:
+    """The file, of 4.9 or 5.x: the cursors, the log's end that they belong to, and whether a slave copied them. Raises ValueError when
+    it is not what it should be."""
     value = fastjson.loads(data)
     offsets = value.get("offsetTable") if isinstance(value, dict) else None
     if not isinstance(offsets, dict):
@@ -519,4 +534,4 @@ def parse_offsets(data: bytes) -> tuple[dict[int, int], int | None]:
     if any(level < 1 or offset < 0 for level, offset in table.items()):
         raise ValueError(f"levels count from 1 and offsets from 0: {table}")
     mark = value.get("logOffset")
-    return table, mark if isinstance(mark, int) and mark >= 0 else None
+    return table, mark if isinstance(mark, int) and mark >= 0 else None, value.get(COPIED) is True

@@ -139,6 +139,22 @@ class Groups(SavedPart):
         elif done is not None:
             done(None)
 
+    def take_over(self, table: calls.GroupTable) -> bool:
+        """A slave's table is its master's, as long as that has another version. False: it has this one."""
+        if table.data_version == self.data_version:
+            return False
+        for name in self._table.keys() - table.subscription_group_table.keys():
+            del self._table[name]
+            self.texts.removed(name)
+            self.pretty.removed(name)
+        changed = [name for name, group in table.subscription_group_table.items() if self._table.get(name) != group]
+        self._table.update({name: table.subscription_group_table[name] for name in changed})
+        self.data_version, self._unknown = table.data_version, table.unknown
+        self.texts.changed(changed)
+        self.pretty.changed(changed)
+        self.saving.changed()
+        return True
+
     def _changed(self, names: Iterable[str], done: Done | None = None) -> None:
         self.data_version = self.data_version.next(self.clock.now_ms())
         self.texts.changed(names)

@@ -12,7 +12,7 @@ messages again. What an operator asks for (a clone, a deletion) is answered when
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from roquet.broker.fragments import Fragments, member
 from roquet.broker.handler import answers
@@ -46,6 +46,8 @@ class ConsumerOffsets(SavedPart):
         self._table: dict[str, dict[int, int]] = {}
         self._entries = 0
         self.texts = Fragments[str](self._text, TEXTS_A_TURN)
+        self.told_here: set[str] = set()
+        """On a slave: "topic@group" whose progress consumers told it, and not its master."""
         self._lacking: set[str] = set()  # deleted topics whose progress the last snapshot does not have
         # Progress must not be safer than messages.
         self.saving = SavedDocument(
@@ -104,6 +106,30 @@ class ConsumerOffsets(SavedPart):
         queues[queue_id] = offset
         self.texts.stale[key] = None
         self.saving.unsaved = True
+
+    def take_over(self, table: OffsetTable) -> None:
+        """A slave takes its master's progress. The larger number wins in each queue: a master that came back with less than it had, or with
+        less than consumers have told this slave meanwhile, sets nobody back (E13)."""
+        for key, theirs in table.offset_table.items():
+            topic, _, group = key.partition("@")
+            ours = self._table.get(key, {})
+            for queue_id, offset in theirs.items():
+                if offset > ours.get(queue_id, -1):
+                    try:
+                        self.commit(group, topic, queue_id, offset)
+                    except Refused as refused:
+                        log.warning("progress %d of %s in queue %d is not taken over: %s", offset, key, queue_id, refused.remark)
+                        break
+
+    def ahead_of(self, table: OffsetTable) -> Iterator[tuple[str, str, int, int]]:
+        """(group, topic, queue, offset) where consumers have told this slave more than its master knows."""
+        for key in list(self.told_here):
+            topic, _, group = key.partition("@")
+            theirs, ours = table.offset_table.get(key, {}), self._table.get(key, {})
+            more = [(group, topic, queue_id, offset) for queue_id, offset in ours.items() if offset > theirs.get(queue_id, -1)]
+            if not more:
+                self.told_here.discard(key)
+            yield from more
 
     def _new(self, key: str, group: str, topic: str, queue_id: int, offset: int) -> dict[int, int]:
         """The table that takes a queue's first offset."""
@@ -204,6 +230,8 @@ class ConsumerOffsets(SavedPart):
     def update(self, peer: Peer, command: Command) -> Command:
         """15. The topic need not be one that the group subscribes to, as in 4.9."""
         header = UPDATE_CONSUMER_OFFSET.read_header(command)
+        if self.settings.broker_role == "SLAVE":
+            self.told_here.add(f"{header.topic}@{header.consumer_group}")
         self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return command.reply()
 

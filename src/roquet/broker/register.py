@@ -80,6 +80,8 @@ class Registration(Part):
         """ "ip:port" that clients use; set when the port is known."""
         self.ha_address = ""
         self.stopped = False
+        self.on_master: Callable[[str, str], None] = lambda master, ha_master: None
+        """Told the addresses of the master that a name server knows, where this is a slave."""
         self._due_ms: int | None = None
         self._look_ms = self.clock.steady_ms() + LOOK_MS
         self._servers: dict[str, NameServerState] = {}
@@ -182,9 +184,19 @@ class Registration(Part):
             log.info("registered with name server %s", server.address)
             server.trouble = ""
             self.notices.clear(f"register {server.address}")
+        if isinstance(result, Command) and not trouble:
+            self._hear_of_master(result)
         for done in dones:
             done()
         self._step(server)
+
+    def _hear_of_master(self, answer: Command) -> None:
+        try:
+            header = calls.REGISTER_BROKER.answer(answer).header
+        except Refused:
+            return
+        if header.master_addr or header.ha_server_addr:
+            self.on_master(header.master_addr or "", header.ha_server_addr or "")
 
     def _failed(self, server: NameServerState, trouble: str) -> None:
         if not server.trouble:

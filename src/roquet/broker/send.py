@@ -52,6 +52,10 @@ class Answers:
         return bool(self.plain or self.sent or self.no_wait)
 
 
+STORED = (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
+"""The message is stored; the last three say where it is not yet."""
+ALONE = (ResponseCode.SLAVE_NOT_AVAILABLE, "the message is stored here, and no slave is near enough to have it in time")
+
 NOBODY = Answers(None)
 """Between batches."""
 
@@ -259,25 +263,34 @@ class Sender(Part):
             return
         log_ = self.store.log
         target = log_.written
-        if log_.safe < target and (plain or sent):
+        alone = ALONE if log_.alone else ()
+        if (log_.local if alone else log_.safe) < target and (plain or sent):
             flow, waiting = self.flow, plain_sends + len(sent)
             flow.waiting += waiting
 
             def safe(reached: bool) -> None:
                 flow.waiting -= waiting
-                if reached:
-                    self._answer(peer, plain, sent)
-                else:
-                    self._answer(peer, plain, sent, *self._not_safe(target))
+                self._answer(peer, plain, sent, *(alone or (() if reached else self._not_safe(target))))
 
-            log_.when_safe(target, self.store.steady_ms + self.settings.sync_flush_timeout, safe)
+            when = log_.when_local if alone else log_.when_safe
+            when(target, self.store.steady_ms + self._patience_ms(), safe)
+            self._answer(peer, [], no_wait)
+        elif alone and answers:
+            self._answer(peer, plain, sent, *alone)
             self._answer(peer, [], no_wait)
         elif answers:
             self._answer(peer, plain, sent + no_wait)
 
+    def _patience_ms(self) -> int:
+        """How long a send waits until it is safe. Of two limits the longer one: each of them is kept by what it is for."""
+        settings = self.settings
+        if settings.broker_role != "SYNC_MASTER":
+            return settings.sync_flush_timeout
+        return max(settings.slave_timeout, settings.sync_flush_timeout if settings.flush_disk_type == "SYNC_FLUSH" else 0)
+
     def _not_safe(self, target: int) -> tuple[int, str]:
         """What is missing of what was promised for messages up to here."""
-        if self.store.log.flushed < target:
+        if self.store.log.local < target:
             return ResponseCode.FLUSH_DISK_TIMEOUT, "the message is written, its fsync is not confirmed"
         return ResponseCode.FLUSH_SLAVE_TIMEOUT, "the message is on this disk, no other node has confirmed it"
 
@@ -307,7 +320,9 @@ class Sender(Part):
     def _reply(self, sent: Sent, code: int, remark: str | None) -> Command:
         command, queue_id, queue_offset, ids, recall_handle = sent
         # Requests of other kinds store a message, too, and what is answered says nothing of it.
-        if code not in (0, ResponseCode.FLUSH_DISK_TIMEOUT) or CALLS[command.code].answer_header_type is not SendResponseHeader:
+        if code == ResponseCode.SLAVE_NOT_AVAILABLE and CALLS[command.code].answer_header_type is not SendResponseHeader:
+            return command.reply()  # it is stored, and nothing more was promised: RocketMQ does not wait for a slave with these
+        if code not in STORED or CALLS[command.code].answer_header_type is not SendResponseHeader:
             return command.reply(code, remark)
         header = self.response_header(ids, queue_id, queue_offset, recall_handle)
         return SEND_MESSAGE_V2.reply(command, header, code=code, remark=remark)

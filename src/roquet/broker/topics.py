@@ -244,6 +244,25 @@ class Topics(SavedPart):
         self.saving.changed(one)
         self.changed(names, one)
 
+    def take_over(self, table: calls.TopicTable) -> bool:
+        """A slave's table is its master's, as long as that has another version. False: it has this one."""
+        if table.data_version == self.data_version:
+            return False
+        gone = self._table.keys() - table.topic_config_table.keys()
+        for name in gone:
+            del self._table[name]
+            self.plain_queues.pop(name, None)
+            self.retry_queues.pop(name, None)
+            self.texts.removed(name)
+        changed = [name for name, topic in table.topic_config_table.items() if self._table.get(name) != topic]
+        for name in changed:
+            topic = self._table[name] = table.topic_config_table[name]
+            self._set_plain_queues(topic)
+        self.data_version = table.data_version
+        self.texts.changed(changed)
+        self.saving.changed()
+        return True
+
     def touch(self) -> None:
         """A new version of the same table, for a name server that holds this version and not all of its topics."""
         self.data_version = self.data_version.next(self.clock.now_ms())

@@ -55,6 +55,9 @@ class Log(Protocol):
 
     def when_durable(self, target: int, deadline_ms: int, wake: Wake) -> None: ...
 
+    def when_local(self, target: int, deadline_ms: int, wake: Wake) -> None:
+        """For who knows that no other node will have it in time."""
+
     def on_safe(self, risen: Callable[[], None]) -> None:
         """From now on call this when `safe` has risen."""
 
@@ -63,6 +66,14 @@ class Log(Protocol):
 
     def give_up(self) -> None:
         """Wake everybody: what they wait for will not come."""
+
+    @property
+    def local(self) -> int:
+        """Up to here this node alone keeps what its flush level asks for: written or flushed."""
+
+    @property
+    def alone(self) -> bool:
+        """What is put now should be on another node too before it is acknowledged, and there is none that could have it in time."""
 
     @property
     def wants_flush(self) -> bool:
@@ -145,7 +156,9 @@ class CommitLog:
         self._safe = Watermark()
         self._durable = Watermark()
         self.when_safe, self.when_durable = self._safe.when_reached, self._durable.when_reached
+        self.when_local = self.when_safe
         self._applied: int | None = None
+        self._taken_back = 0
         self._segment_end = 0
         self._runs: list[Run] = []
         self.staged: list[bytes] = []
@@ -155,6 +168,7 @@ class CommitLog:
     def start_at(self, offset: int) -> None:
         """Recovery found the end: go on writing here. What stands here was read back, so it counts as written and safe."""
         self.end = self.written = self.flushed = offset
+        self._taken_back = min(self._taken_back, offset)
         self._safe.value = self._durable.value = offset
         self._stand_at(offset)
 
@@ -189,12 +203,20 @@ class CommitLog:
         return self._sync_flush and self.written > self.flushed
 
     def note_flushed(self, target: int) -> None:
-        self.flushed = max(self.flushed, target)
+        self.flushed = max(self.flushed, min(target, self._taken_back))
         self._rise()
 
     @property
-    def appliable(self) -> int:
+    def local(self) -> int:
         return self.flushed if self._sync_flush else self.written
+
+    @property
+    def alone(self) -> bool:
+        return False
+
+    @property
+    def appliable(self) -> int:
+        return self.local
 
     def note_applied(self, to: int | None) -> None:
         """Of another node's bytes only whole records are safe: what is half may be taken back."""
@@ -202,7 +224,7 @@ class CommitLog:
         self._rise()
 
     def _rise(self) -> None:
-        safe = self.flushed if self._sync_flush else self.written
+        safe = self.local
         if self._applied is not None:
             safe = min(safe, self._applied)
         self._safe.advance(safe)
@@ -275,6 +297,7 @@ class CommitLog:
             self.segments.file(base).write(to - base, bytes(min(self.written, base + self.segments.size) - to))
         self.end = self.written = to
         self.flushed = min(self.flushed, to)
+        self._taken_back = min(self._taken_back, to)
         self._safe.forget_behind(to)
         self._durable.forget_behind(to)
         self._stand_at(to)
@@ -336,6 +359,7 @@ class CommitLog:
     def syncer(self) -> tuple[int, Callable[[], None]]:
         """What a flush must do now, as (the mark it reaches, work that may block)."""
         size, flushed = self.segments.size, self.flushed
+        self._taken_back = self.written  # what is taken back while it is under way is not flushed by it when it comes again
         # One that is new and empty too: a clean stop vouches for its length.
         files = [self.segments.file(base) for base in self.segments.bases if flushed < base + size and base <= self.written]
         disk, directory = self.segments.files.disk, self.segments.directory if self.segments.new_since_sync else None

@@ -19,7 +19,7 @@ from roquet.store.segments import Segments, file_name
 log = logging.getLogger("roquet.store")
 
 
-def cut(disk: Disk, segments: Segments, root: str, end: int, now_ms: int) -> None:
+def cut(disk: Disk, segments: Segments, root: str, end: int, now_ms: int, why: str = "none of them whole or in its place") -> None:
     """Make the log end here. Each step only after the one before is safe: a crash in between leaves all of it, maybe twice."""
     if next_data(segments, end) is None:
         return
@@ -59,9 +59,8 @@ def cut(disk: Disk, segments: Segments, root: str, end: int, now_ms: int) -> Non
         segments.drop_from(base)
     disk.sync_dir(directory)
     log.error(
-        "the log ends at offset %d, and behind it stand %d bytes in which %d records begin, none of them whole or in its place: "
-        "they are cut off and kept as %s",
-        end, size, records, ", ".join(kept),
+        "the log ends at offset %d, and behind it stand %d bytes in which %d records begin, %s: they are cut off and kept as %s",
+        end, size, records, why, ", ".join(kept),
     )  # fmt: skip
 
 

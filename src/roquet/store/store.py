@@ -9,6 +9,7 @@ follows the log's `safe` mark, which is `written` under ASYNC_FLUSH and `flushed
     put, commit    staging.py, log.py, showing.py     messages reach the log, and then consumers
     flush          log_flush.py                       the log reaches the disk
     apply          applier.py                         records of another node get their entries
+    rejoin         rejoining.py                       a log that is not its master's is cut back, or begun anew
     derived        tails.py, index.py, derived.py     entries and keys follow, then manifest_file.py and checkpoint.py say how far
     old files      old_files.py, retention.py         what is old goes
     trouble        trouble.py                         why nothing is taken just now
@@ -43,11 +44,13 @@ from roquet.store.old_files import OldFiles
 from roquet.store.queues import Queues
 from roquet.store.records import RecordLookup
 from roquet.store.recovery import ShowProgress
+from roquet.store.rejoining import Rejoining
 from roquet.store.removal import TopicRemoval
 from roquet.store.scan import Hole
 from roquet.store.segments import OpenFiles, Segments
 from roquet.store.showing import Showing
 from roquet.store.staging import Staged, Staging
+from roquet.store.synced_log import SyncedLog
 from roquet.store.tails import Tails
 from roquet.store.timeline import Timeline
 from roquet.store.trouble import Trouble
@@ -59,6 +62,14 @@ SETTLE_AT = 1_024
 """Pending index keys that are hashed together."""
 
 SLOW_MS = 100
+
+
+def log_of(settings: BrokerSettings, segments: Segments) -> Log:
+    """The log of this role."""
+    sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
+    if settings.broker_role == "SYNC_MASTER":
+        return SyncedLog(segments, sync_flush=sync_flush, timeout_ms=lambda: settings.slave_timeout)
+    return CommitLog(segments, sync_flush=sync_flush)
 
 
 class Store:
@@ -93,7 +104,7 @@ class Store:
         self.files = OpenFiles(disk)
         directory = settings.store_path_commit_log or f"{root}/commitlog"
         segments = Segments(self.files, directory, settings.mapped_file_size_commit_log)
-        self.log: Log = CommitLog(segments, sync_flush=settings.flush_disk_type == "SYNC_FLUSH")
+        self.log: Log = log_of(settings, segments)
         self.timeline = Timeline()
         self.trouble = Trouble(self)
         self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
@@ -110,6 +121,7 @@ class Store:
         self.manifest = ManifestFile(self)
         self.derived = Derived(self)
         self.applier = Applier(self)
+        self.rejoining = Rejoining(self)
         self.mender = Mender(self)
 
         # What goes
@@ -124,6 +136,7 @@ class Store:
         self.undo, self.together = staging.undo, staging.together
         self.queues, self.queue, self.find_queue = queues.table, queues.queue, queues.find
         self.topics, self.queues_of, self.delete_topic = queues.topics, queues.of_topic, self.removal.delete_topic
+        self.begin_at, self.cut_back = self.rejoining.begin_at, self.rejoining.cut_back
         self.flush_now, self.delete_expired_now = self.flush.now, self.old_files.delete_expired_now
         records = RecordLookup(self)
         self.record_at, self.raw_at = records.record_at, records.raw_at

@@ -1,0 +1,370 @@
+"""A slave and its master: the log is copied over the HA connection, and topics, groups and progress every ten seconds.
+
+    away ── the master is known ── comparing ── the logs agree ── dialing ── copying ── the connection is gone ── away
+
+Who the master is, haMasterAddress says or a name server's answer to the registration. Before anything is copied both logs are compared
+(`ha/compare.py`; a Java master is asked for the record at this log's end), so that a log that went on otherwise is never continued:
+it is cut back to where both agree, with what goes kept in lost/, or the operator is told why nothing is copied.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from typing import TypeVar
+
+from roquet.broker.delay import Delays
+from roquet.broker.groups import Groups
+from roquet.broker.offsets import ConsumerOffsets
+from roquet.broker.part import Part, Shared
+from roquet.broker.register import Registration
+from roquet.broker.roles import is_slave
+from roquet.broker.topics import Topics
+from roquet.errors import Refused, RoquetError
+from roquet.ha.compare import BeginAt, CutBack, GoOn, Own, Refuse, Told, Verdict, compare
+from roquet.ha.master_link import MasterLink
+from roquet.ha.stream import BadStream
+from roquet.ports import Caller, Dialer, Stream
+from roquet.store.disk import blocking
+from roquet.wire.calls import brokers, groups, log_pieces, offsets, pulls, topics
+from roquet.wire.calls.call import Answer, Answered, AnswerHeader
+from roquet.wire.codes import ResponseCode
+from roquet.wire.command import ONEWAY, Command
+from roquet.wire.layout import BLANK_LENGTH
+
+log = logging.getLogger("roquet.broker")
+
+CALL_MS = 3_000
+DIAL_MS = 5_000
+RETRY_MS = 1_000
+"""From a failure to the next try."""
+REFUSED_MS = 10_000
+"""The same where an operator must do something first."""
+METADATA_FIRST_MS = 3_000
+METADATA_MS = 10_000
+APPLY_MS = 3
+"""How long what came is applied at once; the rest is the store's tick's."""
+SHOWN_MS = 10_000
+"""Between two lines that say how far the copy is."""
+NOTICE = "master"
+
+T = TypeVar("T")
+Asking = Generator[Command, Command, T]
+"""Yields requests to the master, is sent their answers, and returns what came of them. An answer that fails ends it with RoquetError."""
+
+
+class NotMine(RoquetError):
+    """The master's log is not this slave's: nothing is copied until somebody mends that."""
+
+
+class Copying(Part):
+    """State: `master` and `ha_master` are the addresses of the master's two ports; `link` is the open connection."""
+
+    def __init__(
+        self, shared: Shared, caller: Caller, dialer: Dialer | None, registration: Registration, topics_: Topics, groups_: Groups,
+        offsets_: ConsumerOffsets, delays: Delays,
+    ) -> None:  # fmt: skip
+        super().__init__(shared)
+        self._caller = caller
+        self._dialer = dialer
+        self._topics, self._groups, self._offsets, self._delays = topics_, groups_, offsets_, delays
+        self.master = ""
+        self.ha_master = ""
+        self.link: MasterLink | None = None
+        self.doing = "away"
+        self.master_is_java = False
+        self.master_end = 0
+        """Where the master's log ended when it was compared."""
+        self._next_ms = 0
+        self._metadata_ms: int | None = None
+        self._metadata_under_way = False
+        self._shown_ms = 0
+        registration.on_master = self.found_master
+
+    # Who is the master?
+
+    def open(self) -> None:
+        if is_slave(self.settings):
+            self.became_slave()
+
+    def became_slave(self) -> None:
+        self._next_ms = 0
+        self._metadata_ms = self.clock.steady_ms() + METADATA_FIRST_MS
+        given = self.settings.ha_master_address
+        if given:
+            host, _, port = given.rpartition(":")
+            self.found_master(f"{host}:{int(port) - 1}", given)  # the HA port is the next one after the master's own
+        elif not self.settings.namesrv_addr:
+            log.warning("this slave knows no master: set haMasterAddress, or namesrvAddr so that name servers tell it")
+
+    def became_master(self) -> None:
+        self._leave("this broker became a master")
+        self.master = self.ha_master = ""
+
+    def found_master(self, master: str, ha_master: str) -> None:
+        """A name server told it, or the settings."""
+        if not is_slave(self.settings):
+            return
+        ha_master = self.settings.ha_master_address or ha_master
+        if (master and master != self.master) or (ha_master and ha_master != self.ha_master):
+            log.info("the master of this slave is %s, its HA address %s", master or self.master, ha_master or self.ha_master)
+            self.master, self.ha_master = master or self.master, ha_master or self.ha_master
+            self._next_ms = 0
+
+    # Copying
+
+    def tick(self, now_ms: int) -> None:
+        if not is_slave(self.settings):
+            return
+        link, settings = self.link, self.settings
+        if link is not None:
+            link.tick(now_ms, settings.ha_send_heartbeat_interval)
+            if now_ms - link.heard_ms > settings.ha_housekeeping_interval:
+                self._leave(f"the master said nothing for more than haHousekeepingInterval={settings.ha_housekeeping_interval} ms")
+            else:
+                self._show(now_ms)
+        elif self.doing == "away" and now_ms >= self._next_ms and self.ha_master and self._dialer is not None:
+            self._compare()
+        if self._metadata_ms is not None and now_ms >= self._metadata_ms and self.master and not self._metadata_under_way:
+            self._metadata_ms = now_ms + METADATA_MS
+            self._metadata_under_way = True
+            self._ask(self._metadata(), self._metadata_done)
+
+    def _away(self, why: str, pause_ms: int) -> None:
+        self.doing, self._next_ms = "away", self.clock.steady_ms() + pause_ms
+        log.warning("nothing is copied from the master %s: %s", self.ha_master, why)
+
+    def _compare(self) -> None:
+        self.doing = "comparing"
+        if not self.store.applier.advance(self.clock.steady_ms() + APPLY_MS):
+            # Its end must be a record's before it is compared.
+            self.doing = "away"
+            return
+
+        def compared(result: Verdict | RoquetError) -> None:
+            if self.doing != "comparing":
+                return
+            if isinstance(result, RoquetError):
+                pause_ms = REFUSED_MS if isinstance(result, NotMine) else RETRY_MS
+                if isinstance(result, NotMine):
+                    self.notices.warn(NOTICE, f"nothing is copied from the master {self.ha_master}: {result}")
+                self._away(str(result), pause_ms)
+                return
+            try:
+                self._prepare(result)
+            except (OSError, ValueError) as error:
+                self._away(f"this slave's log could not be brought in line with the master's: {error}", REFUSED_MS)
+                return
+            self.notices.clear(NOTICE)
+            self.doing = "dialing"
+            assert self._dialer is not None
+            self._dialer.dial(self.ha_master, self, DIAL_MS)
+
+        self._ask(self._agree(), compared)
+
+    def _prepare(self, verdict: Verdict) -> None:
+        store = self.store
+        if store.log.safe < store.log.written:
+            store.log.truncate(store.log.safe)  # half a record, of a connection that broke: it is sent again
+        if isinstance(verdict, CutBack):
+            end = store.cut_back(verdict.offset)
+            self.notices.warn(
+                "cut back",
+                f"this slave's log was not its master's behind offset {end}: it was cut back to there, and what stood behind is kept in "
+                f"{store.root}/lost. If these messages are missed, bring them back from there",
+            )
+        elif isinstance(verdict, BeginAt):
+            store.begin_at(verdict.offset)
+            log.info("the copy begins at %d, the master's log ends at %d", verdict.offset, verdict.master_end)
+        if isinstance(verdict, BeginAt | GoOn) and verdict.data:
+            store.log.append_raw(verdict.data)
+        if not isinstance(verdict, Refuse):
+            self.master_end = verdict.master_end
+
+    def _agree(self) -> Asking[Verdict]:
+        """Raises NotMine through `_ask` when the logs do not belong together."""
+        store = self.store
+        own = Own(store.log.start, store.log.safe, store.log.segments.size, lambda offset, size: blocking(store.log.read, offset, size))
+        comparing = compare(own)
+        piece = next(comparing)
+        while True:
+            answer = yield log_pieces.LOG_PIECE.request(log_pieces.LogPieceHeader(piece.offset, piece.size, piece.with_bytes))
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self.master_is_java = True
+                return (yield from self._agree_with_java())
+            self.master_is_java = False
+            header = expect(log_pieces.LOG_PIECE.answer(answer)).header
+            try:
+                piece = comparing.send(Told(header.start, header.end, header.file_size, header.checksum, answer.body))
+            except StopIteration as stop:
+                if isinstance(stop.value, Refuse):
+                    raise NotMine(stop.value.why) from None
+                verdict: Verdict = stop.value
+                return verdict
+
+    def _agree_with_java(self) -> Asking[Verdict]:
+        """It knows no checksums. The size of its files, its end, and its record at the place of this slave's last one are compared."""
+        store = self.store
+        answer = yield brokers.GET_BROKER_CONFIG.request()
+        sizes = expect(brokers.GET_BROKER_CONFIG.answer(answer)).body.pairs().get("mappedFileSizeCommitLog", "")
+        if sizes and sizes != str(store.log.segments.size):
+            raise NotMine(
+                f"files of the master's log have {sizes} bytes, of this slave's {store.log.segments.size}: records would stand elsewhere. "
+                f"Set mappedFileSizeCommitLog={sizes} here, with an empty store"
+            )
+        answer = yield brokers.GET_BROKER_RUNTIME_INFO.request()
+        table = expect(brokers.GET_BROKER_RUNTIME_INFO.answer(answer)).body.table
+        start, end = number(table, "commitLogMinOffset"), number(table, "commitLogMaxOffset")
+        if store.log.safe == store.log.start:
+            return GoOn(end)  # empty: the master's last file, as RocketMQ has it
+        if store.log.safe > end:
+            raise NotMine(
+                f"this slave's log ends at {store.log.safe}, the master's at {end}: the master lost messages, or is another one. Keep the "
+                "one that has what you need, and empty the other's store"
+            )
+        if store.log.safe < start:
+            raise NotMine(
+                f"this slave's log ends at {store.log.safe}, and the master's begins at {start}: what is between is gone. Empty this store"
+            )
+        last = self._last_record()
+        if last is not None and last[0] >= start:
+            answer = yield pulls.VIEW_MESSAGE_BY_ID.request(pulls.ViewMessageHeader(last[0]))
+            if answer.code or answer.body != blocking(store.log.read, *last):
+                raise NotMine(
+                    f"the master has another record than this slave at offset {last[0]}, or none: their logs went apart before that. Empty "
+                    "this slave's store, and it copies the master's"
+                )
+        return GoOn(end)
+
+    def _last_record(self) -> tuple[int, int] | None:
+        """(offset, size) of the last one that stands in a queue."""
+        found = [blocking(queue.entry, queue.visible - 1) for queue in self.store.queues.values() if queue.visible > queue.first]
+        return max(((entry[0], entry[1]) for entry in found if entry is not None and entry[1] != BLANK_LENGTH), default=None)
+
+    # The connection
+
+    def opened(self, stream: Stream) -> None:
+        if self.doing != "dialing":
+            stream.close("nobody wants it any more")
+            return
+        self.doing = "copying"
+        self.link = MasterLink(stream, self.store, self.clock.steady_ms())
+        log.info("> the master %s is connected; this slave's log ends at %d", self.ha_master, self.store.log.written)
+        self.link.begin(self.clock.steady_ms())
+
+    def received(self, stream: Stream, data: bytes) -> None:
+        link = self.link
+        if link is None or link.stream is not stream:
+            return
+        store = self.store
+        try:
+            link.receive(data, self.clock.steady_ms())
+        except (BadStream, ValueError) as error:
+            self._leave(str(error))
+            return
+        except OSError as error:
+            self._leave(str(store.trouble.cannot_write(error)), REFUSED_MS)
+            return
+        if store.log.wants_flush:
+            store.flush.begin()
+        store.applier.advance(self.clock.steady_ms() + APPLY_MS)
+
+    def lost(self, stream: Stream | None, why: str) -> None:
+        if stream is None:
+            if self.doing == "dialing":
+                self._away(why, RETRY_MS)
+        elif self.link is not None and self.link.stream is stream:
+            self.link = None
+            self._away(f"the connection is gone: {why}", 0 if self.doing == "copying" else RETRY_MS)
+
+    def _leave(self, why: str, pause_ms: int = RETRY_MS) -> None:
+        link, self.link = self.link, None
+        if link is not None:
+            link.stream.close(why)
+        self._away(why, pause_ms)
+
+    def _show(self, now_ms: int) -> None:
+        left = self.master_end - self.store.log.written
+        if left > 0 and now_ms >= self._shown_ms:
+            self._shown_ms = now_ms + SHOWN_MS
+            start = self.store.log.start
+            share = 100 * (self.store.log.written - start) // max(1, self.master_end - start)
+            log.info("copying the master's log: %d %%, %d MiB are left", share, left >> 20)
+
+    # Topics, groups and progress
+
+    def _metadata(self) -> Asking[None]:
+        """Upstream's order. What fails is left for the next round, and does not keep the others from being copied."""
+        log_end = self.store.applier.applied
+        answer = yield topics.GET_ALL_TOPIC_CONFIG.request()
+        with_body(topics.GET_ALL_TOPIC_CONFIG.answer(answer), self._topics.take_over)
+        answer = yield offsets.GET_ALL_CONSUMER_OFFSET.request()
+        with_body(offsets.GET_ALL_CONSUMER_OFFSET.answer(answer), self._take_offsets)
+        answer = yield offsets.GET_ALL_DELAY_OFFSET.request()
+        with_body(offsets.GET_ALL_DELAY_OFFSET.answer(answer), lambda table: self._delays.take_over(table, log_end))
+        answer = yield groups.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.request()
+        with_body(groups.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.answer(answer), self._groups.take_over)
+
+    def _take_offsets(self, table: offsets.OffsetTable) -> None:
+        for group, topic, queue_id, offset in self._offsets.ahead_of(table):
+            header = offsets.UpdateOffsetHeader(group, topic, queue_id, offset)
+            request = offsets.UPDATE_CONSUMER_OFFSET.request(header, flag=ONEWAY)
+            self._caller.oneway(self.master, request)
+        self._offsets.take_over(table)
+
+    def _metadata_done(self, result: object) -> None:
+        self._metadata_under_way = False
+        if isinstance(result, RoquetError):
+            log.warning("topics, groups and progress were not all copied from the master %s: %s", self.master, result)
+
+    def _ask(self, asking: Asking[T], done: Callable[[T | RoquetError], None]) -> None:
+        """Go on with it, answer by answer, until it returns."""
+
+        def go_on(answer: Command | RoquetError | None) -> None:
+            if isinstance(answer, RoquetError):
+                asking.close()
+                done(answer)
+                return
+            try:
+                request = next(asking) if answer is None else asking.send(answer)
+            except StopIteration as stop:
+                done(stop.value)
+            except RoquetError as error:
+                done(error)
+            else:
+                self._caller.call(self.master, request, CALL_MS, go_on)
+
+        go_on(None)
+
+    def metrics(self) -> Mapping[str, object]:
+        if not is_slave(self.settings):
+            return {}
+        return {
+            "roquetMaster": self.ha_master,
+            "roquetCopying": self.doing,
+            "roquetCopied": self.store.log.written,
+            "roquetApplied": self.store.applier.applied,
+            "roquetMasterEnd": max(self.master_end, self.store.log.written),
+        }
+
+
+def expect(answer: Answer[AnswerHeader, Answered]) -> Answer[AnswerHeader, Answered]:
+    """Raises Refused when it is not a success."""
+    if not answer.ok:
+        raise Refused(answer.code, f"the master refuses it: {answer.command.remark}")
+    return answer
+
+
+def with_body(answer: Answer[AnswerHeader, Answered], take: Callable[[Answered], object]) -> None:
+    """Hand over the body of a success. One that cannot be read, or is refused, is said and left."""
+    try:
+        take(expect(answer).body)
+    except Refused as refused:
+        log.warning("a table of the master was not taken over: %s", refused.remark)
+
+
+def number(table: Mapping[str, str], key: str) -> int:
+    text = table.get(key, "")
+    if not text.lstrip("-").isdigit():
+        raise NotMine(f"the master says {key}={text[:40]!r}, expected a number")
+    return max(0, int(text))

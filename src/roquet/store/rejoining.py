@@ -1,0 +1,68 @@
+"""A log that is to go on as another node's: it is cut back to where both agree, or begun anew. What goes is kept in lost/.
+
+Both wait for the disk. They come before anything is copied, once, and only where two nodes went apart.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from roquet.store import lost
+from roquet.store.scan import read_records
+from roquet.store.segments import file_name
+
+if TYPE_CHECKING:
+    from roquet.store.store import Store
+
+log = logging.getLogger("roquet.store")
+
+
+class Rejoining:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def begin_at(self, offset: int) -> None:
+        """Begin the log anew at this offset, where a file begins. Raises ValueError when none does, and OSError."""
+        store, segments = self._store, self._store.log.segments
+        if offset % segments.size:
+            raise ValueError(
+                f"the other log begins at {offset}, and none of this store's files of {segments.size} bytes does: set "
+                "mappedFileSizeCommitLog as the master has it"
+            )
+        if store.log.written > store.log.start:
+            start, end = store.log.start, store.log.written
+            log.error("the log from %d to %d is older than all that the master has: it is moved to lost/", start, end)
+            directory = f"{store.root}/lost"
+            store.disk.make_dir(directory)
+            store.applier.cut_back(store.log.start)
+            for base in list(segments.bases):
+                segments.move(base, f"{directory}/{file_name(base)}.{store.clock.now_ms()}")
+        segments.drop_from(0)
+        self._end_at(offset)
+
+    def cut_back(self, offset: int) -> int:
+        """Let the log end with the last whole record before this offset. Returns where that is. Raises OSError."""
+        store, segments = self._store, self._store.log.segments
+        base = segments.base_of(offset)
+        end = offset if base is None else base
+        if base is not None and offset > base:
+            for found in read_records(segments, base, offset):
+                if found.offset + found.size > offset:
+                    break
+                end = found.offset + found.size
+        store.applier.cut_back(end)
+        # Before the log: should a crash come between, the log has more than the manifest speaks of, and not less.
+        store.derived.save_manifest(clean=False)
+        lost.cut(store.disk, segments, store.root, end, store.clock.now_ms(), "and the master's log goes on otherwise there")
+        self._end_at(end)
+        return end
+
+    def _end_at(self, offset: int) -> None:
+        store = self._store
+        store.log.start_at(offset)
+        _, sync = store.log.syncer()
+        sync()
+        store.applier.follow()
+        store.derived.checkpointed = -1
+        store.derived.save_manifest(clean=False)

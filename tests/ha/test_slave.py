@@ -1,0 +1,327 @@
+"""A slave follows its master: log, queues, topics, groups and progress."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roquet.ha.stream import REPORT, TRANSFER
+from roquet.message import Property
+from roquet.store.disk import blocking
+from roquet.testing import WholeBroker
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.names import SCHEDULE_TOPIC
+
+from .pairs import MASTER, Pair
+from .streams import FakeStream
+from .test_master import recorded
+from .test_roles import SEND, a_slave, log_of, send
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    made.close()
+
+
+def _send(opaque: int) -> Command:
+    return Command(RequestCode.SEND_MESSAGE_V2, dict(SEND), b"x", opaque=opaque)
+
+
+def entries(broker: WholeBroker) -> dict[tuple[str, int], list[tuple[int, int, int] | None]]:
+    return {
+        key: [blocking(queue.entry, number) for number in range(queue.first, queue.visible)]
+        for key, queue in broker.broker.store.queues.items()
+        if queue.visible
+    }
+
+
+# The recording
+
+
+def test_recorded_transfers_get_the_recorded_reports(tmp_path: Path) -> None:
+    slave = WholeBroker(tmp_path, broker_role="SLAVE", broker_id=1, mapped_file_size_commit_log=65_536)
+    copying = slave.broker.copying
+    stream = FakeStream()
+    reports: list[bytes] = []
+    phases = ("connect-empty", "transfer", "idle", "partial", "reconnect")
+    for row in recorded(*phases):
+        if row["way"] == "connect" and row["to"] == "master-ha":
+            stream = FakeStream()
+            copying.doing = "dialing"
+            copying.opened(stream)
+            stream.take()  # ours is the first to speak
+        elif row["way"] == "close" and row["to"] == "master-ha":
+            copying.lost(stream, "closed")
+        elif row["way"] in ("transfer", "heartbeat"):
+            copying.received(stream, bytes.fromhex(row["hex"]) + base64.b64decode(row["body_b64"]))
+            assert not stream.closed, stream.reason
+            said = stream.take()
+            reports += [said] if said else []
+    expected = [bytes.fromhex(row["hex"]) for row in recorded(*phases) if row["way"] == "report"]
+    # The first, and those that repeat what was said, are brought by time alone.
+    assert reports == list(dict.fromkeys(expected[1:]))
+    store = slave.broker.store
+    assert store.applier.applied == store.log.written == 6_608
+    assert store.applier.damaged == 0
+    assert store.queue("T1", 0).visible + store.queue("T1", 1).visible + store.queue("T1", 2).visible + store.queue("T1", 3).visible > 5
+    slave.close()
+
+
+def test_a_heartbeat_moves_an_empty_slave_to_the_master_s_last_file(tmp_path: Path) -> None:
+    slave = WholeBroker(tmp_path, broker_role="SLAVE", broker_id=1, mapped_file_size_commit_log=65_536)
+    stream = FakeStream()
+    slave.broker.copying.doing = "dialing"
+    slave.broker.copying.opened(stream)
+    assert stream.take() == REPORT.pack(0)
+    slave.broker.copying.received(stream, TRANSFER.pack(131_072, 0))
+    assert stream.take() == REPORT.pack(131_072)
+    assert (slave.broker.store.log.start, slave.broker.store.log.written) == (131_072, 131_072)
+    slave.close()
+
+
+# Following
+
+
+def test_a_slave_s_log_and_queues_are_the_master_s(pair: Pair) -> None:
+    pair.settle()
+    for number in range(200):
+        send(pair.master, b"%d" % number * 60, f"TAGS\x01{number % 3}\x02KEYS\x01k{number}")
+        if number % 20 == 0:
+            pair.settle(2)
+    pair.settle()
+    assert pair.same
+    assert entries(pair.slave) == entries(pair.master)
+    assert pair.slave.broker.copying.doing == "copying"
+
+
+def test_an_empty_slave_gets_all_from_a_roquet_master_from_the_oldest_on(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    for number in range(300):
+        send(pair.master, b"%d" % number * 60)
+    assert len(pair.master.broker.store.log.segments.bases) > 3
+    pair.settle()
+    assert pair.same
+    pair.stop(pair.slave)
+    pair.master.broker.store.log.segments.drop_first()
+    pair.start_slave("s2")
+    pair.settle()
+    assert pair.same
+    assert pair.slave.broker.store.log.start == 16_384
+    assert pair.slave.broker.store.queue("T", 0).first > 0
+    pair.close()
+
+
+def test_a_slave_goes_on_after_a_broken_connection_a_stop_and_a_kill(pair: Pair) -> None:
+    for number in range(100):
+        send(pair.master, b"%d" % number * 60)
+        if number == 20:
+            pair.settle(10)
+            pair.wire.cut()
+        elif number == 40:
+            pair.settle(10)
+            pair.stop(pair.slave)
+            pair.start_slave()
+        elif number == 60:
+            pair.settle(10)
+            pair.kill(pair.slave)
+            pair.start_slave()
+    pair.settle()
+    assert pair.same
+    assert entries(pair.slave) == entries(pair.master)
+    assert not (pair.root / "s" / "lost").exists()
+
+
+def test_a_slave_reports_at_least_every_five_seconds_and_leaves_a_silent_master(pair: Pair) -> None:
+    pair.settle(5)
+    link = pair.slave.broker.copying.link
+    assert link is not None
+    link.stream.take()  # type: ignore[attr-defined]
+    pair.slave.tick(5_100)
+    assert link.stream.take() == REPORT.pack(0)  # type: ignore[attr-defined]
+    for _ in range(4):
+        pair.slave.tick(5_100)
+    assert link.stream.closed
+    pair.settle()
+    assert pair.slave.broker.copying.doing == "copying"
+
+
+def test_a_slave_whose_files_have_another_size_is_told_so_and_copies_nothing(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    send(pair.master)
+    pair.stop(pair.slave)
+    pair.start_slave("s2", mapped_file_size_commit_log=32_768)
+    pair.settle()
+    assert pair.slave.broker.store.log.written == 0
+    assert any("mappedFileSizeCommitLog=16384" in notice.text for notice in pair.slave.broker.notices.list())
+    pair.close()
+
+
+def test_what_the_master_sends_from_another_place_is_not_appended(pair: Pair) -> None:
+    send(pair.master)
+    pair.settle()
+    link = pair.slave.broker.copying.link
+    assert link is not None
+    end = pair.slave.broker.store.log.written
+    pair.slave.broker.copying.received(link.stream, TRANSFER.pack(end + 1, 3) + b"abc")
+    assert link.stream.closed
+    assert pair.slave.broker.store.log.written == end
+
+
+def test_a_sync_pair_acknowledges_what_both_have(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, broker_role="SYNC_MASTER")
+    pair.settle()
+    pair.master.frames(*[_send(number) for number in range(1, 6)])
+    assert not pair.master.peer.take()
+    pair.wire.carry()
+    assert [answer.code for answer in pair.master.peer.take()] == [0] * 5
+    assert pair.same
+    pair.close()
+
+
+def test_a_slave_with_sync_flush_confirms_what_is_on_its_disk(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, broker_role="SYNC_MASTER")
+    pair.stop(pair.slave)
+    pair.start_slave("s2", flush_disk_type="SYNC_FLUSH")
+    pair.settle()
+    pair.slave.background.hold = True
+    pair.master.frames(_send(1))
+    pair.wire.carry()
+    assert not pair.master.peer.take()
+    pair.slave.background.release()
+    pair.slave.tick(1)
+    pair.wire.carry()
+    assert [answer.code for answer in pair.master.peer.take()] == [0]
+    pair.slave.background.hold = False
+    pair.close()
+
+
+# Topics, groups and progress
+
+
+def test_topics_groups_progress_and_delay_cursors_are_copied_after_three_seconds_and_every_ten(pair: Pair) -> None:
+    send(pair.master)
+    master, slave = pair.master.broker, pair.slave.broker
+    master.groups.find("G")
+    master.offsets.commit("G", "T", 0, 1)
+    send(pair.master, b"later", f"{Property.DELAY}\x011")
+    pair.settle(40)
+    assert RequestCode.GET_ALL_TOPIC_CONFIG not in pair.caller.asked
+    pair.settle(40)
+    asked = [code for code in pair.caller.asked if code != RequestCode.LOG_PIECE]
+    assert asked == [21, 43, 45, 201]
+    assert slave.topics.get("T") == master.topics.get("T")
+    assert slave.topics.data_version == master.topics.data_version
+    assert "G" in slave.groups
+    assert slave.offsets.find("G", "T", 0) == 1
+    assert slave.delays.offsets == {1: 1}
+    assert (pair.root / "s" / "config" / "delayOffset.json").exists()
+    master.topics.ensure("Later")
+    pair.settle(210)
+    assert slave.topics.get("Later") is not None
+    assert [code for code in pair.caller.asked if code != RequestCode.LOG_PIECE] == [21, 43, 45, 201] * 2
+
+
+def test_a_topic_that_the_master_has_no_more_is_gone_on_the_slave_too(pair: Pair) -> None:
+    pair.master.broker.topics.ensure("Gone")
+    pair.settle(80)
+    assert pair.slave.broker.topics.get("Gone") is not None
+    pair.master.broker.topics.delete("Gone")
+    pair.settle(210)
+    assert pair.slave.broker.topics.get("Gone") is None
+
+
+def test_e13_a_master_that_comes_back_with_less_progress_sets_no_group_back(pair: Pair) -> None:
+    for _ in range(10):
+        send(pair.master)
+    pair.settle(80)
+    pair.slave.broker.offsets.commit("G", "T", 0, 9)
+    pair.master.broker.offsets.commit("G", "T", 0, 4)
+    pair.settle(210)
+    assert pair.slave.broker.offsets.find("G", "T", 0) == 9
+    pair.master.broker.offsets.commit("G", "T", 0, 10)
+    pair.settle(210)
+    assert pair.slave.broker.offsets.find("G", "T", 0) == 10
+
+
+def test_e13_what_consumers_told_the_slave_while_the_master_was_away_reaches_the_master(pair: Pair) -> None:
+    for _ in range(10):
+        send(pair.master)
+    pair.master.broker.offsets.commit("G", "T", 0, 4)
+    pair.settle(80)
+    pair.kill(pair.master)
+    update = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "8"}
+    assert pair.slave.ask(RequestCode.UPDATE_CONSUMER_OFFSET, update).code == 0
+    for _ in range(250):
+        pair.slave.tick(50)
+        pair.caller.run()
+    pair.start_master()
+    pair.settle(250)
+    assert pair.master.broker.offsets.find("G", "T", 0) == 8
+    told = len(pair.caller.oneways)
+    pair.settle(420)
+    assert len(pair.caller.oneways) == told  # once it knows, it is not told again
+
+
+# The master is gone
+
+
+def test_a_slave_serves_reads_offsets_and_queries_when_its_master_is_gone(pair: Pair) -> None:
+    for number in range(5):
+        send(pair.master, b"m%d" % number, f"KEYS\x01k{number}")
+    pair.settle(80)
+    pair.kill(pair.master)
+    slave = pair.slave
+    for _ in range(100):
+        slave.tick(50)
+        pair.caller.run()
+    queue = {"topic": "T", "queueId": "0"}
+    assert slave.ask(RequestCode.GET_MAX_OFFSET, queue).fields["offset"] == "5"
+    assert slave.ask(RequestCode.GET_MIN_OFFSET, queue).fields["offset"] == "0"
+    pull = {
+        "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
+        "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",
+    }  # fmt: skip
+    assert slave.ask(RequestCode.PULL_MESSAGE, pull).code == 0
+    found = slave.ask(
+        RequestCode.QUERY_MESSAGE, {"topic": "T", "key": "k3", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(1 << 60)}
+    )
+    assert b"m3" in found.body
+    assert slave.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": "0"}).body == log_of(slave)[: int.from_bytes(log_of(slave)[:4], "big")]
+    assert send(slave).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    pair.start_master()
+    pair.settle()
+    assert slave.broker.copying.doing == "copying"
+
+
+def test_a_slave_that_is_started_as_master_goes_on_where_the_log_ends(pair: Pair) -> None:
+    for _ in range(5):
+        send(pair.master)
+    send(pair.master, b"later", f"{Property.DELAY}\x011\x02{Property.UNIQUE_KEY}\x01u1")
+    for _ in range(4):
+        pair.master.tick(500)
+    pair.settle(80)
+    delivered = pair.master.broker.store.queue("T", 0).visible
+    assert delivered == 6
+    pair.stop(pair.slave)
+    promoted = pair.start_master("s")
+    try:
+        assert send(promoted).fields["queueOffset"] == "6"
+        for _ in range(10):
+            promoted.tick(500)
+        assert promoted.broker.store.queue("T", 0).visible == 7  # the delayed one is not delivered again
+        assert promoted.broker.store.queue(SCHEDULE_TOPIC, 0).visible == 1
+    finally:
+        pair.slave = promoted
+
+
+def test_who_the_master_is_a_name_server_tells(tmp_path: Path) -> None:
+    slave = a_slave(tmp_path)
+    slave.broker.registration.on_master(MASTER, "127.0.0.1:10912")
+    assert (slave.broker.copying.master, slave.broker.copying.ha_master) == (MASTER, "127.0.0.1:10912")
+    slave.close()
