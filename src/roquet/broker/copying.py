@@ -200,6 +200,11 @@ class Copying(Part):
                 if isinstance(stop.value, Refuse):
                     raise NotMine(stop.value.why) from None
                 verdict: Verdict = stop.value
+                if isinstance(verdict, CutBack) and store.rejoining.last_whole(verdict.offset) <= store.log.start:
+                    raise NotMine(
+                        "this slave's log and the master's differ from their first record on: they were never one. Empty the store of the "
+                        "one that is wrong, or give each its own brokerName"
+                    ) from None
                 return verdict
 
     def _agree_with_java(self) -> Asking[Verdict]:

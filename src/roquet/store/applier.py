@@ -19,7 +19,7 @@ from roquet.ports import FOREVER
 from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import index_keys, is_indexed, is_queued
 from roquet.store.queue import ConsumeQueue
-from roquet.store.recovery import BLANKS_MAX, first_at_or_after, place
+from roquet.store.recovery import BLANKS_MAX, first_at_or_after, is_blank, place
 from roquet.store.scan import Found, Hole, parse, read_one
 from roquet.wire.layout import BLANK, BLANK_MAGIC, MAGIC_START, MAGIC_V1, MAGIC_V2, MAGICS, RECORD_MIN
 
@@ -307,7 +307,8 @@ class Applier:
         """Its number is not the next one. Either this log begins behind the queue's first messages, or the topic was deleted and made
         again, or records before it are lost, or the number itself is damaged: no checksum covers it. Then the next one tells."""
         number, before = found.queue_offset, self._doubted.pop(queue, None)
-        if queue.next == queue.first or number == 0 or 0 < number - queue.next <= self._lost // RECORD_MIN:
+        likely = queue.next == queue.first or number == 0 or 0 < number - queue.next <= self._lost // RECORD_MIN
+        if likely or is_blank(queue, number):
             place(queue, found, self._store.delays_ms)
         elif before is not None and number == before.queue_offset + 1 and number - queue.next <= BLANKS_MAX:
             place(queue, before, self._store.delays_ms)

@@ -482,20 +482,13 @@ class Recovery:
             raise _Hole(f"{queue.topic}/{queue.queue_id} at {number}, entries end at {queue.next}")
         before = self._doubted.pop(queue, None)
         lost = sum(hole.size for hole in self.holes) // RECORD_MIN
-        if queue.next == queue.first or 0 < number - queue.next <= lost or self._is_blank(queue, number):
+        if queue.next == queue.first or 0 < number - queue.next <= lost or is_blank(queue, number):
             place(queue, found, self.delays_ms)
         elif before is not None and number == before.queue_offset + 1 and number - queue.next <= BLANKS_MAX:
             place(queue, before, self.delays_ms)
             place(queue, found, self.delays_ms)
         else:
             self._doubted[queue] = found
-
-    def _is_blank(self, queue: ConsumeQueue, number: int) -> bool:
-        """Do nothing but blanks stand from this number on? Of a hole that names a record nobody knows if its number was given again."""
-        at = queue.next
-        while at > max(number, queue.first) and _says_nothing(_entry(queue, at - 1)):
-            at -= 1
-        return at <= number < queue.next
 
     def _number_on(self, ended: dict[ConsumeQueue, int]) -> None:
         """Numbers that were given once are not given again, though their records are gone with old files or lost."""
@@ -544,6 +537,14 @@ class Recovery:
                 queue.truncate(queue.next - 1)
         if self.index is not None:
             self.index.truncate_after(end)
+
+
+def is_blank(queue: ConsumeQueue, number: int) -> bool:
+    """Do nothing but blanks stand from this number on? Of a hole that names a record nobody knows if its number was given again."""
+    at = queue.next
+    while at > max(number, queue.first) and _says_nothing(_entry(queue, at - 1)):
+        at -= 1
+    return at <= number < queue.next
 
 
 def place(queue: ConsumeQueue, found: Found, delays_ms: Sequence[int]) -> None:

@@ -43,7 +43,17 @@ class Rejoining:
 
     def cut_back(self, offset: int) -> int:
         """Let the log end with the last whole record before this offset. Returns where that is. Raises OSError."""
-        store, segments = self._store, self._store.log.segments
+        store, segments, end = self._store, self._store.log.segments, self.last_whole(offset)
+        store.applier.cut_back(end)
+        # Before the log: should a crash come between, the log has more than the manifest speaks of, and not less.
+        store.derived.save_manifest(clean=False)
+        lost.cut(store.disk, segments, store.root, end, store.clock.now_ms(), "and the master's log goes on otherwise there")
+        self._end_at(end)
+        return end
+
+    def last_whole(self, offset: int) -> int:
+        """Where the last whole record before this offset ends."""
+        segments = self._store.log.segments
         base = segments.base_of(offset)
         end = offset if base is None else base
         if base is not None and offset > base:
@@ -51,11 +61,6 @@ class Rejoining:
                 if found.offset + found.size > offset:
                     break
                 end = found.offset + found.size
-        store.applier.cut_back(end)
-        # Before the log: should a crash come between, the log has more than the manifest speaks of, and not less.
-        store.derived.save_manifest(clean=False)
-        lost.cut(store.disk, segments, store.root, end, store.clock.now_ms(), "and the master's log goes on otherwise there")
-        self._end_at(end)
         return end
 
     def _end_at(self, offset: int) -> None:
