@@ -79,6 +79,7 @@ class Copying(Part):
         self._metadata_ms: int | None = None
         self._metadata_under_way = False
         self._shown_ms = 0
+        self._said = ""
         registration.on_master = self.found_master
 
     # Who is the master?
@@ -132,7 +133,9 @@ class Copying(Part):
 
     def _away(self, why: str, pause_ms: int) -> None:
         self.doing, self._next_ms = "away", self.clock.steady_ms() + pause_ms
-        log.warning("nothing is copied from the master %s: %s", self.ha_master, why)
+        if why != self._said:  # once, however often it is tried
+            log.warning("nothing is copied from the master %s: %s", self.ha_master, why)
+        self._said = why
 
     def _compare(self) -> None:
         self.doing = "comparing"
@@ -252,7 +255,7 @@ class Copying(Part):
         if self.doing != "dialing":
             stream.close("nobody wants it any more")
             return
-        self.doing = "copying"
+        self.doing, self._said = "copying", ""
         self.link = MasterLink(stream, self.store, self.clock.steady_ms())
         log.info("> the master %s is connected; this slave's log ends at %d", self.ha_master, self.store.log.written)
         self.link.begin(self.clock.steady_ms())
