@@ -24,6 +24,7 @@ from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
+from roquet.broker.roles import is_slave
 from roquet.broker.scans import BUSY_BYTES, PROBED, Records, Scan, collect, likely_count
 from roquet.broker.sql_columns import judge_at_once
 from roquet.broker.stats import Stats
@@ -108,6 +109,8 @@ class Found:
     """Of the records, in the answer to a scan."""
     scanned: Records | None = None
     """In place of both, when nobody had to look into the records."""
+    far: bool = False
+    """The messages are farther from the log's end than accessMessageInMemoryMaxRatio of the memory. Known if slaves may be read."""
 
     @property
     def size(self) -> int:
@@ -167,7 +170,7 @@ class Puller(Part):
     def handle(self, peer: Peer, command: Command) -> None:
         pull, commit_offset = self._decode(peer, command)
         then = None
-        if commit_offset is not None and self.topics.get(pull.topic) is not None:
+        if commit_offset is not None and self.topics.get(pull.topic) is not None and not is_slave(self.settings):
             then = partial(self._commit, pull, commit_offset)
         if pull.scan is not None and not self.pace.open and len(self._held) < HELD_MAX:
             self._held.append((pull, then))
@@ -361,18 +364,22 @@ class Puller(Part):
         if not raw:
             return self._step_over(queue, offset, first, last)
         size_max = min(settings.max_transfer_bytes_on_message_in_memory, pull.size_max)
+        near = self.memory_bytes * settings.access_message_in_memory_max_ratio // 100
         behind = self.store.log.written - int.from_bytes(raw[:8], "big")
-        if behind > self.memory_bytes * settings.access_message_in_memory_max_ratio // 100:
+        if behind > near:
             # Far from the tail, answers are smaller: they come from the disk.
             count_max = min(count_max, settings.max_transfer_count_on_message_in_disk)
             size_max = min(size_max, settings.max_transfer_bytes_on_message_in_disk)
         found = self._read_at_once(pull, raw, first, last, count_max, size_max)
-        if found is not None:
-            return found
-        try:
-            return self._pick(pull, raw, first, last, count_max, size_max)
-        except (LookupError, Odd):
-            return self._pick_carefully(pull, queue, raw, first, last, count_max, size_max)
+        if found is None:
+            try:
+                found = self._pick(pull, raw, first, last, count_max, size_max)
+            except (LookupError, Odd):
+                found = self._pick_carefully(pull, queue, raw, first, last, count_max, size_max)
+        if behind > near and settings.slave_read_enable:
+            read = max(0, found.next_offset - offset - 1) * ENTRY_SIZE
+            found.far = self.store.log.written - int.from_bytes(raw[read : read + 8], "big") > near
+        return found
 
     def _read_at_once(self, pull: Pull, raw: bytes, first: int, last: int, count_max: int, size_max: int) -> Found | None:
         """What `_pick` would give, where nothing about the entries and their records is unusual."""
@@ -546,9 +553,14 @@ class Puller(Part):
     # Answering
 
     def _answer(self, pull: Pull, found: Found) -> None:
-        code = _code(found.status, pull.asked)
+        code, next_offset = _code(found.status, pull.asked), found.next_offset
+        suggested = self._suggested(pull.group, found) if self.settings.slave_read_enable else 0
         if code == ResponseCode.PULL_OFFSET_MOVED:
-            self._tell_moved(pull, found)
+            if is_slave(self.settings) and not self.settings.offset_check_in_slave:
+                # It may only be behind its master: who asks keeps the offset, and asks there.
+                code, next_offset, suggested = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.asked, self._home_of(pull.group)
+            else:
+                self._tell_moved(pull, found)
         command = pull.command
         if command.is_oneway:
             return
@@ -560,8 +572,8 @@ class Puller(Part):
         if found.sizes:
             pieces, size = [*pieces, found.sizes], size + len(found.sizes)
         head = pull_answer_head(
-            command.opaque, code, found.status.encode(), found.next_offset, found.first, found.last,
-            found.count if found.count and pull.scan else None, binary=binary,
+            command.opaque, code, found.status.encode(), next_offset, found.first, found.last,
+            found.count if found.count and pull.scan else None, suggested, binary=binary,
         )  # fmt: skip
         if found.scanned is None:
             pull.peer.send(b"".join((frame_front(head, size, binary=binary), *pieces)))  # one join: a large answer is copied once
@@ -570,6 +582,15 @@ class Puller(Part):
             pull.peer.send(b"".join((frame_front(head, len(body), binary=True), body)))
         else:
             pull.peer.send(found.scanned.frame(head))
+
+    def _suggested(self, name: str, found: Found) -> int:
+        """The id of the broker that the group is to read from next: a slave, while what it wants is not in this one's memory."""
+        group = self.groups.get(name) if found.far else None
+        return self._home_of(name) if group is None else group.which_broker_when_consume_slowly
+
+    def _home_of(self, name: str) -> int:
+        group = self.groups.get(name)
+        return 0 if group is None else group.broker_id
 
     def _tell_moved(self, pull: Pull, found: Found) -> None:
         """Upstream's OFFSET_MOVED_EVENT: somebody was sent elsewhere, and a topic keeps that on record."""

@@ -14,21 +14,26 @@ def field(name: str) -> bytes:
     return len(name).to_bytes(2, "big") + name.encode()
 
 
-SUGGESTED = field("suggestWhichBrokerId") + b"\0\0\0\x010"
+SUGGESTED = field("suggestWhichBrokerId")
+MASTER = SUGGESTED + b"\0\0\0\x010"
 NEXT, FIRST, LAST, COUNT = field("nextBeginOffset"), field("minOffset"), field("maxOffset"), field("scanCount")
 
 
 def pull_answer_head(
-    opaque: int, code: int, remark: bytes, next_offset: int, first: int, last: int, scan_count: int | None = None, *, binary: bool
-) -> bytes:
+    opaque: int, code: int, remark: bytes, next_offset: int, first: int, last: int, scan_count: int | None = None, suggested: int = 0, *,
+    binary: bool,
+) -> bytes:  # fmt: skip
+    """`suggested`: the id of the broker that is to be asked next."""
     if not binary:
         scanned = b"" if scan_count is None else b',"scanCount":"%d"' % scan_count
         return (
-            b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"%b},'
+            b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"%b},'
             b'"flag":1,"language":"JAVA","opaque":%d,"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
-            % (code, next_offset, first, last, scanned, opaque, remark, VERSION)
+            % (code, suggested, next_offset, first, last, scanned, opaque, remark, VERSION)
         )
-    fields = b"%b%b%b%b%b%b%b" % (SUGGESTED, NEXT, number(next_offset), FIRST, number(first), LAST, number(last))
+    fields = b"%b%b%b%b%b%b%b" % (
+        MASTER if not suggested else SUGGESTED + number(suggested), NEXT, number(next_offset), FIRST, number(first), LAST, number(last),
+    )  # fmt: skip
     if scan_count is not None:
         fields += COUNT + number(scan_count)
     front = FIXED.pack(code, 0, VERSION, opaque, RESPONSE)
