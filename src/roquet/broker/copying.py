@@ -78,6 +78,7 @@ class Copying(Part):
         self._next_ms = 0
         self._metadata_ms: int | None = None
         self._metadata_under_way = False
+        self._metadata_said: str | None = None
         self._shown_ms = 0
         self._said = ""
         registration.on_master = self.found_master
@@ -322,8 +323,12 @@ class Copying(Part):
 
     def _metadata_done(self, result: object) -> None:
         self._metadata_under_way = False
-        if isinstance(result, RoquetError):
-            log.warning("topics, groups and progress were not all copied from the master %s: %s", self.master, result)
+        trouble = str(result) if isinstance(result, RoquetError) else ""
+        if trouble and trouble != self._metadata_said:
+            log.warning("topics, groups and progress were not all copied from the master %s: %s", self.master, trouble)
+        elif self._metadata_said is None or (self._metadata_said and not trouble):
+            log.info("topics, groups and progress are the master's, %s", self.master)
+        self._metadata_said = trouble
 
     def _ask(self, asking: Asking[T], done: Callable[[T | RoquetError], None]) -> None:
         """Go on with it, answer by answer, until it returns."""
