@@ -15,6 +15,8 @@ from roquet.testing import FakePeer
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 
+from tests.ha.streams import FakeStream
+
 from .test_filters import heartbeat, pull
 from .test_transactions import MINUTE, Cluster
 from .whole import Whole, pull_fields, send_fields
@@ -502,3 +504,78 @@ def test_what_the_settings_decide_does_not_stay_as_an_earlier_start_wrote_it(tmp
     assert send(whole, "Third") == 17
     assert send(whole, "Fourth", c="DefaultCluster") == 0
     whole.close()
+
+
+# Master and slave
+
+
+def slave_of(whole: Whole, offset: int = 0) -> FakeStream:
+    """A slave that has said where it is."""
+    stream = FakeStream()
+    whole.broker.slaves.opened(stream)
+    whole.broker.slaves.received(stream, offset.to_bytes(8, "big"))
+    stream.take()
+    return stream
+
+
+@scene("haSendHeartbeatInterval")
+def _(whole: Whole) -> None:
+    stream = slave_of(whole)
+    whole.tick(1_000)
+    assert not stream.sent
+    change(whole, haSendHeartbeatInterval=500)
+    whole.tick(1)
+    assert stream.sent
+
+
+@scene("haHousekeepingInterval")
+def _(whole: Whole) -> None:
+    stream = slave_of(whole)
+    whole.tick(10_000)
+    assert not stream.closed
+    change(whole, haHousekeepingInterval=5_000)
+    whole.tick(1)
+    assert stream.closed
+
+
+@scene("haTransferBatchSize")
+def _(whole: Whole) -> None:
+    fill(whole, 3)
+    change(whole, haTransferBatchSize=100)
+    stream = FakeStream()
+    whole.broker.slaves.opened(stream)
+    whole.broker.slaves.received(stream, bytes(8))
+    assert {len(body) for _, body in stream.transfers()} >= {0, 100}
+
+
+@scene("haSlaveFallbehindMax", broker_role="SYNC_MASTER")
+def _(whole: Whole) -> None:
+    slave_of(whole)
+    change(whole, haSlaveFallbehindMax=1)
+    assert send(whole) == 11
+
+
+@scene("slaveTimeout", broker_role="SYNC_MASTER")
+def _(whole: Whole) -> None:
+    slave_of(whole)
+    change(whole, slaveTimeout=10)
+    whole.frames(Command(310, send_fields("T"), b"hello", opaque=1))
+    whole.tick(11)
+    assert [answer.code for answer in whole.peer.take()] == [12]
+
+
+@scene("slaveReadEnable")
+def _(whole: Whole) -> None:
+    whole.broker.puller.memory_bytes = 100
+    fill(whole, 5)
+    assert whole.ask(11, pull_fields()).fields["suggestWhichBrokerId"] == "0"
+    change(whole, slaveReadEnable="true")
+    assert whole.ask(11, pull_fields(maxMsgNums="1")).fields["suggestWhichBrokerId"] == "1"
+
+
+@scene("offsetCheckInSlave", broker_role="SLAVE", broker_id=1)
+def _(whole: Whole) -> None:
+    whole.broker.topics.ensure("T", 8)
+    assert whole.ask(11, pull_fields(queueOffset="7")).code == 20
+    change(whole, offsetCheckInSlave="true")
+    assert whole.ask(11, pull_fields(queueOffset="7")).code == 21

@@ -141,6 +141,19 @@ class TestBytesOfAnotherNode:
         log.note_flushed(log.written)
         assert log.safe == log.durable == to + 300
 
+    def test_what_is_taken_back_during_a_flush_is_not_flushed_by_it(self, tmp_path: Path) -> None:
+        log = made(str(tmp_path), sync_flush=True)
+        log.append_raw(b"x" * 100)
+        target, work = log.syncer()
+        work()
+        log.truncate(40)
+        log.append_raw(b"y" * 60)
+        log.note_flushed(target)
+        assert (log.flushed, log.safe) == (40, 40)
+        target, work = log.syncer()
+        log.note_flushed(target)
+        assert (log.flushed, log.safe) == (100, 100)
+
     def test_what_was_taken_back_is_not_in_the_files(self, tmp_path: Path) -> None:
         log = made(str(tmp_path), sync_flush=True)
         log.append_raw(b"x" * 300)

@@ -129,9 +129,8 @@ class Derived:
                 self.checkpointed = end
 
         # All that has entries, though less is vouched for: who waits for the flush stands in the order of the log.
-        self._log.when_durable(
-            self._store.applier.reach, self._store.clock.steady_ms() + self._store.settings.sync_flush_timeout, log_flushed
-        )
+        deadline_ms = self._store.clock.steady_ms() + self._store.settings.sync_flush_timeout
+        self._log.when_durable(self._store.applier.reach, deadline_ms, log_flushed)
         self._store.flush.begin()
 
     def save_manifest(self, *, clean: bool) -> None:

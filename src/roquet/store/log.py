@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from roquet.errors import Unstorable
+from roquet.ports import FOREVER
 from roquet.store.disk import Cold, DiskFile
 from roquet.store.segments import Segments
 from roquet.store.watermark import Wake, Watermark
@@ -158,7 +159,8 @@ class CommitLog:
         self.when_safe, self.when_durable = self._safe.when_reached, self._durable.when_reached
         self.when_local = self.when_safe
         self._applied: int | None = None
-        self._taken_back = 0
+        self._taken_back: int | None = None
+        """While a flush is under way: from here on it does not count, since that was taken back meanwhile."""
         self._segment_end = 0
         self._runs: list[Run] = []
         self.staged: list[bytes] = []
@@ -167,8 +169,8 @@ class CommitLog:
 
     def start_at(self, offset: int) -> None:
         """Recovery found the end: go on writing here. What stands here was read back, so it counts as written and safe."""
+        self._forget_flush_from(offset)
         self.end = self.written = self.flushed = offset
-        self._taken_back = min(self._taken_back, offset)
         self._safe.value = self._durable.value = offset
         self._stand_at(offset)
 
@@ -203,7 +205,8 @@ class CommitLog:
         return self._sync_flush and self.written > self.flushed
 
     def note_flushed(self, target: int) -> None:
-        self.flushed = max(self.flushed, min(target, self._taken_back))
+        self.flushed = max(self.flushed, target if self._taken_back is None else min(target, self._taken_back))
+        self._taken_back = None
         self._rise()
 
     @property
@@ -297,10 +300,14 @@ class CommitLog:
             self.segments.file(base).write(to - base, bytes(min(self.written, base + self.segments.size) - to))
         self.end = self.written = to
         self.flushed = min(self.flushed, to)
-        self._taken_back = min(self._taken_back, to)
+        self._forget_flush_from(to)
         self._safe.forget_behind(to)
         self._durable.forget_behind(to)
         self._stand_at(to)
+
+    def _forget_flush_from(self, offset: int) -> None:
+        if self._taken_back is not None:
+            self._taken_back = min(self._taken_back, offset)
 
     def _wipe(self) -> None:
         """Of a write that failed a part may stand in the file: whole records that were refused, which would count again once a new
@@ -359,7 +366,7 @@ class CommitLog:
     def syncer(self) -> tuple[int, Callable[[], None]]:
         """What a flush must do now, as (the mark it reaches, work that may block)."""
         size, flushed = self.segments.size, self.flushed
-        self._taken_back = self.written  # what is taken back while it is under way is not flushed by it when it comes again
+        self._taken_back = FOREVER
         # One that is new and empty too: a clean stop vouches for its length.
         files = [self.segments.file(base) for base in self.segments.bases if flushed < base + size and base <= self.written]
         disk, directory = self.segments.files.disk, self.segments.directory if self.segments.new_since_sync else None
