@@ -14,7 +14,6 @@ from roquet.store.retention import HOUR_MS, LogFile, decide
 from roquet.testing import FakePeer
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-
 from tests.ha.streams import FakeStream
 
 from .test_filters import heartbeat, pull
