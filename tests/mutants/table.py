@@ -49,8 +49,8 @@ FAULTS = [
     ),
     Fault(
         "store/log.py",
-        "            self.staged.append(BLANK.pack(left, BLANK_MAGIC))",
-        "            self.staged.append(BLANK.pack(0, BLANK_MAGIC))",
+        "        return BLANK.pack(left, BLANK_MAGIC)",
+        "        return BLANK.pack(0, BLANK_MAGIC)",
         "tests/store/test_store.py::TestFiles::test_end_with_a_blank_record_when_the_next_message_does_not_fit",
         "the blank record says that nothing is left",
     ),

@@ -258,8 +258,7 @@ class CommitLog:
         try:
             if self.soiled:
                 self._wipe()
-            for run in self._runs:
-                run.file.write(run.start - run.base, b"".join(run.pieces))
+            self._write_runs()
         except OSError:
             self.soiled += [(run.file, run.start - run.base, sum(map(len, run.pieces))) for run in self._runs]
             self.rollback(self.written)
@@ -270,6 +269,10 @@ class CommitLog:
         last = self._runs[-1]
         self._go_on(last.file, last.base)
         self._rise()
+
+    def _write_runs(self) -> None:
+        for run in self._runs:
+            run.file.write(run.start - run.base, b"".join(run.pieces))
 
     def append_raw(self, data: bytes) -> None:
         """Bytes as the log of another node has them from `end` on; written at once. They may end anywhere, also behind a file's end."""
@@ -393,10 +396,14 @@ class CommitLog:
         left = base - self.end
         if left:
             # Only 8 bytes are written, and they always fit: every record leaves that much room behind it.
-            self.staged.append(BLANK.pack(left, BLANK_MAGIC))
+            self.staged.append(self._blank(left))
         self.end = base
         self._begin_file(file)
         return base
+
+    def _blank(self, left: int) -> bytes:
+        """What tells that the rest of a file is empty."""
+        return BLANK.pack(left, BLANK_MAGIC)
 
     def _begin_file(self, file: DiskFile) -> None:
         """What is staged next goes into this one, which begins where the present one ends."""

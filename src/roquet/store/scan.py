@@ -18,6 +18,10 @@ from roquet.wire.layout import (
     FRONTS,
     HEAD,
     HOSTS_V6,
+    LEDGER_BLANK,
+    LEDGER_BLANK_MAGIC,
+    LEDGER_HEAD,
+    LEDGER_MAGIC,
     MAGIC_AT,
     MAGIC_START,
     MAGIC_V1,
@@ -28,6 +32,7 @@ from roquet.wire.layout import (
     RECORD_MIN,
     store_time_place,
 )
+from roquet.wire.ledger_entry import Head, read_head
 
 CHUNK = 4 * 1024 * 1024
 EMPTY = bytes(CHUNK)
@@ -84,12 +89,16 @@ class Walk:
     """Every record from `start` to the log's end, and the holes between them. Blocking reads; for a log that nobody writes.
 
     `sure`: below this the log was synced once, so whatever stands there is part of it. `tidy`: the log was left by a clean stop,
-    so its last record cannot be half written, only damaged. `end` is the log's end when all has been read.
+    so its last record cannot be half written, only damaged. `stop`: what begins there or behind it is not read. `end` is the log's end
+    when all has been read.
     """
 
-    def __init__(self, segments: Segments, start: int, *, sure: int = 0, tidy: bool = False, check_crc: bool = True) -> None:
+    def __init__(
+        self, segments: Segments, start: int, *, sure: int = 0, tidy: bool = False, check_crc: bool = True, stop: int | None = None
+    ) -> None:
         self.segments = segments
-        self.sure = sure
+        self.stop = stop
+        self.sure = sure if stop is None else min(sure, stop)
         self.tidy = tidy
         self.check_crc = check_crc
         self.end = start
@@ -97,13 +106,15 @@ class Walk:
     def __iter__(self) -> Iterator[Found | Hole]:
         while True:
             stretch, hole = _Stretch(self.segments, self.end, self.check_crc), None
-            for found in stretch.read():
+            for found in stretch.read(self.stop):
                 if isinstance(found, Hole):
                     hole = found
                     break
                 self.end = stretch.at
                 yield found
             self.end = stretch.at
+            if self.stop is not None and self.end >= self.stop:
+                return
             step = self._over(hole, stretch) if hole is not None else None
             if step is None and self.end < self.sure:
                 step = Hole(self.end, self.sure - self.end, hole.why if hole is not None else "nothing stands here, and something did")
@@ -119,6 +130,8 @@ class Walk:
             return hole
         following = next_record(self.segments, hole.offset + 1)
         if following is not None:
+            if stretch.goes_on_at(following - LEDGER_HEAD.size) and following - LEDGER_HEAD.size > hole.offset:
+                following -= LEDGER_HEAD.size
             return Hole(hole.offset, following - hole.offset, hole.why)
         return hole if self.tidy and hole.size else None
 
@@ -185,6 +198,8 @@ class _Stretch:
         """Records up to the first hole, which is given too; none where the log simply ends: zeros up to the end of its files."""
         while stop is None or self.at < stop:
             base = self.segments.base_of(self.at)
+            if base is None and (base := self.segments.base_behind(self.at)) is not None:
+                self.at = base  # a ledger that began anew
             if base is None:
                 return
             one = self._one(self.at, base)
@@ -198,7 +213,7 @@ class _Stretch:
                     yield one
                     return
                 one = one.record  # whoever wrote what follows had written this before
-            self.at += one.size
+            self.at = one.offset + one.size
             yield one
 
     def goes_on_at(self, offset: int) -> bool:
@@ -211,6 +226,8 @@ class _Stretch:
         size, magic = int.from_bytes(head[:4], "big", signed=True), head[MAGIC_AT : MAGIC_AT + 4]
         if magic == BLANK_MAGIC.to_bytes(4, "big"):
             return size == left
+        if size in (LEDGER_BLANK_MAGIC, LEDGER_MAGIC):
+            return self._blank_of(head, left) > 0 or self._entry_at(offset, base) is not None
         return magic in MAGICS and RECORD_MIN <= size <= left and int.from_bytes(head[OFFSET_AT : OFFSET_AT + 8], "big") == offset
 
     def _get(self, base: int, offset: int, size: int) -> bytes:
@@ -227,11 +244,29 @@ class _Stretch:
         size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:], "big")
         if magic == BLANK_MAGIC and size == left:
             return size
+        if size in (LEDGER_BLANK_MAGIC, LEDGER_MAGIC):
+            entry = self._entry_at(offset, base)
+            if entry is not None:
+                at = offset + LEDGER_HEAD.size
+                found = read_one(self._get(base, at, entry.body_size), at, check_crc=self.check_crc)
+                return found if isinstance(found, Found) else found._replace(offset=offset, size=entry.size)
+            if blank := self._blank_of(head, left):
+                return blank
         if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_MIN <= size <= left:
             if not any(head) and next_data(self.segments, offset) is None:
                 return None
             return Hole(offset, 0, "no record begins here")
         return read_one(self._get(base, offset, size), offset, check_crc=self.check_crc)
+
+    def _entry_at(self, offset: int, base: int) -> Head | None:
+        """The head of an entry of DLedger's log that stands here and says so itself."""
+        left = base + self.segments.size - offset
+        head = read_head(self._get(base, offset, LEDGER_HEAD.size)) if left >= LEDGER_HEAD.size else None
+        return head if head is not None and head.adds_up and head.pos == offset and head.size <= left else None
+
+    def _blank_of(self, head: bytes, left: int) -> int:
+        """The size of the blank that closes a file of DLedger's log, 0 when it is none."""
+        return left if head[:8] == LEDGER_BLANK.pack(LEDGER_BLANK_MAGIC, left) else 0
 
 
 def parse(raw: bytes, offset: int, *, check_crc: bool = True) -> Found | None:

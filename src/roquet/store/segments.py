@@ -123,14 +123,23 @@ class Segments:
         """Where the last file ends."""
         return self.bases[-1] + self.size if self.bases else 0
 
+    def directory_of(self, base: int) -> str:
+        """Where the file stands that starts here."""
+        return self.directory
+
     def path(self, base: int) -> str:
-        return f"{self.directory}/{file_name(base)}"
+        return f"{self.directory_of(base)}/{file_name(base)}"
 
     def base_of(self, offset: int) -> int | None:
         index = bisect.bisect_right(self.bases, offset) - 1
         if index < 0 or offset >= self.bases[index] + self.size:
             return None
         return self.bases[index]
+
+    def base_behind(self, offset: int) -> int | None:
+        """The first file that starts behind this offset."""
+        index = bisect.bisect_right(self.bases, offset)
+        return self.bases[index] if index < len(self.bases) else None
 
     def file(self, base: int) -> DiskFile:
         return self.files.get(self.directory, base)
@@ -157,7 +166,7 @@ class Segments:
     def forget_first(self) -> str:
         """The oldest file is not part of the row any more. Returns its path: removing it is the caller's."""
         base = self.bases.pop(0)
-        self.files.forget(self.directory, base)
+        self.files.forget(self.directory_of(base), base)
         return self.path(base)
 
     def drop_from(self, offset: int) -> None:
@@ -168,7 +177,7 @@ class Segments:
     def move(self, base: int, path: str) -> None:
         """This file goes, and stays under another name."""
         self.files.disk.rename(self.path(base), path)
-        self.files.forget(self.directory, base)
+        self.files.forget(self.directory_of(base), base)
         self.bases.remove(base)
 
     def forget_all(self) -> list[DiskFile | None]:
@@ -185,7 +194,7 @@ class Segments:
 
     def _drop(self, base: int) -> None:
         self.files.disk.remove(self.path(base))
-        self.files.forget(self.directory, base)
+        self.files.forget(self.directory_of(base), base)
 
     def __repr__(self) -> str:
         return f"<Segments {self.directory} {len(self.bases)} files, {self.start}..{self.stop}>"

@@ -5,7 +5,8 @@ A record begins with its front, whose two hosts have 8 bytes each, or 20 with IP
 
     body n | topic 1+n (V1) or 2+n (V2) | properties 2+n
 
-An entry of a queue is 20 bytes. An index file is a header, the slots, and the entries that hang in them.
+An entry of a queue is 20 bytes. An index file is a header, the slots, and the entries that hang in them. In DLedger's log a head of 48
+bytes stands before each record, and its own index has a unit of 32 bytes for each.
 """
 
 from __future__ import annotations
@@ -118,3 +119,29 @@ BLANK_LENGTH: Final = 0x7FFFFFFF
 INDEX_HEADER: Final = struct.Struct(">qqqqii")
 INDEX_SLOT: Final = 4
 INDEX_ENTRY: Final = struct.Struct(">iqii")
+
+# ---------------------------------------------------------------- an entry of DLedger's log
+
+#  0       4      8       16     24    32        36          40         44          48
+#  +-------+------+-------+------+-----+---------+-----------+----------+-----------+
+#  | magic | size | index | term | pos | channel | chain crc | body crc | body size | the record
+#  +-------+------+-------+------+-----+---------+-----------+----------+-----------+
+# `size` counts all of it, `pos` is where the magic stands in the log. Nobody fills in channel and checksums.
+LEDGER_HEAD: Final = struct.Struct(">iiqqqiiii")
+LEDGER_MAGIC: Final = 1
+LEDGER_ENTRY_MAX: Final = 4_194_304
+"""Bytes of an entry that a member written in Java can take."""
+
+#  0       4     12     16      24     32
+#  +-------+-----+------+-------+------+
+#  | magic | pos | size | index | term |   of the entry with this index, at index * 32 of the index files
+#  +-------+-----+------+-------+------+
+LEDGER_UNIT: Final = struct.Struct(">iqiqq")
+LEDGER_INDEX_FILE: Final = 5_242_880 * LEDGER_UNIT.size
+
+#  0         4        8
+#  +---------+--------+
+#  | -1      | left   |   `left` bytes up to the end of this data file hold nothing
+#  +---------+--------+
+LEDGER_BLANK: Final = struct.Struct(">ii")
+LEDGER_BLANK_MAGIC: Final = -1
