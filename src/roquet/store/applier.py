@@ -97,6 +97,11 @@ class Applier:
         self._store.trouble.follows = ""
         self._log.note_applied(None)
 
+    def stand_at(self, to: int) -> None:
+        """The log begins anew here: nothing before it comes any more."""
+        self.applied = self._searched = to
+        self._doubted.clear()
+
     def cut_back(self, to: int) -> None:
         """The log is about to end here, at the beginning of a record: queues and index forget what stands behind it."""
         for queue in self._store.queues.values():

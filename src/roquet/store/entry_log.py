@@ -56,9 +56,9 @@ class EntryLog(CommitLog):
         super().start_at(offset)
         self._safe.value = self._durable.value = min(self.committed_end, offset)
 
-    def begin_behind_old(self, end: int) -> None:
-        """A plain log ends here, whose last file counts as full from now on: the ledger begins behind it. May block."""
-        segments, old = self.segments, self.segments.old
+    def begin_behind_old(self, end: int) -> int:
+        """A plain log ends here, whose last file counts as full from now on. Returns where the ledger begins. May block."""
+        segments = self.segments
         stop = segments.divided
         left = stop - end
         if left:
@@ -66,7 +66,9 @@ class EntryLog(CommitLog):
             file.write(end - (stop - segments.size), BLANK.pack(left, BLANK_MAGIC))
             file.sync()
         self.found(-1, -1, -1, -1, stop)
-        assert old.bases
+        self.index.begin_anew(0)
+        segments.begin_pos = stop
+        return stop
 
     # Marks
 
@@ -81,13 +83,19 @@ class EntryLog(CommitLog):
         self.committed, self.committed_end = index, unit.pos + unit.size
         self._rise()
 
+    @property
+    def appliable(self) -> int:
+        return min(self.committed_end, self.written)
+
     def note_flushed(self, target: int) -> None:
         while self._syncs and self._syncs[0][0] <= target:
             self.flushed_index = max(self.flushed_index, min(self._syncs.popleft()[1], self.last))
         super().note_flushed(target)
 
     def _rise(self) -> None:
-        safe = min(self.committed_end, self.written)
+        safe = self.appliable
+        if self._applied is not None:
+            safe = min(safe, self._applied)
         self._safe.advance(safe)
         self._durable.advance(min(self.flushed, safe))
 
@@ -214,6 +222,7 @@ class EntryLog(CommitLog):
             mark.forget_behind(pos if mark.value <= pos else -1)
         super().start_at(pos)
         self._forget_flush_from(pos)
+        self._applied = None if self._applied is None else pos
 
     def truncate(self, to: int) -> None:
         raise NotImplementedError("entries are taken back by their index: cut_behind")

@@ -29,6 +29,8 @@ def look(store: Store) -> Manifest | None:
     store.crashed = disk.exists(f"{root}/abort")
     parts = [f"{root}/{part}/{name}" for part in ("index", "timers") for name in disk.list(f"{root}/{part}")]
     refuse_directories(disk, f"{root}/checkpoint", *parts)
+    if store.ledger is None:
+        refuse_ledgers(disk, root)
     store.checkpoint.load()
     store.manifest.times = times_of(store.checkpoint)
     manifest = store.manifest.load()
@@ -102,6 +104,17 @@ def _compare_checkpoint(store: Store, manifest: Manifest) -> None:
             "between writing the two. More of the log is read again, and nothing is lost",
             path, times, store.manifest.path, manifest.checkpoint,
         )  # fmt: skip
+
+
+def refuse_ledgers(disk: Disk, root: str) -> None:
+    """The log of this store is another: what stands in it would be missed, and its offsets given again. Raises Damaged."""
+    for name in disk.list(root):
+        data = f"{root}/{name}/data"
+        if name.startswith("dledger-") and any(one.isdigit() for one in disk.list(data)):
+            raise Damaged(
+                f"{data} holds the log of a member of a DLedger group: start this broker with enableDLegerCommitLog=true and "
+                f"dLegerSelfId={name.removeprefix('dledger-')}, or move {root}/{name} away to go on without its messages"
+            )
 
 
 def refuse_directories(disk: Disk, *paths: str) -> None:

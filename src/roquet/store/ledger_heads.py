@@ -5,6 +5,7 @@ What was staged is `room for a head | record | room for a head | record ...`, ma
 
 from __future__ import annotations
 
+import functools
 import struct
 
 from roquet.wire.arrays import np
@@ -16,12 +17,14 @@ SIZE = struct.Struct(">i")
 FEW = 12
 """Below this a loop is faster than columns."""
 
-HEADS = np.dtype(
-    [("magic", ">i4"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8"), ("pos", ">i8"), ("unused", ">i4", 3), ("body_size", ">i4")]
-)
-UNITS = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
-assert HEADS.itemsize == HEAD
-assert UNITS.itemsize == LEDGER_UNIT.size
+HEADS = [("magic", ">i4"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8"), ("pos", ">i8"), ("unused", ">i4", 3), ("body_size", ">i4")]
+UNITS = [("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
+
+
+@functools.cache
+def _kinds() -> tuple[np.dtype[np.void], np.dtype[np.void]]:
+    """Of heads and of units. Not before they are needed: a server loads numpy late."""
+    return np.dtype(HEADS), np.dtype(UNITS)
 
 
 def fill(data: bytearray, pos: int, index: int, term: int) -> bytes:
@@ -51,7 +54,8 @@ def _fill_few(data: bytearray, pos: int, index: int, term: int, places: list[int
 def _fill_many(data: bytearray, pos: int, index: int, term: int, places: list[int], sizes: list[int]) -> bytes:
     count = len(places)
     at, body_sizes = np.array(places, dtype=np.int64), np.array(sizes, dtype=np.int64)
-    heads, units = np.zeros(count, HEADS), np.empty(count, UNITS)
+    head_kind, unit_kind = _kinds()
+    heads, units = np.zeros(count, head_kind), np.empty(count, unit_kind)
     heads["body_size"] = body_sizes
     units["magic"] = heads["magic"] = LEDGER_MAGIC
     units["size"] = heads["size"] = body_sizes + HEAD

@@ -14,14 +14,15 @@ from roquet.store.segments import OpenFiles, Segments
 
 
 class LedgerSegments(Segments):
-    """`divided`: from this offset on stand entries. Between the two there may be a gap, when the ledger began anew behind it."""
+    """`divided`: from this offset on stand entries. Between the two may be a gap, when the ledger began anew behind it; then its first
+    entry may stand in the middle of its first file, at `begin_pos`."""
 
-    __slots__ = ("divided", "old")
+    __slots__ = ("begin_pos", "divided", "old")
 
     def __init__(self, files: OpenFiles, directory: str, size: int, old_directory: str) -> None:
         super().__init__(files, directory, size)
         self.old = Segments(files, old_directory, size)
-        self.divided = 0
+        self.divided = self.begin_pos = 0
 
     def load(self, *, crashed: bool = False) -> None:
         super().load(crashed=crashed)
@@ -52,6 +53,9 @@ class LedgerSegments(Segments):
 
     def file(self, base: int) -> DiskFile:
         return self.files.get(self.directory if base >= self.divided else self.old.directory, base)
+
+    def begin_behind(self, offset: int) -> int | None:
+        return self.begin_pos if self.first_data <= offset < self.begin_pos else None
 
     def create(self, base: int) -> DiskFile:
         self.files.disk.make_dir(self.directory)

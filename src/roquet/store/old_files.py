@@ -171,12 +171,16 @@ class OldFiles:
         segments = self._log.segments
         start = segments.start
         for file in decision.delete:
+            if file.base + segments.size > self._log.safe:
+                break  # not committed, or without entries yet
             if not self._store.may_drop(file.base + segments.size):
                 log.info("%s stays for now: pending timed, delayed or prepared messages move out of it first", segments.path(file.base))
                 break
             assert file.base == segments.bases[0] != segments.bases[-1], "only the oldest file may go, never the last"
             log.info("removing %s: %s", segments.path(file.base), decision.reason)
             self.unlinking.paths.append(segments.forget_first())
+        if segments.start != start and self._store.ledger is not None:
+            self.unlinking.paths += self._store.ledger.begin_later()
         self.unlinking.go_on()
         if segments.start != start:
             self._store.deletions.forget_before(segments.start)

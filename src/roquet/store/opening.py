@@ -20,7 +20,10 @@ def recover(store: Store, manifest: Manifest | None, progress: ShowProgress) -> 
     store.removal.tidy()
     store.all_queues.load()
     recovery = Recovery(store, manifest, progress)
+    chain = recovery.read_chain()
     end = recovery.run()
+    if chain is not None:
+        end = chain.end
     store.recovered_records, store.holes = recovery.records, recovery.holes
     if end == 0 and recovery.manifest is None:
         # A new store tells its broker's name from its first message on: who reads the files keeps positions under that name.
@@ -28,7 +31,9 @@ def recover(store: Store, manifest: Manifest | None, progress: ShowProgress) -> 
     store.timeline.recovered(recovery.last_store_ms or store.checkpoint.log_ms, recovery.set_backs, recovery.overtaken)
     lost.cut(store.disk, store.log.segments, store.root, end, store.clock.now_ms())
     if store.crashed:
-        write_again(store.log.segments, recovery.sure, end)
+        write_again(store.log.segments, recovery.sure if chain is None else min(recovery.sure, chain.checked_from), end)
+    if store.ledger is not None and chain is None and store.log.segments.bases:
+        end = store.ledger.log.begin_behind_old(end)
     store.log.start_at(end)
     store.tails.recovered()
     # What recovery read back may exist in memory only: make it safe before anything builds on it.
@@ -42,6 +47,8 @@ def recover(store: Store, manifest: Manifest | None, progress: ShowProgress) -> 
     if idle_ms < 0:
         store.timeline.note_set_back(store.log.written)
     store.old_files.doubt_the_clock(idle_ms)
+    if store.ledger is not None:
+        store.ledger.opened(store)
 
 
 def begin(store: Store) -> None:
@@ -50,6 +57,8 @@ def begin(store: Store) -> None:
         disk.make_dir(directory)
     # The store's own name must be safe too: with it a power loss would take everything, synced or not.
     disk.sync_dir(root.rstrip("/").rpartition("/")[0] or ("/" if root.startswith("/") else "."))
+    if store.ledger is not None:
+        store.ledger.make_directories(disk, root)
     # From here on a crash must be seen as one, also while recovering.
     disk.open(f"{root}/abort", size=0).close()
     disk.sync_dir(root)

@@ -31,6 +31,7 @@ from roquet.wire.bodies import camel
 from roquet.wire.layout import BLANK_LENGTH, RECORD_MIN
 
 if TYPE_CHECKING:
+    from roquet.store.ledger_chain import Chain
     from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
@@ -136,6 +137,9 @@ class Recovery:
 
     def __init__(self, store: Store, manifest: Manifest | None, progress: ShowProgress) -> None:
         self.segments, self.queues, self.make_queue, self.deletions = store.log.segments, store.queues, store.queue, store.deletions
+        self.ledger = store.ledger
+        self.limit: int | None = None
+        """Of a ledger: behind this nothing is committed, and nothing is derived."""
         self.index = store.index if store.settings.message_index_enable else None
         self.checkpoint = checkpoint = store.checkpoint
         self.delays_ms = store.delays_ms
@@ -165,6 +169,15 @@ class Recovery:
         self._before_hole: int | None = None
         """Where the one begins that stands before the first hole of this crash."""
 
+    def read_chain(self) -> Chain | None:
+        """Of a ledger that has entries: which. Called before `run`, which stops at what is committed of them."""
+        if self.ledger is None or not self.segments.bases:
+            return None
+        chain = self.ledger.read_chain(vouched=self._vouched, crashed=self.crashed, check_crc=self.check_crc)
+        if chain is not None:
+            self.limit = chain.committed_end
+        return chain
+
     def run(self) -> int:
         if self.index is not None:
             known = self.manifest.indexes if self.manifest is not None else ()
@@ -173,13 +186,14 @@ class Recovery:
                 log.warning("%s", warning)
         if not self.segments.bases:
             return self._begin_anew()
-        self._make_missing()
+        if self.limit is None:
+            self._make_missing()
         if self.manifest is None and self.index is not None:
             self._keep_index_without_gaps(self.index)
         for queue in self.queues.values():
             self._measure(queue)
             self._forget_deleted(queue)
-        start = self._start()
+        start = self._start() if self.limit is None else min(self._start(), max(self.limit, self.segments.start))
         self.sure = start if self.manifest is None else max(start, min(self.manifest.end, self.segments.stop))
         try:
             end = self._derive_from(start)
@@ -219,6 +233,11 @@ class Recovery:
             self._write(queue, queue.keep_number)
         if self.index is not None:
             self.index.truncate_after(0)
+        if end and self.ledger is not None:
+            log.error("%s holds no file: what this member had comes from the others of its group again", self.segments.directory)
+            for queue in self.queues.values():
+                queue.start_at(0)
+            return 0
         if end:
             end += -end % self.segments.size
             log.error(
@@ -399,7 +418,7 @@ class Recovery:
         ended: dict[ConsumeQueue, int] = {}
         if whole_log:
             for queue in self.queues.values():
-                ended[queue] = queue.next
+                ended[queue] = queue.next if self.limit is None else first_at_or_after(queue, self.limit)
                 queue.start_at(0)
         for queue in self.queues.values():
             at = first_at_or_after(queue, start)
@@ -416,7 +435,7 @@ class Recovery:
         self.set_backs = [] if self.manifest is None else [place for place in self.manifest.set_backs if place <= start]
         self.holes.clear()
         self._doubted.clear()
-        reading = Walk(self.segments, start, sure=self._vouched, tidy=not self.crashed, check_crc=self.check_crc)
+        reading = Walk(self.segments, start, sure=self._vouched, tidy=not self.crashed, check_crc=self.check_crc, stop=self.limit)
         for found in reading:
             if isinstance(found, Hole):
                 self._step_over(found)
@@ -428,7 +447,7 @@ class Recovery:
                 shown = reading.end
                 self.progress("reading the log", shown - start, total)
                 self._write_tails()
-        end = reading.end
+        end = reading.end if self.limit is None else self.limit
         for queue, doubted in self._doubted.items():
             # Nothing came behind it, so nothing contradicts it. 0: a topic that was made again has one message so far.
             if doubted.queue_offset == 0 or 0 < doubted.queue_offset - queue.next <= BLANKS_MAX:
@@ -492,7 +511,8 @@ class Recovery:
 
     def _number_on(self, ended: dict[ConsumeQueue, int]) -> None:
         """Numbers that were given once are not given again, though their records are gone with old files or lost."""
-        for key, count in self._counts.items():
+        lacks = self.limit is not None and self.limit < self._vouched  # the others of the group have the rest, with its numbers
+        for key, count in self._counts.items() if not lacks else ():
             topic, _, queue_id = key.rpartition("@")
             if count and not self.deletions.stale(topic, self._vouched - 1):
                 queue = self.queues.get((topic, int(queue_id))) or self.make_queue(topic, int(queue_id))
@@ -501,7 +521,7 @@ class Recovery:
             if queue.next == queue.first:
                 if number > queue.next:
                     queue.start_at(number)
-            elif 0 < number - queue.next <= BLANKS_MAX and self._counts:
+            elif 0 < number - queue.next <= BLANKS_MAX and self._counts and self.limit is None:
                 log.error("queue %s/%d: the records of entries %d to %d are lost", queue.topic, queue.queue_id, queue.next, number - 1)
                 queue.append_blanks(number - queue.next)
             self._write(queue, queue.keep_number)

@@ -253,8 +253,11 @@ class _Stretch:
             if blank := self._blank_of(head, left):
                 return blank
         if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_MIN <= size <= left:
-            if not any(head) and next_data(self.segments, offset) is None:
-                return None
+            if not any(head):
+                if (begin := self.segments.begin_behind(offset)) is not None:
+                    return begin - offset
+                if next_data(self.segments, offset) is None:
+                    return None
             return Hole(offset, 0, "no record begins here")
         return read_one(self._get(base, offset, size), offset, check_crc=self.check_crc)
 

@@ -141,6 +141,10 @@ class Segments:
         index = bisect.bisect_right(self.bases, offset)
         return self.bases[index] if index < len(self.bases) else None
 
+    def begin_behind(self, offset: int) -> int | None:
+        """Where the first record stands, if nothing ever stood between this offset and it."""
+        return None
+
     def file(self, base: int) -> DiskFile:
         return self.files.get(self.directory, base)
 

@@ -8,6 +8,7 @@ follows the log's `safe` mark, which is `written` under ASYNC_FLUSH and `flushed
 
     put, commit    staging.py, log.py, showing.py     messages reach the log, and then consumers
     flush          log_flush.py                       the log reaches the disk
+    ledger         ledger_part.py, entry_log.py       the log of a member of a DLedger group
     apply          applier.py                         records of another node get their entries
     rejoin         rejoining.py                       a log that is not its master's is cut back, or begun anew
     derived        tails.py, index.py, derived.py     entries and keys follow, then manifest_file.py and checkpoint.py say how far
@@ -36,6 +37,7 @@ from roquet.store.derived import Derived
 from roquet.store.directory_locks import lock_directories
 from roquet.store.disk import Disk
 from roquet.store.index import KeyIndex
+from roquet.store.ledger_part import LedgerPart, LedgerPlace
 from roquet.store.log import CommitLog, Log
 from roquet.store.log_flush import LogFlush
 from roquet.store.manifest_file import ManifestFile
@@ -64,7 +66,7 @@ SETTLE_AT = 1_024
 SLOW_MS = 100
 
 
-def log_of(settings: BrokerSettings, segments: Segments) -> Log:
+def log_of(settings: BrokerSettings, segments: Segments) -> CommitLog:
     """The log of this role."""
     sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
     if settings.broker_role == "SYNC_MASTER":
@@ -76,7 +78,10 @@ class Store:
     """State: `queues` by (topic, queue); the rest is in its parts, which are made in this order, each from the whole: it may take those
     before it when it is made, and any when it is used."""
 
-    def __init__(self, disk: Disk, settings: BrokerSettings, clock: Clock, background: Background) -> None:
+    def __init__(
+        self, disk: Disk, settings: BrokerSettings, clock: Clock, background: Background, ledger: LedgerPlace | None = None
+    ) -> None:
+        """`ledger`: the log is DLedger's, and stands there."""
         self.disk = disk
         self.settings = settings
         self.clock = clock
@@ -103,8 +108,9 @@ class Store:
         # The log
         self.files = OpenFiles(disk)
         directory = settings.store_path_commit_log or f"{root}/commitlog"
-        segments = Segments(self.files, directory, settings.mapped_file_size_commit_log)
-        self.log: Log = log_of(settings, segments)
+        size, sync_flush = settings.mapped_file_size_commit_log, settings.flush_disk_type == "SYNC_FLUSH"
+        self.ledger = None if ledger is None else LedgerPart(self.files, ledger, size, directory, sync_flush=sync_flush)
+        self.log: Log = log_of(settings, Segments(self.files, directory, size)) if self.ledger is None else self.ledger.log
         self.timeline = Timeline()
         self.trouble = Trouble(self)
         self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
@@ -183,9 +189,13 @@ class Store:
     def _close_cleanly(self) -> None:
         """Each step only after the one before: whoever finds no abort file may trust everything else."""
         self.flush_now()
+        if self.ledger is not None:
+            if not self.applier.following:
+                self.applier.follow()  # what is not committed keeps no entries
+            self.ledger.close()
         if self.applier.following:
             self.applier.finish()
-            if self.log.safe < self.log.written:
+            if self.log.safe < self.log.written and self.ledger is None:
                 self.log.truncate(self.log.safe)  # half a record: the other node sends it again
         self.derived.close(self.timeline.last_ms)
         self.disk.remove(f"{self.root}/abort")
@@ -248,6 +258,8 @@ class Store:
         self.trouble.tick(now_ms)
         self.flush.tick(now_ms)
         self.applier.tick()
+        if self.ledger is not None:
+            self.ledger.tick(now_ms)
         self.derived.tick(now_ms)
         self.old_files.tick(now_ms)
 
