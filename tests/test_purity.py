@@ -18,7 +18,7 @@ IMPURE = frozenset(
     {"asyncio", "socket", "threading", "time", "random", "os", "selectors", "ssl", "subprocess", "multiprocessing", "concurrent"}
 )
 TABLES = ("settings.py", "settings_upstream.py", "properties.py")
-PURE = ("wire", "routing", "ha", "broker", "nameserver", "client/core", "message.py", "errors.py", "ports.py", *TABLES)
+PURE = ("wire", "routing", "ha", "raft", "broker", "nameserver", "client/core", "message.py", "errors.py", "ports.py", *TABLES)
 """Of the store only disk.py touches the machine; the rest is held to the same rule."""
 
 BASE = frozenset({"errors", "message", "properties", "speedups"})
@@ -38,6 +38,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "net": BASE | {"wire", "ports", "settings", "net", "system"},
     "ha": BASE | {"wire", "ports", "settings", "store", "ha"},
     "broker": BASE | {"wire", "routing", "ports", "settings", "store", "ha", "broker"},
+    "raft": BASE | {"wire", "ports", "store", "raft"},
     "nameserver": BASE | {"wire", "routing", "ports", "settings", "store", "nameserver"},
     "client/core": BASE | {"wire", "routing", "ports", "client/core"},
     "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock"},

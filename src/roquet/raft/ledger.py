@@ -14,6 +14,7 @@ Marks, each an index, -1 when there is none:
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -27,7 +28,7 @@ class Entry(NamedTuple):
 
     magic: int
     size: int
-    index: int
+    index: int  # type: ignore[assignment] # a tuple's own `index` is not missed
     term: int
     pos: int
     channel: int
@@ -38,6 +39,37 @@ class Entry(NamedTuple):
 
 class Misplaced(Exception):
     """An entry does not fit behind what is held: another index, or another position. Nothing was written."""
+
+
+LEAD = struct.Struct(">iiqqqiiii")
+"""The 48 bytes: magic, size, index, term, pos, channel, chain crc, body crc, length of the body."""
+
+
+def entry_bytes(entry: Entry) -> bytes:
+    return LEAD.pack(*entry[:8], len(entry.body)) + entry.body
+
+
+def entries_of(data: bytes | memoryview) -> list[Entry]:
+    """Entries that stand one after another. Raises Misplaced when these are no whole entries, or their indexes have gaps."""
+    found: list[Entry] = []
+    start, size = 0, len(data)
+    while start < size:
+        if start + HEAD > size:
+            raise Misplaced(f"{size - start} bytes are left for an entry, expected at least {HEAD}")
+        *head, length = LEAD.unpack_from(data, start)
+        entry = Entry(*head, bytes(data[start + HEAD : start + HEAD + length]))
+        if length < 0 or entry.magic != MAGIC or entry.size != HEAD + length or len(entry.body) != length:
+            raise Misplaced(f"an entry with magic {entry.magic}, size {entry.size} and a body of {length} bytes in {size - start} bytes")
+        if found and entry.index != found[-1].index + 1:
+            raise Misplaced(f"entry {entry.index} follows entry {found[-1].index}")
+        found.append(entry)
+        start += entry.size
+    return found
+
+
+def same(one: Entry, other: Entry) -> bool:
+    """The two checksums are not compared: nobody fills them in."""
+    return one[:6] == other[:6] and one.body == other.body
 
 
 class Ledger(Protocol):
