@@ -52,7 +52,7 @@ def entries(draw: st.DrawFn, first: int | None = None) -> Entry:
     index = draw(st.integers(0, 1 << 40)) if first is None else first
     numbers = [draw(st.integers(0, 1 << 40)) for _ in range(2)]
     crcs = [draw(st.integers(-(1 << 31), (1 << 31) - 1)) for _ in range(3)]
-    return Entry(MAGIC, HEAD + len(body), index, *numbers, *crcs, body)
+    return Entry._make((MAGIC, HEAD + len(body), index, *numbers, *crcs, body))
 
 
 @st.composite

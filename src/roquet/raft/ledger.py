@@ -57,7 +57,7 @@ def entries_of(data: bytes | memoryview) -> list[Entry]:
         if start + HEAD > size:
             raise Misplaced(f"{size - start} bytes are left for an entry, expected at least {HEAD}")
         *head, length = LEAD.unpack_from(data, start)
-        entry = Entry(*head, bytes(data[start + HEAD : start + HEAD + length]))
+        entry = Entry._make((*head, bytes(data[start + HEAD : start + HEAD + length])))
         if length < 0 or entry.magic != MAGIC or entry.size != HEAD + length or len(entry.body) != length:
             raise Misplaced(f"an entry with magic {entry.magic}, size {entry.size} and a body of {length} bytes in {size - start} bytes")
         if found and entry.index != found[-1].index + 1:
