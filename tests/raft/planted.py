@@ -7,10 +7,10 @@ from typing import Any
 
 from roquet.raft.following import Following
 from roquet.raft.leading import Leading
-from roquet.raft.ledger import Entry
 from roquet.raft.member import Member
 from roquet.raft.voting import Voter
 from roquet.testing.raft_group import Rules
+from roquet.wire.ledger_entry import Entry
 
 
 class CountsOnlyItself(Leading):

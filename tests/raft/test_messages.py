@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from roquet.raft import dense
 from roquet.raft.codes import Call, Code, PushType, VoteResult
-from roquet.raft.ledger import HEAD, MAGIC, Entry, Misplaced, entries_of, entry_bytes
+from roquet.raft.ledger import HEAD, entries_of, entry_bytes
 from roquet.raft.messages import (
     CALLS,
     DensePush,
@@ -30,6 +30,8 @@ from roquet.raft.messages import (
     body_of,
     request_of,
 )
+from roquet.wire.layout import LEDGER_MAGIC
+from roquet.wire.ledger_entry import Entry, Misplaced
 from tests.raft.recordings import frames
 
 JAVA = [frame for frame in frames() if frame.is_java and frame.body and frame.status in (200, frame.code)]
@@ -52,7 +54,7 @@ def entries(draw: st.DrawFn, first: int | None = None) -> Entry:
     index = draw(st.integers(0, 1 << 40)) if first is None else first
     numbers = [draw(st.integers(0, 1 << 40)) for _ in range(2)]
     crcs = [draw(st.integers(-(1 << 31), (1 << 31) - 1)) for _ in range(3)]
-    return Entry._make((MAGIC, HEAD + len(body), index, *numbers, *crcs, body))
+    return Entry._make((LEDGER_MAGIC, HEAD + len(body), index, *numbers, *crcs, body))
 
 
 @st.composite

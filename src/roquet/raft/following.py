@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from roquet.raft.codes import Code, PushType, Role
-from roquet.raft.ledger import Entry, Misplaced, entries_of, same
+from roquet.raft.ledger import entries_of, same
 from roquet.raft.messages import OURS, DensePush, PushAnswer, PushRequest
 from roquet.raft.options import JAVA_HEARTBEAT_MS
 from roquet.store.disk import blocking
+from roquet.wire.ledger_entry import Entry, Misplaced
 
 if TYPE_CHECKING:
     from roquet.raft.member import Member
@@ -235,6 +236,8 @@ class Following:
         if entry.index <= self.ledger.committed:
             raise Misplaced(f"entry {entry.index} differs from the leader's, and {self.ledger.committed} is committed here")
         before = blocking(self._entry, entry.index - 1)
+        if before is not None and (entry.term < before.term or entry.pos < before.pos + before.size):
+            raise Misplaced(f"entry {entry.index} of term {entry.term} at {entry.pos} cannot follow {before.term} at {before.pos}")
         self._cut(entry if before is None else before)
 
     def _wait(self, token: object, request: PushRequest, now_ms: int) -> None:

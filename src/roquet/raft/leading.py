@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from roquet.raft.codes import Code, PushType, Role
-from roquet.raft.ledger import Entry
 from roquet.raft.messages import Answer, DensePush, HeartBeatRequest, PushAnswer, PushRequest
 from roquet.store.disk import Cold
+from roquet.wire.ledger_entry import Entry
 
 if TYPE_CHECKING:
     from roquet.raft.member import Member

@@ -14,39 +14,17 @@ Marks, each an index, -1 when there is none:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-HEAD = 48
-"""Bytes before each record."""
-MAGIC = 1
+from roquet.wire.layout import LEDGER_HEAD, LEDGER_MAGIC
+from roquet.wire.ledger_entry import Entry, Misplaced
 
-
-class Entry(NamedTuple):
-    """One entry as it stands in the data file and on the wire. `size` counts the 48 bytes too."""
-
-    magic: int
-    size: int
-    index: int  # type: ignore[assignment] # a tuple's own `index` is not missed
-    term: int
-    pos: int
-    channel: int
-    chain_crc: int
-    body_crc: int
-    body: bytes
-
-
-class Misplaced(Exception):
-    """An entry does not fit behind what is held: another index, or another position. Nothing was written."""
-
-
-LEAD = struct.Struct(">iiqqqiiii")
-"""The 48 bytes: magic, size, index, term, pos, channel, chain crc, body crc, length of the body."""
+HEAD = LEDGER_HEAD.size
 
 
 def entry_bytes(entry: Entry) -> bytes:
-    return LEAD.pack(*entry[:8], len(entry.body)) + entry.body
+    return LEDGER_HEAD.pack(*entry[:8], len(entry.body)) + entry.body
 
 
 def entries_of(data: bytes | memoryview) -> list[Entry]:
@@ -56,9 +34,9 @@ def entries_of(data: bytes | memoryview) -> list[Entry]:
     while start < size:
         if start + HEAD > size:
             raise Misplaced(f"{size - start} bytes are left for an entry, expected at least {HEAD}")
-        *head, length = LEAD.unpack_from(data, start)
+        *head, length = LEDGER_HEAD.unpack_from(data, start)
         entry = Entry._make((*head, bytes(data[start + HEAD : start + HEAD + length])))
-        if length < 0 or entry.magic != MAGIC or entry.size != HEAD + length or len(entry.body) != length:
+        if length < 0 or entry.magic != LEDGER_MAGIC or entry.size != HEAD + length or len(entry.body) != length:
             raise Misplaced(f"an entry with magic {entry.magic}, size {entry.size} and a body of {length} bytes in {size - start} bytes")
         if found and entry.index != found[-1].index + 1:
             raise Misplaced(f"entry {entry.index} follows entry {found[-1].index}")

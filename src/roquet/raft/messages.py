@@ -24,7 +24,8 @@ import orjson
 
 from roquet.errors import RoquetError
 from roquet.raft.codes import Call, Code, PushType, VoteResult
-from roquet.raft.ledger import HEAD, Entry
+from roquet.raft.ledger import HEAD
+from roquet.wire.ledger_entry import Entry
 
 OURS = 1
 """The version of our additions."""

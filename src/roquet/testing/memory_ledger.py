@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from roquet.raft.ledger import HEAD, MAGIC, Entry, Misplaced, entries_of, entry_bytes, same
+from roquet.raft.ledger import HEAD, entries_of, entry_bytes, same
+from roquet.wire.layout import LEDGER_MAGIC
+from roquet.wire.ledger_entry import Entry, Misplaced
 
 BLANK = 8
 """Bytes that stay free at a file's end."""
@@ -91,7 +93,7 @@ class MemoryLedger:
     def lead(self, term: int, body: bytes) -> Entry:
         """As a leader: append an entry of one's own."""
         size = HEAD + len(body)
-        entry = Entry(MAGIC, size, self.end + 1, term, self.next_pos(size), 0, 0, 0, body)
+        entry = Entry(LEDGER_MAGIC, size, self.end + 1, term, self.next_pos(size), 0, 0, 0, body)
         self._add(entry)
         return entry
 

@@ -23,12 +23,12 @@ from random import Random
 
 from roquet.raft import dense
 from roquet.raft.codes import Code, Role
-from roquet.raft.ledger import Entry
 from roquet.raft.member import Ask, Member, Reply
 from roquet.raft.messages import CALLS, Answer, DensePush, PushAnswer, Request, TransferRequest, answer_of, body_of, request_of
 from roquet.raft.options import Options
 from roquet.testing.memory_ledger import MemoryLedger
 from roquet.testing.simulation import SECOND, Simulation
+from roquet.wire.ledger_entry import Entry
 
 MS = 1_000
 GROUP = "broker-a"
