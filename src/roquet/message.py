@@ -132,29 +132,37 @@ class Message:
         deliver_after: float | None = None,
         wait_store_ok: bool = True,
     ) -> None:
-        if not isinstance(body, (bytes, bytearray, memoryview)):
-            raise InvalidMessage(f"body is a {type(body).__name__}, expected bytes; encode text first: text.encode()")
+        if type(body) is not bytes:
+            if not isinstance(body, (bytes, bytearray, memoryview)):
+                raise InvalidMessage(f"body is a {type(body).__name__}, expected bytes; encode text first: text.encode()")
+            body = bytes(body)
         self.topic = topic
-        self.body = bytes(body)
+        self.body = body
         self.flag = flag
-        self.properties: dict[str, str] = dict(properties or {})
-        for name, value in self.properties.items():
-            if not isinstance(name, str) or not isinstance(value, str):
-                raise InvalidMessage(f"property {name!r} is {value!r}; names and values must be text")
+        self.properties: dict[str, str] = {}
+        if properties:
+            self.properties.update(properties)
+            for name, value in self.properties.items():
+                if not isinstance(name, str) or not isinstance(value, str):
+                    raise InvalidMessage(f"property {name!r} is {value!r}; names and values must be text")
         if tags:
             self.tags = tags
         if keys != () and keys is not None:
             self.keys = keys
-        if (delay_level != 0) + (deliver_at is not None) + (deliver_after is not None) > 1:
+        if delay_level != 0 or deliver_at is not None or deliver_after is not None:
+            self._delay(delay_level, deliver_at, deliver_after)
+        if not wait_store_ok:
+            self.wait_store_ok = False
+
+    def _delay(self, level: int, deliver_at: datetime | int | None, deliver_after: float | None) -> None:
+        if (level != 0) + (deliver_at is not None) + (deliver_after is not None) > 1:
             raise InvalidMessage("delay_level, deliver_at and deliver_after exclude each other; give one of them")
-        if delay_level:
-            self.delay_level = delay_level
+        if level:
+            self.delay_level = level
         if deliver_at is not None:
             self._put(Property.TIMER_DELIVER_MS, str(deliver_ms(deliver_at)))
         if deliver_after is not None:
             self._put(Property.TIMER_DELAY_MS, str(delay_ms(deliver_after)))
-        if not wait_store_ok:
-            self.wait_store_ok = False
 
     @property
     def tags(self) -> str:

@@ -17,6 +17,7 @@ from roquet.client.core.gathering import MANY
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.producer import ProducerCore, ProducerSettings, Selector
 from roquet.client.core.receipt import SendReceipt, SendStatus
+from roquet.client.core.sending import Sending
 from roquet.errors import ClientError, RoquetError, SendFailed
 from roquet.message import Message, MessageQueue, Property
 from roquet.wire.batch import split_batch
@@ -296,6 +297,7 @@ def test_sends_behind_one_that_ends_in_its_turn_are_sent_once() -> None:
     first, others = Results(), Results()
     cluster.refused = set(cluster.masters.values())
     head = producer.send(Message("t", b"0"), first.append, queue=queue)
+    assert isinstance(head, Sending)
     tries_again = head.start
 
     def in_one_turn() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from roquet.broker.core import Broker
 from roquet.client.core.gathering import Gathering, Waiting
+from roquet.client.core.plain_sends import Told
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore
 from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings
@@ -95,7 +96,7 @@ def hides_the_second_group(*parts: Any) -> NameServer:
 
 
 class SendsToTheFirstGroupOnly(ProducerCore):
-    def send(self, message: Message, *rest: Any, **named: Any) -> Sending:
+    def send(self, message: Message, *rest: Any, **named: Any) -> Sending | Told:
         named["queue"] = MessageQueue(message.topic, "sim-broker-0", 0)
         return super().send(message, *rest, **named)
 
@@ -129,7 +130,7 @@ def gathers_out_of_order(*parts: Any) -> ProducerCore:
 class SendsTwice(ProducerCore):
     """Every hundredth message goes a second time, and nobody is told."""
 
-    def send(self, message: Message, *rest: Any, **named: Any) -> Sending:
+    def send(self, message: Message, *rest: Any, **named: Any) -> Sending | Told:
         if message.body.partition(b"|")[0].endswith(b"00"):
             super().send(message, lambda _: None)
         return super().send(message, *rest, **named)

@@ -60,6 +60,14 @@ class Producer(Member[ProducerCore]):
         if loop is not self._loop:
             raise self._elsewhere()
         answer: asyncio.Future[SendReceipt] = loop.create_future()
+        if core.gathering is not None and queue is None and selector is None and key is None and not timeout_ms:
+            plain = core.plain_sends(message)
+            if plain is not None and plain.add(message, answer):
+                try:
+                    return await answer
+                except asyncio.CancelledError:
+                    plain.withdraw(answer)
+                    raise
 
         def done(result: SendReceipt | RoquetError) -> None:
             if not answer.done():

@@ -9,6 +9,7 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
     frames.c      bytes -> frames                        wire/frame.py, cut_frames
     send.c        frames -> staged messages, answers     broker/plain_send.py, PlainSends.take
     pull.c        queue entries, log -> a pull's body     broker/gather.py, gather; broker/sql_columns.py, property_rows
+    batch.c       messages -> the body of a batch send   wire/batch.py, join_messages
     module.c      the list of all functions
 """
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SWITCH = "ROQUET_SPEEDUPS"
-EDITION = 3
+EDITION = 4
 """As in speedups.h: it rises when a function comes, goes or changes its signature. A checkout may hold an extension built before that."""
 
 

@@ -53,3 +53,6 @@ def property_rows(
     data: memoryview, begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], number: int, names: tuple[bytes, ...], /
 ) -> list[tuple[bytes | None, ...]] | None:
     """broker.sql_columns.property_rows, for up to 8 names."""
+
+def join_messages(bodies: list[bytes], texts: list[str], message_ids: list[str], /) -> bytes | None:
+    """wire.batch.join_messages; None where that raises."""

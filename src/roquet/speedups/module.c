@@ -9,6 +9,7 @@ static PyMethodDef methods[] = {
     FUNCTION(take_sends),
     FUNCTION(gather),
     FUNCTION(property_rows),
+    FUNCTION(join_messages),
     {NULL, NULL, 0, NULL},
 };
 

@@ -12,7 +12,7 @@
 #error "big-endian machines run the Python functions: nobody has tested this there"
 #endif
 
-#define EDITION 3 /* also in __init__.py, which says when it rises */
+#define EDITION 4 /* also in __init__.py, which says when it rises */
 
 typedef unsigned char byte;
 typedef struct { const byte *at; Py_ssize_t size; } Text;
@@ -61,5 +61,6 @@ PyObject *cut_frames(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *property_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 #endif

@@ -56,6 +56,23 @@ class UniqueIds:
         self._counter = (counter + 1) & 0xFFFF
         return f"{self._front}{counter:04X}"
 
+    def many(self, now_ms: int, count: int) -> list[str]:
+        """The next ones, as `next` would give them one after another."""
+        if not count:
+            return []
+        made = [self.next(now_ms)]
+        while len(made) < count:
+            counter = self._counter
+            # As far as neither the counter goes round nor the ids of this millisecond are used up.
+            stop = min(counter + count - len(made), self._first if counter < self._first else 0x10000)
+            if stop == counter:
+                made.append(self.next(now_ms))
+                continue
+            front = self._front
+            made += [f"{front}{number:04X}" for number in range(counter, stop)]
+            self._counter = stop & 0xFFFF
+        return made
+
     def _turn_to(self, ms: int) -> None:
         self._ms = ms
         if not self._month_start <= ms < self._month_end:

@@ -224,10 +224,12 @@ def encode_properties(properties: Mapping[str, str]) -> str:
     Raises InvalidMessage when a name or a value holds one of the two separators, or what no broker can store: a zero
     character, or half of a surrogate pair.
     """
-    for name, value in properties.items():
-        if NAME_VALUE in name or PROPERTY in name or PROPERTY in value or NAME_VALUE in value:
-            raise InvalidMessage(f"property {name!r} holds the character 0x01 or 0x02, which separate properties; remove it")
     text = join_properties(properties)
+    count = len(properties)
+    if text.count(NAME_VALUE) != count or text.count(PROPERTY) != count - 1:  # an empty value was left out, or one of them holds more
+        for name, value in properties.items():
+            if NAME_VALUE in name or PROPERTY in name or PROPERTY in value or NAME_VALUE in value:
+                raise InvalidMessage(f"property {name!r} holds the character 0x01 or 0x02, which separate properties; remove it")
     if "\0" in text or not (text.isascii() or is_unicode(text)):
         bad = next(name for name, value in properties.items() if "\0" in name + value or not is_unicode(name + value))
         raise InvalidMessage(

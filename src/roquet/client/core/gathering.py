@@ -12,14 +12,16 @@ the sends at fault are refused.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, cast
 
 from roquet.client.core.batches import ADDED_SIZE, RECORD_SIZE
 from roquet.client.core.failures import RETRIED, BadAnswer
 from roquet.client.core.receipt import STATUSES, SendReceipt
 from roquet.client.core.sending import Outgoing, Sending, read_receipt
+from roquet.client.core.tasks import Wait
 from roquet.client.core.timers import NEVER, Timer
 from roquet.errors import NoRoute, RoquetError
 from roquet.message import Message, MessageQueue, Property
@@ -28,6 +30,7 @@ from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 
 if TYPE_CHECKING:
+    from roquet.client.core.instance import ClientCore
     from roquet.client.core.producer import ProducerCore
 
 BATCH_BYTES = 128 * 1024
@@ -89,6 +92,8 @@ class Gathering:
         self._free: dict[str, Waiting] = {}
         """Of these, by topic, those of sends that avoid no broker: the usual ones."""
         self._soon: list[Waiting] = []
+        self._quiet: Wait[None] | None = None
+        """Of one who closes: ends when no send for a chosen queue is left."""
 
     def add(self, send: Sending) -> None:
         """Its next attempt goes from here."""
@@ -102,13 +107,11 @@ class Gathering:
                 self._watch(waiting, send)
             if not waiting.under_way and not waiting.soon:
                 self._go_soon(waiting, send.producer)
-        elif len(waiting.sends) >= MANY or waiting.size >= self.batch_bytes:
-            self._go(waiting)
+        elif len(waiting.sends) >= MANY or waiting.size >= self.batch_bytes or send.attempt_ms <= 2 * self.linger_ms:
+            self._go(waiting)  # they are many, or this one cannot wait so long
         elif not waiting.soon:
             if not waiting.under_way:
                 self._go_soon(waiting, send.producer)
-            elif send.attempt_ms <= 2 * self.linger_ms:
-                self._go(waiting)  # it cannot wait so long
             elif waiting.linger is None:
                 waiting.linger = send.producer.client.after(self.linger_ms, partial(self._go, waiting))
 
@@ -130,18 +133,27 @@ class Gathering:
         waiting = None if isinstance(queue, str) else self._places.get(queue)
         return [] if waiting is None else list(waiting.clear())
 
-    def go_all(self) -> None:
-        """Nothing waits any longer: whatever is here goes now. For one who closes."""
+    async def close(self, client: ClientCore, limit_ms: int) -> None:
+        """Nothing lingers any longer: whatever is here goes now. Those for a chosen queue still go one request after another: a broker may
+        refuse a batch for what is in it, and its parts have to go before the others. When that takes too long, they all go."""
         self._soon = []
         for waiting in list(self._places.values()):
             waiting.soon = False
-            self._go(waiting, all_now=True)
+            self._go(waiting, all_now=not waiting.ordered)
+        if self._is_busy():
+            self._quiet = Wait()
+            await client.within(self._quiet, limit_ms, None)
+            for waiting in list(self._places.values()):
+                self._go(waiting, all_now=True)
+
+    def _is_busy(self) -> bool:
+        return any(waiting.ordered and (waiting.under_way or waiting.sends or waiting.apart) for waiting in self._places.values())
 
     # -- when they go
 
     def _go_soon(self, waiting: Waiting, producer: ProducerCore) -> None:
-        if not producer.started:  # it was closed; no timer of ours may ring any more
-            self._go(waiting, all_now=True)
+        if not producer.started:  # it closes; no timer of ours may ring any more
+            self._go(waiting, all_now=not waiting.ordered)
             return
         if not self._soon:
             producer.client.after(0, self._turn_over)
@@ -275,8 +287,7 @@ class Gathering:
                 send.queue, send.address, send.sent_ms = queue, address, sent_ms
                 send.answered(result)
         elif result.code not in STATUSES:
-            middle = len(together) // 2
-            waiting.apart.extendleft((together[middle:], together[:middle]))
+            self._cut(waiting, together)
         else:
             if producer.faults is not None:
                 now = producer.client.clock.steady_ms()
@@ -291,6 +302,19 @@ class Gathering:
                     send.stored(one)
         if (waiting.sends or waiting.apart) and not waiting.soon:
             self._go_soon(waiting, producer)
+        if self._quiet is not None and not self._is_busy():
+            self._quiet.end(None)
+
+    def part(self, together: list[Sending]) -> None:
+        """A batch of these was refused for what is in it."""
+        waiting = self._place_of(together[0])
+        self._cut(waiting, together)
+        if not waiting.soon:
+            self._go_soon(waiting, together[0].producer)
+
+    def _cut(self, waiting: Waiting, together: list[Sending]) -> None:
+        middle = len(together) // 2
+        waiting.apart.extendleft((together[middle:], together[:middle]))
 
 
 def size_of(message: Message, body: bytes, properties: str) -> int:
@@ -309,15 +333,21 @@ def join(together: list[Sending]) -> Outgoing:
     return Outgoing(first.topic, body, "", 0, 0, first.born_ms, message_ids, True, int(RequestCode.SEND_BATCH_MESSAGE), None)
 
 
-def per_message(receipt: SendReceipt, message_ids: tuple[str, ...]) -> list[SendReceipt]:
+def per_message(receipt: SendReceipt, message_ids: Sequence[str]) -> list[SendReceipt]:
     """A batch's receipt as one for each message: their queue offsets follow each other."""
-    if len(message_ids) == 1:
+    count = len(message_ids)
+    if count == 1:
         return [receipt]
     status, _, offset_id, queue, first, transaction_id, region, recall_handle = receipt
-    return [
-        SendReceipt(status, message_id, one, queue, first + step, transaction_id, region, recall_handle)
-        for step, (message_id, one) in enumerate(zip(message_ids, offset_ids(offset_id, len(message_ids)), strict=True))
-    ]
+    columns = zip(
+        repeat(status, count), message_ids, offset_ids(offset_id, count), repeat(queue, count), range(first, first + count),
+        repeat(transaction_id, count), repeat(region, count), repeat(recall_handle, count), strict=True,
+    )  # fmt: skip
+    return list(map(_receipt, columns))
+
+
+_receipt = cast(Callable[[Iterable[object]], SendReceipt], partial(tuple.__new__, SendReceipt))
+"""SendReceipt._make without its call of Python code: there is one for each message."""
 
 
 def offset_ids(joined: str, count: int) -> list[str]:

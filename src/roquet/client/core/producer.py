@@ -16,6 +16,7 @@ from roquet.client.core.failures import BatchFailed
 from roquet.client.core.gathering import BATCH_BYTES, Gathering, per_message, size_of
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
+from roquet.client.core.plain_sends import PlainSends, Told, may_be_plain, plain_batch
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import REPLY, RequestTimedOut
 from roquet.client.core.resolver import TopicRoute, writable
@@ -26,7 +27,7 @@ from roquet.client.core.timers import Timer
 from roquet.errors import ClientError, InvalidMessage, NoRoute, NotStarted, RoquetError, SendFailed
 from roquet.message import Message, MessageQueue, Property, ReceivedMessage
 from roquet.routing.choose import Faults, QueueChoice
-from roquet.wire.batch import join_batch
+from roquet.wire.batch import join_batch, join_columns
 from roquet.wire.calls.sends import RECALL_MESSAGE, RecallMessageHeader
 from roquet.wire.codes import RequestCode, SysFlag
 from roquet.wire.command import Command
@@ -118,6 +119,7 @@ class ProducerCore:
         self.faults = Faults() if self.settings.avoid_slow_brokers else None
         self.started = False
         self._topics: dict[str, _Topic] = {}
+        self._plain: dict[str, PlainSends] = {}
         self._requested: set[str] = set()  # topics whose brokers know that replies come here
         self.waiting: dict[Sending, Timer] = {}  # sends that wait for their next attempt
         self.lines: dict[Place, dict[Sending, None]] = {}  # those that keep their order, by queue or topic; the first waits for a broker
@@ -129,9 +131,11 @@ class ProducerCore:
         self.started = True
 
     async def close(self) -> None:
-        if self.gathering is not None:
-            self.gathering.go_all()
         self.started = False
+        for plain in self._plain.values():
+            plain.go()
+        if self.gathering is not None:
+            await self.gathering.close(self.client, self.settings.send_timeout_ms)
         self.lines.clear()  # nobody goes after another any more
         for send in list(self.waiting):
             send.give_up("the producer was closed")
@@ -142,6 +146,16 @@ class ProducerCore:
 
     # -- sending
 
+    def plain_sends(self, message: Message) -> PlainSends | None:
+        """Where a message that nothing is said of gathers with others. None: nowhere; send() takes it."""
+        if not self.started or not isinstance(message, Message):
+            return None
+        topic = message.topic
+        plain = self._plain.get(topic)
+        if plain is None and self.gathering is not None and topic in self._topics and may_be_plain(self, topic):
+            plain = self._plain[topic] = PlainSends(self, self.gathering, topic)  # its name was checked before, since it is in use
+        return plain
+
     def send(
         self,
         message: Message,
@@ -151,7 +165,7 @@ class ProducerCore:
         selector: Selector | None = None,
         key: object = None,
         timeout_ms: int | None = None,
-    ) -> Sending:
+    ) -> Sending | Told:
         """Send one message. `done` gets the receipt, or the error. Raises at once for what can never be sent.
 
         `queue`, or `selector`, or the hash of `key` decides where it goes; a key's messages share a queue.
@@ -159,6 +173,10 @@ class ProducerCore:
         if not self.started or not isinstance(message, Message):
             self._check_started()
             check_message(message, "send")
+        if self.gathering is not None and queue is None and selector is None and key is None and not timeout_ms:
+            plain = self.plain_sends(message)
+            if plain is not None and plain.add(message, told := Told(plain, done)):
+                return told
         if queue is not None:
             check_queue(queue, message.topic)
         if self.namespace:
@@ -210,6 +228,10 @@ class ProducerCore:
         self._check_started()
         if not messages:
             return []
+        if queue is None and len(messages) > 1:
+            plain = self._plain_batch(messages)
+            if plain is not None:
+                return await self._send_together(plain, timeout_ms)
         for message in messages:
             if not isinstance(message, Message):
                 check_message(message, "send_batch")
@@ -240,6 +262,28 @@ class ProducerCore:
                 for place, receipt in zip(places, per_message(result, one.message_ids), strict=True):
                     receipts[place] = receipt
         return together(receipts, failures)
+
+    def _plain_batch(self, messages: Sequence[Message]) -> Outgoing | None:
+        """One request with all of them, where they are what programs send all day."""
+        settings, first = self.settings, messages[0]
+        if self.namespace or not isinstance(first, Message) or first.topic not in self._topics or first.topic.startswith(RETRY_PREFIX):
+            return None
+        columns = plain_batch(first.topic, messages, settings.message_size_max, settings.batch_size_max)
+        if columns is None:
+            return None
+        now = self.client.clock.now_ms()
+        message_ids = self.client.ids.many(now, len(messages))
+        body = join_columns(*columns, message_ids)
+        return Outgoing(first.topic, body, "", 0, 0, now, tuple(message_ids), True, int(RequestCode.SEND_BATCH_MESSAGE), None)
+
+    async def _send_together(self, outgoing: Outgoing, timeout_ms: int | None) -> list[SendReceipt]:
+        receipt: Wait[SendReceipt] = Wait()
+        sending = Sending(self, outgoing, receipt.end, None, timeout_ms)
+        sending.start()
+        try:
+            return per_message(await receipt, outgoing.message_ids)
+        finally:
+            sending.withdraw()
 
     async def _send_one(
         self, outgoing: Outgoing, queue: MessageQueue | None, timeout_ms: int | None, under_way: list[Sending]

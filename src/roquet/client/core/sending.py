@@ -36,6 +36,7 @@ PAUSE_MAX_MS = 2_000
 LAST_MS = 20
 """With less time than this left nothing more is tried."""
 ATTEMPTS_SHOWN = 10
+CALLBACK_FAILED = "! producer %s: the callback of a send to topic %r failed"
 
 Sent = Callable[[SendReceipt | RoquetError], None]
 Place = MessageQueue | str
@@ -340,7 +341,7 @@ class Sending:
             self.end(receipt)
 
     def _callback_failed(self) -> None:
-        log.exception("! producer %s: the callback of a send to topic %r failed", self.producer.group, self.outgoing.topic)
+        log.exception(CALLBACK_FAILED, self.producer.group, self.outgoing.topic)
 
 
 def read_receipt(answer: Command, status: SendStatus, queue: MessageQueue, namespace: Namespace, ids: tuple[str, ...]) -> SendReceipt:
