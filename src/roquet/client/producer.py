@@ -59,9 +59,9 @@ class Producer(Member[ProducerCore]):
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             raise self._elsewhere()
-        answer: asyncio.Future[SendReceipt] = loop.create_future()
-        if core.gathering is not None and queue is None and selector is None and key is None and not timeout_ms:
-            plain = core.plain_sends(message)
+        answer: asyncio.Future[SendReceipt] = asyncio.Future(loop=loop)
+        if queue is None and selector is None and key is None and not timeout_ms and type(message) is Message:
+            plain = core.plain.get(message.topic)
             if plain is not None and plain.add(message, answer):
                 try:
                     return await answer

@@ -113,6 +113,7 @@ class PlainSends:
         self.producer = producer
         self.topic = topic
         self._gathering = gathering
+        self._size_max = gathering.batch_bytes
         self._record_size = RECORD_SIZE + ADDED_SIZE + len(topic)
         self._body_max = settings.message_size_max
         if settings.compress_over:
@@ -139,17 +140,21 @@ class PlainSends:
             text = plain
             size += len(text) if text.isascii() else len(text.encode())
         group = self._group
-        if group.size + size > self._gathering.batch_bytes and group.waiters:
+        size += group.size
+        if size > self._size_max and group.waiters:
+            size -= group.size
             self.go()
             group = self._group
-        if not group.waiters:
-            clock = self.producer.client.clock
-            group.begun_ms, group.born_ms = clock.steady_ms(), clock.now_ms()
+        group.size = size
         group.bodies.append(body)
         group.texts.append(text)
-        group.waiters.append(waiter)
-        group.size += size
-        if len(group.waiters) >= self._many or group.size >= self._gathering.batch_bytes:
+        waiters = group.waiters
+        waiters.append(waiter)
+        count = len(waiters)
+        if count == 1:
+            clock = self.producer.client.clock
+            group.begun_ms, group.born_ms = clock.steady_ms(), clock.now_ms()
+        if count >= self._many or size >= self._size_max:
             self.go()
         elif not self._soon and self._linger is None:
             if self._under_way:

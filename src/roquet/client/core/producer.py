@@ -119,7 +119,8 @@ class ProducerCore:
         self.faults = Faults() if self.settings.avoid_slow_brokers else None
         self.started = False
         self._topics: dict[str, _Topic] = {}
-        self._plain: dict[str, PlainSends] = {}
+        self.plain: dict[str, PlainSends] = {}
+        """By topic, where sends gather of which nothing is said but the message. Empty when nothing may be sent."""
         self._requested: set[str] = set()  # topics whose brokers know that replies come here
         self.waiting: dict[Sending, Timer] = {}  # sends that wait for their next attempt
         self.lines: dict[Place, dict[Sending, None]] = {}  # those that keep their order, by queue or topic; the first waits for a broker
@@ -132,8 +133,9 @@ class ProducerCore:
 
     async def close(self) -> None:
         self.started = False
-        for plain in self._plain.values():
+        for plain in self.plain.values():
             plain.go()
+        self.plain.clear()
         if self.gathering is not None:
             await self.gathering.close(self.client, self.settings.send_timeout_ms)
         self.lines.clear()  # nobody goes after another any more
@@ -146,14 +148,10 @@ class ProducerCore:
 
     # -- sending
 
-    def plain_sends(self, message: Message) -> PlainSends | None:
-        """Where a message that nothing is said of gathers with others. None: nowhere; send() takes it."""
-        if not self.started or not isinstance(message, Message):
-            return None
-        topic = message.topic
-        plain = self._plain.get(topic)
+    def _plain_sends(self, topic: str) -> PlainSends | None:
+        plain = self.plain.get(topic)
         if plain is None and self.gathering is not None and topic in self._topics and may_be_plain(self, topic):
-            plain = self._plain[topic] = PlainSends(self, self.gathering, topic)  # its name was checked before, since it is in use
+            plain = self.plain[topic] = PlainSends(self, self.gathering, topic)  # its name was checked before, since it is in use
         return plain
 
     def send(
@@ -174,7 +172,7 @@ class ProducerCore:
             self._check_started()
             check_message(message, "send")
         if self.gathering is not None and queue is None and selector is None and key is None and not timeout_ms:
-            plain = self.plain_sends(message)
+            plain = self._plain_sends(message.topic)
             if plain is not None and plain.add(message, told := Told(plain, done)):
                 return told
         if queue is not None:
