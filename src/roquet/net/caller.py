@@ -32,6 +32,8 @@ SILENT_MS = 10_000
 UNFINISHED_MAX = 128 * 1024 * 1024
 """Bytes of answers that have begun and not ended, over all connections (net/unfinished.py)."""
 LET_IN_S = 0.05
+READ_MAX = 256 * 1024
+"""Bytes of one read."""
 LARGE = 4 * 1024
 """A frame of so many bytes leaves at once, with what waits before it: to wait for more would save nothing."""
 BACKLOG_MAX = 4 * 1024 * 1024
@@ -53,6 +55,8 @@ class AsyncCaller:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER
         self.unfinished = Unfinished(UNFINISHED_MAX)
+        self.room = memoryview(bytearray(READ_MAX))
+        """Where all connections read into, one after another: memory that is asked for anew costs more than the read."""
         self._letting_in = False
 
     def now_ms(self) -> int:
@@ -160,7 +164,7 @@ def _nobody(_: Command | RoquetError) -> None:
     pass
 
 
-class _Line(asyncio.Protocol):
+class _Line(asyncio.BufferedProtocol):
     """One connection, from the decision to open it until it is lost."""
 
     def __init__(self, caller: AsyncCaller, address: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -252,9 +256,14 @@ class _Line(asyncio.Protocol):
 
     # -- reading
 
-    def data_received(self, data: bytes) -> None:
-        if self.ended:
-            return
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.caller.room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self.ended:
+            self._received(bytes(self.caller.room[:nbytes]))
+
+    def _received(self, data: bytes) -> None:
         self.heard_ms = int(self._loop.time() * 1000)
         try:
             frames = self._framer.feed(data)
