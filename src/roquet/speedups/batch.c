@@ -1,4 +1,4 @@
-/* Columns of messages -> the body of a batch send, as wire/batch.py's join_messages does it. */
+/* Columns of messages -> the body of a batch send, as wire/batch.py's join_messages does it, and their ids, as wire/ids.py's number_ids. */
 
 #include "speedups.h"
 
@@ -47,4 +47,25 @@ PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t narg
 end:
     PyMem_Free(out.at);
     return made;
+}
+
+/* number_ids(front, first, stop) -> the texts that begin so and end with four hexadecimal digits. */
+PyObject *number_ids(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 3 || !PyUnicode_Check(args[0]) || !PyUnicode_IS_ASCII(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "number_ids(front, first, stop), the front in ASCII");
+        return NULL;
+    }
+    Py_ssize_t size = PyUnicode_GET_LENGTH(args[0]), first = PyLong_AsSsize_t(args[1]), stop = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    if (first < 0 || stop > 0x10000 || stop < first) { PyErr_SetString(PyExc_ValueError, "ids are numbered from 0 to 65535"); return NULL; }
+    PyObject *ids = PyList_New(stop - first);
+    for (Py_ssize_t number = first; ids && number < stop; number++) {
+        PyObject *id = PyUnicode_New(size + 4, 127);
+        if (!id) { Py_CLEAR(ids); break; }
+        byte *to = add(PyUnicode_1BYTE_DATA(id), PyUnicode_1BYTE_DATA(args[0]), size);
+        for (int shift = 12; shift >= 0; shift -= 4) *to++ = "0123456789ABCDEF"[number >> shift & 15];
+        PyList_SET_ITEM(ids, number - first, id);
+    }
+    return ids;
 }

@@ -10,6 +10,7 @@ static PyMethodDef methods[] = {
     FUNCTION(gather),
     FUNCTION(property_rows),
     FUNCTION(join_messages),
+    FUNCTION(number_ids),
     {NULL, NULL, 0, NULL},
 };
 

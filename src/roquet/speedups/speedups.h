@@ -62,5 +62,6 @@ PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *property_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *number_ids(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 #endif

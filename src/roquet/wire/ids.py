@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from roquet.speedups import native
 from roquet.wire.codes import refused
 
 
@@ -27,6 +28,13 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
     if not raw:
         raise refused(f"message id {text[:80]!r} is not 32 or 56 hex digits of address and offset")
     return raw[:-8], int.from_bytes(raw[-8:], "big", signed=True)
+
+
+def number_ids(front: str, first: int, stop: int) -> list[str]:
+    return [f"{front}{number:04X}" for number in range(first, stop)]
+
+
+numbered = number_ids if native is None else native.number_ids
 
 
 class UniqueIds:
@@ -68,8 +76,7 @@ class UniqueIds:
             if stop == counter:
                 made.append(self.next(now_ms))
                 continue
-            front = self._front
-            made += [f"{front}{number:04X}" for number in range(counter, stop)]
+            made += numbered(self._front, counter, stop)
             self._counter = stop & 0xFFFF
         return made
 
