@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from roquet.errors import InvalidMessage
 from roquet.wire.compression import DECOMPRESSED_MAX, decompress
 from roquet.wire.ids import offset_message_id
-from roquet.wire.record import Record, decode_properties
+from roquet.wire.record import Record, decode_properties, stored_body
 
 
 class Property:
@@ -248,7 +248,7 @@ def of_record(name: str, about: str) -> Any:
 class ReceivedMessage:
     """A message as a consumer gets it. Read-only by agreement."""
 
-    __slots__ = ("_body", "_properties", "queue", "record")
+    __slots__ = ("_body", "_properties", "_record", "queue")
 
     topic: str = of_record("topic", "Its topic. A PushConsumer shows of a retried message the topic that it was first sent to.")
     queue_id: int = of_record("queue_id", "The number of its queue on its broker.")
@@ -263,12 +263,20 @@ class ReceivedMessage:
         "prepared_transaction_offset", "Of a message of a transaction: where its half message is in the broker's log; else 0."
     )
 
+    stored_size: int = cast(Any, property(lambda self: len(self.record.body), doc="Bytes of its body as stored: compressed, where it is."))
+
     def __init__(self, record: Record, broker_name: str = "", queue: MessageQueue | None = None) -> None:
         """`queue`: the one it came from, where that is known."""
-        self.record = record
+        self._record: Record | None = record
         self.queue = queue or MessageQueue(record.topic, broker_name, record.queue_id)
         self._properties: dict[str, str] | None = None
         self._body: bytes | None = None
+
+    @property
+    def record(self) -> Record:
+        """What its broker stored."""
+        assert self._record is not None
+        return self._record
 
     @property
     def properties(self) -> dict[str, str]:
@@ -327,6 +335,35 @@ class ReceivedMessage:
 
     def __repr__(self) -> str:
         return f"<ReceivedMessage {self.topic} {self.queue.broker_name}:{self.queue_id} @{self.queue_offset} {self.message_id}>"
+
+
+class PulledMessage(ReceivedMessage):
+    """One from an answer whose records were all sound and of the queue that was asked. It is read when somebody looks at it."""
+
+    __slots__ = ("_raw", "queue_offset", "stored_size")
+
+    def __init__(self, raw: bytes, queue_offset: int, stored_size: int, queue: MessageQueue) -> None:
+        self._raw = raw
+        self.queue_offset = queue_offset
+        self.stored_size = stored_size
+        self.queue = queue
+        self._record = self._properties = self._body = None
+
+    @property
+    def record(self) -> Record:
+        if self._record is None:
+            self._record = Record.decode(self._raw, check_crc=False)
+        return self._record
+
+    @property
+    def topic(self) -> str:  # type: ignore[override] # asked of every message: it is the queue's, unless it was changed
+        return self.queue.topic if self._record is None else self._record.topic
+
+    @property
+    def body(self) -> bytes:
+        if self._body is None:
+            self._body = decompress(*stored_body(self._raw, self.stored_size), DECOMPRESSED_MAX)
+        return self._body
 
 
 def host_text(host: bytes) -> str:

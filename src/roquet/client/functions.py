@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context, copy_context
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -14,6 +16,11 @@ from typing import Any
 from roquet.errors import ClientError
 
 Function = Callable[..., Any]
+Call = tuple[Any, ...]
+Serve = Callable[..., Coroutine[Any, Any, None]]
+
+CALLS_A_TURN = 32
+"""So many calls that do not wait are served before the loop looks after others."""
 
 
 class Functions:
@@ -23,6 +30,10 @@ class Functions:
         self.name = name
         self.threads_max = threads_max
         self.tasks: set[asyncio.Task[None]] = set()
+        self._waiting: deque[tuple[Serve, Call, Callable[[], None]]] = deque()
+        self._starting: asyncio.Task[None] | None = None
+        """It was made and has not begun; it will look at what waits."""
+        self._context = copy_context()
         self._threads: ThreadPoolExecutor | None = None
         self._in_threads: set[Future[Any]] = set()
 
@@ -39,18 +50,49 @@ class Functions:
         """Calls that run in a thread now."""
         return len(self._in_threads)
 
-    def begin(self, work: Coroutine[Any, Any, None], cancelled: Callable[[], None]) -> None:
-        """Run this on the loop. It is cancelled by close(): then `cancelled` is called, as the work may not even have begun."""
-        task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(partial(self._over, cancelled))
+    def begin(self, serve: Serve, call: Call, cancelled: Callable[[], None]) -> None:
+        """Have `serve(*call)` awaited on the loop. It is cancelled by close(): then `cancelled` is called, as it may not even have begun.
 
-    def _over(self, cancelled: Callable[[], None], task: asyncio.Task[None]) -> None:
+        A task serves calls one after another, as long as they are over without waiting; while one waits, another task serves the others.
+        Each call begins with the variables (contextvars) that were set at open(), whatever the calls before it have set."""
+        self._waiting.append((serve, call, cancelled))
+        self._go_on()
+
+    def open(self) -> None:
+        self._context = copy_context()
+
+    def _go_on(self) -> None:
+        if self._waiting and self._starting is None:
+            task = self._starting = asyncio.get_running_loop().create_task(self._serve(), context=self._context.copy())
+            self.tasks.add(task)
+            task.add_done_callback(self._over)
+
+    async def _serve(self) -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        self._starting = None
+        waiting, clean = self._waiting, copy_context()
+        for _ in range(CALLS_A_TURN):
+            if not waiting:
+                return
+            serve, call, cancelled = waiting.popleft()
+            if waiting and self._starting is None:
+                self._go_on()
+            try:
+                await serve(*call)
+            except asyncio.CancelledError:
+                cancelled()
+                raise
+            if me.cancelling() or not is_same(clean):
+                return
+
+    def _over(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
-        if task.cancelled():
-            cancelled()
-        else:
+        if self._starting is task:  # cancelled before it began
+            self._starting = None
+        if not task.cancelled():
             task.exception()  # SystemExit and KeyboardInterrupt, which the loop raises
+        self._go_on()
 
     async def call(self, function: Function, *args: Any) -> Any:
         if is_async(function):
@@ -70,10 +112,15 @@ class Functions:
         """The threads are not in this process."""
         self._threads = None
         self._in_threads = set()
+        self._waiting.clear()
+        self._starting = None
 
     def close(self) -> None:
         for task in list(self.tasks):
             task.cancel()
+        while self._waiting:
+            _, _, cancelled = self._waiting.popleft()
+            cancelled()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
@@ -113,6 +160,14 @@ def being_cancelled() -> bool:
     """The task that runs is cancelled from outside; else a CancelledError is one of what it awaits, or its own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def is_same(context: Context) -> bool:
+    """Whether the variables are those of this context."""
+    try:
+        return copy_context() == context
+    except Exception:  # a value that cannot be compared is another one
+        return False
 
 
 def name_of(function: Function) -> str:

@@ -161,6 +161,7 @@ class PushConsumer(Member[PushConsumerCore]):
     # -- running
 
     def _make(self, client: ClientCore) -> PushConsumerCore:
+        self._calls.open()
         file = None
         if self.settings.broadcasting:
             file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
@@ -263,7 +264,7 @@ class PushConsumer(Member[PushConsumerCore]):
             log.error("! group %s has no function for topic %s of message %s", self.group, messages[0].topic, messages[0].message_id)
             judge(Outcome.RETRY_LATER)
             return
-        self._calls.begin(self._call(function, messages, judge), partial(judge, Outcome.RETRY_LATER))
+        self._calls.begin(self._call, (function, messages, judge), partial(judge, Outcome.RETRY_LATER))
 
     async def _call(self, function: Function, messages: list[ReceivedMessage], judge: Judged) -> None:
         given: Any = messages if self.settings.batch_size > 1 else messages[0]

@@ -64,6 +64,7 @@ class TransactionProducer(Producer):
         self._functions = Functions(group, 20 + checks_at_once)
 
     def _make(self, client: ClientCore) -> ProducerCore:
+        self._functions.open()
         return TransactionCore(client, self.group, self._ask_check, self.settings, checks_at_once=self._checks_at_once)
 
     async def _closing(self, core: ProducerCore) -> None:
@@ -101,9 +102,9 @@ class TransactionProducer(Producer):
                 told = True
                 decided(state, error)
 
-        self._functions.begin(self._decide(once, function, *args, failures=failures), partial(once, UNKNOWN, CLOSED))
+        self._functions.begin(self._decide, (once, failures, function, *args), partial(once, UNKNOWN, CLOSED))
 
-    async def _decide(self, decided: Decided, function: Callable[..., Any], *args: Any, failures: list[BaseException] | None) -> None:
+    async def _decide(self, decided: Decided, failures: list[BaseException] | None, function: Callable[..., Any], *args: Any) -> None:
         """`failures`: somebody waits who is given what the function raises; else it is logged."""
         state, error = UNKNOWN, CLOSED
         try:

@@ -80,10 +80,15 @@ class TagFilter:
         """The broker's judgement, by the 64-bit tag hash of a queue entry; Java narrows it to 32 bits first."""
         return self.takes_all or ((tag_hash + 0x80000000) & 0xFFFFFFFF) - 0x80000000 in self.codes
 
+    @property
+    def judges(self) -> bool:
+        """Whether a client looks at tags at all."""
+        # Upstream's client does not look again when the expression named no tag (" || "): the broker let nothing through.
+        return not self.takes_all and bool(self.tags)
+
     def takes_tag(self, tag: str | None) -> bool:
         """The client's judgement. A message without a tag is taken only by those who take all."""
-        # Upstream's client does not look again when the expression named no tag (" || "): the broker let nothing through.
-        return self.takes_all or not self.tags or (tag is not None and tag in self.tags)
+        return not self.judges or (tag is not None and tag in self.tags)
 
     def __repr__(self) -> str:
         return "<TagFilter *>" if self.takes_all else f"<TagFilter {' || '.join(sorted(self.tags))}>"

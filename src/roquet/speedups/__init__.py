@@ -9,7 +9,8 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
     frames.c      bytes -> frames                        wire/frame.py, cut_frames
     send.c        frames -> staged messages, answers     broker/plain_send.py, PlainSends.take
     pull.c        queue entries, log -> a pull's body     broker/gather.py, gather; broker/sql_columns.py, property_rows
-    batch.c       messages -> the body of a batch send   wire/batch.py, join_messages; wire/ids.py, number_ids
+    client.c      messages -> the body of a batch send   wire/batch.py, join_messages; wire/ids.py, number_ids
+                  a pull's body -> records               wire/record.py, cut_records
     module.c      the list of all functions
 """
 

@@ -59,3 +59,6 @@ def join_messages(bodies: list[bytes], texts: list[str], message_ids: list[str],
 
 def number_ids(front: str, first: int, stop: int, /) -> list[str]:
     """wire.ids.number_ids."""
+
+def cut_records(data: bytes, topic: bytes, queue_id: int, /) -> list[tuple[bytes, int, int]] | None:
+    """wire.record.cut_records."""

@@ -11,6 +11,7 @@ static PyMethodDef methods[] = {
     FUNCTION(property_rows),
     FUNCTION(join_messages),
     FUNCTION(number_ids),
+    FUNCTION(cut_records),
     {NULL, NULL, 0, NULL},
 };
 

@@ -63,5 +63,6 @@ PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *property_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *number_ids(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *cut_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 #endif

@@ -37,12 +37,16 @@ def compress(data: bytes, kind: str = "zlib", level: int = 5) -> bytes:
     raise ValueError(f"compression {kind!r}, known are {', '.join(KINDS)}")
 
 
+COMPRESSED = int(SysFlag.COMPRESSED)
+"""A number, since every body is asked and flags of an enumeration are slow."""
+
+
 def decompress(data: bytes, sys_flag: int, limit: int = DECOMPRESSED_MAX) -> bytes:
     """The body as the producer gave it; as it is when the sys flag says it is not compressed.
 
     Raises InvalidMessage when it is damaged, of an unknown kind, or larger than `limit`.
     """
-    if not sys_flag & SysFlag.COMPRESSED:
+    if not sys_flag & COMPRESSED:
         return data
     kind = sys_flag & SysFlag.COMPRESSION_MASK
     if kind in (0, SysFlag.COMPRESSION_ZLIB):

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from roquet.errors import Damaged, InvalidMessage
+from roquet.speedups import native
 from roquet.wire.layout import (
     BLANK_MAGIC,
     BORN_HOST_V6,
@@ -177,6 +178,37 @@ def decode_readable(data: bytes) -> tuple[list[Record], list[str]]:
             troubles.append(f"queue offset {number} (as it says itself), {error}")
             at = at + size if size >= RECORD_MIN and _begins(data, at + size) else _next_record(data, at + 1)
     return records, troubles
+
+
+Cut = tuple[bytes, int, int]
+"""(a record, its offset in the queue, bytes of its body)."""
+
+
+def cut_records(data: bytes, topic: bytes, queue_id: int) -> list[Cut] | None:
+    """The same for records of one queue, which are not read yet. None: one is not sound, or of another queue."""
+    found: list[Cut] = []
+    at, end = 0, len(data)
+    while at < end:
+        try:
+            record = Record.decode(data, at)
+        except BadRecord:
+            return None
+        if record.queue_id != queue_id or record.topic.encode() != topic:
+            return None
+        stop = at + int.from_bytes(data[at : at + 4], "big")
+        found.append((data[at:stop], record.queue_offset, len(record.body)))
+        at = stop
+    return found
+
+
+cut = cut_records if native is None else native.cut_records
+
+
+def stored_body(record: bytes, size: int) -> tuple[bytes, int]:
+    """The body, of so many bytes, of a record that is sound; and its sys flag."""
+    sys_flag = int.from_bytes(record[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big", signed=True)
+    at = FRONTS[sys_flag & HOSTS_V6].size
+    return record[at : at + size], sys_flag
 
 
 def _begins(data: bytes, at: int) -> bool:

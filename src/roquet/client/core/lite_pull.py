@@ -264,7 +264,7 @@ class LitePullCore(GroupMember):
         if messages or result.next_offset != before:
             self._ready.append((reading, messages, result.next_offset))
             reading.count += len(messages)
-            reading.size += sum(len(message.record.body) for message in messages)
+            reading.size += sum(message.stored_size for message in messages)
             self._count += len(messages)
         if messages:
             self._serve()
@@ -325,7 +325,7 @@ class LitePullCore(GroupMember):
                 continue
             reading.position = position
             reading.count -= len(messages)
-            reading.size -= sum(len(message.record.body) for message in messages)
+            reading.size -= sum(message.stored_size for message in messages)
             self._count -= len(messages)
             found = messages
         self._ready.extendleft(reversed(passed))

@@ -45,10 +45,10 @@ class ProcessQueue:
         """Hold these. What does not follow the largest offset held so far is a repetition and is left out of the result."""
         new: list[ReceivedMessage] = []
         for message in messages:
-            offset = message.record.queue_offset
+            offset = message.queue_offset
             if offset > self.largest:
                 self.messages[offset] = message
-                self.size += len(message.record.body)
+                self.size += message.stored_size
                 self.largest = offset
                 new.append(message)
         return new
@@ -56,9 +56,9 @@ class ProcessQueue:
     def remove(self, messages: Iterable[ReceivedMessage]) -> int:
         """These are finished. The progress to commit, or NOTHING (-1) when nothing was ever held."""
         for message in messages:
-            gone = self.messages.pop(message.record.queue_offset, None)
+            gone = self.messages.pop(message.queue_offset, None)
             if gone is not None:
-                self.size -= len(gone.record.body)
+                self.size -= gone.stored_size
         return self.progress
 
     @property

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.queue_calls import locate, read_header
 from roquet.errors import ConnectFailed, Rejected, RoquetError
-from roquet.message import MessageQueue, ReceivedMessage
+from roquet.message import MessageQueue, PulledMessage, ReceivedMessage
 from roquet.routing.subscription import TAG
 from roquet.wire.calls.call import Answer, Records
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader, PullResponseHeader
 from roquet.wire.codes import PullFlag, ResponseCode
-from roquet.wire.record import decode_readable
+from roquet.wire.record import cut, decode_readable
 
 log = logging.getLogger(__name__)
 
@@ -127,21 +127,29 @@ class Puller:
         self.suggested[queue] = header.suggest_which_broker_id
         messages: list[ReceivedMessage] = []
         if status is PullStatus.FOUND:
-            records, troubles = decode_readable(answer.body.data)
-            topic, queue_id, broker_name = queue.topic, queue.queue_id, queue.broker_name
-            messages = [
-                ReceivedMessage(record, broker_name, queue if record.queue_id == queue_id and record.topic == topic else None)
-                for record in records
-            ]
-            for trouble in troubles:
-                self.damaged += 1
-                log.error(
-                    "! a message of %s from %s cannot be read and is stepped over: %s. It may be damaged in the broker's log",
-                    queue, address, trouble,
-                )  # fmt: skip
+            cuts = cut(answer.command.body, queue.topic.encode(), queue.queue_id)
+            if cuts is None:
+                messages = self._read_one_by_one(queue, answer.command.body, address)
+            else:
+                messages = [PulledMessage(raw, offset, size, queue) for raw, offset, size in cuts]
             if not messages:
                 status = PullStatus.NO_MATCHED_MESSAGE
         return PullResult(status, header.next_begin_offset, header.min_offset, header.max_offset, messages)
+
+
+    def _read_one_by_one(self, queue: MessageQueue, data: bytes, address: str) -> list[ReceivedMessage]:
+        records, troubles = decode_readable(data)
+        for trouble in troubles:
+            self.damaged += 1
+            log.error(
+                "! a message of %s from %s cannot be read and is stepped over: %s. It may be damaged in the broker's log",
+                queue, address, trouble,
+            )  # fmt: skip
+        topic, queue_id, broker_name = queue.topic, queue.queue_id, queue.broker_name
+        return [
+            ReceivedMessage(record, broker_name, queue if record.queue_id == queue_id and record.topic == topic else None)
+            for record in records
+        ]
 
 
 def wait_after(client: ClientCore, queue: MessageQueue, error: RoquetError) -> int:

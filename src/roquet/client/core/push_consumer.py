@@ -310,7 +310,9 @@ class PushConsumerCore(GroupMember):
         new: list[ReceivedMessage] = []
         if result.messages:
             tag_filter = self._filters[queue.topic]
-            wanted = [message for message in result.messages if tag_filter.takes_tag(message.tags)]
+            wanted = result.messages
+            if tag_filter.judges:
+                wanted = [message for message in wanted if tag_filter.takes_tag(message.tags)]
             for message in wanted:
                 restore_topic(message, self.namespace)
             new = process_queue.put(wanted)

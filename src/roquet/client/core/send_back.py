@@ -87,7 +87,7 @@ class Unsafe(ClientError):
 
 def restore_topic(message: ReceivedMessage, namespace: Namespace = NO_NAMESPACE) -> None:
     """A retried message shows the topic it was sent to, in the user's words; its queue stays the one it came from."""
-    if is_retry_topic(message.record.topic):
+    if is_retry_topic(message.topic):
         message.record.topic = message.properties.get(Property.RETRY_TOPIC) or message.record.topic
     if namespace:
         message.record.topic = namespace.unwrap(message.record.topic)

@@ -1,6 +1,11 @@
-/* Columns of messages -> the body of a batch send, as wire/batch.py's join_messages does it, and their ids, as wire/ids.py's number_ids. */
+/* For clients: columns of messages -> the body of a batch send, their ids, and what was pulled -> records. The Python functions are
+   join_messages in wire/batch.py, number_ids in wire/ids.py, cut_records in wire/record.py. */
 
-#include "speedups.h"
+#include "text.h"
+
+#define MAGIC_V1 0xDAA320A7u /* these three as in wire/layout.py */
+#define MAGIC_V2 0xDAA320ABu
+#define BODY_AT 88
 
 #define PROPERTIES_MAX 32767 /* as in wire/layout.py */
 #define BODY_MAX (1 << 30)
@@ -68,4 +73,36 @@ PyObject *number_ids(PyObject *module, PyObject *const *args, Py_ssize_t nargs) 
         PyList_SET_ITEM(ids, number - first, id);
     }
     return ids;
+}
+
+/* cut_records(data, topic, queue id) -> [(record, queue offset, bytes of its body)]; None: one is not sound, or of another queue. */
+PyObject *cut_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 3) { PyErr_SetString(PyExc_TypeError, "cut_records(data, topic, queue_id)"); return NULL; }
+    Text data = bytes_text(args[0]), topic = bytes_text(args[1]);
+    int64_t queue = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t at = 0; found && at < data.size;) {
+        const byte *record = data.at + at;
+        Py_ssize_t left = data.size - at;
+        if (left < BODY_AT + 3) goto odd;
+        int64_t size = (int32_t)get32(record), body_at = BODY_AT + 12 * (record[39] >> 4 & 1) + 12 * (record[39] >> 5 & 1);
+        int width = get32(record + 4) == MAGIC_V1 ? 1 : get32(record + 4) == MAGIC_V2 ? 2 : 0;
+        if (!width || size > left || size < body_at + width + topic.size + 2 || (int32_t)get32(record + 12) != queue) goto odd;
+        int64_t body_size = (int32_t)get32(record + body_at - 4), topic_at = body_at + body_size + width;
+        if (body_size < 0 || topic_at + topic.size + 2 > size) goto odd;
+        Py_ssize_t named = width == 1 ? (int8_t)record[topic_at - 1] : (int16_t)get16(record + topic_at - 2);
+        if (!same((Text){record + topic_at, named}, topic)) goto odd;
+        if (topic_at + topic.size + 2 + (int16_t)get16(record + topic_at + topic.size) != size) goto odd; /* a negative one is too small */
+        if ((crc32_of((Text){record + body_at, body_size}) & 0x7FFFFFFF) != get32(record + 8)) goto odd;
+        PyObject *one = Py_BuildValue("(y#LL)", record, (Py_ssize_t)size, (long long)get64(record + 20), (long long)body_size);
+        if (!one || PyList_Append(found, one)) Py_CLEAR(found);
+        Py_XDECREF(one);
+        at += size;
+    }
+    return found;
+odd:
+    Py_DECREF(found);
+    Py_RETURN_NONE;
 }
