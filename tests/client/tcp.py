@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Framer
 from tests.client.fakes import FakeCluster
+
+PATIENCE_S = 600
 
 
 class FakeServer:
@@ -73,3 +76,21 @@ async def fake_server() -> AsyncIterator[FakeServer]:
         for connection in list(server.connections):
             connection.transport.abort()
         await listening.wait_closed()
+
+
+def run(test: Callable[[FakeServer], Coroutine[Any, Any, None]], **topics: int) -> None:
+    """The test beside a server with these topics, and so many queues of each; without any, "t" with two."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE_S), fake_server() as server:
+            for topic, queues in (topics or {"t": 2}).items():
+                server.cluster.create_topic(topic, queues)
+            await test(server)
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)

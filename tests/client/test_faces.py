@@ -7,9 +7,7 @@ import gc
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,22 +26,7 @@ from roquet.client import (
     sync,
 )
 from roquet.errors import ClientError, ConnectFailed, NotStarted, RoquetError
-from tests.client.tcp import FakeServer, fake_server
-
-
-def run(test: Callable[[FakeServer], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(600), fake_server() as server:
-            server.cluster.create_topic("t", 2)
-            await test(server)
-
-    asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(600):
-        while not condition():
-            await asyncio.sleep(0.001)
+from tests.client.tcp import FakeServer, fake_server, run, until
 
 
 def test_sending_in_every_way() -> None:

@@ -26,7 +26,7 @@ from roquet.wire.command import Command
 from roquet.wire.record import decode_properties
 from tests.client import test_producer, test_requests
 from tests.client.fakes import FakeCluster, Results
-from tests.client.tcp import FakeServer, fake_server
+from tests.client.tcp import FakeServer, run, until
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 LINGER_MS = 50
@@ -396,6 +396,34 @@ def test_a_batch_that_is_refused_while_the_producer_closes_leaves_nobody_waiting
     assert sorted(type(one).__name__ for one in results) == ["SendReceipt"] * 4 + ["ServerRejected"]
 
 
+def test_a_batch_that_is_refused_while_the_producer_closes_goes_in_parts_before_what_came_later() -> None:
+    cluster, producer, [queue, *_] = prepared(batch_bytes=600)
+    refuse(cluster, b"bad")
+    results: dict[int, object] = {}
+    for number in range(12):
+        producer.send(Message("t", b"bad" if number == 1 else b"%d" % number), partial(results.__setitem__, number), queue=queue)
+    producer.client.tasks.start(producer.close())
+    cluster.run()  # no timer rings any more
+    assert isinstance(results.pop(1), ServerRejected)
+    assert all(isinstance(one, SendReceipt) for one in results.values()), results
+    assert [int(body) for body in bodies(cluster, queue)] == [0, *range(2, 12)]
+    assert cluster.asked[-1][1].code == RequestCode.UNREGISTER_CLIENT
+
+
+def test_a_producer_that_closes_does_not_wait_for_a_silent_broker_longer_than_for_an_answer() -> None:
+    cluster, producer, [queue, *_] = prepared(batch_bytes=600)
+    cluster.silent = set(cluster.masters.values())
+    results = Results()
+    send_all(producer, "t", 12, results, queue=queue)
+    closing = producer.client.tasks.start(producer.close())
+    cluster.advance(3_100)
+    assert max(in_batches(cluster)) > 1
+    assert sum(in_batches(cluster)) == 12, "the rest went, too, before it left"
+    cluster.advance(3_100)
+    assert closing.over
+    assert [type(one) for one in results] == [SendTimedOut] * 12
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_messages_that_are_not_stored_as_safely_as_asked_are_told_so_or_sent_again(again: bool) -> None:
     cluster, producer, _ = prepared(1, "a", "b", retry_when_not_ok=again)
@@ -502,21 +530,6 @@ def test_every_promise_of_a_producer_holds_with_gathering_too(promise: Callable[
 
 
 # -- over a socket
-
-
-def run(test: Callable[[FakeServer], Any]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(600), fake_server() as server:
-            server.cluster.create_topic("t", 2)
-            await test(server)
-
-    asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(600):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def last(queues: Any, message: Message, key: object) -> MessageQueue:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -28,23 +27,9 @@ from roquet.wire.calls.transactions import CheckTransactionHeader
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 from roquet.wire.headers import encode
-from tests.client.tcp import FakeServer, fake_server
+from tests.client.tcp import FakeServer, run, until
 
-
-def run(test: Callable[[FakeServer], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(600), fake_server() as server:
-            for topic in ("t", "%RETRY%g", "c_REPLY_TOPIC"):
-                server.cluster.create_topic(topic, 1)
-            await test(server)
-
-    asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(600):
-        while not condition():
-            await asyncio.sleep(0.001)
+TOPICS = {"t": 1, "%RETRY%g": 1, "c_REPLY_TOPIC": 1}
 
 
 def test_every_new_name_is_there() -> None:
@@ -74,7 +59,7 @@ def test_an_orderly_function_gets_messages_in_order_and_again_after_a_failure() 
         assert seen == [(b"%d" % number, times) for number in range(3) for times in range(3)]
         assert server.cluster.locks == {}
 
-    run(test)
+    run(test, **TOPICS)
 
 
 def test_a_consumer_is_orderly_as_a_whole() -> None:
@@ -84,7 +69,7 @@ def test_a_consumer_is_orderly_as_a_whole() -> None:
         with pytest.raises(ClientError, match="orderly as a whole"):
             consumer.on_orderly("u")
 
-    run(test)
+    run(test, **TOPICS)
 
 
 # -- transactions
@@ -120,7 +105,7 @@ def test_a_transaction_commits_when_its_function_says_so_and_unknown_when_it_rai
         assert states == ["8", "0", "0", "12"]
         assert checked == [b"x"]
 
-    run(test)
+    run(test, **TOPICS)
 
 
 # -- requests
@@ -142,7 +127,7 @@ def test_a_request_is_answered_by_a_consumer_that_replies() -> None:
             with pytest.raises(RequestTimedOut, match="within 50 ms"):
                 await producer.request(Message("t", b"silence"), 50)
 
-    run(test)
+    run(test, **TOPICS)
 
 
 # -- lite pull
@@ -169,7 +154,7 @@ def test_a_lite_consumer_polls_what_it_subscribed_to() -> None:
                 await consumer.seek(queue, 16)
         assert server.cluster.offsets["g", queue] == 15
 
-    run(test)
+    run(test, **TOPICS)
 
 
 def test_a_poll_that_is_cancelled_loses_nothing() -> None:
@@ -188,7 +173,7 @@ def test_a_poll_that_is_cancelled_loses_nothing() -> None:
                 await polling
             assert [message.body for message in await consumer.poll()] == [b"x"]
 
-    run(test)
+    run(test, **TOPICS)
 
 
 def test_what_the_last_poll_returned_comes_again_when_the_block_ends_with_an_error() -> None:
@@ -209,7 +194,7 @@ def test_what_the_last_poll_returned_comes_again_when_the_block_ends_with_an_err
             await stumble()
         assert server.cluster.offsets["g", queue] == 10
 
-    run(test)
+    run(test, **TOPICS)
 
 
 # -- blocking
@@ -243,4 +228,4 @@ def test_the_blocking_classes_do_the_same() -> None:
         assert await asyncio.to_thread(program) == [b"re:ping", TransactionState.ROLLBACK, [b"ping"]]
         assert server.cluster.offsets["other", queue] == 1
 
-    run(test)
+    run(test, **TOPICS)

@@ -8,8 +8,8 @@ from typing import Any
 
 from roquet.broker.core import Broker
 from roquet.client.core.gathering import Gathering, Waiting
-from roquet.client.core.plain_sends import Told
 from roquet.client.core.instance import ClientCore
+from roquet.client.core.plain_sends import Told
 from roquet.client.core.producer import ProducerCore
 from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSettings
 from roquet.client.core.sending import Sending

@@ -18,7 +18,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from roquet.client.core.checks import check_ranges
 from roquet.client.core.filter_check import check_sql, check_subscription
@@ -30,7 +30,7 @@ from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL
 from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
-from roquet.client.functions import Functions, being_cancelled, check_handler, name_of
+from roquet.client.functions import Functions, being_cancelled, check_handler, is_async, name_of
 from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
 from roquet.client.offset_file import DiskOffsetFile
@@ -270,7 +270,7 @@ class PushConsumer(Member[PushConsumerCore]):
         given: Any = messages if self.settings.batch_size > 1 else messages[0]
         verdict: Outcome | RetryLater | Suspend = Outcome.RETRY_LATER
         try:
-            result = await self._calls.call(function, given)
+            result = await (cast(Any, function)(given) if is_async(function) else self._calls.call(function, given))
             if isinstance(result, (Outcome, RetryLater, Suspend)):
                 verdict = result
             elif result is not False:

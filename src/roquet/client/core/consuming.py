@@ -137,7 +137,8 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         process_queue.last_consume_ms = self.client.clock.now_ms()
         call = _Call(process_queue, messages, self.client.clock.steady_ms())
         self._calls[call] = None
-        self._watch()
+        if not self._watching:
+            self._watch()
         try:
             self.listener(messages, partial(self._judged, call))
         except Exception:
@@ -208,7 +209,7 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
     # -- what takes too long
 
     def _watch(self) -> None:
-        if not self._watching and not self.broadcasting:
+        if not self.broadcasting:
             self._watching = True
             self.client.tasks.start(self._watch_calls())
 

@@ -23,7 +23,7 @@ from roquet.client.core.group_member import GroupMember, GroupSettings
 from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.offsets import RemoteOffsets
 from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
-from roquet.client.core.send_back import restore_topic
+from roquet.client.core.send_back import restore_topics
 from roquet.client.core.tasks import Wait
 from roquet.errors import ClientError, NotStarted, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
@@ -259,8 +259,7 @@ class LitePullCore(GroupMember):
         tag_filter = self._filters.get(reading.queue.topic)
         if messages and tag_filter is not None:
             messages = [message for message in messages if tag_filter.takes_tag(message.tags)]
-        for message in messages:
-            restore_topic(message, self.namespace)
+        restore_topics(messages, reading.queue, self.namespace)
         if messages or result.next_offset != before:
             self._ready.append((reading, messages, result.next_offset))
             reading.count += len(messages)

@@ -136,7 +136,6 @@ class Puller:
                 status = PullStatus.NO_MATCHED_MESSAGE
         return PullResult(status, header.next_begin_offset, header.min_offset, header.max_offset, messages)
 
-
     def _read_one_by_one(self, queue: MessageQueue, data: bytes, address: str) -> list[ReceivedMessage]:
         records, troubles = decode_readable(data)
         for trouble in troubles:

@@ -26,7 +26,7 @@ from roquet.client.core.process_queue import SPAN_MAX, ProcessQueue
 from roquet.client.core.pulling import SUSPEND_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
 from roquet.client.core.queue_locks import QueueLocks
 from roquet.client.core.running_info import running_info
-from roquet.client.core.send_back import SendingBack, restore_topic
+from roquet.client.core.send_back import SendingBack, restore_topic, restore_topics
 from roquet.client.core.share import NotYet
 from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Listener, Outcome, Verdict
@@ -313,8 +313,7 @@ class PushConsumerCore(GroupMember):
             wanted = result.messages
             if tag_filter.judges:
                 wanted = [message for message in wanted if tag_filter.takes_tag(message.tags)]
-            for message in wanted:
-                restore_topic(message, self.namespace)
+            restore_topics(wanted, queue, self.namespace)
             new = process_queue.put(wanted)
         if new:
             self.consuming.submit(process_queue, new)

@@ -10,7 +10,7 @@ from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.queue_calls import locate
 from roquet.client.core.resolver import MASTER
 from roquet.errors import ClientError, NoRoute, RoquetError
-from roquet.message import FAILURE_MAX, Message, Property, ReceivedMessage, failure_text
+from roquet.message import FAILURE_MAX, Message, MessageQueue, Property, PulledMessage, ReceivedMessage, failure_text
 from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendBackHeader
 from roquet.wire.layout import PROPERTIES_MAX
 from roquet.wire.names import is_retry_topic, retry_topic
@@ -91,3 +91,10 @@ def restore_topic(message: ReceivedMessage, namespace: Namespace = NO_NAMESPACE)
         message.record.topic = message.properties.get(Property.RETRY_TOPIC) or message.record.topic
     if namespace:
         message.record.topic = namespace.unwrap(message.record.topic)
+
+
+def restore_topics(messages: list[ReceivedMessage], queue: MessageQueue, namespace: Namespace = NO_NAMESPACE) -> None:
+    """The same for messages of one pull: of most queues there is nothing to restore."""
+    if messages and (namespace or type(messages[0]) is not PulledMessage or is_retry_topic(queue.topic)):
+        for message in messages:
+            restore_topic(message, namespace)
