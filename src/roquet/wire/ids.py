@@ -71,11 +71,11 @@ class UniqueIds:
         made = [self.next(now_ms)]
         while len(made) < count:
             counter = self._counter
-            # As far as neither the counter goes round nor the ids of this millisecond are used up.
-            stop = min(counter + count - len(made), self._first if counter < self._first else 0x10000)
-            if stop == counter:
+            if counter == self._first:  # all of this millisecond are used up
                 made.append(self.next(now_ms))
                 continue
+            # As far as neither the counter goes round nor the ids of this millisecond are used up.
+            stop = min(counter + count - len(made), self._first if counter < self._first else 0x10000)
             made += numbered(self._front, counter, stop)
             self._counter = stop & 0xFFFF
         return made
