@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import java_clients
-import servers
-from servers import APACHE, HERE, Running, apache, cpu_seconds
+from servers import APACHE, HERE, Cluster, Running, apache, cpu_seconds
 from table import Sample
 
 QUEUES = 8
 TOPIC, BACKLOG_TOPIC = "BenchClient", "BenchClientBacklog"
 GATHER = "client-gather"
+OUTPUT = "python_client.out"
 
 
 @dataclass(frozen=True)
@@ -41,40 +41,56 @@ WORKS: dict[str, Work] = {
 }
 
 
+SHARD_COUNTS = (1, 2, 4)
+SHARD_WORKS: dict[str, tuple[int, Work]] = {
+    f"shards-clients-{what}{shards}": (shards, WORKS[row])
+    for what, row in (("send", "client-send64"), ("push", "client-push"))
+    for shards in SHARD_COUNTS
+}
+"""Rows: on how many shards, and the work."""
+
+
 def prepare(running: Running) -> None:
     for topic in (TOPIC, BACKLOG_TOPIC):
         java_clients.prepare(running, topic, QUEUES)
 
 
-def fill(running: Running, count: int, directory: Path) -> None:
+def fill(running: Running | Cluster, count: int, directory: Path) -> None:
     """A backlog for the consumers."""
     with ours(running, directory, ("batch", "--inflight", "4", "--size", "200"), BACKLOG_TOPIC, ""):
         enough = running.stored(BACKLOG_TOPIC, QUEUES) + count
         apache.wait_until(lambda: running.stored(BACKLOG_TOPIC, QUEUES) >= enough, "the backlog", timeout_s=120.0, every_s=0.2)
 
 
-def measure(running: Running, row: str, kind: str, directory: Path, *, number: int, warm_s: float, window_s: float) -> Sample:
-    """One round of a row by one client."""
-    work = WORKS[row]
+def measure(running: Running | Cluster, work: Work, kind: str, directory: Path, *, number: int, warm_s: float, window_s: float) -> Sample:
+    """One round of some work by one client."""
     group = f"bench_{kind}_{number}"
     topic = BACKLOG_TOPIC if work.consumes else TOPIC
 
     def count() -> int:
-        if not work.consumes:
-            return running.stored(topic, QUEUES)
-        with servers.Admin(running.address) as admin:
-            return admin.consumed(group, topic, QUEUES)
+        return running.consumed(group, topic, QUEUES) if work.consumes else running.stored(topic, QUEUES)
 
     if work.consumes:
-        with servers.Admin(running.address) as admin:
-            admin.rewind(group, topic, QUEUES)
+        running.rewind(group, topic, QUEUES)
+    before = count()
     started = java(running, directory, work.java, topic, group) if kind == APACHE else ours(running, directory, work.python, topic, group)
     with started as process:
-        return window(running, process, count, warm_s, window_s, begins_late=work.consumes)
+        sample = window(running, process, count, warm_s, window_s, begins_late=work.consumes)
+    if kind != APACHE and not work.consumes:
+        acknowledged = int((directory / OUTPUT).read_text().split()[-1])
+        if count() - before < acknowledged:
+            raise RuntimeError(f"{acknowledged:,} messages were acknowledged and {count() - before:,} came into the queues")
+    return sample
 
 
 def window(
-    running: Running, process: subprocess.Popen[bytes], count: Callable[[], int], warm_s: float, window_s: float, *, begins_late: bool
+    running: Running | Cluster,
+    process: subprocess.Popen[bytes],
+    count: Callable[[], int],
+    warm_s: float,
+    window_s: float,
+    *,
+    begins_late: bool,
 ) -> Sample:
     if begins_late:  # from the first message on, since rebalancing takes now longer and now shorter
         apache.wait_until(lambda: process.poll() is not None or count() > 0, "the first message consumed", timeout_s=40.0, every_s=0.1)
@@ -91,21 +107,25 @@ def window(
 
 
 def java(
-    running: Running, directory: Path, work: tuple[str, ...], topic: str, group: str
+    running: Running | Cluster, directory: Path, work: tuple[str, ...], topic: str, group: str
 ) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
     arguments = ["-n", running.namesrv, "-t", topic, *work[1:]]
     return java_clients.client(work[0], directory / "java", *arguments, *(["-g", group] if work[0] == "Consumer" else []))
 
 
 @contextlib.contextmanager
-def ours(running: Running, directory: Path, work: tuple[str, ...], topic: str, group: str) -> Iterator[subprocess.Popen[bytes]]:
+def ours(running: Running | Cluster, directory: Path, work: tuple[str, ...], topic: str, group: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, str(HERE / "python_client.py"), *work, "--namesrv", running.namesrv, "--topic", topic]
     command += ["--group", group] if group else []
     directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / "python_client.out", "wb") as out:
+    with open(directory / OUTPUT, "wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     try:
         yield process
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()
+        try:
+            process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

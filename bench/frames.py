@@ -221,13 +221,13 @@ class Admin:
             fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": "0"}
             self.ask(UPDATE_CONSUMER_OFFSET, fields)
 
-    def has_route(self, topic: str) -> bool:
-        """Of a name server: does it know the topic?"""
+    def has_route(self, topic: str, brokers: int = 1) -> bool:
+        """Of a name server: does it know the topic, on so many brokers?"""
         try:
             _, body = self.ask(GET_ROUTE, {"topic": topic})
         except Refused:
             return False
-        return b"brokerAddrs" in body
+        return body.count(b"brokerAddrs") >= brokers
 
     def _offset(self, code: int, fields: dict[str, str]) -> int:
         header, _ = self.ask(code, fields)

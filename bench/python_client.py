@@ -4,13 +4,15 @@
     python bench/python_client.py batch --namesrv ... --topic Bench --inflight 16 --size 32
     python bench/python_client.py push --namesrv ... --topic Bench --group bench_python_consumer
 
-What it did is counted in the broker, as with Apache's.
+What it did is counted in the broker, as with Apache's. Ended by SIGTERM, a sender prints how many messages were acknowledged.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
+from collections.abc import Coroutine, Iterable
 
 from roquet.client import Message, Producer, PushConsumer, ReceivedMessage
 
@@ -19,22 +21,42 @@ BODY = b"x" * 128
 
 async def send(options: argparse.Namespace) -> None:
     async with Producer("bench_python", options.namesrv, linger_ms=options.linger_ms, compress_over=0) as producer:
+        acknowledged = 0
 
         async def one() -> None:
+            nonlocal acknowledged
             while True:
                 await producer.send(Message(options.topic, BODY))
+                acknowledged += 1
 
-        await asyncio.gather(*(one() for _ in range(options.inflight)))
+        await until_ended(one() for _ in range(options.inflight))
+    print(acknowledged)
 
 
 async def batch(options: argparse.Namespace) -> None:
     async with Producer("bench_python", options.namesrv) as producer:
+        acknowledged = 0
 
         async def one() -> None:
+            nonlocal acknowledged
             while True:
-                await producer.send_batch([Message(options.topic, BODY) for _ in range(options.size)])
+                acknowledged += len(await producer.send_batch([Message(options.topic, BODY) for _ in range(options.size)]))
 
-        await asyncio.gather(*(one() for _ in range(options.inflight)))
+        await until_ended(one() for _ in range(options.inflight))
+    print(acknowledged)
+
+
+async def until_ended(works: Iterable[Coroutine[None, None, None]]) -> None:
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    tasks = [asyncio.create_task(work) for work in works]
+    waits = asyncio.create_task(ended.wait())
+    await asyncio.wait([waits, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
 
 
 async def push(options: argparse.Namespace) -> None:

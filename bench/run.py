@@ -33,7 +33,7 @@ import java_clients
 import servers
 import timers
 from frames import RETRY_TOPIC
-from servers import APACHE, BEFORE, HERE, ROQUET, Launcher, Running, apache
+from servers import APACHE, BEFORE, HERE, ROQUET, Cluster, Launcher, Running, apache
 from table import BY_KEY, ROWS, Report, Sample
 
 from roquet import speedups
@@ -47,8 +47,9 @@ FEATURE_ROWS = (*JOURNEY_ROWS, *FILTER_ROWS)
 MAIN_ROWS = ("send64", "send1", "conn16", "batch", "pull", "memory", *FEATURE_ROWS, *JAVA_ROWS)
 TIMER_ROWS = ("timers-memory", "timers-lateness")
 CLIENT_ROWS = tuple(client_rows.WORKS)  # all of them: --rows client
+SHARD_CLIENT_ROWS = tuple(client_rows.SHARD_WORKS)  # all of them: --rows shards-clients
 OWN_ROWS = {"turns"}  # without any server of Apache's
-QUICK_WITHOUT = ("conn16", *FEATURE_ROWS, *JAVA_ROWS, *TIMER_ROWS, *CLIENT_ROWS, *OWN_ROWS)
+QUICK_WITHOUT = ("conn16", *FEATURE_ROWS, *JAVA_ROWS, *TIMER_ROWS, *CLIENT_ROWS, *SHARD_CLIENT_ROWS, *OWN_ROWS)
 MEMORY_AFTER = 2_000_000
 SETTLE_S = 0.3  # a round's CPU is taken so much later: work that the server put off (queues, index, flush) is part of the price
 
@@ -120,6 +121,7 @@ class Bench:
             ({"shards", "shards-cpu"}, self.shard_phase),
             (set(TIMER_ROWS), self.timer_phase),
             (set(CLIENT_ROWS), self.client_phase),
+            (set(SHARD_CLIENT_ROWS), self.shard_clients_phase),
             ({"turns"}, self.turns_phase),
         ]
         for rows, phase in phases:
@@ -359,7 +361,13 @@ class Bench:
                         warm_s = plan.java_warm_s if kind == APACHE else 1.5
                         try:
                             sample = client_rows.measure(
-                                running, row, kind, directory, number=number, warm_s=warm_s, window_s=plan.java_window_s / 2
+                                running,
+                                client_rows.WORKS[row],
+                                kind,
+                                directory,
+                                number=number,
+                                warm_s=warm_s,
+                                window_s=plan.java_window_s / 2,
                             )
                         except (OSError, RuntimeError) as error:
                             figures.problem = str(error)
@@ -371,6 +379,61 @@ class Bench:
         alone, gathered = (self.report.at(row, ROQUET).rate if row in self.rows else None for row in ("client-send64", client_rows.GATHER))
         if alone and gathered:
             self.report.note(f"client-gather: {gathered / alone:.1f} times the sends a second of the same program without linger_ms")
+
+    def shard_clients_phase(self) -> None:
+        """The same on one, two and four shards behind a name server. What was stored is read again from every shard afterwards."""
+        if ROQUET not in self.kinds or self.launcher.broker_command:
+            return
+        self.report.note(
+            f"shards-clients: the shards and the client share {os.cpu_count() or 1} cores, and want one each, and the client more than one: this is "
+            f"what the machine carries. CPU is that of all shards together, generator the client's"
+        )
+        for count in client_rows.SHARD_COUNTS:
+            rows = {row: work for row, (shards, work) in client_rows.SHARD_WORKS.items() if shards == count and row in self.rows}
+            if rows:
+                try:
+                    self.clients_on_shards(count, rows)
+                except (OSError, RuntimeError) as error:
+                    for row in rows:
+                        self.report.at(row, ROQUET).problem = str(error)
+                    self.say(f"{count} shards: {error}")
+
+    def clients_on_shards(self, count: int, rows: dict[str, client_rows.Work]) -> None:
+        plan, directory = self.plan, self.directory / f"shards-clients-{count}"
+        self.say(f"starting {count} shard{'s' if count > 1 else ''} for clients")
+        with contextlib.ExitStack() as stack:
+            namesrv = stack.enter_context(self.launcher.namesrv(ROQUET, directory / "namesrv"))
+            names = [f"shard-{number}" for number in range(count)]
+            shards = [
+                stack.enter_context(self.launcher.broker(ROQUET, namesrv, directory / name, kill=True, brokerName=name)) for name in names
+            ]
+            cluster = Cluster(namesrv, shards)
+            for topic in (client_rows.TOPIC, client_rows.BACKLOG_TOPIC):
+                cluster.create_topic(topic, client_rows.QUEUES)
+            if any(work.consumes for work in rows.values()):
+                client_rows.fill(cluster, plan.client_backlog, directory)
+            for number in range(plan.client_rounds):
+                kinds = [kind for kind in (APACHE, ROQUET) if kind in self.kinds]
+                for row, work in rows.items():
+                    for kind in kinds if number % 2 == 0 else kinds[::-1]:
+                        self.on_time()
+                        warm_s = plan.java_warm_s if kind == APACHE else 1.5
+                        sample = client_rows.measure(
+                            cluster, work, kind, directory, number=number, warm_s=warm_s, window_s=plan.java_window_s / 2
+                        )
+                        self.report.at(row, kind).samples.append(sample)
+                        self.say(f"{row} {kind}: {sample.rate:,.0f} msg/s {sample.cpu_us:.2f} us CPU of the shards")
+            for shard in shards:
+                self.count_again(shard)
+
+    def count_again(self, shard: Running) -> None:
+        """Everything that the queues' ends tell of must come out of them."""
+        for topic in (client_rows.TOPIC, client_rows.BACKLOG_TOPIC):
+            stored = shard.stored(topic, client_rows.QUEUES)
+            if stored:
+                read = self.round(shard, "pull", topic, stored).messages
+                if read != stored:
+                    raise RuntimeError(f"{shard.broker_name}: {stored:,} messages are in {topic}, and {read:,} were read from it")
 
     def sync_phase(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -523,7 +586,7 @@ def _last_line(text: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="under two minutes: fewer rounds, less warm-up, Java clients only by --rows")
-    parser.add_argument("--rows", help=f"some of {','.join(row.key for row in ROWS)}; client: all client-*")
+    parser.add_argument("--rows", help=f"some of {','.join(row.key for row in ROWS)}; client: all client-*; shards-clients: all of these")
     parser.add_argument("--json", metavar="FILE", help="write all figures, every round's, there")
     parser.add_argument("--only", choices=(APACHE, ROQUET))
     parser.add_argument("--before", metavar="CHECKOUT", type=Path, help="compare with this other checkout of Roquet instead of with Apache")
@@ -537,6 +600,8 @@ def main() -> int:
     rows = set(options.rows.split(",")) if options.rows else {row.key for row in ROWS} - (set(QUICK_WITHOUT) if options.quick else set())
     if "client" in rows:
         rows = rows - {"client"} | set(CLIENT_ROWS)
+    if "shards-clients" in rows:
+        rows = rows - {"shards-clients"} | set(SHARD_CLIENT_ROWS)
     if unknown := rows - set(BY_KEY):
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
     if rows <= OWN_ROWS:
@@ -553,7 +618,7 @@ def main() -> int:
     if APACHE in kinds:  # a first run fetches jars: not on the run's clock
         apache.classpath(f"rocketmq-broker:{apache.SERVER}")
         apache.classpath(f"rocketmq-namesrv:{apache.SERVER}")
-    if rows & {*JAVA_ROWS, *CLIENT_ROWS} and options.only != ROQUET:
+    if rows & {*JAVA_ROWS, *CLIENT_ROWS, *SHARD_CLIENT_ROWS} and options.only != ROQUET:
         apache.classpath(java_clients.EXAMPLES)
     busy, own = busy_seconds(), own_seconds()
     with tempfile.TemporaryDirectory(prefix="roquet-bench-") as directory:

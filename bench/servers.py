@@ -109,6 +109,46 @@ class Running:
         with Admin(self.address) as admin:
             return admin.stored(topic, queues)
 
+    def consumed(self, group: str, topic: str, queues: int) -> int:
+        with Admin(self.address) as admin:
+            return admin.consumed(group, topic, queues)
+
+    def rewind(self, group: str, topic: str, queues: int) -> None:
+        with Admin(self.address) as admin:
+            admin.rewind(group, topic, queues)
+
+
+@dataclass
+class Cluster:
+    """Brokers behind one name server, as clients see them."""
+
+    namesrv: str
+    shards: list[Running]
+
+    def cpu(self) -> float:
+        return sum(shard.cpu() for shard in self.shards)
+
+    def stored(self, topic: str, queues: int) -> int:
+        return sum(shard.stored(topic, queues) for shard in self.shards)
+
+    def consumed(self, group: str, topic: str, queues: int) -> int:
+        return sum(shard.consumed(group, topic, queues) for shard in self.shards)
+
+    def rewind(self, group: str, topic: str, queues: int) -> None:
+        for shard in self.shards:
+            shard.rewind(group, topic, queues)
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        """On every shard; and wait until clients can find it on all of them."""
+        for shard in self.shards:
+            shard.create_topic(topic, queues)
+
+        def known() -> bool:
+            with Admin(self.namesrv) as admin:
+                return admin.has_route(topic, len(self.shards))
+
+        apache.wait_until(known, f"the route of {topic} on {len(self.shards)} shards", timeout_s=40.0)
+
 
 @dataclass(frozen=True)
 class Launcher:

@@ -71,6 +71,8 @@ ROWS = (
     Row("client-gather", "the same, ours with linger_ms=5", RATE),
     Row("client-batch", "clients on Roquet, batches of 32, 16 in flight", RATE, 1.0, at_least=True),
     Row("client-push", "clients on Roquet, push consuming, catching up", RATE, 0.5, at_least=True),
+    *(Row(f"shards-clients-send{shards}", f"clients on {shards} of our shards, 64 sends in flight", RATE) for shards in (1, 2, 4)),
+    *(Row(f"shards-clients-push{shards}", f"clients on {shards} of our shards, push consuming", RATE) for shards in (1, 2, 4)),
     Row("turns", "longest turn of the loop of a large broker, CPU", LATE, 50.0),
 )
 BY_KEY = {row.key: row for row in ROWS}
