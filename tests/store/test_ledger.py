@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roquet.errors import Damaged, Unstorable
+from roquet.speedups import native
 from roquet.store.disk import Disk, RealDisk, blocking
 from roquet.store.entry_log import EntryLog
 from roquet.store.ledger import DiskLedger
 from roquet.store.ledger_chain import Chain, ChainReader
 from roquet.store.ledger_documents import LedgerCheckpoint, TermFile, Told
-from roquet.store.ledger_heads import FEW, fill, units_of
+from roquet.store.ledger_heads import fill_heads, units_of
 from roquet.store.ledger_index import UNIT, LedgerIndex
 from roquet.store.ledger_segments import LedgerSegments
 from roquet.store.segments import OpenFiles, Segments
@@ -25,6 +26,7 @@ from roquet.testing.disk import PowerLost, SimDisk
 from roquet.wire.layout import FRONT, LEDGER_ENTRY_MAX, LEDGER_HEAD, MAGIC_V1
 from roquet.wire.ledger_entry import Entry, Misplaced
 
+FORMS = [pytest.param(fill_heads, id="python")] + ([pytest.param(native.fill_heads, id="compiled")] if native else [])
 ROOT = "/ledger"
 FILE = 2_048
 INDEX_FILE = 8 * UNIT
@@ -144,20 +146,30 @@ class TestALeader:
         lead(again, b"x" * fits)
         assert again.written == FILE - 8
 
-    @given(sizes=st.lists(st.integers(0, 200), max_size=3 * FEW), index=st.integers(0, 1 << 40), term=st.integers(0, 1 << 40))
-    def test_fills_heads_alike_few_or_many_at_a_time(self, sizes: list[int], index: int, term: int) -> None:
-        def staged(upto: list[int]) -> bytearray:
-            return bytearray(b"".join(bytes(HEAD) + record(0, 0, b"b" * size) for size in upto))
-
-        whole = staged(sizes)
-        units = fill(whole, 1_000, index, term)
+    @pytest.mark.parametrize("form", FORMS)
+    @given(sizes=st.lists(st.integers(0, 200), max_size=30), index=st.integers(0, 1 << 40), term=st.integers(0, 1 << 40))
+    def test_fills_heads_alike_one_or_many_at_a_time(self, form: Any, sizes: list[int], index: int, term: int) -> None:
+        pieces = [bytes(HEAD) + record(0, 0, b"b" * size) for size in sizes]
+        blank = struct.pack(">ii", -1, 77)
+        whole, units = form(b"".join(pieces) + blank, 1_000, index, term)
         apart, apart_units = b"", b""
-        for number, size in enumerate(sizes):
-            one = staged([size])
-            apart_units += fill(one, 1_000 + len(apart), index + number, term)
-            apart += one
-        assert (bytes(whole), units) == (apart, apart_units)
+        for number, piece in enumerate(pieces):
+            one, unit = form(piece, 1_000 + len(apart), index + number, term)
+            apart, apart_units = apart + one, apart_units + unit
+        assert (whole, units) == (apart + blank, apart_units)
         assert units_of(whole) == units
+
+    @given(data=st.one_of(st.binary(max_size=300), st.binary(max_size=300).map(bytes(HEAD).__add__)), cut=st.integers(0, 400))
+    def test_fills_heads_of_anything_alike_in_both_forms(self, data: bytes, cut: int) -> None:
+        def outcome(form: Any, given: bytes) -> object:
+            try:
+                return form(given, 5, 6, 7)
+            except ValueError as error:
+                return str(error)
+
+        whole = bytes(HEAD) + record(0, 0, b"b" * 99)
+        for given_data in (data, whole + data, (whole * 2)[:cut] + data, (whole * 2)[:-cut]):
+            assert len({outcome(form.values[0], given_data) for form in FORMS}) == 1
 
     def test_refuses_an_entry_that_a_java_member_could_not_take(self) -> None:
         log, _, _ = opened(SimDisk(), size=3 * LEDGER_ENTRY_MAX)

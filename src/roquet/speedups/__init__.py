@@ -11,6 +11,7 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
     pull.c        queue entries, log -> a pull's body     broker/gather.py, gather; broker/sql_columns.py, property_rows
     client.c      messages -> the body of a batch send   wire/batch.py, join_messages; wire/ids.py, number_ids
                   a pull's body -> records               wire/record.py, cut_records
+    ledger.c      records -> entries of DLedger's log      store/ledger_heads.py, fill_heads
     module.c      the list of all functions
 """
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SWITCH = "ROQUET_SPEEDUPS"
-EDITION = 4
+EDITION = 5
 """As in speedups.h: it rises when a function comes, goes or changes its signature. A checkout may hold an extension built before that."""
 
 

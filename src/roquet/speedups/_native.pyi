@@ -62,3 +62,6 @@ def number_ids(front: str, first: int, stop: int, /) -> list[str]:
 
 def cut_records(data: bytes, topic: bytes, queue_id: int, /) -> list[tuple[bytes, int, int]] | None:
     """wire.record.cut_records."""
+
+def fill_heads(data: bytes, pos: int, index: int, term: int, /) -> tuple[bytes, bytes]:
+    """store.ledger_heads.fill_heads."""

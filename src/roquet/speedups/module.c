@@ -12,6 +12,7 @@ static PyMethodDef methods[] = {
     FUNCTION(join_messages),
     FUNCTION(number_ids),
     FUNCTION(cut_records),
+    FUNCTION(fill_heads),
     {NULL, NULL, 0, NULL},
 };
 

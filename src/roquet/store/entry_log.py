@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from roquet.errors import Unstorable
 from roquet.store.ledger_heads import fill, units_of
-from roquet.store.ledger_index import LedgerIndex
+from roquet.store.ledger_index import UNIT, LedgerIndex
 from roquet.store.ledger_segments import LedgerSegments
 from roquet.store.log import CommitLog
 from roquet.wire.layout import BLANK, BLANK_MAGIC, LEDGER_BLANK, LEDGER_BLANK_MAGIC, LEDGER_ENTRY_MAX, LEDGER_HEAD
@@ -77,7 +77,7 @@ class EntryLog(CommitLog):
         index = min(index, self.last)
         if index <= self.committed:
             return
-        unit = self.index.unit_now(index)
+        unit = self.index.recent_unit(index) or self.index.unit_now(index)
         if unit is None:
             raise LookupError(f"the ledger's index has no entry {index}, it holds {self.begin} to {self.last}")
         self.committed, self.committed_end = index, unit.pos + unit.size
@@ -122,9 +122,16 @@ class EntryLog(CommitLog):
         return min(super().room, LEDGER_ENTRY_MAX)
 
     def reserve(self, size: int) -> int:
+        offset = self.end
+        if offset + size + LEDGER_BLANK.size > self._segment_end or size > LEDGER_ENTRY_MAX:
+            offset = self._roll(size)
+        self.end = offset + size
+        return offset
+
+    def _roll(self, size: int) -> int:
         if size > LEDGER_ENTRY_MAX:
             raise Unstorable(f"its entry has {size} bytes, a member of a DLedger group takes {LEDGER_ENTRY_MAX}")
-        return super().reserve(size)
+        return super()._roll(size)
 
     def _blank(self, left: int) -> bytes:
         return LEDGER_BLANK.pack(LEDGER_BLANK_MAGIC, left)
@@ -132,12 +139,16 @@ class EntryLog(CommitLog):
     def _write_runs(self) -> None:
         first, as_given = self.index.next, self._as_given
         units = b""
-        datas: list[bytearray] = []
+        datas: list[bytes] = []
         for run in self._runs:
-            data = bytearray().join(run.pieces)
-            units += units_of(data) if as_given else fill(data, run.start, first + len(units) // 32, self.term)
+            data = b"".join(run.pieces)
+            if as_given:
+                new = units_of(data)
+            else:
+                data, new = fill(data, run.start, first + len(units) // UNIT, self.term)
+            units = units + new if units else new
             datas.append(data)
-        count = len(units) // 32
+        count = len(units) // UNIT
         self.index.make_room(count)
         for run, data in zip(self._runs, datas, strict=True):
             if data:

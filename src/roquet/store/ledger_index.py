@@ -38,6 +38,8 @@ class LedgerIndex:
     def make_room(self, count: int) -> None:
         """For so many more. Raises OSError: no file can be made."""
         stop, size = (self.next + count) * UNIT, self.segments.size
+        if self.segments.bases and stop <= self.segments.bases[-1] + size:
+            return
         if not self.segments.bases:
             self.segments.create(self.next * UNIT // size * size)
         while self.segments.stop < stop:
@@ -79,6 +81,11 @@ class LedgerIndex:
         found = self.units(index, 1)
         unit = read_unit(found) if len(found) == UNIT else None
         return unit if unit is not None and unit.index == index and unit.magic == 1 else None
+
+    def recent_unit(self, index: int) -> Unit | None:
+        """Of an entry that was written not long ago."""
+        at = (index - self.recent_from) * UNIT
+        return read_unit(self.recent, at) if 0 <= at < len(self.recent) else None
 
     def unit_now(self, index: int) -> Unit | None:
         """The same. May block."""
