@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
@@ -10,11 +11,17 @@ from typing import Any
 
 import pytest
 
+from roquet.broker import core
 from roquet.broker.send_properties import UNUSUAL
 from roquet.broker.topics import Topic
 from roquet.message import Property
+from roquet.ports import Background, Clock
+from roquet.settings import BrokerSettings
 from roquet.speedups import native, why_not
-from roquet.store.disk import RealFile
+from roquet.store.disk import Disk, RealDisk, RealFile
+from roquet.store.ledger_part import LedgerPlace
+from roquet.store.store import Store
+from roquet.testing import ManualBackground, ManualClock
 from roquet.wire.batch import join_batch
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
@@ -47,6 +54,43 @@ def test_two_brokers_one_without_it_do_the_same_with_the_same_reads(tmp_path: Pa
 
 def test_they_do_the_same_while_each_send_waits_for_its_flush(tmp_path: Path) -> None:
     assert play(40, 3, tmp_path, flush_disk_type="SYNC_FLUSH").compiled > 100
+
+
+class StoreOfAGroupOfOne(Store):
+    """Its log is DLedger's, and what is written is committed."""
+
+    def __init__(self, disk: Disk, settings: BrokerSettings, clock: Clock, background: Background, *_: object) -> None:
+        place = LedgerPlace(f"{settings.store_path_root_dir}/dledger-n0", index_file_size=32 * 1_000)
+        super().__init__(disk, settings, clock, background, place)
+
+    def open(self, *arguments: Any) -> None:
+        super().open(*arguments)
+        self.applier.lead()
+
+    def commit(self) -> None:
+        super().commit()
+        assert self.ledger is not None
+        self.ledger.ledger.note_committed(self.ledger.ledger.end)
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_they_do_the_same_with_the_log_of_a_dledger_group(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "Store", StoreOfAGroupOfOne)
+    report = play(60, seed, tmp_path)
+    assert report.compiled > 200
+    segments = [path.stat().st_size for path in (tmp_path / "compiled").rglob("data/*")]
+    assert len(segments) > 1
+    monkeypatch.undo()
+    place = LedgerPlace(f"{tmp_path / 'compiled'}/dledger-n0", index_file_size=32 * 1_000)
+    settings = BrokerSettings(
+        store_path_root_dir=str(tmp_path / "compiled"), mapped_file_size_commit_log=1 << 17, mapped_file_size_consume_queue=6_000
+    )
+    store = Store(RealDisk(), settings, ManualClock(), ManualBackground(), place)
+    shutil.rmtree(tmp_path / "compiled" / "consumequeue")
+    store.open()
+    assert not store.holes
+    assert sum(queue.visible for queue in store.queues.values()) == report.messages
+    store.close()
 
 
 @pytest.mark.parametrize("corpus", [mutations.wrong_fields, mutations.wrong_heads, lambda: mutations.damaged(Random(3), 60)])
