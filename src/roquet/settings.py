@@ -489,8 +489,8 @@ class BrokerSettings(Settings):
     max_transfer_bytes_on_message_in_disk: int = setting(65_536, "bytes of one pull answer far behind", low=1, high=15 * MIB, mutable=True)
     max_transfer_count_on_message_in_disk: int = setting(8, "messages of one pull answer far behind", low=1, high=10_000, mutable=True)
     max_scan_bytes: int = setting(
-        MIB,
-        "bytes of one answer to a reader that scans a queue, as Spark's does; 0: it gets ordinary answers",
+        4 * MIB,
+        "bytes of one answer to a reader that scans a queue, as Spark's does, with 16 of them or fewer; 0: it gets ordinary answers",
         low=0,
         high=15 * MIB,
         mutable=True,

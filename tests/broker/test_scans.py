@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from roquet.broker import pull as pull_module
 from roquet.broker import scans as scans_module
-from roquet.broker.scans import BUSY_BYTES, spans
+from roquet.broker.scans import AWAY_MS, BUSY_BYTES, UNREAD_MAX, Readers, spans
 from roquet.store.disk import Cold, RealFile
 from roquet.store.queue import ConsumeQueue
+from roquet.testing import FakePeer
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import decode_records
@@ -137,11 +138,35 @@ class TestLimits:
         assert len(bodies(scan(whole))) == 2
 
     def test_while_messages_are_sent_answers_are_short(self, whole: Whole) -> None:
-        send(whole, *[bytes(10_000)] * 60)
-        assert len(bodies(scan(whole))) == 60
+        send(whole, *[bytes(10_000)] * 150)
+        assert len(bodies(scan(whole, size=4 * MIB))) == 150
         send(whole, b"another")
-        assert len(bodies(scan(whole))) == BUSY_BYTES // 10_100
-        assert len(bodies(scan(whole))) == 61
+        assert len(bodies(scan(whole, size=4 * MIB))) == BUSY_BYTES // 10_100
+        assert len(bodies(scan(whole, size=4 * MIB))) == 151
+
+    def test_the_more_readers_there_are_the_shorter_are_answers(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(scans_module, "UNREAD_MAX", 100_000)
+        monkeypatch.setattr(scans_module, "SHARE_MIN", 30_000)
+        send(whole, *[bytes(10_000)] * 20)
+        first, others = whole.peer, [FakePeer(f"127.0.0.1:{number}") for number in range(1, 10)]
+        assert [len(bodies(scan(whole))) for _ in range(2)] == [9, 9]
+        whole.peer = others[0]
+        assert len(bodies(scan(whole))) == 4  # half for each of two
+        for whole.peer in others:
+            assert len(bodies(scan(whole))) in (4, 3, 2)
+        assert len(bodies(scan(whole))) == 2  # never less than that
+        for peer in others:
+            whole.broker.disconnected(peer)
+        whole.peer = first
+        assert len(bodies(scan(whole))) == 9
+
+    def test_a_reader_that_asks_no_more_counts_no_more(self) -> None:
+        readers, busy, silent = Readers(), FakePeer("127.0.0.1:1"), [FakePeer(f"127.0.0.1:{number}") for number in range(2, 33)]
+        assert readers.share(busy, 1_000) == UNREAD_MAX
+        for peer in silent:
+            readers.share(peer, 2_000)
+        assert readers.share(busy, 2_000 + AWAY_MS) == UNREAD_MAX // 32
+        assert readers.share(busy, 2_001 + AWAY_MS) == UNREAD_MAX
 
     def test_entries_that_one_answer_looks_at_go_by_the_size_of_the_first_messages(
         self, whole: Whole, monkeypatch: pytest.MonkeyPatch

@@ -322,7 +322,7 @@ class TestABrokerThatAnswersLargePulls:
         assert all(chunk.data.obj.nbytes == ROOM_BYTES for chunk in chunks)  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize("in_room", [True, False])
-    @pytest.mark.parametrize("scan_bytes", [10_500_000, 5_500_000])
+    @pytest.mark.parametrize("scan_bytes", [13_000_000, 7_000_000])
     def test_with_more_than_there_is_room_for_is_read_all_the_same(self, clock: Clock, scan_bytes: int, in_room: bool) -> None:
         scanned = Scanned(3_000, body_bytes=6_000, scan_bytes=scan_bytes, in_room=in_room)
         assert offsets(read(place_of(scanned), QUEUE, 0, 3_000)) == list(range(3_000))

@@ -25,7 +25,7 @@ from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
 from roquet.broker.roles import is_slave
-from roquet.broker.scans import BUSY_BYTES, PROBED, Records, Scan, collect, likely_count
+from roquet.broker.scans import BUSY_BYTES, PROBED, Readers, Records, Scan, collect, likely_count
 from roquet.broker.sql_columns import judge_at_once
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topics
@@ -160,6 +160,7 @@ class Puller(Part):
         self.parking = Parking()
         self.room = new_room()
         self.pace = Pace()
+        self.readers = Readers()
         self.record_max = self.settings.max_message_size + RECORD_EXTRA
         self.scanned_at = -1  # end of the log at the last scan, -1 before the first
         self._woken_later: deque[Pull] = deque()  # there are messages for them, and too many of them for one turn
@@ -318,7 +319,9 @@ class Puller(Part):
 
     def _scan(self, pull: Pull, scan: Scan, queue: ConsumeQueue, first: int, last: int) -> Found:
         # Whoever sends meanwhile waits for one answer at most: then answers are short.
-        bytes_max = min(scan.bytes_max, BUSY_BYTES) if self.store.log.end > self.scanned_at >= 0 else scan.bytes_max
+        bytes_max = min(scan.bytes_max, self.readers.share(pull.peer, self.store.steady_ms))
+        if self.store.log.end > self.scanned_at >= 0:
+            bytes_max = min(bytes_max, BUSY_BYTES)
         self.scanned_at = self.store.log.end
         offset, tags, judge = pull.offset, pull.tags, pull.judge
         count_max = scan.entries_max(offset, last, filtered=tags is not None or judge is not None)
@@ -632,6 +635,7 @@ class Puller(Part):
     def disconnected(self, peer: Peer) -> None:
         for pull in self.parking.drop_peer(peer):
             self._unwatch(pull)
+        self.readers.forget(peer)
 
     def tick(self, now_ms: int) -> None:
         self.pace.tick(self.store.log.end)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from roquet.errors import Refused
+from roquet.ports import Peer
 from roquet.store.disk import Cold
 from roquet.store.log import Log
 from roquet.store.mending import Odd
@@ -49,8 +50,15 @@ READ_BYTES_MAX = 4 * 1024 * 1024
 READS_MAX = 128
 PROBED = 32
 """Entries from whose sizes is told how many an answer may hold: looking at thousands costs as much as reading some hundred kilobytes."""
-BUSY_BYTES = 256 * 1024
-"""Of an answer while messages are sent to this broker: some 0.3 ms, about as long as a read full of sends."""
+BUSY_BYTES = 1024 * 1024
+"""Of an answer while messages are sent to this broker: some 0.6 ms, about as long as two reads full of sends. A quarter of it would cost a
+stream from topic to topic half as much again a message."""
+UNREAD_MAX = 64 * 1024 * 1024
+"""Of all answers that readers may not have read yet: far below what the server bears (net/server.py)."""
+SHARE_MIN = 1024 * 1024
+"""Of an answer however many scan."""
+AWAY_MS = 60_000
+"""A reader that asked for nothing for so long counts no more."""
 HEAD_ROOM = 512
 """Before the records of an answer: for its header, which has about 250 bytes."""
 FRONT = layout(
@@ -93,6 +101,28 @@ class Scan:
         """How many entries to look at, of those before `end`."""
         stop = end if self.stop is None else min(self.stop, end)
         return min(FILTERED_MAX if filtered else min(ENTRIES_MAX, self.bytes_max // RECORD_MIN + 1), stop - offset)
+
+
+class Readers:
+    """Who scans now. Each may leave an answer unread while it works on the last one, so the more there are, the smaller answers become.
+
+    State: when each asked last, the longest ago first.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[Peer, int] = {}
+
+    def share(self, peer: Peer, now_ms: int) -> int:
+        """Bytes of an answer to this one, who asks now."""
+        asked = self._asked
+        asked.pop(peer, None)
+        asked[peer] = now_ms
+        while asked[first := next(iter(asked))] + AWAY_MS < now_ms:
+            del asked[first]
+        return max(SHARE_MIN, UNREAD_MAX // len(asked))
+
+    def forget(self, peer: Peer) -> None:
+        self._asked.pop(peer, None)
 
 
 def whole_number(text: str) -> int | None:
@@ -165,11 +195,8 @@ def collect(log: Log, raw: bytes, codes: Collection[int] | None, bytes_max: int,
         try:
             if span.length == span.size:
                 log.read_into(span.start, target)  # nothing foreign between them
-                check(target, offsets[at : span.stop] - span.start, sizes[at : span.stop], numbers[at : span.stop])
             else:
-                data = log.read(span.start, span.length)
-                check(data, offsets[at : span.stop] - span.start, sizes[at : span.stop], numbers[at : span.stop])
-                target[:] = cut(data, offsets[at : span.stop] - span.start, sizes[at : span.stop])
+                target[:] = cut(log.read(span.start, span.length), offsets[at : span.stop] - span.start, sizes[at : span.stop])
         except Cold as cold:
             if at:
                 break
@@ -177,7 +204,10 @@ def collect(log: Log, raw: bytes, codes: Collection[int] | None, bytes_max: int,
             raise log.together(cold, [(one.start, one.length) for one in after]) from None
         at, end = span.stop, end + span.size
     judged = int(chosen[at]) if at < len(chosen) else len(entries)
-    return Records(room, sizes[:at], end - HEAD_ROOM, judged)
+    sizes = sizes[:at]
+    if at:
+        check(room[HEAD_ROOM:end], np.cumsum(sizes) - sizes, sizes, numbers[:at])
+    return Records(room, sizes, end - HEAD_ROOM, judged)
 
 
 def in_a_row(offsets: Numbers, sizes: Numbers, log: Log) -> bool:

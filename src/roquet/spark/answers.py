@@ -22,7 +22,7 @@ CHUNK_ROWS = 8_192
 CHUNK_BYTES = 8 * 1024 * 1024
 """Answers are gathered to chunks of at least so many records or about so many bytes: what is done once for every chunk costs as much as
 decoding some hundred records."""
-ROOM_BYTES = CHUNK_BYTES + 1024 * 1024 + 64 * 1024
+ROOM_BYTES = CHUNK_BYTES + 4 * 1024 * 1024 + 64 * 1024
 """Of one chunk: when there are not enough yet, there is room for one more answer of the size that brokers give unless told otherwise."""
 QUEUE_OFFSET_AT = 20
 
