@@ -457,3 +457,18 @@ def test_the_snippets_of_the_document_run_as_printed(spark: Any, servers: Server
     for snippet in of_the_source:
         printed.run(snippet)
     assert spark.read.parquet(f"{tmp_path}/orders.parquet").count() == 1_000
+
+
+def test_a_worker_that_has_read_is_not_looked_through_for_garbage_again(servers: Servers, topic: str) -> None:
+    """Spark does that after every task."""
+    code = """
+import gc
+from pyspark.sql.types import BinaryType, StructField, StructType
+from roquet.spark.source import RocketMQ
+options = {"namesrvAddr": %r, "subscribe": %r}
+reader = RocketMQ(options).reader(schema=StructType([StructField("body", BinaryType())]))
+rows = [sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) for _ in range(2)]
+print(*rows, gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 10_000)
+"""
+    done = subprocess.run([sys.executable, "-c", code % (servers.namesrv, topic)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["1000", "1000", "True", "True"], done.stderr

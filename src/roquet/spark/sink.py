@@ -28,6 +28,7 @@ from roquet.net.blocking import BlockingCaller
 from roquet.routing.name_servers import parse_name_servers
 from roquet.spark.ahead import ahead
 from roquet.spark.encode import BATCH_BYTES_MAX, check_columns, encode, id_prefix
+from roquet.spark.garbage import spare_loaded
 from roquet.spark.options import BadOption, Option, Where, connection_of, duration_s, where_of
 from roquet.spark.requests import BATCH_BYTES, BATCH_ROWS, requests
 from roquet.spark.sending import Sending
@@ -128,6 +129,7 @@ class Sent(WriterCommitMessage):
 def write_batches(settings: Settings, batches: Iterator[pa.RecordBatch], partition: int, prefix: bytes) -> Sent:
     """Send every row and wait for every answer. Raises BadRow, SendFailed and what else goes wrong, naming the rows."""
     begun = time.monotonic()
+    spare_loaded()
     where = settings.where
     caller = BlockingCaller(connection_of(where))
     sending = Sending(

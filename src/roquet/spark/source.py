@@ -178,9 +178,12 @@ def read_task(partition: InputPartition, options: Options, schema: StructType) -
 
 
 def read_ranges(ranges: Sequence[Range], options: Options, schema: StructType) -> Iterator[pa.RecordBatch]:
+    from roquet.spark import decode  # noqa: F401 # needed by the first batch; here, to be among what is loaded
+    from roquet.spark.garbage import spare_loaded
     from roquet.spark.projection import Projection
     from roquet.spark.scan import batches, gathered, opened
 
+    spare_loaded()
     projection = Projection.of(schema)
     with opened(options.where) as place:
         parts = (part for one in ranges for part in batches(place, one, options, projection.decoded))
