@@ -57,6 +57,7 @@ class Decoder:
         self.schema = schema
         self.broker = broker or None
         self.check_crc = check_crc
+        self._brokers = pa.nulls(0, pa.string())  # the column of the last batch: mostly the next one has as many rows
 
     def batches(self, chunk: Chunk, rows_max: int = 4096) -> Iterator[Any]:
         """Record batches of exactly `schema`. Raises BadRecord or Damaged, naming the message."""
@@ -100,9 +101,9 @@ class Decoder:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _broker(self, records: AlikeRecords) -> Any:
-        return (
-            pa.nulls(records.count, pa.string()) if self.broker is None else pa.repeat(pa.scalar(self.broker, pa.string()), records.count)
-        )
+        if len(self._brokers) != records.count:
+            self._brokers = pa.repeat(pa.scalar(self.broker, pa.string()), records.count)
+        return self._brokers
 
 
 class Data:
@@ -131,7 +132,10 @@ class Data:
         """These records by the width of their hosts, mostly all in one group; each with the numbers of its rows, counted from 0."""
         starts, stops = self.starts[rows], self.stops[rows]
         hosts = self.sys_flags[starts + SYS_FLAG_AT].astype(np.int32) & HOSTS_V6
-        for kind in np.unique(hosts).tolist() if hosts.any() else (0,):
+        if not hosts.any():
+            yield np.arange(len(starts)), AlikeRecords(self, starts, stops, 0)
+            return
+        for kind in np.unique(hosts).tolist():
             chosen = np.flatnonzero(hosts == kind)
             yield chosen, AlikeRecords(self, starts[chosen], stops[chosen], kind)
 
@@ -146,8 +150,7 @@ class AlikeRecords:
         self.count = len(starts)
         kind = FRONT_COLUMNS[hosts]
         self.front_size = kind.itemsize
-        short = self.stops - self.starts < kind.itemsize + 3
-        if hosts and short.any():
+        if hosts and (stops - starts < kind.itemsize + 3).any():
             raise BadRecord(f"a record of {int((stops - starts).min())} bytes with IPv6 hosts, the smallest has {kind.itemsize + 3}")
         # As one blob each, which is one copy each; then the fields are looked at in it.
         self.fronts: npt.NDArray[Any] = at_every_byte(data.bytes, f"V{kind.itemsize}")[starts].view(kind)

@@ -29,7 +29,7 @@ FEW = 16
 
 
 class Properties:
-    """Of one batch. `text` holds all of it, each row after a separator of its own, and is padded by a word at its end."""
+    """Of one batch. `text` holds all of it, each row after a separator of its own."""
 
     def __init__(self, data: pa.Buffer, starts: Places, stops: Places) -> None:
         """The places of the properties. Before each stands a byte that is not theirs (their length), which is taken along and made a
@@ -39,8 +39,9 @@ class Properties:
         self.row_at = offsets_of(taken)
         size = int(self.row_at[-1]) if self.count else 0
         self.size = size
-        self.text: Bytes = np.zeros(size + WORD, np.uint8)
-        self.text[:size] = bytes_of(taken)[:size]
+        self.text: Bytes = bytes_of(taken)[:size]
+        if not self.text.flags.writeable:
+            self.text = self.text.copy()
         self.text[self.row_at[:-1]] = ENTRY_END
         if size and self.text.max() > 127:
             self._mend()
@@ -55,12 +56,12 @@ class Properties:
             mended = pa.array(rows, pa.string())
             self.row_at = offsets_of(mended)
             self.size = int(self.row_at[-1])
-            self.text = np.concatenate([bytes_of(mended)[: self.size], np.zeros(WORD, np.uint8)])
+            self.text = bytes_of(mended)[: self.size]
 
     @cached_property
     def starts(self) -> Places:
         """Where each entry begins, empty ones included."""
-        return np.flatnonzero(self.text[: self.size] == ENTRY_END) + 1
+        return np.flatnonzero(self.text == ENTRY_END) + 1
 
     @cached_property
     def stops(self) -> Places:
@@ -74,8 +75,8 @@ class Properties:
 
     @cached_property
     def words(self) -> npt.NDArray[np.uint64]:
-        """The word that begins at each byte."""
-        return at_every_byte(self.text, "<u8")
+        """The word that begins at each byte; behind the last one there are zeros."""
+        return at_every_byte(np.concatenate([self.text, np.zeros(WORD, np.uint8)]), "<u8")
 
     @cached_property
     def first_words(self) -> npt.NDArray[np.uint64]:
@@ -93,30 +94,26 @@ class Properties:
         width = self.size // self.count
         if width > ALIKE_BYTES or bool((np.diff(self.row_at) != width).any()):
             return None
-        table = self.text[: self.size].reshape(self.count, width)
-        first = table[0].tobytes()
-        marks = [at for at, sign in enumerate(first) if sign <= ENTRY_END]
-        if int(np.count_nonzero(self.text[: self.size] <= ENTRY_END)) != len(marks) * self.count:
-            return None
+        table = self.text.reshape(self.count, width)
+        first, low = table[0].tobytes(), table.min(axis=0)
+        same = low == table.max(axis=0)  # of each place in a row: all have one byte there
+        marks = table[0] <= ENTRY_END
+        if not same[marks].all() or (low[~marks] <= ENTRY_END).any():
+            return None  # a separator stands elsewhere in some row
         found: dict[bytes, tuple[int, int]] = {}
-        seen = 0
-        for start, stop in itertools.pairwise([*(at for at in marks if first[at] == ENTRY_END), width]):
+        for start, stop in itertools.pairwise([*(at for at in np.flatnonzero(marks).tolist() if first[at] == ENTRY_END), width]):
             end = first.find(NAME_END, start, stop)
-            fixed = slice(start, stop if end < 0 else end + 1)  # the name; all of an entry that has none
-            if bool((table[:, fixed] != table[0, fixed]).any()):
+            if not same[start : stop if end < 0 else end + 1].all():  # the name; all of an entry that has none
                 return None
-            seen += sum(sign <= ENTRY_END for sign in first[fixed])
             if start + 1 < end < stop - 1:
                 found[first[start + 1 : end]] = (end + 1, stop)
-        # Every row has the marks of the first at the same places, and none besides, if none of them stands in a value.
-        return found if seen == len(marks) else None
+        return found
 
     def _value_of_alike(self, place: tuple[int, int]) -> Any:
         start, stop = place
         width = stop - start
-        table = self.text[: self.size].reshape(self.count, -1)
         places = np.arange(0, (self.count + 1) * width, width, dtype=np.int32)
-        data = np.ascontiguousarray(table[:, start:stop])
+        data = np.ndarray((self.count,), f"V{width}", self.text, start, (self.size // self.count,)).copy()  # in pieces, not byte by byte
         return pa.Array.from_buffers(pa.string(), self.count, [None, pa.py_buffer(places), pa.py_buffer(data)])
 
     def value(self, name: str) -> Any:
@@ -156,7 +153,7 @@ class Properties:
 
     def _name_ends(self) -> Places:
         """Where each entry's name ends; its own end for one that has no value."""
-        marks = np.flatnonzero(self.text[: self.size] == NAME_END)
+        marks = np.flatnonzero(self.text == NAME_END)
         starts, stops = self.starts, self.stops
         if len(marks) == len(starts) and (marks >= starts).all() and (marks < stops).all():
             return marks
