@@ -19,11 +19,13 @@ from roquet.wire.command import Command
 from roquet.wire.layout import RECORD_MIN
 
 CHUNK_ROWS = 8_192
-CHUNK_BYTES = 8 * 1024 * 1024
+ANSWER_BYTES = 4 * 1024 * 1024
+"""Of records in one answer, as brokers give it unless told otherwise."""
+CHUNK_BYTES = ANSWER_BYTES - 512 * 1024
 """Answers are gathered to chunks of at least so many records or about so many bytes: what is done once for every chunk costs as much as
-decoding some hundred records."""
-ROOM_BYTES = CHUNK_BYTES + 4 * 1024 * 1024 + 64 * 1024
-"""Of one chunk: when there are not enough yet, there is room for one more answer of the size that brokers give unless told otherwise."""
+decoding some hundred records. One full answer is enough: more would only leave the processor's cache before it is decoded."""
+ROOM_BYTES = CHUNK_BYTES + ANSWER_BYTES + 64 * 1024
+"""Of one chunk: when there are not enough bytes yet, there is room for one more answer."""
 QUEUE_OFFSET_AT = 20
 
 

@@ -24,7 +24,7 @@ from roquet.net.buffers import keep_memory
 from roquet.net.connection import PLAIN, ConnectionOptions
 from roquet.routing.name_servers import NameServers, parse_name_servers
 from roquet.routing.subscription import ALL, SQL92, TAG
-from roquet.spark.answers import Gathered
+from roquet.spark.answers import ANSWER_BYTES, Gathered
 from roquet.spark.places import Chunk, DataGone, Wanted
 from roquet.spark.tags import TagCheck
 from roquet.wire.calls.call import AnyCall
@@ -51,7 +51,7 @@ PULL_COUNT = 32
 """What upstream's brokers answer at most by default."""
 AHEAD = 8
 """Pulls under way for one queue."""
-SCAN_BYTES = 4 * 1024 * 1024
+SCAN_BYTES = ANSWER_BYTES
 
 BUSY = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY))
 """Answers after which the same request may succeed later."""
