@@ -196,7 +196,10 @@ def collect(log: Log, raw: bytes, codes: Collection[int] | None, bytes_max: int,
             if span.length == span.size:
                 log.read_into(span.start, target)  # nothing foreign between them
             else:
-                target[:] = cut(log.read(span.start, span.length), offsets[at : span.stop] - span.start, sizes[at : span.stop])
+                data = log.read(span.start, span.length)
+                if len(data) < span.length:
+                    raise Odd  # somebody cut the file
+                target[:] = cut(data, offsets[at : span.stop] - span.start, sizes[at : span.stop])
         except Cold as cold:
             if at:
                 break
