@@ -10,13 +10,14 @@ from typing import Any
 import orjson
 import pytest
 
-from roquet.broker.gather import gather, gather_for, new_room
+from roquet.broker.gather import SPAN_MAX, gather, gather_for
 from roquet.broker.pull import Pull, Puller, Status
 from roquet.routing.subscription import TagFilter, subscribe
 from roquet.speedups import native
 from roquet.store.disk import Cold
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE
+from roquet.store.window import LogWindow
 from roquet.testing.peer import FakePeer
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullResponseHeader
 from roquet.wire.command import Command
@@ -52,7 +53,9 @@ def a_pull(offset: int, expression: str) -> Pull:
     return Pull(FakePeer(), Command(11), "g", "T", 0, offset, offset, 32, 1 << 31, tags, None, 0)
 
 
-def at_once(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
+def at_once(
+    puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int, span_max: int = SPAN_MAX
+) -> tuple[bytes, int, int] | None:
     """By Python and, where it is, by the compiled one: the same."""
     log = puller.store.log
     codes = None if pull.tags is None else pull.tags.codes
@@ -60,7 +63,7 @@ def at_once(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: in
     for form in FORMS:
         try:
             found.append(
-                form(raw, codes, pull.offset, count_max, size_max, log.start, log.written, puller.record_max, log.read_into, puller.room)
+                form(raw, codes, pull.offset, count_max, size_max, log.start, log.written, puller.record_max, puller.window.view, span_max)
             )
         except LookupError:
             found.append(None)
@@ -124,12 +127,11 @@ def test_what_is_answered_of_spoiled_entries_is_what_one_by_one_would_be(whole: 
 
 
 @pytest.mark.parametrize("limit", [1, 200, 5_000])
-def test_records_that_stand_far_from_each_other_are_read_apart(whole: Whole, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_stand_far_from_each_other_are_read_apart(whole: Whole, limit: int) -> None:
     puller, queue = whole.broker.puller, whole.broker.store.queue("T", 0)
-    monkeypatch.setattr(puller, "room", memoryview(bytearray(limit)))
     for offset in range(0, COUNT, 7):
         pull, raw = a_pull(offset, "*"), queue.read(offset, 32)
-        found = at_once(puller, pull, raw, 32, 1 << 18)
+        found = at_once(puller, pull, raw, 32, 1 << 18, limit)
         assert found is None or found == one_by_one(puller, pull, raw, 32, 1 << 18)
         assert limit > 1 or found is not None, "a read for each: none reaches into another file"
 
@@ -137,21 +139,22 @@ def test_records_that_stand_far_from_each_other_are_read_apart(whole: Whole, lim
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("error", [Cold(lambda: None), LookupError("gone"), OSError("broken")])
 def test_what_a_read_raises_is_the_callers(whole: Whole, form: Any, error: Exception) -> None:
-    def read_into(offset: int, room: memoryview) -> None:
+    def view(offset: int, size: int) -> memoryview:
         raise error
 
     raw = whole.broker.store.queue("T", 0).read(0, 32)
     with pytest.raises(type(error)):
-        form(raw, None, 0, 32, 1 << 18, 0, 1 << 40, 1 << 26, read_into, new_room())
+        form(raw, None, 0, 32, 1 << 18, 0, 1 << 40, 1 << 26, view, SPAN_MAX)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_record_that_is_not_its_entrys_is_not_sent(whole: Whole, form: Any) -> None:
     raw, log = whole.broker.store.queue("T", 0).read(0, 8), whole.broker.store.log
-    assert form(raw, None, 0, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()) is not None
-    assert form(raw, None, 1, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()) is None, "the numbers are other ones"
-    assert form(raw, None, 0, 32, 1 << 18, 1, log.written, 1 << 26, log.read_into, new_room()) is None, "the log begins later"
-    assert form(b"", None, 0, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()) is None
+    view = LogWindow(log).view
+    assert form(raw, None, 0, 32, 1 << 18, 0, log.written, 1 << 26, view, SPAN_MAX) is not None
+    assert form(raw, None, 1, 32, 1 << 18, 0, log.written, 1 << 26, view, SPAN_MAX) is None, "the numbers are other ones"
+    assert form(raw, None, 0, 32, 1 << 18, 1, log.written, 1 << 26, view, SPAN_MAX) is None, "the log begins later"
+    assert form(b"", None, 0, 32, 1 << 18, 0, log.written, 1 << 26, view, SPAN_MAX) is None
 
 
 def test_many_tags_are_looked_for_in_python(whole: Whole) -> None:
@@ -164,13 +167,15 @@ def test_many_tags_are_looked_for_in_python(whole: Whole) -> None:
     "wrong",
     [
         {0: "text"}, {0: None}, {1: 5}, {1: ["a"]}, {1: range(65)}, {2: "1"}, {3: None}, {4: 1.5}, {5: 1 << 70}, {7: "x"}, {8: None},
-        {9: 5},
+        {8: lambda offset, size: b"x"},
+        {8: lambda offset, size: 5}, {9: None}, {9: "x"},
     ],
 )  # fmt: skip
 def test_the_compiled_one_refuses_what_it_is_not_made_for(whole: Whole, wrong: dict[int, object]) -> None:
     assert native is not None
     raw, log = whole.broker.store.queue("T", 0).read(0, 8), whole.broker.store.log
-    arguments: list[Any] = [raw, {97}, 0, 32, 1 << 18, 0, log.written, 1 << 26, log.read_into, new_room()]
+    view = LogWindow(log).view
+    arguments: list[Any] = [raw, {97}, 0, 32, 1 << 18, 0, log.written, 1 << 26, view, SPAN_MAX]
     for place, value in wrong.items():
         arguments[place] = value
     with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
@@ -191,13 +196,13 @@ def test_an_answer_for_many_that_wait_is_made_once(tmp_path: Path, monkeypatch: 
         whole.give(peer, Command(11, fields, opaque=100 + number, binary=number % 3 == 0))
     assert len(whole.broker.puller.parking) == 20
     reads: list[int] = []
-    read = whole.broker.store.log.read_into
+    view = LogWindow.view
 
-    def counted(offset: int, room: memoryview) -> None:
+    def counted(self: LogWindow, offset: int, size: int) -> memoryview:
         reads.append(offset)
-        read(offset, room)
+        return view(self, offset, size)
 
-    monkeypatch.setattr(whole.broker.store.log, "read_into", counted)
+    monkeypatch.setattr(LogWindow, "view", counted)
     assert whole.ask(310, send_fields(properties="TAGS\x01a"), b"1").code == 0
     assert len(reads) == 2, "one for those that take all, one for those with a filter"
     for number, peer in enumerate(peers):

@@ -89,7 +89,7 @@ def test_as_many_are_taken_at_once_as_one_by_one(whole: Whole, expression: str) 
     for offset in range(COUNT - 24):
         count_max, size_max = random.choice((1, 5, 32)), random.choice((1, 700, 3_000, 1 << 18))
         raw = queue.read(offset, random.choice((24, 40, 300)))
-        found = judge_at_once(store.log, raw, filter, offset, count_max, size_max, 1 << 26, puller.room)
+        found = judge_at_once(store.log, raw, filter, offset, count_max, size_max, 1 << 26, puller.window.view)
         if found is not None:
             careful = one_by_one(puller, raw, filter, offset, count_max, size_max)
             assert careful is not None
@@ -120,7 +120,7 @@ def test_spoiled_entries_are_left_to_one_by_one(whole: Whole, expression: str) -
             )
         )
         raw[at : at + ENTRY_SIZE] = ENTRY.pack(*spoiled)
-        found = judge_at_once(store.log, bytes(raw), filter, offset, 32, 1 << 18, 1 << 26, puller.room)
+        found = judge_at_once(store.log, bytes(raw), filter, offset, 32, 1 << 18, 1 << 26, puller.window.view)
         if found is not None:
             before = bytes(raw[: found[2] * ENTRY_SIZE])
             assert found == one_by_one(puller, before, filter, offset, 32, 1 << 18), "only what stands before it is answered"

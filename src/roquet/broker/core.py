@@ -35,6 +35,7 @@ from roquet.broker.notices import Notices
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Part, Shared
 from roquet.broker.pull import Puller
+from roquet.broker.pull_requests import PullRequests
 from roquet.broker.queries import Queries
 from roquet.broker.register import Registration
 from roquet.broker.replies import Replies
@@ -153,6 +154,7 @@ class Broker:
             add(part(self))
         self.admission = Admission(self.store, self.flow)
         self._slave_guard = SlaveGuard(self.sender)
+        self.pull_requests = PullRequests()
         self.store.may_drop = self._may_drop
         self.store.mender.on_hole = self._tell_of_hole
         self.topics.on_delete = self._topic_deleted
@@ -294,21 +296,26 @@ class Broker:
         over = steady_ms() >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
         plain = sender.plain if self.admission.lets_plain_in() else None
         answers = sender.begin(peer)
+        read_pull = no_pull if self.admission.guards else self.pull_requests.read  # guards want to see all fields
         at, count, host = 0, len(frames), peer.host
-        head: Head | None = None
+        command: Command | None
         try:
             while at < count:
-                if plain is not None:
-                    at, head = plain.take(frames, at, host)
-                    if at == count:
-                        break
-                frame = frames[at]
                 at += 1  # whatever goes wrong from here on concerns this one
-                try:
-                    command = decode(frame) if head is None else command_of(head, frame[2])
-                except (Broken, ValueError, KeyError, TypeError, AttributeError) as error:
-                    peer.close(f"bad header: {error!r}")
-                    break
+                command = read_pull(frames[at - 1])
+                if command is None:
+                    head: Head | None = None
+                    if plain is not None:
+                        at, head = plain.take(frames, at - 1, host)
+                        if at == count:
+                            break
+                        at += 1
+                    frame = frames[at - 1]
+                    try:
+                        command = decode(frame) if head is None else command_of(head, frame[2])
+                    except (Broken, ValueError, KeyError, TypeError, AttributeError) as error:
+                        peer.close(f"bad header: {error!r}")
+                        break
                 if over:
                     rest = frames[at - 1 :]
                     break
@@ -510,6 +517,10 @@ class Broker:
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.registration.address or 'not listening'} {self.store!r}>"
+
+
+def no_pull(frame: Frame) -> None:
+    return None
 
 
 def check_attempt(attempt: int) -> None:

@@ -30,7 +30,7 @@ from functools import partial
 from itertools import islice
 from zlib import crc32
 
-from roquet.broker.gather import cut, new_room
+from roquet.broker.gather import cut
 from roquet.broker.handler import answers
 from roquet.broker.part import ColdReads, Shared
 from roquet.broker.saving import SavedDocument, SavedPart
@@ -45,6 +45,7 @@ from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, delay_leve
 from roquet.store.queue import ConsumeQueue
 from roquet.store.recovery import first_at_or_after
 from roquet.store.store import Store
+from roquet.store.window import LogWindow
 from roquet.wire import fastjson
 from roquet.wire.calls.offsets import GET_ALL_DELAY_OFFSET, DelayOffsetTable
 from roquet.wire.codes import ResponseCode
@@ -87,7 +88,7 @@ class Delays(SavedPart):
         self.reads = ColdReads(shared.fetch)
         """By level."""
         self._turn = 0
-        self._room = new_room()
+        self._window = LogWindow(self.store.log)
         self.saving = SavedDocument(
             shared, "delayOffset.json", self._snapshot, speaks_of_messages=True,
             pause=lambda awaited: self.settings.flush_delay_offset_interval,
@@ -291,7 +292,7 @@ class Delays(SavedPart):
         if len(places) < 2 or self._delivered_ahead:
             return 0
         try:
-            records = cut(places, sizes, sum(sizes), self.store.log.read_into, self._room)
+            records = cut(places, sizes, sum(sizes), self._window.view)
         except (Cold, LookupError):
             return 0
         queues: dict[tuple[str | None, str | None], ConsumeQueue | None] = {}

@@ -28,15 +28,8 @@ COMPILED_CODES_MAX = 64
 ENTRIES_MAX = 1_024
 """With more of them, which only a changed setting brings, the careful way is as good."""
 
-ReadInto = Callable[[int, memoryview], None]
-"""(log offset, room) -> fills it with bytes of one file of the log. Raises Cold and LookupError."""
-
-
-def new_room() -> memoryview:
-    """Where reads go before they are cut: a new object for each would cost as much as the cutting. Each owner has its own, since owners may
-    run in several threads."""
-    return memoryview(bytearray(SPAN_MAX))
-
+View = Callable[[int, int], memoryview]
+"""(log offset, size) -> bytes of one file of the log, until the next call (`LogWindow.view`). Raises Cold and LookupError."""
 
 Gathered = tuple[bytes, int, int]
 """(the records one after another, how many, how many entries were judged)."""
@@ -50,12 +43,12 @@ def places_and_sizes(count: int) -> struct.Struct:
 
 def gather(
     raw: bytes, codes: Collection[int] | None, number: int, count_max: int, size_max: int, start: int, end: int, record_max: int,
-    read_into: ReadInto, room: memoryview,
+    view: View, span_max: int = SPAN_MAX,
 ) -> Gathered | None:  # fmt: skip
     """`raw`: whole entries, the first of which has this number in its queue; `codes`: tag hashes that are wanted, None for all.
 
-    Up to so many messages and bytes of records, the first whatever its size. The log begins at `start` and is written up to `end`; what is
-    read goes into `room` first (`new_room`). Raises what `read_into` raises.
+    Up to so many messages and bytes of records, the first whatever its size. The log begins at `start` and is written up to `end`;
+    `view` shows it, up to `span_max` bytes at once. Raises what that raises.
     None: something is unusual, so look at one entry after another.
     """
     judged = len(raw) // ENTRY.size
@@ -88,12 +81,11 @@ def gather(
         numbers = [number + one for one in chosen]
     body: bytes | memoryview
     size = sum(sizes)
-    if places[-1] + sizes[-1] - places[0] == size <= len(room):  # nothing foreign between them: as they stand
-        body = room[:size]
-        read_into(places[0], body)
+    if places[-1] + sizes[-1] - places[0] == size <= span_max:  # nothing foreign between them: as they stand
+        body = view(places[0], size)
         fronts = map(RECORD_FRONT.unpack_from, repeat(body), accumulate(sizes[:-1], initial=0))
     else:
-        records = cut(places, sizes, size, read_into, room)
+        records = cut(places, sizes, size, view, span_max)
         fronts = map(RECORD_FRONT.unpack_from, records)
         body = b"".join(records)
     if not all(map(eq, fronts, zip(sizes, repeat(MAGIC_V1), numbers))):
@@ -114,20 +106,17 @@ def fitting(sizes: Sequence[int], size_max: int) -> int:
     return len(sizes)
 
 
-def cut(places: Sequence[int], sizes: Sequence[int], size: int, read_into: ReadInto, room: memoryview) -> list[bytes | memoryview]:
+def cut(places: Sequence[int], sizes: Sequence[int], size: int, view: View, span_max: int = SPAN_MAX) -> list[bytes | memoryview]:
     """The records of these sizes, together `size`, at these places of the log; views of what the next read overwrites."""
     first = places[0]
     length = places[-1] + sizes[-1] - first
-    if length <= len(room) and length - size <= FOREIGN_MAX:
-        data = room[:length]
-        read_into(first, data)
+    if length <= span_max and length - size <= FOREIGN_MAX:
+        data = view(first, length)
         return [data[place - first : place - first + size] for place, size in zip(places, sizes, strict=True)]
     records: list[bytes | memoryview] = []
-    for begin, stop in near_each_other(places, sizes, len(room)):
+    for begin, stop in near_each_other(places, sizes, span_max):
         first = places[begin]
-        length = places[stop - 1] + sizes[stop - 1] - first
-        data = room[:length] if length <= len(room) else memoryview(bytearray(length))
-        read_into(first, data)
+        data = view(first, places[stop - 1] + sizes[stop - 1] - first)
         some = zip(places[begin:stop], sizes[begin:stop], strict=True)
         records += [bytes(data[place - first : place - first + size]) for place, size in some]
     return records

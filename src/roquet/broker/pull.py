@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import partial
 
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
-from roquet.broker.gather import Gathered, gather_for, new_room
+from roquet.broker.gather import SPAN_MAX, Gathered, gather_for
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
@@ -24,6 +24,7 @@ from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
+from roquet.broker.pull_requests import PullRequest, quick_header
 from roquet.broker.roles import is_slave
 from roquet.broker.scans import BUSY_BYTES, PROBED, Readers, Records, Scan, collect, likely_count
 from roquet.broker.sql_columns import judge_at_once
@@ -37,6 +38,7 @@ from roquet.routing.subscription import BadExpression, TagFilter, is_tag_type, s
 from roquet.store.disk import Cold
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
+from roquet.store.window import LogWindow
 from roquet.wire.calls.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullHeader
 from roquet.wire.codes import Perm, PullFlag, ResponseCode
 from roquet.wire.command import Command
@@ -52,7 +54,6 @@ SCAN_MAX = 800
 """Queue entries one pull judges at most, as upstream's 16,000 bytes."""
 GAP_MAX = 16 * 1024
 """Records of one answer that stand closer than this in the log are read together."""
-SPAN_MAX = 512 * 1024
 JUDGED_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of the log that one pull with an SQL filter reads, give or take one read."""
 WORK_MAX = 40_000
@@ -158,7 +159,7 @@ class Puller(Part):
         self.fetch = shared.fetch
         self.memory_bytes = shared.memory_bytes
         self.parking = Parking()
-        self.room = new_room()
+        self.window = LogWindow(self.store.log)
         self.pace = Pace()
         self.readers = Readers()
         self.record_max = self.settings.max_message_size + RECORD_EXTRA
@@ -189,8 +190,12 @@ class Puller(Part):
 
     def _decode(self, peer: Peer, command: Command) -> tuple[Pull, int | None]:
         """Upstream's checks in upstream's order. Returns the pull, and the consumer offset that came along with it."""
-        header = quick_header(command.fields) or PULL_MESSAGE.read_header(command)
         settings = self.settings
+        if isinstance(command, PullRequest) and command.header is not None:
+            header, offset, commit_offset = command.header, command.queue_offset, command.commit_offset
+        else:
+            header = quick_header(command.fields) or PULL_MESSAGE.read_header(command)
+            offset, commit_offset = header.queue_offset, header.commit_offset
         if header.max_msg_nums < 0:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"maxMsgNums={header.max_msg_nums}: how many messages to send at most, 1 or more")
         if not settings.broker_permission & READ:
@@ -225,8 +230,8 @@ class Puller(Part):
             header.consumer_group,
             header.topic,
             header.queue_id,
-            header.queue_offset,
-            header.queue_offset,
+            offset,
+            offset,
             max(1, header.max_msg_nums),  # as upstream, which looks at it after the first
             header.max_msg_bytes if header.max_msg_bytes is not None and header.max_msg_bytes > 0 else 1 << 31,
             tags,
@@ -234,8 +239,7 @@ class Puller(Part):
             self.store.steady_ms + suspend_ms if suspend_ms else 0,
             scan,
         )
-        commits = header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0
-        return pull, header.commit_offset if commits else None
+        return pull, commit_offset if header.sys_flag & COMMIT_OFFSET and commit_offset >= 0 else None
 
     def _filter(self, header: PullHeader, broadcast_enable: bool) -> tuple[TagFilter | None, Judge | None]:
         """What the pull wants to see: who judges tag hashes, and who properties."""
@@ -392,12 +396,12 @@ class Puller(Part):
             codes = None if pull.tags is None or pull.tags.takes_all else pull.tags.codes
             try:
                 found = gather_for(codes)(
-                    raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, log_.read_into, self.room
+                    raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, self.window.view, SPAN_MAX
                 )
             except (Cold, LookupError):
                 return None
         elif isinstance(judge, Filter):
-            found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max, self.room)
+            found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max, self.window.view)
         if found is None:
             return None
         body, count, judged = found
@@ -654,27 +658,6 @@ class Puller(Part):
         queue = self.store.find_queue(*key)
         if queue is not None and not self.parking.waits_on(key):
             queue.on_visible = None
-
-
-def quick_header(fields: dict[str, str]) -> PullHeader | None:
-    """The header of a pull as clients send it, read by hand: a third of what the typed decoding costs. None: not sure."""
-    if "scanBytes" in fields:
-        return None
-    try:
-        get = fields.get
-        queue_offset, commit_offset = int(fields["queueOffset"]), int(fields["commitOffset"])
-        suspend_ms, sub_version = int(fields["suspendTimeoutMillis"]), int(fields["subVersion"])
-        queue_id, count, sys_flag = int(fields["queueId"]), int(fields["maxMsgNums"]), int(fields["sysFlag"])
-        size = int(get("maxMsgBytes") or 0)
-        group, topic = fields["consumerGroup"], fields["topic"]
-    except (KeyError, ValueError):
-        return None
-    if max(queue_offset, commit_offset, suspend_ms, sub_version) >> 63 or max(queue_id, count, sys_flag, size) >> 31:
-        return None
-    return PullHeader(
-        group, topic, queue_id, queue_offset, count, sys_flag, commit_offset, suspend_ms, sub_version,
-        get("subscription"), get("expressionType"), None, size or None,
-    )  # fmt: skip
 
 
 def _code(status: Status, offset: int) -> ResponseCode:

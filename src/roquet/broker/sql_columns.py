@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import compress
 from typing import TYPE_CHECKING, TypeAlias
 
-from roquet.broker.gather import Gathered, cut, fitting
+from roquet.broker.gather import Gathered, View, cut, fitting
 from roquet.broker.scans import bounded, check, spans
 from roquet.routing.sql92 import Filter, Row
 from roquet.speedups import native
@@ -32,7 +32,7 @@ Longs: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def judge_at_once(
-    log: Log, raw: bytes, filter: Filter, number: int, count_max: int, size_max: int, record_max: int, room: memoryview
+    log: Log, raw: bytes, filter: Filter, number: int, count_max: int, size_max: int, record_max: int, view: View
 ) -> Gathered | None:
     """`raw`: queue entries, the first of which has this number. Up to so many records and bytes, the first whatever its size.
 
@@ -50,8 +50,7 @@ def judge_at_once(
     at = size = 0
     try:
         for span in bounded(spans(places, sizes, log.segments.size)):
-            data = room[: span.length] if span.length <= len(room) else memoryview(bytearray(span.length))
-            log.read_into(span.start, data)
+            data = view(span.start, span.length)
             rows = rows_at_once(data, places[at : span.stop] - span.start, sizes[at : span.stop], number + at, names)
             if rows is None:
                 break
@@ -71,7 +70,7 @@ def judge_at_once(
     if count == count_max:
         at = chosen[-1] + 1
     try:
-        return b"".join(cut(places[chosen].tolist(), wanted, sum(wanted), log.read_into, room)), count, at
+        return b"".join(cut(places[chosen].tolist(), wanted, sum(wanted), view)), count, at
     except (Cold, LookupError):
         return None
 

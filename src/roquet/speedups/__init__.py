@@ -8,6 +8,7 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
     json.c        JSON headers, as far as requests need them
     frames.c      bytes -> frames                        wire/frame.py, cut_frames
     send.c        frames -> staged messages, answers     broker/plain_send.py, PlainSends.take
+    shape.c       a pull's header -> its shape, numbers   wire/pull_shapes.py, pull_shape
     pull.c        queue entries, log -> a pull's body     broker/gather.py, gather; broker/sql_columns.py, property_rows
     client.c      messages -> the body of a batch send   wire/batch.py, join_messages; wire/ids.py, number_ids
                   a pull's body -> records               wire/record.py, cut_records
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SWITCH = "ROQUET_SPEEDUPS"
-EDITION = 5
+EDITION = 6
 """As in speedups.h: it rises when a function comes, goes or changes its signature. A checkout may hold an extension built before that."""
 
 

@@ -34,6 +34,9 @@ def take_sends(
     others touch too many queues, records, answers, (queue, its `next`, entries), index.KEYS, how many sends). `room`: bytes of records that
     the log's file still holds."""
 
+def pull_shape(form: int, header: bytes, /) -> tuple[bytes, int, int, int] | None:
+    """wire.pull_shapes.pull_shape."""
+
 def gather(
     raw: bytes,
     codes: Collection[int] | None,
@@ -43,8 +46,8 @@ def gather(
     start: int,
     end: int,
     record_max: int,
-    read_into: Callable[[int, memoryview], None],
-    room: memoryview,
+    view: Callable[[int, int], memoryview],
+    span_max: int,
     /,
 ) -> tuple[bytes, int, int] | None:
     """broker.gather.gather, for up to 64 tag hashes."""

@@ -9,6 +9,7 @@ static PyMethodDef methods[] = {
     FUNCTION(take_sends),
     FUNCTION(gather),
     FUNCTION(property_rows),
+    FUNCTION(pull_shape),
     FUNCTION(join_messages),
     FUNCTION(number_ids),
     FUNCTION(cut_records),

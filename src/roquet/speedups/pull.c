@@ -96,37 +96,31 @@ static int is_record(const byte *at, const Entry *entry) {
     return get32(at) == (uint32_t)entry->size && get32(at + 4) == MAGIC_V1 && (int64_t)get64(at + QUEUE_OFFSET_AT) == entry->number;
 }
 
-/* Reads so many bytes of the log from there on, into the room or, where that is too small, into memory of their own. */
-static int read_log(PyObject *read_into, int64_t place, Py_ssize_t length, PyObject *room, Py_ssize_t room_size, Py_buffer *data) {
-    PyObject *own = length > room_size ? PyByteArray_FromStringAndSize(NULL, length) : Py_NewRef(room);
-    PyObject *whole = own ? PyMemoryView_FromObject(own) : NULL;
-    PyObject *part = whole ? PySequence_GetSlice(whole, 0, length) : NULL;
-    PyObject *offset = part ? PyLong_FromLongLong(place) : NULL;
-    PyObject *arguments[] = {offset, part};
-    PyObject *done = offset ? PyObject_Vectorcall(read_into, arguments, 2, NULL) : NULL;
-    int failed = !done || PyObject_GetBuffer(part, data, PyBUF_SIMPLE); /* it holds the memory from here on */
-    Py_XDECREF(done);
-    Py_XDECREF(offset);
-    Py_XDECREF(part);
-    Py_XDECREF(whole);
-    Py_XDECREF(own);
+/* So many bytes of the log from there on. */
+static int view_log(PyObject *view, int64_t place, Py_ssize_t length, Py_buffer *data) {
+    PyObject *arguments[] = {PyLong_FromLongLong(place), PyLong_FromSsize_t(length)};
+    PyObject *bytes = arguments[0] && arguments[1] ? PyObject_Vectorcall(view, arguments, 2, NULL) : NULL;
+    int failed = !bytes || PyObject_GetBuffer(bytes, data, PyBUF_SIMPLE); /* it holds the memory from here on */
+    Py_XDECREF(bytes);
+    Py_XDECREF(arguments[1]);
+    Py_XDECREF(arguments[0]);
     if (!failed && data->len != length) {
+        PyErr_Format(PyExc_ValueError, "a view of %zd bytes, asked for %zd", data->len, length);
         PyBuffer_Release(data);
-        PyErr_SetString(PyExc_ValueError, "the room is not made of bytes");
         failed = 1;
     }
     return failed ? -1 : 0;
 }
 
 /* The records of these entries, one after another. 1: done, 0: one of them is not its entry's, -1: the exception is set. */
-static int copy_records(const Entry *entries, Py_ssize_t count, int64_t total, PyObject *read_into, PyObject *room, Py_ssize_t room_size, byte *to) {
+static int copy_records(const Entry *entries, Py_ssize_t count, int64_t total, PyObject *view, Py_ssize_t span_max, byte *to) {
     int64_t whole = entries[count - 1].place + entries[count - 1].size - entries[0].place;
-    int together = whole <= room_size && whole - total <= FOREIGN_MAX;
+    int together = whole <= span_max && whole - total <= FOREIGN_MAX;
     for (Py_ssize_t begin = 0; begin < count;) {
-        Py_ssize_t stop = together ? count : span_end(entries, begin, count, room_size);
+        Py_ssize_t stop = together ? count : span_end(entries, begin, count, span_max);
         int64_t first = entries[begin].place;
         Py_buffer data;
-        if (read_log(read_into, first, entries[stop - 1].place + entries[stop - 1].size - first, room, room_size, &data)) return -1;
+        if (view_log(view, first, entries[stop - 1].place + entries[stop - 1].size - first, &data)) return -1;
         for (; begin < stop; begin++) {
             const byte *record = (const byte *)data.buf + (entries[begin].place - first);
             if (!is_record(record, entries + begin)) { PyBuffer_Release(&data); return 0; }
@@ -137,18 +131,18 @@ static int copy_records(const Entry *entries, Py_ssize_t count, int64_t total, P
     return 1;
 }
 
-static PyObject *gathered(const Entry *chosen, Py_ssize_t count, Py_ssize_t judged, PyObject *read_into, PyObject *room, Py_ssize_t room_size) {
+static PyObject *gathered(const Entry *chosen, Py_ssize_t count, Py_ssize_t judged, PyObject *view, Py_ssize_t span_max) {
     int64_t total = 0;
     for (Py_ssize_t i = 0; i < count; i++) total += chosen[i].size; /* at most ENTRIES_MAX or a queue's read of 31 bits each */
     PyObject *body = PyBytes_FromStringAndSize(NULL, total);
     if (!body) return NULL;
-    int done = count ? copy_records(chosen, count, total, read_into, room, room_size, (byte *)PyBytes_AS_STRING(body)) : 1;
+    int done = count ? copy_records(chosen, count, total, view, span_max, (byte *)PyBytes_AS_STRING(body)) : 1;
     if (done == 1) return Py_BuildValue("(Nnn)", body, count, judged);
     Py_DECREF(body);
     return done ? NULL : none();
 }
 
-/* gather(raw, codes, number, count_max, size_max, start, end, record_max, read_into, room) -> (records, how many, entries judged) or None */
+/* gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max) -> (records, how many, entries judged) or None */
 PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     (void)module;
     if (nargs != 10) { PyErr_SetString(PyExc_TypeError, "gather takes 10 arguments"); return NULL; }
@@ -161,6 +155,7 @@ PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     wish.start = PyLong_AsLongLong(args[5]);
     wish.end = PyLong_AsLongLong(args[6]);
     wish.record_max = PyLong_AsLongLong(args[7]);
+    Py_ssize_t span_max = PyLong_AsSsize_t(args[9]);
     if (PyErr_Occurred()) return NULL;
     if (args[1] != Py_None) {
         if ((wish.codes_count = read_codes(args[1], codes)) < 0) return NULL;
@@ -168,11 +163,10 @@ PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     }
     Py_ssize_t all = wish.raw.size / ENTRY_SIZE, judged = 0;
     if (!all || (!wish.codes && all > ENTRIES_MAX) || wish.start < 0 || wish.record_max > INT32_MAX) return none();
-    Py_ssize_t room_size = PyObject_Length(args[9]);
-    Entry *chosen = room_size < 0 ? NULL : PyMem_New(Entry, all);
-    if (!chosen) return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    Entry *chosen = PyMem_New(Entry, all);
+    if (!chosen) return PyErr_NoMemory();
     Py_ssize_t count = choose(&wish, chosen, &judged);
-    PyObject *result = count < 0 ? none() : gathered(chosen, count, judged, args[8], args[9], room_size);
+    PyObject *result = count < 0 ? none() : gathered(chosen, count, judged, args[8], span_max);
     PyMem_Free(chosen);
     return result;
 }

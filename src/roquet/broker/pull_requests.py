@@ -1,0 +1,94 @@
+"""Pulls as they come all day: of a shape (`wire/pull_shapes.py`) that was read before. Such a request costs no JSON and no typed header.
+
+Only reading is remembered. Whether a pull is allowed is asked anew each time, since topics, groups, subscriptions and settings change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roquet.errors import Broken
+from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader
+from roquet.wire.command import Command, decode
+from roquet.wire.frame import Frame
+from roquet.wire.pull_shapes import shape_of
+
+SHAPES_MAX = 4_096
+SHAPE_SIZE_MAX = 1_024
+"""Bytes of the longest shape that is remembered: all of them together have some megabytes at most."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class PullRequest(Command):
+    """Without its fields, which `header` has; of these the numbers count that stand here."""
+
+    header: PullHeader | None = None
+    queue_offset: int = 0
+    commit_offset: int = 0
+
+
+class PullRequests:
+    """State: what was read of the shapes that came; None: one whose requests must be read one by one."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[PullHeader, Command] | None] = {}
+
+    def read(self, frame: Frame) -> PullRequest | None:
+        """None: look properly."""
+        shaped = shape_of(frame[0], frame[1])
+        if shaped is None:
+            return None
+        shape, opaque, queue_offset, commit_offset = shaped
+        known = self._known.get(shape)
+        if known is None:
+            known = None if shape in self._known else self._learn(frame, shape, queue_offset, commit_offset)
+            if known is None:
+                return None
+        header, first = known
+        return PullRequest(
+            first.code, {}, frame[2], opaque=opaque, flag=first.flag, language=first.language, version=first.version, binary=first.binary,
+            header=header, queue_offset=queue_offset, commit_offset=commit_offset,
+        )  # fmt: skip
+
+    def _learn(self, frame: Frame, shape: bytes, queue_offset: int, commit_offset: int) -> tuple[PullHeader, Command] | None:
+        if len(shape) > SHAPE_SIZE_MAX:
+            return None
+        if len(self._known) >= SHAPES_MAX:
+            self._known.clear()
+        self._known[shape] = known = understood(frame, queue_offset, commit_offset)
+        return known
+
+
+def understood(frame: Frame, queue_offset: int, commit_offset: int) -> tuple[PullHeader, Command] | None:
+    """The header, and the request. None: these numbers are not what they seem to be, or there is more to it."""
+    if b"\\" in frame[1]:
+        return None  # a name may be spelled in another way
+    try:
+        request = decode(frame)
+    except (Broken, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    header = None if request.is_response or request.code != PULL_MESSAGE.code else quick_header(request.fields)
+    if header is None or (header.queue_offset, header.commit_offset) != (queue_offset, commit_offset):
+        return None
+    return header, request
+
+
+def quick_header(fields: dict[str, str]) -> PullHeader | None:
+    """The header of a pull as clients send it, read by hand: a third of what the typed decoding costs. None: not sure."""
+    if "scanBytes" in fields:
+        return None
+    try:
+        get = fields.get
+        queue_offset, commit_offset = int(fields["queueOffset"]), int(fields["commitOffset"])
+        suspend_ms, sub_version = int(fields["suspendTimeoutMillis"]), int(fields["subVersion"])
+        queue_id, count, sys_flag = int(fields["queueId"]), int(fields["maxMsgNums"]), int(fields["sysFlag"])
+        size = int(get("maxMsgBytes") or 0)
+        group, topic = fields["consumerGroup"], fields["topic"]
+    except (KeyError, ValueError):
+        return None
+    if max(queue_offset, commit_offset, suspend_ms, sub_version) >> 63 or max(queue_id, count, sys_flag, size) >> 31:
+        return None
+    return PullHeader(
+        group, topic, queue_id, queue_offset, count, sys_flag, commit_offset, suspend_ms, sub_version,
+        get("subscription"), get("expressionType"), None, size or None,
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""The stretch of the log that was read last, kept for those who want it next.
+
+Consumers that catch up pull from one queue after another, and the messages of these queues stand among each other in the log: each wants
+nearly the bytes that the one before it got. What is safe never changes, so what was read stays right.
+"""
+
+from __future__ import annotations
+
+from roquet.store.disk import Cold
+from roquet.store.log import Log
+
+ROOM = 512 * 1024
+"""Bytes of the longest stretch that is kept: small enough to stay in the processor's cache."""
+AHEAD = 256 * 1024
+"""Bytes that are read when one read goes on where the last one was."""
+
+
+class LogWindow:
+    """State: `_room` holds the bytes of the log from `_start` to `_stop`. Each owner has its own: owners may run in several threads."""
+
+    __slots__ = ("_log", "_room", "_start", "_stop")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._room = memoryview(bytearray(ROOM))
+        self._start = self._stop = 0
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """These bytes of one file of the log; the next call may overwrite them. Raises Cold and LookupError."""
+        at = offset - self._start
+        if at >= 0 and offset + size <= self._stop:
+            return self._room[at : at + size]
+        if size > ROOM:
+            own = memoryview(bytearray(size))
+            self._log.read_into(offset, own)
+            return own
+        goes_on, self._start, self._stop = at >= 0 and offset <= self._stop, 0, 0
+        if not goes_on or not self._read(offset, self._ahead(offset, size)):
+            self._log.read_into(offset, self._room[:size])
+            self._start, self._stop = offset, min(offset + size, self._log.safe)
+        return self._room[:size]
+
+    def _ahead(self, offset: int, size: int) -> int:
+        """How much to read from here on, where so much is wanted: not what may still be taken back, nor beyond the file."""
+        log = self._log
+        base = log.segments.base_of(offset)
+        return 0 if base is None else max(size, min(AHEAD, log.safe - offset, base + log.segments.size - offset))
+
+    def _read(self, offset: int, size: int) -> bool:
+        try:
+            self._log.read_into(offset, self._room[:size])
+        except (Cold, LookupError):
+            return False
+        self._start, self._stop = offset, offset + size
+        return True
