@@ -7,17 +7,23 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import orjson
 import pytest
 
 from roquet.broker import pull_requests
-from roquet.broker.pull_requests import PullRequest, PullRequests
+from roquet.broker.pull import Puller
+from roquet.broker.pull_requests import Asked, PullRequests
 from roquet.broker.topics import Topic
+from roquet.routing.subscription import subscribe
+from roquet.store.disk import Cold, RealFile
+from roquet.store.window import LogWindow
 from roquet.testing import FakePeer
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.frame import JSON, Framer
 from roquet.wire.pull_shapes import pull_shape
+from roquet.wire.record import decode_records
 
 from .whole import Whole, pull_fields, send_fields
 
@@ -33,14 +39,32 @@ def whole(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     made.close()
 
 
-def answers_of(whole: Whole, requests: list[Command]) -> list[tuple[Any, ...]]:
+def answers_of(whole: Whole, requests: list[Command], at_once: int = 1) -> list[tuple[Any, ...]]:
+    """Of these requests, so many a read."""
     peer = FakePeer()
-    whole.give(peer, *requests)
+    for begin in range(0, len(requests), at_once):
+        whole.give(peer, *requests[begin : begin + at_once])
     return [(one.opaque, one.code, one.remark, one.binary, one.fields, one.body) for one in peer.take()]
 
 
-def test_the_answers_are_those_of_requests_that_are_taken_apart(whole: Whole) -> None:
-    random = Random(5)
+class Taken:
+    """How many pulls were taken the short way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        take = Puller.take
+
+        def counted(puller: Puller, peer: Any, frame: Any) -> bool:
+            taken = take(puller, peer, frame)
+            self.count += taken
+            return taken
+
+        monkeypatch.setattr(Puller, "take", counted)
+
+
+@pytest.mark.parametrize("at_once", [1, 7])
+def test_the_answers_are_those_of_requests_that_are_taken_apart(whole: Whole, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    random, taken = Random(5), Taken(monkeypatch)
     requests = []
     for opaque in range(300):
         fields = pull_fields(
@@ -55,10 +79,12 @@ def test_the_answers_are_those_of_requests_that_are_taken_apart(whole: Whole) ->
         if random.random() < 0.2:
             fields |= {"maxMsgBytes": random.choice(("100", "0"))}
         if random.random() < 0.1:
-            fields.pop(random.choice(sorted(fields)))
+            fields.pop(random.choice(sorted(fields)), None)
         requests.append(Command(11, fields, opaque=opaque, binary=random.random() < 0.5, flag=random.choice((0, 0, 0, 2))))
-    short = answers_of(whole, requests)
-    assert len(whole.broker.pull_requests._known) > 20
+    answers_of(whole, requests)
+    short = answers_of(whole, requests, at_once)
+    assert taken.count > 40 // at_once
+    assert len(whole.broker.puller.requests._known) > 20
     whole.broker.admission.guards.append(lambda peer, command: None)  # who sees every request taken apart
     assert answers_of(whole, requests) == short
     assert {code for _, code, _, _, _, _ in short} >= {0, ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST}
@@ -84,9 +110,115 @@ def test_what_is_not_allowed_any_more_is_refused(whole: Whole, binary: bool) -> 
     whole.broker.topics.put(Topic("T", 8, 8, perm=2))
     assert code() == ResponseCode.NO_PERMISSION
     whole.broker.topics.put(Topic("T", 8, 8))
-    assert code() == 0
+    assert code() == code() == 0
     whole.settings.broker_permission = 2
     assert code() == ResponseCode.NO_PERMISSION
+    whole.settings.broker_permission = 6
+    assert code() == 0
+    whole.broker.topics.delete("T")
+    assert code() == ResponseCode.TOPIC_NOT_EXIST
+    whole.broker.topics.put(Topic("T", 8, 8))
+    assert code() == ResponseCode.PULL_NOT_FOUND
+
+
+def heartbeat(whole: Whole, topic: str = "T", tags: str = "*", model: str = "CLUSTERING", version: int = 1) -> None:
+    found = subscribe(topic, tags)
+    subscription = {
+        "topic": topic,
+        "subString": tags,
+        "tagsSet": sorted(found.tags_set),
+        "codeSet": sorted(found.code_set),
+        "subVersion": version,
+    }
+    data = {
+        "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": model, "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "subscriptionDataSet": [subscription], "unitMode": False,
+    }  # fmt: skip
+    assert whole.ask(34, body=orjson.dumps({"clientID": "c", "consumerDataSet": [data], "producerDataSet": []})).code == 0
+
+
+def test_members_that_change_their_mind_are_heard(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Taken(monkeypatch)
+
+    def pull(version: int = 1) -> tuple[int, int]:
+        answer = whole.ask(11, pull_fields(sysFlag="0", subscription="", subVersion=str(version)))
+        return answer.code, len(decode_records(answer.body))
+
+    assert pull() == (ResponseCode.SUBSCRIPTION_NOT_EXIST, 0)
+    heartbeat(whole)
+    assert pull() == pull() == pull() == (0, 32)
+    assert taken.count == 2
+    heartbeat(whole, tags="a", version=2)
+    assert pull(2) == pull(2) == pull() == pull() == (0, 25)
+    assert taken.count == 4
+    assert pull(3) == (ResponseCode.SUBSCRIPTION_NOT_LATEST, 0)
+    heartbeat(whole, topic="U", version=3)
+    assert pull() == (ResponseCode.SUBSCRIPTION_NOT_EXIST, 0)
+    heartbeat(whole, version=4)
+    assert pull() == pull() == (0, 32)
+    whole.broker.groups.put(GroupConfig("g", consume_broadcast_enable=False))
+    assert pull() == pull() == (0, 32)
+    heartbeat(whole, version=4, model="BROADCASTING")
+    assert pull() == (ResponseCode.NO_PERMISSION, 0)
+    heartbeat(whole, version=4)
+    assert pull() == (0, 32)
+    whole.broker.disconnected(whole.peer)
+    assert pull() == (ResponseCode.SUBSCRIPTION_NOT_EXIST, 0)
+
+
+def test_pulls_that_catch_up_read_entries_and_log_ahead_and_get_everything(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Taken(monkeypatch)
+    for number in range(50, 900):
+        whole.ask(310, send_fields(), b"%d" % number)
+        if number % 300 == 0:
+            whole.tick(2_000)  # the entries are in their files
+    at, bodies = 0, []
+    while at < 900:
+        answer = whole.ask(11, pull_fields(offset=at))
+        assert answer.fields["maxOffset"] == "900"
+        bodies += [record.body for record in decode_records(answer.body)]
+        at = int(answer.fields["nextBeginOffset"])
+    assert bodies == [b"%d" % number for number in range(900)]
+    assert taken.count >= 28
+    for number in range(900, 940):
+        whole.ask(310, send_fields(), b"%d" % number)
+        assert [record.body for record in decode_records(whole.ask(11, pull_fields(offset=number)).body)] == [b"%d" % number]
+
+
+@pytest.mark.parametrize("spoiled", [bytes(20), b"\x01" * 20])
+def test_an_entry_that_is_damaged_is_mended_whoever_read_it_ahead(whole: Whole, spoiled: bytes) -> None:
+    whole.tick(2_000)
+    queue = whole.broker.store.queue("T", 0)
+    assert len(decode_records(whole.ask(11, pull_fields(maxMsgNums="5")).body)) == 5
+    whole.broker.puller.ahead.clear()
+    queue.segments.file(0).write(7 * 20, spoiled)
+    for offset in (0, 5, 5, 10):
+        answer = whole.ask(11, pull_fields(offset=offset, maxMsgNums="5"))
+        assert [record.body for record in decode_records(answer.body)] == [b"%d" % number for number in range(offset, offset + 5)]
+
+
+def test_a_message_that_is_not_in_memory_is_fetched_as_ever(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole.ask(11, pull_fields())
+    whole.broker.puller.window = LogWindow(whole.broker.store.log)
+    cold, read_into, read_now = [True], RealFile.read_into, RealFile.read_now
+
+    def fetch() -> None:
+        cold.clear()
+
+    def into(self: RealFile, offset: int, room: memoryview) -> None:
+        if cold and "commitlog" in self.path:
+            raise Cold(fetch)
+        read_into(self, offset, room)
+
+    def now(self: RealFile, offset: int, size: int) -> bytes:
+        if cold and "commitlog" in self.path:
+            raise Cold(fetch)
+        return read_now(self, offset, size)
+
+    monkeypatch.setattr(RealFile, "read_into", into)
+    monkeypatch.setattr(RealFile, "read_now", now)
+    assert len(decode_records(whole.ask(11, pull_fields(offset=3)).body)) == 32
+    assert not cold
 
 
 def test_the_progress_that_comes_along_is_that_of_each_request(whole: Whole) -> None:
@@ -96,14 +228,14 @@ def test_the_progress_that_comes_along_is_that_of_each_request(whole: Whole) -> 
 
 
 def test_a_mistake_in_one_is_the_answer_to_it_and_to_no_other(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = PullRequests.read
+    find = PullRequests.find
 
-    def fails(self: PullRequests, frame: Any) -> PullRequest | None:
+    def fails(self: PullRequests, frame: Any) -> Asked | None:
         if b'"opaque":2,' in frame[1]:
             raise RuntimeError("a mistake of ours")
-        return read(self, frame)
+        return find(self, frame)
 
-    monkeypatch.setattr(PullRequests, "read", fails)
+    monkeypatch.setattr(PullRequests, "find", fails)
     codes = [(answer[0], answer[1]) for answer in answers_of(whole, [Command(11, pull_fields(), opaque=number) for number in range(5)])]
     assert codes == [(0, 0), (1, 0), (2, ResponseCode.SYSTEM_ERROR), (3, 0), (4, 0)]
 
@@ -126,8 +258,8 @@ def test_shapes_that_never_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
         for _ in range(2):
             request = requests.read((form, header, body))
             assert request is not None
-            assert request.header is not None
-            assert request.header.topic == f"T{number}"
+            assert request.known is not None
+            assert request.known.header.topic == f"T{number}"
         assert len(requests._known) <= 10
     ((form, header, body),) = Framer().feed(Command(11, pull_fields(subscription="x" * 2_000), opaque=1).encode())
     assert requests.read((form, header, body)) is None

@@ -35,7 +35,6 @@ from roquet.broker.notices import Notices
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Part, Shared
 from roquet.broker.pull import Puller
-from roquet.broker.pull_requests import PullRequests
 from roquet.broker.queries import Queries
 from roquet.broker.register import Registration
 from roquet.broker.replies import Replies
@@ -154,7 +153,6 @@ class Broker:
             add(part(self))
         self.admission = Admission(self.store, self.flow)
         self._slave_guard = SlaveGuard(self.sender)
-        self.pull_requests = PullRequests()
         self.store.may_drop = self._may_drop
         self.store.mender.on_hole = self._tell_of_hole
         self.topics.on_delete = self._topic_deleted
@@ -288,6 +286,10 @@ class Broker:
         """What was not taken because the turn's time (`until_ms`, steady) was over: to be handed in again in a later turn,
         before anything else of this peer, and even when it is empty. None: all is done."""
         sender, steady_ms = self.sender, self.clock.steady_ms
+        if not (self._jobs or self.admission.guards):  # guards want to see all fields
+            frames = self._take_pulls(peer, frames, until_ms)
+            if not frames:
+                return None
         self.store.begin(self.clock.now_ms())
         self._until_ms = until_ms
         if self._jobs and (job := self._jobs.get(peer)) is not None and not self._go_on(job):
@@ -296,7 +298,7 @@ class Broker:
         over = steady_ms() >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
         plain = sender.plain if self.admission.lets_plain_in() else None
         answers = sender.begin(peer)
-        read_pull = no_pull if self.admission.guards else self.pull_requests.read  # guards want to see all fields
+        read_pull = no_pull if self.admission.guards else self.puller.requests.read
         at, count, host = 0, len(frames), peer.host
         command: Command | None
         try:
@@ -338,6 +340,22 @@ class Broker:
             return self.receive(peer, frames[at:], until_ms)
         sender.finish(answers)
         return rest
+
+    def _take_pulls(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame]:
+        """Answer the pulls that come first and are like those before them. Returns the frames from the first on that is none: they cost
+        nothing of what a read with sends does."""
+        take, steady_ms = self.puller.take, self.clock.steady_ms
+        at, count = 0, len(frames)
+        try:
+            while at < count and take(peer, frames[at]):
+                at += 1
+                if peer.closed:
+                    return []
+                if steady_ms() >= until_ms:
+                    break
+        except Exception:  # a mistake of ours
+            log.exception("! a pull from %s failed: it is looked at once more", peer.address)
+        return frames[at:] if at else frames
 
     def handle(self, peer: Peer, command: Command, attempt: int = 0) -> None:
         """One request that is not a plain send; answered now or later. Whatever goes wrong becomes an answer."""

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
+from roquet.broker.entries_ahead import EntriesAhead
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
-from roquet.broker.gather import SPAN_MAX, Gathered, gather_for
+from roquet.broker.gather import SPAN_MAX, Gathered, gather_for, pull_answer_for
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
@@ -24,7 +25,7 @@ from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
-from roquet.broker.pull_requests import PullRequest, quick_header
+from roquet.broker.pull_requests import Grant, KnownPull, PullRequest, PullRequests, quick_header
 from roquet.broker.roles import is_slave
 from roquet.broker.scans import BUSY_BYTES, PROBED, Readers, Records, Scan, collect, likely_count
 from roquet.broker.sql_columns import judge_at_once
@@ -41,7 +42,8 @@ from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.window import LogWindow
 from roquet.wire.calls.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullHeader
 from roquet.wire.codes import Perm, PullFlag, ResponseCode
-from roquet.wire.command import Command
+from roquet.wire.command import VERSION, Command
+from roquet.wire.frame import Frame
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, MAGIC_V1, MAGIC_V2, RECORD_FRONT, RECORD_MIN
 from roquet.wire.names import OFFSET_MOVED_TOPIC
 from roquet.wire.pulled import frame_front, pull_answer_head
@@ -67,6 +69,8 @@ Wanted = tuple[int, int, int]
 SUSPEND_MS_MAX = 60_000
 WAKES_MAX = 500
 """Parked pulls that one message, or one tick, wakes. The others follow tick by tick."""
+SIZE_MAX = 1 << 31
+"""Bytes of an answer to a client that names no limit; the settings have one, too."""
 HELD_MAX = 64
 """Scans that wait for the next tick. More of them are answered at once: nobody is to wait for a second."""
 
@@ -159,7 +163,9 @@ class Puller(Part):
         self.fetch = shared.fetch
         self.memory_bytes = shared.memory_bytes
         self.parking = Parking()
+        self.requests = PullRequests()
         self.window = LogWindow(self.store.log)
+        self.ahead = EntriesAhead()
         self.pace = Pace()
         self.readers = Readers()
         self.record_max = self.settings.max_message_size + RECORD_EXTRA
@@ -179,6 +185,79 @@ class Puller(Part):
         else:
             self._answer_or_park(pull, then)
 
+    def take(self, peer: Peer, frame: Frame) -> bool:
+        """Answer a pull that is like one which was allowed, if that still holds and its messages are in memory. False: look properly,
+        nothing has happened."""
+        asked = self.requests.find(frame)
+        if asked is None:
+            return False
+        known, opaque, offset, commit_offset = asked
+        header, grant, log_ = known.header, known.grant, self.store.log
+        queue = self.store.find_queue(header.topic, header.queue_id)
+        if grant is None or queue is None or not queue.first <= offset < queue.visible or not self._is_granted(header, grant):
+            return False
+        codes, count_max = grant.codes, min(self.settings.max_transfer_count_on_message_in_memory, max(1, header.max_msg_nums))
+        try:
+            raw = self.ahead.read(queue, offset, count_max if codes is None else max(SCAN_MAX, count_max))
+            if not raw:
+                return False
+            far = self._is_far(raw)
+            if far and self.settings.slave_read_enable:
+                return False  # a slave is to serve it from now on
+            count_max, size_max = self._limits(count_max, header.max_msg_bytes or SIZE_MAX, far)
+            found = pull_answer_for(codes)(
+                raw, codes, offset, count_max, size_max, log_.start, log_.written, self._largest(), self.window.view, SPAN_MAX,
+                known.first.binary, opaque, queue.first, queue.visible, VERSION,
+            )  # fmt: skip
+            if found is None:
+                self.ahead.forget(queue)  # one of them may be damaged, and mended in its file
+                return False
+            if header.sys_flag & COMMIT_OFFSET and commit_offset <= queue.visible:
+                self.offsets.commit(header.consumer_group, header.topic, header.queue_id, commit_offset)
+        except (Cold, LookupError, OSError, Refused):
+            return False
+        answer, count, size, _ = found
+        self.stats.got(header.consumer_group, header.topic, count, size)
+        peer.send(answer)
+        return True
+
+    def _is_granted(self, header: PullHeader, grant: Grant) -> bool:
+        """Those who allowed such a pull are the same, and would allow it again."""
+        name = header.consumer_group
+        if (
+            self.topics.get(header.topic) is not grant.topic
+            or self.groups.get(name) is not grant.group
+            or grant.group.broker_id
+            or not self.settings.broker_permission & READ
+        ):
+            return False
+        if grant.subscription is None:
+            return True
+        group = self.members.group(name)
+        return (
+            group is not None
+            and group.subscriptions.get(header.topic) is grant.subscription
+            and (grant.group.consume_broadcast_enable or group.message_model != "BROADCASTING")
+        )
+
+    def _largest(self) -> int:
+        """Bytes of the largest record that an entry may speak of."""
+        return min(self.settings.max_message_size + RECORD_EXTRA, BLANK_LENGTH - 1)
+
+    def _is_far(self, raw: bytes) -> bool:
+        """Is the message of the first of these entries so far from the tail that it may not be in memory?"""
+        behind = self.store.log.written - int.from_bytes(raw[:8], "big")
+        return behind > self.memory_bytes * self.settings.access_message_in_memory_max_ratio // 100
+
+    def _limits(self, count_max: int, size_max: int, far: bool) -> tuple[int, int]:
+        """How many messages and bytes an answer may have. Far from the tail it is smaller: it comes from the disk."""
+        settings = self.settings
+        size_max = min(settings.max_transfer_bytes_on_message_in_memory, size_max)
+        if far:
+            count_max = min(count_max, settings.max_transfer_count_on_message_in_disk)
+            size_max = min(size_max, settings.max_transfer_bytes_on_message_in_disk)
+        return count_max, size_max
+
     def _commit(self, pull: Pull, offset: int) -> None:
         """The group's progress that came along. Beyond the queue's end it is from before a power loss that took messages:
         remembered, it would skip those that get their offsets again."""
@@ -191,8 +270,10 @@ class Puller(Part):
     def _decode(self, peer: Peer, command: Command) -> tuple[Pull, int | None]:
         """Upstream's checks in upstream's order. Returns the pull, and the consumer offset that came along with it."""
         settings = self.settings
-        if isinstance(command, PullRequest) and command.header is not None:
-            header, offset, commit_offset = command.header, command.queue_offset, command.commit_offset
+        known: KnownPull | None = None
+        if isinstance(command, PullRequest) and command.known is not None:
+            known = command.known
+            header, offset, commit_offset = known.header, command.queue_offset, command.commit_offset
         else:
             header = quick_header(command.fields) or PULL_MESSAGE.read_header(command)
             offset, commit_offset = header.queue_offset, header.commit_offset
@@ -218,6 +299,11 @@ class Puller(Part):
                 f"consumer:[{peer.address}]",
             )
         tags, judge = self._filter(header, group.consume_broadcast_enable)
+        if known is not None:
+            own = header.sys_flag & SUBSCRIPTION
+            subscribed = None if own else self.members.subscription(header.consumer_group, header.topic)
+            codes = None if tags is None or tags.takes_all else tags.codes
+            known.grant = None if judge is not None or command.flag else Grant(group, topic, subscribed, codes)
         scan = None if header.scan_bytes is None else Scan.read(header.scan_bytes, header, settings.max_scan_bytes)
         suspend_ms = 0
         if header.sys_flag & SUSPEND and scan is None:
@@ -233,7 +319,7 @@ class Puller(Part):
             offset,
             offset,
             max(1, header.max_msg_nums),  # as upstream, which looks at it after the first
-            header.max_msg_bytes if header.max_msg_bytes is not None and header.max_msg_bytes > 0 else 1 << 31,
+            header.max_msg_bytes if header.max_msg_bytes is not None and header.max_msg_bytes > 0 else SIZE_MAX,
             tags,
             judge,
             self.store.steady_ms + suspend_ms if suspend_ms else 0,
@@ -361,7 +447,7 @@ class Puller(Part):
 
     def _read(self, pull: Pull, queue: ConsumeQueue, first: int, last: int) -> Found:
         settings, offset, judge = self.settings, pull.offset, pull.judge
-        self.record_max = min(settings.max_message_size + RECORD_EXTRA, BLANK_LENGTH - 1)
+        self.record_max = self._largest()
         accepts = None if pull.tags is None else pull.tags.takes_hash
         count_max = min(settings.max_transfer_count_on_message_in_memory, pull.count_max)
         scan = count_max if accepts is None and judge is None else max(SCAN_MAX, count_max)
@@ -370,22 +456,16 @@ class Puller(Part):
         raw = queue.read(offset, min(scan, last - offset))
         if not raw:
             return self._step_over(queue, offset, first, last)
-        size_max = min(settings.max_transfer_bytes_on_message_in_memory, pull.size_max)
-        near = self.memory_bytes * settings.access_message_in_memory_max_ratio // 100
-        behind = self.store.log.written - int.from_bytes(raw[:8], "big")
-        if behind > near:
-            # Far from the tail, answers are smaller: they come from the disk.
-            count_max = min(count_max, settings.max_transfer_count_on_message_in_disk)
-            size_max = min(size_max, settings.max_transfer_bytes_on_message_in_disk)
+        far = self._is_far(raw)
+        count_max, size_max = self._limits(count_max, pull.size_max, far)
         found = self._read_at_once(pull, raw, first, last, count_max, size_max)
         if found is None:
             try:
                 found = self._pick(pull, raw, first, last, count_max, size_max)
             except (LookupError, Odd):
                 found = self._pick_carefully(pull, queue, raw, first, last, count_max, size_max)
-        if behind > near and settings.slave_read_enable:
-            read = max(0, found.next_offset - offset - 1) * ENTRY_SIZE
-            found.far = self.store.log.written - int.from_bytes(raw[read : read + 8], "big") > near
+        if far and settings.slave_read_enable:
+            found.far = self._is_far(raw[max(0, found.next_offset - offset - 1) * ENTRY_SIZE :])
         return found
 
     def _read_at_once(self, pull: Pull, raw: bytes, first: int, last: int, count_max: int, size_max: int) -> Found | None:
@@ -635,6 +715,9 @@ class Puller(Part):
         finally:
             self._looked = None
         self._woken_later.extend(pulls[WAKES_MAX:])
+
+    def topic_deleted(self, topic: str) -> None:
+        self.ahead.clear()
 
     def disconnected(self, peer: Peer) -> None:
         for pull in self.parking.drop_peer(peer):

@@ -1,13 +1,18 @@
 """Pulls as they come all day: of a shape (`wire/pull_shapes.py`) that was read before. Such a request costs no JSON and no typed header.
 
-Only reading is remembered. Whether a pull is allowed is asked anew each time, since topics, groups, subscriptions and settings change.
+Whether a pull is allowed is asked each time, since topics, groups, subscriptions and settings change. What is remembered is who allowed the
+last one, and asking them again is short (`Puller.take`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from roquet.broker.topics import Topic
 from roquet.errors import Broken
+from roquet.wire.calls.groups import GroupConfig
+from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Frame
@@ -18,11 +23,37 @@ SHAPE_SIZE_MAX = 1_024
 """Bytes of the longest shape that is remembered: all of them together have some megabytes at most."""
 
 
+class Grant(NamedTuple):
+    """Who allowed pulls of a shape. As long as these are the same objects, and the settings say so too, the next is allowed as well."""
+
+    group: GroupConfig
+    topic: Topic
+    subscription: SubscriptionData | None
+    """That of the group's members; None: the request brings its own."""
+    codes: frozenset[int] | None
+    """Tag hashes that are wanted, None for all."""
+
+
+@dataclass(slots=True, eq=False)
+class KnownPull:
+    """What pulls of one shape have in common."""
+
+    header: PullHeader
+    """Of the first of them; its numbers are nobody else's."""
+    first: Command
+    grant: Grant | None = None
+    """None: nobody has looked yet, or it must be looked at each time."""
+
+
+Asked = tuple[KnownPull, int, int, int]
+"""(what it has in common with others, opaque, queue offset, offset to commit)."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class PullRequest(Command):
-    """Without its fields, which `header` has; of these the numbers count that stand here."""
+    """Without its fields, which `known` has; of these the numbers count that stand here."""
 
-    header: PullHeader | None = None
+    known: KnownPull | None = None
     queue_offset: int = 0
     commit_offset: int = 0
 
@@ -31,9 +62,9 @@ class PullRequests:
     """State: what was read of the shapes that came; None: one whose requests must be read one by one."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[PullHeader, Command] | None] = {}
+        self._known: dict[bytes, KnownPull | None] = {}
 
-    def read(self, frame: Frame) -> PullRequest | None:
+    def find(self, frame: Frame) -> Asked | None:
         """None: look properly."""
         shaped = shape_of(frame[0], frame[1])
         if shaped is None:
@@ -44,13 +75,21 @@ class PullRequests:
             known = None if shape in self._known else self._learn(frame, shape, queue_offset, commit_offset)
             if known is None:
                 return None
-        header, first = known
+        return known, opaque, queue_offset, commit_offset
+
+    def read(self, frame: Frame) -> PullRequest | None:
+        """The same as a request."""
+        asked = self.find(frame)
+        if asked is None:
+            return None
+        known, opaque, queue_offset, commit_offset = asked
+        first = known.first
         return PullRequest(
             first.code, {}, frame[2], opaque=opaque, flag=first.flag, language=first.language, version=first.version, binary=first.binary,
-            header=header, queue_offset=queue_offset, commit_offset=commit_offset,
+            known=known, queue_offset=queue_offset, commit_offset=commit_offset,
         )  # fmt: skip
 
-    def _learn(self, frame: Frame, shape: bytes, queue_offset: int, commit_offset: int) -> tuple[PullHeader, Command] | None:
+    def _learn(self, frame: Frame, shape: bytes, queue_offset: int, commit_offset: int) -> KnownPull | None:
         if len(shape) > SHAPE_SIZE_MAX:
             return None
         if len(self._known) >= SHAPES_MAX:
@@ -59,8 +98,8 @@ class PullRequests:
         return known
 
 
-def understood(frame: Frame, queue_offset: int, commit_offset: int) -> tuple[PullHeader, Command] | None:
-    """The header, and the request. None: these numbers are not what they seem to be, or there is more to it."""
+def understood(frame: Frame, queue_offset: int, commit_offset: int) -> KnownPull | None:
+    """None: these numbers are not what they seem to be, or there is more to it."""
     if b"\\" in frame[1]:
         return None  # a name may be spelled in another way
     try:
@@ -70,7 +109,7 @@ def understood(frame: Frame, queue_offset: int, commit_offset: int) -> tuple[Pul
     header = None if request.is_response or request.code != PULL_MESSAGE.code else quick_header(request.fields)
     if header is None or (header.queue_offset, header.commit_offset) != (queue_offset, commit_offset):
         return None
-    return header, request
+    return KnownPull(header, request)
 
 
 def quick_header(fields: dict[str, str]) -> PullHeader | None:

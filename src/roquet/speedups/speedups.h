@@ -60,6 +60,7 @@ static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_From
 PyObject *cut_frames(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *pull_answer(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *pull_shape(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *property_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
