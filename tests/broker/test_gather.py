@@ -14,7 +14,7 @@ from roquet.broker.gather import SPAN_MAX, gather, gather_for, pull_answer, pull
 from roquet.broker.pull import Pull, Puller, Status
 from roquet.routing.subscription import TagFilter, subscribe
 from roquet.speedups import native
-from roquet.store.disk import Cold
+from roquet.store.disk import Cold, blocking
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE
 from roquet.store.window import LogWindow
@@ -65,7 +65,19 @@ def at_once(
     for form in FORMS:
         try:
             found.append(
-                form(raw, codes, pull.offset, count_max, size_max, log.start, log.written, puller.record_max, puller.window.view, span_max)
+                blocking(
+                    form,
+                    raw,
+                    codes,
+                    pull.offset,
+                    count_max,
+                    size_max,
+                    log.start,
+                    log.written,
+                    puller.record_max,
+                    puller.window.view,
+                    span_max,
+                )
             )
         except LookupError:
             found.append(None)
@@ -82,8 +94,8 @@ def check_answers(
     log = puller.store.log
     for form in ANSWERS:
         try:
-            made = form(
-                raw, codes, offset, count_max, size_max, log.start, log.written, puller.record_max, puller.window.view, span_max, binary,
+            made = blocking(
+                form, raw, codes, offset, count_max, size_max, log.start, log.written, puller.record_max, puller.window.view, span_max, binary,
                 -5 if binary else 7, 2, 1 << 40, VERSION,
             )  # fmt: skip
         except LookupError:
@@ -105,7 +117,7 @@ def check_answers(
 
 def one_by_one(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
     try:
-        found = puller._pick(pull, raw, 0, COUNT, count_max, size_max)
+        found = blocking(puller._pick, pull, raw, 0, COUNT, count_max, size_max)
     except (LookupError, Odd):
         return None
     return b"".join(found.records), found.count, found.next_offset - pull.offset
