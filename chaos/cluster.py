@@ -1,0 +1,325 @@
+"""The whole stage of a run: machines, the network between them, name servers, brokers and clients; and the faults that happen to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from random import Random
+from signal import Signals
+from typing import Any, Self, TypeVar
+
+from chaos.availability import Happened
+from chaos.clients import Orders
+from chaos.group import (
+    BROKER_NAME,
+    BROKER_PORT,
+    NAME_SERVER_PORT,
+    PATIENCE_S,
+    Broken,
+    Layout,
+    Node,
+    Program,
+    address_of,
+    broker,
+    name_server,
+)
+from chaos.history import Writer
+from chaos.links import Directed, Links, Trouble, both_ways, inward, outward
+from chaos.namespaces import Machine
+from chaos.nodes import Nodes
+from chaos.schedule import CUT, CUT_INWARD, CUT_OUTWARD, CUT_PEERS, DELAY, FOLLOWER, FULL_DISK, KILL, LEADER, LOSS, NAME_SERVER, STOP, Fault
+from roquet import Admin
+from roquet.errors import RoquetError
+from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO
+
+T = TypeVar("T")
+
+TOPIC, QUEUES = "load", 4
+GROUP, WATCHERS = "readers", "watchers"
+LOOK_S = 0.1
+ASK_MS = 2_000
+QUIET_S = 8.0
+"""Nothing new for so long, and everything is consumed: then brokers have asked after every transaction, too."""
+LOST_SHARE, DELAY_S = 0.1, 0.2
+
+
+class Cluster:
+    """`with` starts all of it, and ends it."""
+
+    def __init__(self, layout: Layout, directory: Path, *, rate: float, send_timeout_ms: int, random: Random) -> None:
+        self.layout, self.directory = layout, directory
+        self.rate, self.send_timeout_ms = rate, send_timeout_ms
+        self._random = random
+        self._stack = contextlib.ExitStack()
+        self.machines: dict[str, Machine] = {}
+        self.histories: list[Path] = []
+        self.clients: list[Program] = []
+        self._writer = Writer(self._history("run"), "run")
+
+    # ---- start and end --------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _start(self) -> None:
+        names = {"names-1": address_of(11), "names-2": address_of(12)}
+        clients = {"producer-1": 31, "producer-2": 32, "delayer": 33, "transactor": 34, "consumer-1": 41, "consumer-2": 42, "watcher": 43}
+        everyone = {
+            **names,
+            **{spec.name: spec.address for spec in self.layout.brokers},
+            **{name: address_of(number) for name, number in clients.items()},
+            "control": address_of(51),
+        }
+        for name, address in everyone.items():
+            machine = self.machines[name] = Machine(name, address)
+            self._stack.callback(machine.close)
+        self.links = self._stack.enter_context(Links(list(self.machines.values()), self._random))
+        self._stack.callback(self._end_programs)
+        self.namesrv = ";".join(f"{address}:{NAME_SERVER_PORT}" for address in names.values())
+        self.name_servers = [name_server(self.machines[name], self.directory) for name in names]
+        self.brokers = [broker(self.machines[spec.name], self.directory, self.namesrv, spec.settings) for spec in self.layout.brokers]
+        for node in self.nodes:
+            node.start()
+        for node in self.nodes:
+            node.wait_booted()
+        self.wait_whole()
+        self.ask(lambda admin: admin.create_topic(TOPIC, read_queues=QUEUES, write_queues=QUEUES))
+        for name in clients:
+            self._start_client(name)
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+
+    def _end_programs(self) -> None:
+        for program in [*self.clients, *(node.program for node in self.nodes)]:
+            program.give(Signals.SIGKILL)
+        for program in [*self.clients, *(node.program for node in self.nodes)]:
+            program.wait_ended()
+
+    def _history(self, name: str) -> Path:
+        path = self.directory / f"history-{name}.jsonl"
+        self.histories.append(path)
+        return path
+
+    def _start_client(self, name: str) -> None:
+        role = name.partition("-")[0]
+        rates = {"producer": self.rate / 2, "delayer": self.rate / 20, "transactor": self.rate / 20}
+        orders = Orders(
+            role=role, name=name, namesrv=self.namesrv, topic=TOPIC, history=str(self._history(name)), rate=rates.get(role, 1.0),
+            group=WATCHERS if role == "watcher" else GROUP, send_timeout_ms=self.send_timeout_ms,
+            nodes={node.name: broker_address(node) for node in self.brokers}, queues=(BROKER_NAME, QUEUES),
+        )  # fmt: skip
+        program = Program(self.machines[name], ["chaos.clients", orders.text()], self.directory / f"{name}.log")
+        program.start()
+        self.clients.append(program)
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*getattr(self, "name_servers", ()), *getattr(self, "brokers", ())]
+
+    # ---- asking ---------------------------------------------------------------------------------------------------------------
+
+    def ask(self, question: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+        """From a machine that nothing ever happens to. Raises RoquetError."""
+
+        async def asked() -> T:
+            async with Admin(self.namesrv, timeout_ms=ASK_MS) as admin:
+                return await question(admin)
+
+        with self.machines["control"].inside():
+            return asyncio.run(asked())
+
+    def wait_until(self, happened: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+        deadline = time.monotonic() + patience_s
+        while not happened():
+            if time.monotonic() > deadline:
+                raise Broken(f"{what} did not happen within {patience_s:.0f} s; logs are in {self.directory}")
+            self.check_alive()
+            time.sleep(LOOK_S)
+
+    def check_alive(self) -> None:
+        """Raises Broken when a program ended by itself, or the network did."""
+        if self.links.error is not None:
+            raise Broken(f"the network between the machines failed: {self.links.error!r}")
+        for program in [*self.clients, *(node.program for node in self.nodes)]:
+            if program.process is not None and not program.alive:
+                raise Broken(f"{program.machine.name} ended with {program.process.returncode}; its output is in {program.log}")
+
+    def wait_whole(self) -> None:
+        """Until every name server knows every broker, one of them as master, and the whole answers."""
+        self.wait_until(self._is_whole, "that every name server knows every broker, and one as master,")
+
+    def _is_whole(self) -> bool:
+        wanted = {broker_address(node) for node in self.brokers}
+
+        async def looked(admin: Admin) -> bool:
+            for address in admin.name_server_addresses:
+                known = (await admin.call(address, GET_BROKER_CLUSTER_INFO)).body.broker_addr_table.get(BROKER_NAME)
+                if known is None or set(known.broker_addrs.values()) != wanted or 0 not in known.broker_addrs:
+                    return False
+            for address in wanted:
+                await admin.runtime(address)
+            return True
+
+        try:
+            return self.ask(looked)
+        except (RoquetError, OSError):
+            return False
+
+    def leader(self) -> Node | None:
+        """The broker that name servers call master."""
+        try:
+            addresses = {one.address for one in self.ask(lambda admin: admin.brokers()) if one.is_master}
+        except (RoquetError, OSError):
+            return None
+        return next((node for node in self.brokers if broker_address(node) in addresses), None)
+
+    # ---- faults ---------------------------------------------------------------------------------------------------------------
+
+    def victim(self, fault: Fault) -> Node:
+        leader = self.leader() or self.brokers[0]
+        candidates = {
+            LEADER: [leader],
+            FOLLOWER: [node for node in self.brokers if node is not leader] or [leader],
+            NAME_SERVER: self.name_servers,
+        }[fault.role]
+        return candidates[int(fault.choice * len(candidates))]
+
+    def suffer(self, fault: Fault) -> Happened:
+        """From its begin to its end; what has to start again may not be back yet."""
+        node = self.victim(fault)
+        began = time.monotonic()
+        try:
+            self._begin(fault.kind, node)
+            if fault.kind != KILL or self.layout.fails_over:
+                time.sleep(fault.lasts_s)
+        finally:
+            self._end(fault.kind, node)
+        return Happened(fault.kind, f"{fault.role} {node.name}", began, time.monotonic())
+
+    def _begin(self, kind: str, node: Node) -> None:
+        match kind:
+            case "kill":
+                node.kill()
+            case "stop":
+                node.pause()
+            case "full-disk":
+                node.fill_disk()
+            case _:
+                self.links.set(self._troubles(kind, node))
+
+    def _end(self, kind: str, node: Node) -> None:
+        self.links.set([])
+        if kind == KILL:
+            node.start()
+        elif kind == STOP:
+            node.resume()
+        elif kind == FULL_DISK:
+            node.free_disk()
+
+    def _troubles(self, kind: str, node: Node) -> list[Directed]:
+        everyone, peers = list(self.machines), [one.name for one in self.brokers]
+        cut = Trouble(cut=True)
+        return {
+            CUT: both_ways(node.name, everyone, cut),
+            CUT_PEERS: both_ways(node.name, peers, cut),
+            CUT_OUTWARD: outward(node.name, everyone, cut),
+            CUT_INWARD: inward(node.name, everyone, cut),
+            LOSS: both_ways(node.name, everyone, Trouble(loss=LOST_SHARE)),
+            DELAY: both_ways(node.name, everyone, Trouble(delay_s=DELAY_S)),
+        }[kind]
+
+    # ---- the end --------------------------------------------------------------------------------------------------------------
+
+    def read_slave_alone(self) -> None:
+        """Kill the master while sends are under way. Everything that was acknowledged as safe must be with the slave."""
+        master = self.leader() or self.brokers[0]
+        master.kill()
+        time.sleep(1.0)  # answers that were on their way arrive
+        slave = next(node for node in self.brokers if node is not master)
+        self.read_all(slave, f"{slave.name}, whose master was killed", must_hold_all=True)
+        master.start()
+
+    def settle(self) -> None:
+        """Everybody stops sending, and everything is delivered."""
+        for program in self.clients:
+            assert program.process is not None
+            assert program.process.stdin is not None
+            program.process.stdin.write(b"quiet\n")
+            program.process.stdin.flush()
+        for program in self.clients:
+            if program.machine.name.partition("-")[0] in ("producer", "delayer", "transactor"):
+                self.wait_until(lambda program=program: program.said("quiet"), f"the end of sends by {program.machine.name}")  # type: ignore[misc]
+        seen: tuple[int, float] = (-1, 0.0)
+
+        def is_quiet() -> bool:
+            nonlocal seen
+            with contextlib.suppress(RoquetError, OSError):
+                progress = self.ask(lambda admin: admin.progress(GROUP, TOPIC))
+                total = sum(one.broker_offset for one in progress)
+                if total != seen[0] or any(one.lag for one in progress):
+                    seen = (total, time.monotonic())
+                return time.monotonic() - seen[1] > QUIET_S
+            return False
+
+        self.wait_until(is_quiet, "that the consumers are done")
+
+    def read_everywhere(self) -> None:
+        """All queues at every broker, the master's last."""
+        leader = self.leader()
+        if leader is None:
+            raise Broken("no broker is master in the end, though nothing is wrong any more")
+        for node in sorted(self.brokers, key=lambda one: one is leader):
+            if node is leader or self.layout.copies:
+                self.read_all(node, f"{node.name}{', the master' if node is leader else ''}", must_hold_all=True)
+
+    def read_all(self, node: Node, name: str, *, must_hold_all: bool) -> None:
+        self._writer.write("began reading", reading=name, must_hold_all=must_hold_all)
+
+        async def reading() -> None:
+            async with Nodes(self.namesrv, WATCHERS, TOPIC, (BROKER_NAME, QUEUES), timeout_ms=30_000) as nodes:
+                for queue_id in nodes.queue_ids:
+                    offset, first, end = 0, 0, 1
+                    while offset < end:
+                        pulled = await nodes.pull(broker_address(node), queue_id, offset)
+                        for row in pulled.rows:
+                            self._writer.write("read", reading=name, **row)
+                        first, end = pulled.first, pulled.end
+                        if pulled.next_offset == offset:
+                            break
+                        offset = pulled.next_offset
+                    self._writer.write("range", reading=name, queue=nodes.queue_name(queue_id), first=first, end=end)
+
+        try:
+            with self.machines["control"].inside():
+                asyncio.run(reading())
+        except (RoquetError, OSError) as error:
+            raise Broken(f"{name} could not be read: {error}") from error
+
+
+def broker_address(node: Node) -> str:
+    return f"{node.program.machine.address}:{BROKER_PORT}"
+
+
+def acknowledgements(paths: Sequence[Path], offsets: dict[Path, int]) -> list[tuple[float, str]]:
+    """When sends were acknowledged, and how, in what these files gained since the last look. `offsets` is where that ended."""
+    found = []
+    for path in paths:
+        with path.open("rb") as file:
+            file.seek(offsets.get(path, 0))
+            whole = file.read().rpartition(b"\n")[0]
+        offsets[path] = offsets.get(path, 0) + len(whole) + bool(whole)
+        for line in whole.split(b"\n"):
+            if b'"did":"acknowledged"' in line:
+                event = json.loads(line)
+                found.append((event["at"], event["status"]))
+    return found
