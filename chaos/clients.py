@@ -54,9 +54,8 @@ class Orders:
 
 
 class Client:
-    def __init__(self, orders: Orders) -> None:
-        self.orders = orders
-        self.history = Writer(Path(orders.history), orders.name)
+    def __init__(self, orders: Orders, history: Writer) -> None:
+        self.orders, self.history = orders, history
         self.quiet, self.over = asyncio.Event(), asyncio.Event()
         self._random = Random(orders.name)
         self._next = 0
@@ -208,13 +207,17 @@ ROLES: dict[str, Callable[[Client], Awaitable[None]]] = {
 
 
 async def run(orders: Orders) -> None:
-    client = Client(orders)
+    with Writer(Path(orders.history), orders.name) as history:
+        await run_client(Client(orders, history))
+
+
+async def run_client(client: Client) -> None:
     listening = asyncio.ensure_future(client.listen())
     while not client.over.is_set():
         try:
-            await ROLES[orders.role](client)
+            await ROLES[client.orders.role](client)
         except RoquetError as error:  # it could not start: nobody it knows was there
-            print(f"{orders.name}: {error}; it is started again", flush=True)
+            print(f"{client.orders.name}: {error}; it is started again", flush=True)
             await asyncio.sleep(START_AGAIN_S)
     await listening
 

@@ -50,15 +50,17 @@ LOST_SHARE, DELAY_S = 0.1, 0.2
 class Cluster:
     """`with` starts all of it, and ends it."""
 
-    def __init__(self, layout: Layout, directory: Path, *, rate: float, send_timeout_ms: int, random: Random) -> None:
+    def __init__(
+        self, layout: Layout, directory: Path, *, rate: float, send_timeout_ms: int, random: Random, before_restart: Callable[[Node], None]
+    ) -> None:
+        """`before_restart`: what happens to a broker's files between its death and its next start: nothing, or a bug to find."""
         self.layout, self.directory = layout, directory
         self.rate, self.send_timeout_ms = rate, send_timeout_ms
-        self._random = random
+        self._random, self._before_restart = random, before_restart
         self._stack = contextlib.ExitStack()
         self.machines: dict[str, Machine] = {}
         self.histories: list[Path] = []
         self.clients: list[Program] = []
-        self._writer = Writer(self._history("run"), "run")
 
     # ---- start and end --------------------------------------------------------------------------------------------------------
 
@@ -71,6 +73,7 @@ class Cluster:
         return self
 
     def _start(self) -> None:
+        self._writer = self._stack.enter_context(Writer(self._history("run"), "run"))
         names = {"names-1": address_of(11), "names-2": address_of(12)}
         clients = {"producer-1": 31, "producer-2": 32, "delayer": 33, "transactor": 34, "consumer-1": 41, "consumer-2": 42, "watcher": 43}
         everyone = {
@@ -220,6 +223,8 @@ class Cluster:
     def _end(self, kind: str, node: Node) -> None:
         self.links.set([])
         if kind == KILL:
+            if node in self.brokers:
+                self._before_restart(node)
             node.start()
         elif kind == STOP:
             node.resume()

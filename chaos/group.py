@@ -25,6 +25,7 @@ DISK_SIZE = 256 << 20
 PATIENCE_S = 120.0
 """Of everything that must happen at all; a busy machine takes long to start a program."""
 LOOK_S = 0.02
+LOST_BYTES = 20_000
 
 ANYWHERE = (KILL, STOP, CUT, CUT_OUTWARD, CUT_INWARD, LOSS, DELAY, FULL_DISK)
 """What can happen to a server that is alone."""
@@ -214,6 +215,19 @@ class Node:
     def free_disk(self) -> None:
         assert self.disk is not None, f"{self.name} has no file system of its own"
         (self.disk / "filler").unlink(missing_ok=True)
+
+
+def lose_tail(node: Node) -> None:
+    """A bug to plant: the last records of its log are gone, as if nobody had written them."""
+    assert node.disk is not None, f"{node.name} has no file system of its own"
+    for path in sorted(node.disk.glob("store/commitlog/**/[0-9]*"), reverse=True):
+        data = path.read_bytes()
+        end = len(data.rstrip(b"\0"))
+        if end:
+            with path.open("r+b") as file:
+                file.seek(max(0, end - LOST_BYTES))
+                file.write(bytes(min(end, LOST_BYTES)))
+            return
 
 
 def name_server(machine: Machine, directory: Path) -> Node:

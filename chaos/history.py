@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import orjson
 
@@ -114,6 +114,12 @@ class Writer:
 
     def write(self, did: str, **more: object) -> None:
         self._file.write(orjson.dumps({"at": time.monotonic(), "by": self._by, "did": did, **more}) + b"\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._file.close()
 
 
 def read_back(paths: Iterable[Path]) -> History:

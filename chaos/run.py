@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
@@ -22,7 +23,7 @@ from chaos import schedule
 from chaos.availability import Happened, outages, rows
 from chaos.checker import Verdict, check
 from chaos.cluster import Cluster, acknowledgements
-from chaos.group import LAYOUTS, Broken, Layout
+from chaos.group import LAYOUTS, Broken, Layout, Node, lose_tail
 from chaos.history import read_back
 from chaos.namespaces import Impossible, prepare
 from chaos.picture import draw
@@ -36,6 +37,8 @@ WARM_UP_S = 3.0
 ENOUGH = 5
 """Sends that are acknowledged before the next fault comes, at least; a group that gives none is not waited for longer than that."""
 SERVICE_AGAIN_S = 60.0
+BUGS: dict[str, Callable[[Node], None]] = {"": lambda node: None, "lose-tail": lose_tail}
+"""To see that they are found."""
 
 
 @dataclass
@@ -58,7 +61,10 @@ def run(layout: Layout, directory: Path, options: argparse.Namespace) -> Outcome
     """Raises Broken and Impossible."""
     outcome = Outcome(layout, options.seed)
     random = Random(options.seed)
-    cluster = Cluster(layout, directory, rate=options.rate, send_timeout_ms=options.send_timeout_ms, random=Random(options.seed))
+    cluster = Cluster(
+        layout, directory, rate=options.rate, send_timeout_ms=options.send_timeout_ms, random=Random(options.seed),
+        before_restart=BUGS[options.plant],
+    )  # fmt: skip
     with cluster:
         under_load(cluster, outcome, random, options)
         print("faults are over: waiting for the consumers, then reading everything", flush=True)
@@ -208,6 +214,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--send-timeout-ms", type=int, default=3_000, help="of producers, for an attempt (default: 3000, as theirs)")
     parser.add_argument("--directory", metavar="DIR", help="where histories and logs go (default: a new one for temporary files)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="the picture of availability, PNG or SVG by its ending, also here")
+    parser.add_argument("--plant", choices=BUGS, default="", help="a bug that must be found: lose-tail, after a kill")
     parser.add_argument("--keep", action="store_true", help="keep histories, logs and picture of a sound run, too")
     options = parser.parse_args()
     options.seed = SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
