@@ -86,34 +86,31 @@ def check(history: History, promise: Promise) -> Verdict:
 
 def counts(history: History, promise: Promise, last: Reading) -> dict[str, int]:
     stored = list(last.found.values())
-    missing = (id for id, answer in history.acknowledged.items() if answer.status not in promise.safe and id not in set_of(last))
+    held = set(stored)
+    weak = (id for id, answer in history.acknowledged.items() if answer.status not in promise.safe)
     return {
         "sends": len(history.sends),
         "acknowledged": len(history.acknowledged),
         "acknowledged as safe": sum(answer.status in promise.safe for answer in history.acknowledged.values()),
         "failed or unknown": len(history.failed),
         "in the queues at the end": len(stored),
-        "duplicates": len(stored) - len(set(stored)),
-        "failed, and stored all the same": len(set(stored) & history.failed.keys()),
-        "acknowledged as less than safe, and gone": sum(1 for _ in missing),
+        "duplicates": len(stored) - len(held),
+        "failed, and stored all the same": len(held & history.failed.keys()),
+        "acknowledged as less than safe, and gone": sum(id not in held and history.sends[id].kind != ROLLED_BACK for id in weak),
         "reads": len(history.reads),
     }
-
-
-def set_of(reading: Reading) -> set[str]:
-    return set(reading.found.values())
 
 
 def lost(history: History, promise: Promise) -> Iterator[Finding]:
     for reading in history.readings:
         if not reading.must_hold_all:
             continue
-        held = set_of(reading)
+        held = set(reading.found.values())
         for id, answer in history.acknowledged.items():
             if answer.status not in promise.safe or answer.at >= reading.began or history.sends[id].kind == ROLLED_BACK:
                 continue
             if answer.place is None:
-                if id not in held and history.sends[id].not_before < reading.began:
+                if reading.all_delivered and id not in held and history.sends[id].not_before < reading.began:
                     yield Finding("lost", f"{id} was acknowledged ({answer.status}) and is nowhere in {reading.name}")
             elif reading.found.get(answer.place) != id:
                 there = reading.found.get(answer.place, "nothing")

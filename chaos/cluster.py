@@ -251,7 +251,7 @@ class Cluster:
         master.kill()
         time.sleep(1.0)  # answers that were on their way arrive
         slave = next(node for node in self.brokers if node is not master)
-        self.read_all(slave, f"{slave.name}, whose master was killed", must_hold_all=True)
+        self.read_all(slave, f"{slave.name}, whose master was killed", all_delivered=False)
         master.start()
 
     def settle(self) -> None:
@@ -285,10 +285,11 @@ class Cluster:
             raise Broken("no broker is master in the end, though nothing is wrong any more")
         for node in sorted(self.brokers, key=lambda one: one is leader):
             if node is leader or self.layout.copies:
-                self.read_all(node, f"{node.name}{', the master' if node is leader else ''}", must_hold_all=True)
+                self.read_all(node, f"{node.name}{', the master' if node is leader else ''}", all_delivered=True)
 
-    def read_all(self, node: Node, name: str, *, must_hold_all: bool) -> None:
-        self._writer.write("began reading", reading=name, must_hold_all=must_hold_all)
+    def read_all(self, node: Node, name: str, *, all_delivered: bool) -> None:
+        """It must hold everything that was acknowledged as safe."""
+        self._writer.write("began reading", reading=name, must_hold_all=True, all_delivered=all_delivered)
 
         async def reading() -> None:
             async with Nodes(self.namesrv, WATCHERS, TOPIC, (BROKER_NAME, QUEUES), timeout_ms=30_000) as nodes:

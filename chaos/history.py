@@ -64,6 +64,8 @@ class Reading:
     began: float
     must_hold_all: bool
     """Whether everything must be there that was acknowledged before it began."""
+    all_delivered: bool = True
+    """Whether that holds for delayed messages and those of transactions, too: they come into their queues later, and only by a master."""
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The first offset and the one behind the last, by queue, as the node said."""
     found: dict[Place, str] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class History:
         elif did == "read":
             self._add_read(event, Place(event["queue"], event["offset"]))
         elif did == "began reading":
-            self.readings.append(Reading(event["reading"], at, event["must_hold_all"]))
+            self.readings.append(Reading(event["reading"], at, event["must_hold_all"], event["all_delivered"]))
         elif did == "range":
             self._reading(event).ranges[event["queue"]] = (event["first"], event["end"])
         else:

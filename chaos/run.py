@@ -30,7 +30,8 @@ from chaos.picture import draw
 from roquet.cli.render import counted, duration, table
 
 PAUSE_S = (2.0, 4.0)
-LASTS_S = (1.0, 2.5)
+LASTS_S = (0.5, 1.5)
+"""Without failover nobody serves meanwhile."""
 LASTS_WITH_FAILOVER_S = (3.0, 6.0)
 """Long enough for a group to notice."""
 WARM_UP_S = 3.0
@@ -75,6 +76,13 @@ def run(layout: Layout, directory: Path, options: argparse.Namespace) -> Outcome
         cluster.read_everywhere()
     outcome.verdict = check(read_back(cluster.histories), layout.promise)
     return outcome
+
+
+def judge(layout: Layout, directory: Path) -> int:
+    """The histories of an earlier run once more."""
+    verdict = check(read_back(sorted(directory.glob("history-*.jsonl"))), layout.promise)
+    show(verdict)
+    return 0 if verdict.sound else 1
 
 
 def under_load(cluster: Cluster, outcome: Outcome, random: Random, options: argparse.Namespace) -> None:
@@ -127,15 +135,19 @@ def report(outcome: Outcome, directory: Path, picture: Path | None) -> None:
     print()
     print(table(("FAULT", "COUNT", "WITHOUT SERVICE, MEAN", "LONGEST"), lines))
     print()
-    for name, count in outcome.verdict.counts.items():
-        print(f"  {count:>10,}  {name}")
-    for sentence in outcome.verdict.sentences():
-        print(f"FOUND {sentence}")
+    show(outcome.verdict)
     minutes = (outcome.ended - outcome.began) / 60
     title = f"{outcome.layout.name}: {counted(len(outcome.faults), 'fault')} in {minutes:.1f} minutes, seed {outcome.seed}"
     for path in filter(None, [directory / "availability.png", picture]):
         draw(path, title, safe, others, outcome.faults, outcome.began, outcome.ended)
     (directory / "result.json").write_text(json.dumps(as_json(outcome), indent=1))
+
+
+def show(verdict: Verdict) -> None:
+    for name, count in verdict.counts.items():
+        print(f"  {count:>10,}  {name}")
+    for sentence in verdict.sentences():
+        print(f"FOUND {sentence}")
 
 
 def as_json(outcome: Outcome) -> dict[str, object]:
@@ -164,6 +176,8 @@ def as_json(outcome: Outcome) -> dict[str, object]:
 def main() -> int:
     options = parsed()
     layout = LAYOUTS[options.group](options.flush)
+    if options.judge:
+        return judge(layout, options.judge)
     unknown = sorted(set(options.faults) - set(layout.kinds))
     if unknown:
         print(f"chaos: --faults {','.join(unknown)}: a group {layout.name} can have {', '.join(layout.kinds)}", file=sys.stderr)
@@ -214,6 +228,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--send-timeout-ms", type=int, default=3_000, help="of producers, for an attempt (default: 3000, as theirs)")
     parser.add_argument("--directory", metavar="DIR", help="where histories and logs go (default: a new one for temporary files)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="the picture of availability, PNG or SVG by its ending, also here")
+    parser.add_argument(
+        "--judge", type=Path, metavar="DIR", help="run nothing; judge the histories in DIR, of a run of this group, once more"
+    )
     parser.add_argument("--plant", choices=BUGS, default="", help="a bug that must be found: lose-tail, after a kill")
     parser.add_argument("--keep", action="store_true", help="keep histories, logs and picture of a sound run, too")
     options = parser.parse_args()

@@ -45,7 +45,7 @@ class Sound:
             for offset, id in enumerate(ids):
                 self.read(Place(queue, offset), id)
         for name in ("broker-2", "broker-1, the master"):
-            reading = Reading(name, self.now(), True, {queue: (0, len(ids)) for queue, ids in self.log.items()})
+            reading = Reading(name, self.now(), True, True, {queue: (0, len(ids)) for queue, ids in self.log.items()})
             reading.found = {Place(queue, offset): id for queue, ids in self.log.items() for offset, id in enumerate(ids)}
             self.history.readings.append(reading)
         return self.history

@@ -52,7 +52,7 @@ def test_a_message_that_moved_to_another_place_is_lost_at_its_own() -> None:
 
 def test_what_was_acknowledged_after_a_reading_began_need_not_be_in_it() -> None:
     sound = Sound()
-    early = Reading("broker-2, whose master was killed", sound.now(), True, {}, {})
+    early = Reading("broker-2, whose master was killed", sound.now(), True, False)
     for queue, ids in sound.log.items():
         early.ranges[queue] = (0, len(ids))
         early.found |= {Place(queue, offset): id for offset, id in enumerate(ids)}
@@ -64,7 +64,7 @@ def test_what_was_acknowledged_after_a_reading_began_need_not_be_in_it() -> None
 def test_what_was_acknowledged_before_a_slave_was_read_alone_must_be_there() -> None:
     sound = Sound(unanswered=0.0)
     place = sound.send("producer-9-1")
-    alone = Reading("broker-2, whose master was killed", sound.now(), True)
+    alone = Reading("broker-2, whose master was killed", sound.now(), True, False)
     for queue, ids in sound.log.items():
         alone.ranges[queue] = (0, len(ids) - (queue == place.queue))
         alone.found |= {Place(queue, offset): id for offset, id in enumerate(ids) if id != "producer-9-1"}
@@ -176,6 +176,16 @@ def test_a_delayed_message_must_be_somewhere_and_not_before_its_time() -> None:
     place = gone.send("delayer-1", kind=DELAYED)
     gone.log[place.queue].pop()
     assert kinds(gone.finish()) == {"lost"}
+
+
+def test_a_delayed_message_need_not_be_delivered_by_a_slave_that_is_alone() -> None:
+    sound = Sound()
+    place = sound.send("delayer-1", kind=DELAYED)
+    history = sound.finish()
+    history.readings[0].all_delivered = False
+    without(history.readings[0], place)
+    history.readings[0].ranges[place.queue] = (0, place.offset)
+    assert kinds(history) == set()
 
 
 def test_a_rolled_back_message_that_is_shown_and_a_committed_one_that_is_there_twice_are_found() -> None:

@@ -37,10 +37,11 @@ def test_the_torn_line_of_a_killed_client_is_left_out(tmp_path: Path) -> None:
 
 def test_a_reading_has_what_was_found_and_how_far_the_queues_go(tmp_path: Path) -> None:
     with Writer(tmp_path / "run.jsonl", "run") as writer:
-        writer.write("began reading", reading="broker-1", must_hold_all=True)
+        writer.write("began reading", reading="broker-1", must_hold_all=True, all_delivered=False)
         writer.write("read", reading="broker-1", id="a", crc=1, queue="broker-a/0", offset=0)
         writer.write("range", reading="broker-1", queue="broker-a/0", first=0, end=1)
     (reading,) = read_back([tmp_path / "run.jsonl"]).readings
+    assert not reading.all_delivered
     assert reading.ranges == {"broker-a/0": (0, 1)}
     assert reading.found == {Place("broker-a/0", 0): "a"}
 
