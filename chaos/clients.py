@@ -22,7 +22,7 @@ from chaos.history import COMMITTED, DELAYED, PLAIN, ROLLED_BACK, Writer
 from chaos.nodes import Nodes, named_of
 from roquet import Message, Producer, PushConsumer, ReceivedMessage, TransactionProducer, TransactionState
 from roquet.client.core.receipt import SendReceipt
-from roquet.errors import RoquetError
+from roquet.errors import ClientError, RoquetError
 
 UNDER_WAY_MAX = 500
 """Sends of one producer that wait for their answers."""
@@ -151,7 +151,10 @@ async def transact(client: Client) -> None:
     ) as producer:
 
         async def in_transaction(message: Message) -> SendReceipt:
-            return (await producer.send_in_transaction(message)).receipt
+            done = await producer.send_in_transaction(message)
+            if not done.receipt.ok:  # clients roll back what is less than safe, whatever the transaction says
+                raise ClientError(f"the half message was {done.receipt.status}")
+            return done.receipt
 
         def one() -> Awaitable[None]:
             return client.send(ROLLED_BACK if client._next % 3 == 1 else COMMITTED, 0.0, in_transaction)

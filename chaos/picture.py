@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from chaos.availability import BUCKET_S, Happened, buckets
 
@@ -13,6 +14,8 @@ COLORS = {
 }  # fmt: skip
 ROW_S = 120.0
 """Seconds in one row of the picture."""
+HEIGHT = 4
+"""Times the usual number: what waited is acknowledged at once when service is back, and is cut off there."""
 
 
 def draw(
@@ -27,6 +30,8 @@ def draw(
 
     count = max(1, round((ended - began) / ROW_S + 0.49))
     figure, rows = pyplot.subplots(count, 1, figsize=(14, 1.2 + 1.5 * count), sharey=True, squeeze=False)
+    usual = [number for number in buckets([*safe, *others], began, ended) if number]
+    top = HEIGHT * (median(usual) if usual else 1)
     for number, (axes,) in enumerate(rows):
         first, last = began + number * ROW_S, min(ended, began + (number + 1) * ROW_S)
         good, weak = buckets(safe, first, last), buckets(others, first, last)
@@ -43,6 +48,7 @@ def draw(
                 if fault.began >= first:
                     axes.axvline(fault.began - began, color=COLORS[fault.kind], linewidth=1)
         axes.set_xlim(number * ROW_S, (number + 1) * ROW_S if count > 1 else ended - began)
+        axes.set_ylim(0, top)
         axes.set_ylabel("per 100 ms", fontsize=8)
         axes.tick_params(labelsize=8)
     rows[-1][0].set_xlabel("seconds")
