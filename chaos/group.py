@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from signal import Signals
 from typing import NamedTuple
 
 from chaos.checker import Promise
-from chaos.namespaces import Machine, mount_memory
+from chaos.namespaces import Machine, mount_memory, resize_memory
 from chaos.schedule import CUT, CUT_INWARD, CUT_OUTWARD, CUT_PEERS, DELAY, FULL_DISK, KILL, LOSS, STOP
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +24,7 @@ DISK_SIZE = 256 << 20
 PATIENCE_S = 120.0
 """Of everything that must happen at all; a busy machine takes long to start a program."""
 LOOK_S = 0.02
+RESIZE_TRIES = 100
 LOST_BYTES = 20_000
 
 ANYWHERE = (KILL, STOP, CUT, CUT_OUTWARD, CUT_INWARD, LOSS, DELAY, FULL_DISK)
@@ -198,23 +198,18 @@ class Node:
         self.paused = False
 
     def fill_disk(self) -> None:
-        """To the last byte that is free now."""
+        """It shrinks to what is used now."""
         assert self.disk is not None, f"{self.name} has no file system of its own"
-        free = os.statvfs(self.disk)
-        size, step = 0, max(1, free.f_bavail) * free.f_bsize
-        with (self.disk / "filler").open("wb") as filler:
-            while step >= free.f_bsize:
-                try:
-                    os.posix_fallocate(filler.fileno(), size, step)
-                    size += step
-                except OSError as error:  # the server has taken some meanwhile
-                    if error.errno != errno.ENOSPC:
-                        raise
-                    step //= 2
+        for _ in range(RESIZE_TRIES):  # the server may take some more meanwhile
+            now = os.statvfs(self.disk)
+            with contextlib.suppress(OSError):
+                resize_memory(self.disk, (now.f_blocks - now.f_bfree) * now.f_bsize)
+                return
+        raise Broken(f"the file system of {self.name} could not be made full")
 
     def free_disk(self) -> None:
         assert self.disk is not None, f"{self.name} has no file system of its own"
-        (self.disk / "filler").unlink(missing_ok=True)
+        resize_memory(self.disk, DISK_SIZE)
 
 
 def lose_tail(node: Node) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CLONE_NEWNS, CLONE_NEWNET = 0x0002_0000, 0x4000_0000
-MS_REC, MS_PRIVATE = 0x4000, 1 << 18
+MS_REC, MS_PRIVATE, MS_REMOUNT = 0x4000, 1 << 18, 0x20
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x4004_54CA, 0x0001, 0x1000
 SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK, SIOCSIFMTU = 0x8913, 0x8914, 0x8916, 0x891C, 0x8922
 IFF_UP = 0x1
@@ -75,6 +75,11 @@ def mount_memory(directory: Path, size: int) -> None:
     """A file system of `size` bytes that nobody but this process and its children sees."""
     directory.mkdir(parents=True, exist_ok=True)
     mount("tmpfs", str(directory), "tmpfs", 0, f"size={size},mode=755")
+
+
+def resize_memory(directory: Path, size: int) -> None:
+    """Raises OSError when more than that is used."""
+    mount("tmpfs", str(directory), "tmpfs", MS_REMOUNT, f"size={size}")
 
 
 class Machine:

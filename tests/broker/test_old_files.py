@@ -207,3 +207,30 @@ def test_a_full_disk_of_the_queues_alone_refuses_and_takes_no_young_messages(dis
         whole.tick(60_000)
     assert whole.broker.store.log.start > 0, "what is expired goes"
     whole.close()
+
+
+def test_a_disk_that_has_room_again_takes_writes_within_two_seconds(disk: TwoDisks, clock: ManualClock) -> None:
+    whole = started(disk, clock)
+    whole.tick(1_000)
+    disk.used["/"] = 0.99
+    for _ in range(15):
+        whole.tick(1_000)
+    assert whole.ask(310, send_fields("Filler"), b".").code == 14
+    disk.used["/"] = 0.5
+    for _ in range(2):
+        whole.tick(1_000)
+    assert whole.ask(310, send_fields("Filler"), b".").code == 0
+    whole.close()
+
+
+def test_while_a_disk_stays_full_files_go_no_faster_than_rounds_come(disk: TwoDisks, clock: ManualClock) -> None:
+    whole = started(disk, clock, clean_resource_interval=10_000)
+    fill(whole, 400)
+    whole.tick(10_000)
+    disk.used["/"] = 0.93
+    starts = set()
+    for _ in range(30):
+        whole.tick(1_000)
+        starts.add(whole.broker.store.log.start)
+    assert 2 <= len(starts) <= 4, "a round every ten seconds"
+    whole.close()

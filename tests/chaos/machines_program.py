@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from chaos.links import Links, Trouble, both_ways, outward
-from chaos.namespaces import Impossible, Machine, mount_memory, prepare
+from chaos.namespaces import Impossible, Machine, mount_memory, prepare, resize_memory
 
 
 def echo(server: socket.socket) -> None:
@@ -65,6 +65,12 @@ def main(directory: Path) -> int:
         seen["dropped"] = links.dropped
     mount_memory(directory / "disk", 1 << 20)
     seen["free"] = os.statvfs(directory / "disk").f_bavail * os.statvfs(directory / "disk").f_bsize
+    (directory / "disk" / "file").write_bytes(bytes(4_096))
+    resize_memory(directory / "disk", 4_096)
+    try:
+        (directory / "disk" / "other").write_bytes(bytes(4_096))
+    except OSError as error:
+        seen["full"] = errno.errorcode[error.errno or 0]
     print(json.dumps(seen), flush=True)
     return 0
 

@@ -36,6 +36,7 @@ def test_machines_have_addresses_of_their_own_and_a_network_that_can_be_late_cut
     assert seen["lossy"] == [True] * 20
     assert seen["dropped"] > 0
     assert seen["free"] == 1 << 20
+    assert seen["full"] == "ENOSPC"
     assert os.statvfs(tmp_path / "disk").f_blocks != 256  # it was the program's alone, and went with it
 
 

@@ -23,6 +23,9 @@ log = logging.getLogger("roquet.store")
 DOUBT_MS = 3_600_000
 """A broker whose log files all look expired at its start waits this long before it believes the clock."""
 
+ROOM_MS = 1_000
+"""While the disk is full, how often it is asked whether there is room again. Files go at their usual pace, cleanResourceInterval."""
+
 EXPIRE_MS = 5
 """How long one tick lets go of expired queue entries."""
 
@@ -106,6 +109,7 @@ class OldFiles:
         self.expired = ExpiredEntries(store)
         self.due_ms = 0
         self.asked = 0
+        self._room_due_ms = 0
         self._ages_due_ms = 0  # before this (steady) time no log file goes for its age
 
     def look_soon(self) -> None:
@@ -133,8 +137,16 @@ class OldFiles:
             decision = self._decide(now_ms)
             self._note_room(decision)
             self._give_up(decision)
+        if self._trouble.full and now_ms >= self._room_due_ms:
+            self._room_due_ms = now_ms + ROOM_MS
+            if max(self._used_ratios()) <= retention.FORCED_RATIO:
+                self.look_soon()
         if self.expired.found:
             self.expired.drop_some()
+
+    def _used_ratios(self) -> tuple[float, float]:
+        """Of the file systems of the log and of all else."""
+        return self._disk.used_ratio(self._log.segments.directory), self._disk.used_ratio(self._settings.store_path_root_dir)
 
     def _decide(self, now_ms: int) -> Decision:
         segments, root = self._log.segments, self._settings.store_path_root_dir
@@ -142,7 +154,7 @@ class OldFiles:
         ages = self._store.wall.ages_ms([self._disk.mtime_ms(segments.path(base)) for base in segments.bases])
         if now_ms < self._ages_due_ms:
             ages = [0] * len(ages)
-        log_ratio, root_ratio = self._disk.used_ratio(segments.directory), self._disk.used_ratio(root)
+        log_ratio, root_ratio = self._used_ratios()
         self._trouble.has_reserve = max(log_ratio, root_ratio) < retention.RESERVE_RATIO
         decision = retention.decide_for_both(
             [LogFile(base, wall_ms - age) for base, age in zip(segments.bases, ages, strict=True)],
