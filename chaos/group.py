@@ -215,7 +215,8 @@ class Node:
 def lose_tail(node: Node) -> None:
     """A bug to plant: the last records of its log are gone, as if nobody had written them."""
     assert node.disk is not None, f"{node.name} has no file system of its own"
-    for path in sorted(node.disk.glob("store/commitlog/**/[0-9]*"), reverse=True):
+    files = [*node.disk.glob("store/commitlog/[0-9]*"), *node.disk.glob("store/dledger-*/data/[0-9]*")]
+    for path in sorted(files, reverse=True):
         data = path.read_bytes()
         end = len(data.rstrip(b"\0"))
         if end:
@@ -237,8 +238,6 @@ def broker(machine: Machine, directory: Path, namesrv: str, settings: dict[str, 
     disk = directory / machine.name
     mount_memory(disk, DISK_SIZE)
     values = {**COMMON, "brokerIP1": machine.address, "namesrvAddr": namesrv, "storePathRootDir": str(disk / "store"), **settings}
-    if "dLegerPeers" in settings:
-        values["storePathDLedgerCommitLog"] = str(disk / "store" / "commitlog")
     config = write_settings(directory / f"{machine.name}.conf", values)
     return Node(Program(machine, ["roquet", "broker", "-c", str(config)], directory / f"{machine.name}.log"), disk)
 
