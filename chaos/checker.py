@@ -9,6 +9,7 @@
     early         a delayed message was shown before its time
     rolled back   a message of a transaction that was rolled back was shown
     twice         a message of a transaction is there more than once
+    trouble       something did not work though nothing was wrong any more
     skipped       a consumer group never got a message that is there
 
 Duplicates of ordinary messages are counted: a producer that repeats a send without an answer makes them.
@@ -70,6 +71,7 @@ def check(history: History, promise: Promise) -> Verdict:
         raise ValueError("the history has no reading of the queues in the end, so it says nothing about what was kept")
     last = next(reading for reading in reversed(history.readings) if reading.must_hold_all)
     findings = [
+        *(Finding("trouble", text) for text in history.troubles),
         *strangers(history),
         *two_at_one_place(history, promise),
         *gaps(history),

@@ -41,7 +41,7 @@ T = TypeVar("T")
 TOPIC, QUEUES = "load", 4
 GROUP, WATCHERS = "readers", "watchers"
 LOOK_S = 0.1
-ASK_MS = 2_000
+ASK_MS = 5_000
 QUIET_S = 8.0
 """Nothing new for so long, and everything is consumed: then brokers have asked after every transaction, too."""
 LOST_SHARE, DELAY_S = 0.1, 0.2
@@ -276,40 +276,72 @@ class Cluster:
                 return time.monotonic() - seen[1] > QUIET_S
             return False
 
-        self.wait_until(is_quiet, "that the consumers are done")
+        try:
+            self.wait_until(is_quiet, "that the consumers are done")
+        except Broken as error:
+            self._writer.write("trouble", text=str(error))
 
     def read_everywhere(self) -> None:
         """All queues at every broker, the master's last."""
         leader = self.leader()
         if leader is None:
             raise Broken("no broker is master in the end, though nothing is wrong any more")
+        ends = self.ends(leader)
         for node in sorted(self.brokers, key=lambda one: one is leader):
+            if node is not leader and self.layout.copies:
+                try:
+                    self.wait_until(lambda node=node: self.ends(node) == ends, f"that {node.name} has all that the master has")  # type: ignore[misc]
+                except Broken as error:
+                    self._writer.write("trouble", text=f"{error}; its queues end at {self.ends(node)}, the master's at {ends}")
             if node is leader or self.layout.copies:
                 self.read_all(node, f"{node.name}{', the master' if node is leader else ''}", all_delivered=True)
+
+    def ends(self, node: Node) -> list[int]:
+        """Where its queues end; -1 for one that it does not show."""
+
+        async def asked(nodes: Nodes) -> list[int]:
+            return [await self._end_of(nodes, node, queue_id) for queue_id in nodes.queue_ids]
+
+        return self._ask_nodes(asked)
+
+    async def _end_of(self, nodes: Nodes, node: Node, queue_id: int) -> int:
+        try:
+            return (await nodes.pull(broker_address(node), queue_id, 0)).end
+        except (RoquetError, OSError):
+            return -1
 
     def read_all(self, node: Node, name: str, *, all_delivered: bool) -> None:
         """It must hold everything that was acknowledged as safe."""
         self._writer.write("began reading", reading=name, must_hold_all=True, all_delivered=all_delivered)
 
-        async def reading() -> None:
-            async with Nodes(self.namesrv, WATCHERS, TOPIC, (BROKER_NAME, QUEUES), timeout_ms=30_000) as nodes:
-                for queue_id in nodes.queue_ids:
-                    offset, first, end = 0, 0, 1
-                    while offset < end:
-                        pulled = await nodes.pull(broker_address(node), queue_id, offset)
-                        for row in pulled.rows:
-                            self._writer.write("read", reading=name, **row)
-                        first, end = pulled.first, pulled.end
-                        if pulled.next_offset == offset:
-                            break
-                        offset = pulled.next_offset
+        async def reading(nodes: Nodes) -> None:
+            for queue_id in nodes.queue_ids:
+                try:
+                    first, end = await self._read_queue(nodes, node, name, queue_id)
                     self._writer.write("range", reading=name, queue=nodes.queue_name(queue_id), first=first, end=end)
+                except (RoquetError, OSError) as error:
+                    self._writer.write("trouble", text=f"queue {nodes.queue_name(queue_id)} could not be read at {name}: {error}")
 
-        try:
-            with self.machines["control"].inside():
-                asyncio.run(reading())
-        except (RoquetError, OSError) as error:
-            raise Broken(f"{name} could not be read: {error}") from error
+        self._ask_nodes(reading)
+
+    async def _read_queue(self, nodes: Nodes, node: Node, name: str, queue_id: int) -> tuple[int, int]:
+        """Its first offset and its end. Raises RoquetError."""
+        offset = 0
+        while True:
+            pulled = await nodes.pull(broker_address(node), queue_id, offset)
+            for row in pulled.rows:
+                self._writer.write("read", reading=name, **row)
+            if pulled.next_offset in (offset, pulled.end):
+                return pulled.first, pulled.end
+            offset = pulled.next_offset
+
+    def _ask_nodes(self, question: Callable[[Nodes], Coroutine[Any, Any, T]]) -> T:
+        async def asked() -> T:
+            async with Nodes(self.namesrv, WATCHERS, TOPIC, (BROKER_NAME, QUEUES), timeout_ms=ASK_MS) as nodes:
+                return await question(nodes)
+
+        with self.machines["control"].inside():
+            return asyncio.run(asked())
 
 
 def broker_address(node: Node) -> str:

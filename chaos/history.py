@@ -79,6 +79,8 @@ class History:
     """Why, by id. Such a message may be stored or not."""
     reads: list[Read] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    """What the run itself met when all was well again, in sentences."""
 
     def add(self, event: dict[str, Any]) -> None:
         at, did = event["at"], event["did"]
@@ -95,8 +97,11 @@ class History:
             self.readings.append(Reading(event["reading"], at, event["must_hold_all"], event["all_delivered"]))
         elif did == "range":
             self._reading(event).ranges[event["queue"]] = (event["first"], event["end"])
+        elif did == "trouble":
+            self.troubles.append(event["text"])
         else:
-            raise ValueError(f"a history has an event {did!r}, which is none of: send, acknowledged, failed, read, began reading, range")
+            known = "send, acknowledged, failed, read, began reading, range, trouble"
+            raise ValueError(f"a history has an event {did!r}, which is none of: {known}")
 
     def _add_read(self, event: dict[str, Any], place: Place) -> None:
         self.reads.append(Read(event["at"], event["by"], event["id"], event["crc"], place, event.get("group", "")))

@@ -206,6 +206,12 @@ def test_a_message_that_a_group_never_got_was_skipped() -> None:
     assert kinds(history) == {"skipped"}
 
 
+def test_what_the_run_itself_could_not_do_in_the_end_is_a_finding() -> None:
+    history = Sound().finish()
+    history.troubles.append("queue broker-a/1 could not be read at broker-2: it answered code 1")
+    assert kinds(history) == {"trouble"}
+
+
 def test_a_history_without_a_reading_is_refused() -> None:
     with pytest.raises(ValueError, match="no reading"):
         check(Sound().history, SAFE)
