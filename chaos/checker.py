@@ -104,6 +104,7 @@ def counts(history: History, promise: Promise, last: Reading) -> dict[str, int]:
 
 
 def lost(history: History, promise: Promise) -> Iterator[Finding]:
+    """Of queues that could be read; the others are trouble."""
     for reading in history.readings:
         if not reading.must_hold_all:
             continue
@@ -114,7 +115,7 @@ def lost(history: History, promise: Promise) -> Iterator[Finding]:
             if answer.place is None:
                 if reading.all_delivered and id not in held and history.sends[id].not_before < reading.began:
                     yield Finding("lost", f"{id} was acknowledged ({answer.status}) and is nowhere in {reading.name}")
-            elif reading.found.get(answer.place) != id:
+            elif answer.place.queue in reading.ranges and reading.found.get(answer.place) != id:
                 there = reading.found.get(answer.place, "nothing")
                 yield Finding("lost", f"{id} was acknowledged ({answer.status}) at {answer.place}, where {reading.name} holds {there}")
 
