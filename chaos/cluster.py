@@ -38,7 +38,7 @@ from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO
 
 T = TypeVar("T")
 
-TOPIC, QUEUES = "load", 4
+TOPIC = "load"
 GROUP, WATCHERS = "readers", "watchers"
 LOOK_S = 0.1
 ASK_MS = 5_000
@@ -51,11 +51,19 @@ class Cluster:
     """`with` starts all of it, and ends it."""
 
     def __init__(
-        self, layout: Layout, directory: Path, *, rate: float, send_timeout_ms: int, random: Random, before_restart: Callable[[Node], None]
+        self,
+        layout: Layout,
+        directory: Path,
+        *,
+        queues: int,
+        rate: float,
+        send_timeout_ms: int,
+        random: Random,
+        before_restart: Callable[[Node], None],
     ) -> None:
         """`before_restart`: what happens to a broker's files between its death and its next start: nothing, or a bug to find."""
         self.layout, self.directory = layout, directory
-        self.rate, self.send_timeout_ms = rate, send_timeout_ms
+        self.queues, self.rate, self.send_timeout_ms = queues, rate, send_timeout_ms
         self._random, self._before_restart = random, before_restart
         self._stack = contextlib.ExitStack()
         self.machines: dict[str, Machine] = {}
@@ -95,7 +103,7 @@ class Cluster:
         for node in self.nodes:
             node.wait_booted()
         self.wait_whole()
-        self.ask(lambda admin: admin.create_topic(TOPIC, read_queues=QUEUES, write_queues=QUEUES))
+        self.ask(lambda admin: admin.create_topic(TOPIC, read_queues=self.queues, write_queues=self.queues))
         for name in clients:
             self._start_client(name)
 
@@ -119,7 +127,7 @@ class Cluster:
         orders = Orders(
             role=role, name=name, namesrv=self.namesrv, topic=TOPIC, history=str(self._history(name)), rate=rates.get(role, 1.0),
             group=WATCHERS if role == "watcher" else GROUP, send_timeout_ms=self.send_timeout_ms,
-            nodes={node.name: broker_address(node) for node in self.brokers}, queues=(BROKER_NAME, QUEUES),
+            nodes={node.name: broker_address(node) for node in self.brokers}, queues=(BROKER_NAME, self.queues),
         )  # fmt: skip
         program = Program(self.machines[name], ["chaos.clients", orders.text()], self.directory / f"{name}.log")
         program.start()
@@ -337,7 +345,7 @@ class Cluster:
 
     def _ask_nodes(self, question: Callable[[Nodes], Coroutine[Any, Any, T]]) -> T:
         async def asked() -> T:
-            async with Nodes(self.namesrv, WATCHERS, TOPIC, (BROKER_NAME, QUEUES), timeout_ms=ASK_MS) as nodes:
+            async with Nodes(self.namesrv, WATCHERS, TOPIC, (BROKER_NAME, self.queues), timeout_ms=ASK_MS) as nodes:
                 return await question(nodes)
 
         with self.machines["control"].inside():

@@ -63,7 +63,7 @@ def run(layout: Layout, directory: Path, options: argparse.Namespace) -> Outcome
     outcome = Outcome(layout, options.seed)
     random = Random(options.seed)
     cluster = Cluster(
-        layout, directory, rate=options.rate, send_timeout_ms=options.send_timeout_ms, random=Random(options.seed),
+        layout, directory, queues=options.queues, rate=options.rate, send_timeout_ms=options.send_timeout_ms, random=Random(options.seed),
         before_restart=BUGS[options.plant],
     )  # fmt: skip
     with cluster:
@@ -221,6 +221,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults happen (default: 10)")
     parser.add_argument("--seed", type=int, default=None, help="of which faults come when (default: a new one, which is printed)")
     parser.add_argument("--faults", default="", metavar="KIND,...", help=f"only these: {', '.join(schedule.KINDS)}")
+    parser.add_argument("--queues", type=int, default=4, help="of the topic (default: 4)")
     parser.add_argument("--rate", type=float, default=200.0, help="sends a second (default: 200)")
     parser.add_argument(
         "--flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), default="ASYNC_FLUSH", help="of all brokers (default: ASYNC_FLUSH)"
