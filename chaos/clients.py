@@ -85,7 +85,7 @@ class Client:
         try:
             receipt = await sending(message)
         except (RoquetError, OSError) as error:
-            self.history.write("failed", id=id, why=f"{type(error).__name__}: {error}"[:300])
+            self.history.write("failed", id=id, why=f"{type(error).__name__}: {error}"[:2_000])
             return
         place = {"queue": queue_name(receipt), "offset": receipt.queue_offset} if kind == PLAIN else {}
         self.history.write("acknowledged", id=id, status=receipt.status.name, **place)
