@@ -67,6 +67,7 @@ def test_recorded_transfers_get_the_recorded_reports(tmp_path: Path) -> None:
     # The first, and those that repeat what was said, are brought by time alone.
     assert reports == list(dict.fromkeys(expected[1:]))
     store = slave.broker.store
+    slave.tick()
     assert store.applier.applied == store.log.written == 6_608
     assert store.applier.damaged == 0
     assert store.queue("T1", 0).visible + store.queue("T1", 1).visible + store.queue("T1", 2).visible + store.queue("T1", 3).visible > 5
@@ -325,3 +326,28 @@ def test_who_the_master_is_a_name_server_tells(tmp_path: Path) -> None:
     slave.broker.registration.on_master(MASTER, "127.0.0.1:10912")
     assert (slave.broker.copying.master, slave.broker.copying.ha_master) == (MASTER, "127.0.0.1:10912")
     slave.close()
+
+
+def test_a_slave_keeps_what_its_master_keeps_while_they_are_connected(pair: Pair) -> None:
+    for number in range(300):
+        send(pair.master, b"%d" % number * 60)
+    pair.settle(80)
+    slave = pair.slave.broker.store
+    assert not slave.may_drop(16_384)
+    pair.master.broker.store.log.segments.drop_first()
+    pair.settle(210)
+    assert slave.may_drop(16_384)
+    assert not slave.may_drop(32_768)
+    pair.wire.cut()
+    assert slave.may_drop(32_768)
+
+
+def test_a_slave_whose_store_has_failed_copies_no_more(pair: Pair) -> None:
+    send(pair.master)
+    pair.settle()
+    pair.slave.broker.store.trouble.fail("fsync of the log failed: it is a test")
+    pair.settle()
+    send(pair.master)
+    pair.settle()
+    assert pair.slave.broker.copying.link is None
+    assert pair.slave.broker.store.log.written < pair.master.broker.store.log.written

@@ -222,3 +222,37 @@ def test_whoever_led_forgets_what_was_not_safe_and_follows(kit: StoreKit) -> Non
     kit.background.release()
     store.applier.advance()
     assert bodies(store) == [b"safe", b"not safe"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_records_at_once_get_what_they_get_one_by_one(
+    tmp_path: Path, kit: StoreKit, other: StoreKit, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    master = other.open()
+    for _ in range(300):
+        other.clock.forward(chance.randrange(3))
+        master.begin(other.clock.now_ms())
+        topic, properties = chance.choice(
+            [("T", "TAGS\x01a\x02KEYS\x01x y z"), ("T", ""), ("Long" * 20, "UNIQ_KEY\x01u"), ("SCHEDULE_TOPIC_XXXX", "DELAY\x013")]
+        )
+        sys_flag = chance.choice([0, 0, 0, 4, 8, 12])
+        queue = master.queue(topic, chance.randrange(4))
+        host = chance.choice([bytes(8), bytes(20)])
+        master.put(queue, chance.randbytes(chance.randrange(200)), properties, sys_flag=sys_flag, flag=0, born_ms=1, born_host=host)
+        master.commit()
+    data, sizes = raw_log(master), random.Random(seed)
+    many = a_slave(kit)
+    feed(many, data, sizes)
+    slow = StoreKit(tmp_path / "slow")
+    slow.clock = kit.clock
+    monkeypatch.setattr("roquet.store.apply_many.MANY", 1 << 30)
+    one_by_one = a_slave(slow)
+    feed(one_by_one, data, random.Random(seed))
+    assert many.applier.records == one_by_one.applier.records == 300
+    assert entries(many) == entries(one_by_one) == entries(master)
+    for store in (many, one_by_one):
+        store.derived.settle()
+    found = [[path.read_bytes()[40:] for path in sorted((each.root / "index").iterdir())] for each in (kit, slow)]
+    assert found[0] == found[1]
+    one_by_one.close()

@@ -42,8 +42,10 @@ REFUSED_MS = 10_000
 """The same where an operator must do something first."""
 METADATA_FIRST_MS = 3_000
 METADATA_MS = 10_000
+APPLY_AT = 128 * 1024
+"""Bytes that wait to be applied from which on that is done at once: many records together cost a fifth. Fewer wait for the next tick."""
 APPLY_MS = 3
-"""How long what came is applied at once; the rest is the store's tick's."""
+"""How long they are applied then; the rest is the store's tick's."""
 SHOWN_MS = 10_000
 """Between two lines that say how far the copy is."""
 NOTICE = "master"
@@ -74,7 +76,9 @@ class Copying(Part):
         self.doing = "away"
         self.master_is_java = False
         self.master_end = 0
-        """Where the master's log ended when it was compared."""
+        """Where the master's log ended when it was asked last."""
+        self.master_start: int | None = None
+        """And where it began."""
         self._next_ms = 0
         self._metadata_ms: int | None = None
         self._metadata_under_way = False
@@ -119,7 +123,10 @@ class Copying(Part):
         if not is_slave(self.settings):
             return
         link, settings = self.link, self.settings
-        if link is not None:
+        if self.store.trouble.failed:
+            if link is not None:
+                self._leave(f"this slave's store has failed: {self.store.trouble.failed}")
+        elif link is not None:
             link.tick(now_ms, settings.ha_send_heartbeat_interval)
             if now_ms - link.heard_ms > settings.ha_housekeeping_interval:
                 self._leave(f"the master said nothing for more than haHousekeepingInterval={settings.ha_housekeeping_interval} ms")
@@ -276,7 +283,8 @@ class Copying(Part):
             return
         if store.log.wants_flush:
             store.flush.begin()
-        store.applier.advance(self.clock.steady_ms() + APPLY_MS)
+        if store.log.appliable - store.applier.applied >= APPLY_AT:
+            store.applier.advance(self.clock.steady_ms() + APPLY_MS)
 
     def lost(self, stream: Stream | None, why: str) -> None:
         if stream is None:
@@ -300,6 +308,10 @@ class Copying(Part):
             share = 100 * (self.store.log.written - start) // max(1, self.master_end - start)
             log.info("copying the master's log: %d %%, %d MiB are left", share, left >> 20)
 
+    def may_drop(self, end: int) -> bool:
+        """A slave keeps what its master keeps while they are connected: the master moves delayed and timed messages out of old files."""
+        return self.link is None or self.master_start is None or end <= self.master_start
+
     # Topics, groups and progress
 
     def _metadata(self) -> Asking[None]:
@@ -313,6 +325,10 @@ class Copying(Part):
         with_body(offsets.GET_ALL_DELAY_OFFSET.answer(answer), lambda table: self._delays.take_over(table, log_end))
         answer = yield groups.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.request()
         with_body(groups.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.answer(answer), self._groups.take_over)
+        if not self.master_is_java:
+            answer = yield log_pieces.LOG_PIECE.request(log_pieces.LogPieceHeader(0, 0))
+            header = expect(log_pieces.LOG_PIECE.answer(answer)).header
+            self.master_start, self.master_end = header.start, header.end
 
     def _take_offsets(self, table: offsets.OffsetTable) -> None:
         for group, topic, queue_id, offset in self._offsets.ahead_of(table):

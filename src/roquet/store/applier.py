@@ -16,6 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from roquet.ports import FOREVER
+from roquet.store.apply_many import apply_many
 from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import index_keys, is_indexed, is_queued
 from roquet.store.queue import ConsumeQueue
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("roquet.store")
 
-WINDOW = 256 * 1024
+WINDOW = 128 * 1024
 """Bytes of the log that are read at a time, or one record."""
 APPLY_MS = 5
 """How long one tick applies records."""
@@ -161,7 +162,9 @@ class Applier:
             return False
         file_end = base + self._log.segments.size
         data = self._log.read(start, min(WINDOW, limit - start, file_end - start))
-        at, count, shown = 0, 0, _Shown(self._store, start)
+        count, shown = 0, _Shown(self._store, start)
+        at, many = (0, 0) if self._lead or self._doubted else apply_many(self._store, data, start, shown.note)
+        self.records += many
         while count < RECORDS_A_LOOK and at < len(data):
             step = self._one(data, at, start + at, file_end, limit, shown)
             if not step:
