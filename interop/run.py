@@ -1,7 +1,7 @@
 """Real clients against a running cluster, and stores handed from one broker to another. One line a check.
 
-python interop/run.py [--against roquet|apache|apache-5.5.0] [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,differential,spark]
-                      [--json] [--keep] [--accept]
+python interop/run.py [--against roquet|apache|apache-5.5.0] [--json] [--keep] [--accept]
+                      [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,differential,spark]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import go_client
 import java_client
 import mixed
 import mqadmin
+import replication
 import report
 import spark_acl
 import spark_exchange
@@ -36,7 +37,7 @@ from store_exchange import ApachePeer, Peer, RoquetPeer
 from roquet.errors import ClientError
 from roquet.spark.session import need_spark, session
 
-PARTS = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed", "store", "differential", "spark")
+PARTS = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed", "store", "replication", "differential", "spark")
 PEERS: dict[str, Callable[[], Peer]] = {
     "roquet": RoquetPeer,
     "apache": lambda: ApachePeer(apache.SERVER),
@@ -173,6 +174,19 @@ class Run:
                 jobs.append((Section(title), body))
         return jobs
 
+    def of_pairs(self) -> list[Job]:
+        """Master and slave, either of them Apache's. Apache to Apache proves the check itself."""
+        if "replication" not in self.only or apache.missing_tools() or self.new:
+            return []
+        other: Peer = ApachePeer(apache.SERVER)
+        ways = [(self.peer, self.peer)] if isinstance(self.peer, ApachePeer) else [(other, self.peer), (self.peer, other), (self.peer,) * 2]
+        jobs: list[Job] = []
+        for master, slave in ways:
+            directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="pair-"))
+            body = partial(replication.check, master=master, slave=slave, directory=directory)
+            jobs.append((Section(f"{slave.name} follows {master.name}"), body))
+        return jobs
+
     def of_differences(self) -> list[Job]:
         """The same requests to Apache and to the cluster asked for, compared; each has a cluster of its own."""
         if "differential" not in self.only or apache.missing_tools():
@@ -219,7 +233,7 @@ class Run:
         with ThreadPoolExecutor(AT_ONCE) as pool, ThreadPoolExecutor(1) as beside:
             try:
                 compared = [beside.submit(self.reporter.run, *job) for job in self.of_differences()]
-                if self.java.keys() | ({"go"} if self.go else set()) and set(self.only) - {"store", "differential", "spark"}:
+                if self.java.keys() | ({"go"} if self.go else set()) and set(self.only) - {"store", "replication", "differential", "spark"}:
                     with (
                         self.peer.name_server(apache.free_port(), self.directory / "namesrv") as namesrv,
                         self.peer.broker(
@@ -233,7 +247,11 @@ class Run:
                             self.mixed(namesrv.address)
                         if isinstance(self.peer, RoquetPeer):
                             self.reporter.run(Section("roquet's servers"), partial(servers_logs, servers=[namesrv, broker]))
-                for each in [*compared, beside.submit(self.spark), *(pool.submit(self.reporter.run, *job) for job in self.of_stores())]:
+                for each in [
+                    *compared,
+                    beside.submit(self.spark),
+                    *(pool.submit(self.reporter.run, *job) for job in [*self.of_stores(), *self.of_pairs()]),
+                ]:
                     each.result()
             except BaseException:
                 for each_pool in (pool, beside):
