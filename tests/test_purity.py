@@ -37,7 +37,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "store": BASE | {"wire", "ports", "settings", "store", "system"},
     "net": BASE | {"wire", "ports", "settings", "net", "system"},
     "ha": BASE | {"wire", "ports", "settings", "store", "ha"},
-    "broker": BASE | {"wire", "routing", "ports", "settings", "store", "ha", "broker"},
+    "broker": BASE | {"wire", "routing", "ports", "settings", "store", "ha", "raft", "broker"},
     "raft": BASE | {"wire", "ports", "store", "raft"},
     "nameserver": BASE | {"wire", "routing", "ports", "settings", "store", "nameserver"},
     "client/core": BASE | {"wire", "routing", "ports", "client/core"},

@@ -88,7 +88,7 @@ def test_what_was_given_and_has_no_effect_is_shown_as_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("aclEnable", "true"), ("aclEnable", "TRUE"), ("enableDLegerCommitLog", "true"), ("useTLS", "true"), ("tls.enable", "true"),
+        ("aclEnable", "true"), ("aclEnable", "TRUE"), ("useTLS", "true"), ("tls.enable", "true"),
         ("tls.server.mode", "enforcing"), ("tls.server.keyPath", "/etc/key.pem"), ("tls.config.file", "/etc/tls.properties"),
         ("fetchNamesrvAddrByAddressServer", "true"), ("filterServerNums", "1"), ("messageStorePlugIn", "org.example.Store"),
         ("disableConsumeIfConsumerReadSlowly", "true"), ("startAcceptSendRequestTimeStamp", "1794732504891"), ("duplicationEnable", "true"),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from roquet.broker.core import Broker
+from roquet.broker.dledger import GroupDoor
 from roquet.clock import SystemClock
 from roquet.collector import quiet_collector
 from roquet.listening import LOOPBACK, bind_address, given_address, reachable, resolved, tell
@@ -100,6 +101,7 @@ async def run_broker(
     slaves = StreamHost(broker.slaves)
     broker.store.files.limit = store_files
     server = server_of(broker, clock, settings, connections_max)
+    group = None if broker.group is None else server_of(GroupDoor(broker.group), clock, settings, connections_max)
     try:
         broker.open(progress)
         log_how_reads_wait(broker.store)
@@ -109,7 +111,10 @@ async def run_broker(
                 await listen_on(server, settings.bind_address, port - 2)
             except OSError as error:
                 log.warning("the VIP port %d (listenPort - 2) cannot be opened: %s; clients that ask for it use the other", port - 2, error)
-        await listen_for_slaves(slaves, settings, port + 1)
+        if group is not None and broker.group is not None:
+            await listen_on(group, settings.bind_address, broker.group.port)
+        else:
+            await listen_for_slaves(slaves, settings, port + 1)
         tell(settings)
         tell_what_is_missing()
         ip = given_address(settings)
@@ -120,6 +125,8 @@ async def run_broker(
         server.on_lateness = broker.flow.loop_came_round
         server.on_processor_awaited = broker.puller.pace.processor_awaited
         server.start_ticking()
+        if group is not None:
+            group.start_ticking()
         # Whoever reads "ready" may ask a name server at once. One that does not answer must not keep us from serving.
         await done_within(3, broker.registration.now)
         ready(f"{ip}:{port}")
@@ -129,6 +136,8 @@ async def run_broker(
         slaves.close()
         await done_within(2, broker.registration.unregister)
         await server.close()
+        if group is not None:
+            await group.close()
         while broker.saving:
             await asyncio.sleep(0.005)
     finally:

@@ -383,6 +383,24 @@ class BrokerSettings(Settings):
     )
     store_path_root_dir: str = setting("./data/broker", "directory of the store")
     store_path_commit_log: str = setting("", "directory of the commit log; empty: commitlog under storePathRootDir", check=one_directory)
+    enable_dleger_commit_log: bool = setting(
+        False, "be a member of a DLedger group, which elects its master: brokerRole and brokerId follow", key="enableDLegerCommitLog"
+    )
+    dleger_group: str = setting("", "name of the DLedger group; empty: brokerName", key="dLegerGroup")
+    dleger_peers: str = setting("", "all members of the group, this one too, as in n0-10.0.0.1:40911;n1-10.0.0.2:40911", key="dLegerPeers")
+    dleger_self_id: str = setting("", "which of dLegerPeers this member is, as in n0", key="dLegerSelfId")
+    dleger_heartbeat_interval: int = setting(
+        300,
+        "milliseconds between two heartbeats of a leader; after three to four without one its followers elect another. A group with Java "
+        "members waits for 6 s whenever one of those leads",
+        key="dLegerHeartbeatInterval",
+        low=50,
+        high=10_000,
+    )
+    preferred_leader_id: str = setting("", "members that should lead when they can, separated by ';'")
+    store_path_dledger_commit_log: str = setting(
+        "", "directory of the ledger's data files; empty: dledger-<id>/data under storePathRootDir", key="storePathDLedgerCommitLog"
+    )
     region_id: str = setting("DefaultRegion", "region named in send answers")
     trace_on: bool = setting(True, "tell producers that tracing is on")
     connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)

@@ -130,9 +130,7 @@ BROKER_HARMLESS = harmless(
             enableScheduleAsyncDeliver=false scheduleAsyncDeliverMaxPendingLimit=2000 scheduleAsyncDeliverMaxResendNum2Blocked=3
             """,
         "the HA port is listenPort + 1, as RocketMQ 4.9 itself sets it at every start": "haListenPort=10912",
-        "counts only with enableDLegerCommitLog": """
-            storePathDLedgerCommitLog= dLegerGroup= dLegerPeers= dLegerSelfId= preferredLeaderId= isEnableBatchPush=false enableBatchPush=
-            """,
+        "entries are always pushed many at a time": "isEnableBatchPush=false enableBatchPush=",
         "counts only with enableLmq": "maxLmqConsumeQueueNum=20000",
         "counts only with TLS": "tls.test.mode.enable=",
     }
@@ -169,7 +167,6 @@ TLS_REFUSED = {
 
 BROKER_REFUSED: Mapping[str, Refusal] = {
     "duplicationEnable": Refusal(("false",), "copies of its own messages (duplicationEnable)"),
-    "enableDLegerCommitLog": Refusal(("false",), "DLedger", "set enableDLegerCommitLog=false, and each broker keeps its messages alone"),
     "aclEnable": Refusal(("false",), "access control", "set aclEnable=false, and let only those reach the broker's port who may use it"),
     "useTLS": Refusal(("false",), TLS, PLAIN_TEXT),
     "messageStorePlugIn": Refusal(("",), "plug-ins of the store: they are Java classes"),

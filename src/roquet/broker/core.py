@@ -17,10 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from roquet.broker import dledger
 from roquet.broker.admin import NOT_YET, Admin
 from roquet.broker.admission import Admission
 from roquet.broker.copying import Copying
 from roquet.broker.delay import Delays
+from roquet.broker.dledger import GroupMember
 from roquet.broker.filters import Filters
 from roquet.broker.flow import Flow
 from roquet.broker.groups import Groups
@@ -49,7 +51,7 @@ from roquet.broker.topics import Topics
 from roquet.broker.transactions import Transactions
 from roquet.broker.writer import Writer
 from roquet.errors import Broken, Refused, StoreUnavailable
-from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Dialer, Keep, Peer, Rest
+from roquet.ports import FOREVER, TURN_MS, Background, Caller, Clock, Dialer, Guard, Keep, Peer, Rest
 from roquet.settings import BrokerSettings, Value
 from roquet.store.disk import Cold, Disk, is_shortage
 from roquet.store.recovery import ShowProgress
@@ -119,7 +121,7 @@ class Broker:
         self._warm: deque[Job] = deque()  # of those that waited for the disk; `tick` goes on with them
         self._away = 0  # those that wait for the disk now
         self._until_ms = FOREVER
-        self.store = Store(disk, settings, clock, background)
+        self.store = Store(disk, settings, clock, background, dledger.place_of(settings))
         self.newcomers = Newcomers(settings, clock)
         # The parts, each behind those that it uses: so they are opened, ticked, asked and saved. Timers stand before delays, since a
         # message that asks for both is a timed one.
@@ -149,6 +151,9 @@ class Broker:
         self.log_pieces = add(LogPieces(shared))
         self.copying = add(Copying(shared, caller, dialer, self.registration, self.topics, self.groups, self.offsets, self.delays))
         self.admin = add(Admin(shared, self.topics, self.groups, self.offsets, self.members, self.stats, self._changed, keep, self.parts))
+        self.group = None
+        if self.store.ledger is not None:
+            self.group = add(GroupMember(shared, caller, self._guards, self.become_slave, self.become_master))
         for part in more:
             add(part(self))
         self.admission = Admission(self.store, self.flow)
@@ -158,6 +163,9 @@ class Broker:
         self.topics.on_delete = self._topic_deleted
         self.table = self._table()
         self._ticking: deque[Ticking] = deque((self.store, *self.parts))
+
+    def _guards(self) -> list[Guard]:
+        return self.admission.guards
 
     def _add(self, part: P) -> P:
         self.parts.append(part)

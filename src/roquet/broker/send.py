@@ -30,6 +30,13 @@ from roquet.wire.command import Command
 from roquet.wire.frame import BINARY
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
 
+QUORUM_MS = 2_500
+"""A member of a DLedger group waits for a majority for so long."""
+NO_MAJORITY = (
+    "[PC_SYNCHRONIZED]broker busy, start flow control for a while: no majority of the group has confirmed the message. It may be stored, "
+    "or not"
+)
+
 SENDS = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 
 Sent = tuple[Command, int, int, str, str | None]
@@ -252,6 +259,8 @@ class Sender(Part):
         """Write what was staged, and answer: at once, or when the flush that was promised is done."""
         self._answers = NOBODY
         peer, plain, sent, no_wait = answers.peer, answers.plain, answers.sent, answers.no_wait
+        if no_wait and self.store.ledger is not None:
+            sent, no_wait = sent + no_wait, []  # in a group nothing is stored before a majority has it, whoever waits
         assert peer is not None
         plain_sends = len(plain) + self.plain.in_runs
         self.fast += plain_sends
@@ -284,12 +293,16 @@ class Sender(Part):
     def _patience_ms(self) -> int:
         """How long a send waits until it is safe. Of two limits the longer one: each of them is kept by what it is for."""
         settings = self.settings
+        if self.store.ledger is not None:
+            return QUORUM_MS
         if settings.broker_role != "SYNC_MASTER":
             return settings.sync_flush_timeout
         return max(settings.slave_timeout, settings.sync_flush_timeout if settings.flush_disk_type == "SYNC_FLUSH" else 0)
 
     def _not_safe(self, target: int) -> tuple[int, str]:
         """What is missing of what was promised for messages up to here."""
+        if self.store.ledger is not None:
+            return ResponseCode.SYSTEM_ERROR, NO_MAJORITY
         if self.store.log.local < target:
             return ResponseCode.FLUSH_DISK_TIMEOUT, "the message is written, its fsync is not confirmed"
         return ResponseCode.FLUSH_SLAVE_TIMEOUT, "the message is on this disk, no other node has confirmed it"

@@ -117,6 +117,8 @@ class Member:
         self.beat_ms = options.heartbeat_ms
         self.lost_ms = now_ms
         """When the leader counts as lost unless it is heard."""
+        self.gone = False
+        """The leader's connection ended, and it was not heard since."""
         self.out: list[Ask | Reply] = []
         self._held: list[Ask | Reply] = []
         self._own_vote: Poll | None = None
@@ -249,9 +251,9 @@ class Member:
     def connection_lost(self, member: str, now_ms: int) -> None:
         """The leader's process may have ended: look soon. If it lives, its next heartbeat puts things right."""
         if self.role is Role.FOLLOWER and member == self.leader and member in self.ours:
+            self.gone = True
             soon = now_ms + self.options.pause_ms // 2 + self.random.randrange(self.options.pause_ms)
             self.lost_ms = min(self.lost_ms, soon)
-            self.heard_ms = now_ms - self.beat_ms * self.options.leak
 
     # Roles
 
@@ -324,19 +326,24 @@ class Member:
         """The leader has said something. `beat_ms`: how often it says so; 0: not told now."""
         if beat_ms:
             self.beat_ms = beat_ms
+        self.gone = False
         self.heard_ms = now_ms
         self.lost_ms = now_ms + self.beat_ms * self.options.leak + self.random.randrange(max(1, self.beat_ms))
 
     def _look_for_leader(self, now_ms: int) -> None:
         if now_ms >= self.lost_ms:
-            silent_ms = now_ms - self.heard_ms
-            self.become_candidate(self.term, f"nothing was heard of {self.leader} for {silent_ms} ms", now_ms)
+            why = (
+                f"the connection of {self.leader} ended"
+                if self.gone
+                else f"nothing was heard of {self.leader} for {now_ms - self.heard_ms} ms"
+            )
+            self.become_candidate(self.term, why, now_ms)
             self.next_vote_ms = now_ms
 
     @property
     def leader_lives(self) -> bool:
         if self.role is Role.FOLLOWER:
-            return self.now_ms - self.heard_ms < self.beat_ms * (self.options.leak - 1)
+            return not self.gone and self.now_ms - self.heard_ms < self.beat_ms * (self.options.leak - 1)
         return self.role is Role.LEADER and self.leading.has_quorum(self.now_ms)
 
     def _beat(self, token: object, request: HeartBeatRequest, now_ms: int) -> None:

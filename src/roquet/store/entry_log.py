@@ -38,6 +38,8 @@ class EntryLog(CommitLog):
         self.on_anew: Callable[[int], None] = lambda pos: None
         """Told before the first entry of a ledger that begins anew here is written: an opening must know that nothing is missing before
         it. May block, and raise OSError."""
+        self.on_grown: Callable[[], None] = lambda: None
+        """Told when more is written, or flushed."""
         self._as_given = False
         """What is staged has its heads already."""
         self._syncs: deque[tuple[int, int]] = deque()
@@ -91,6 +93,11 @@ class EntryLog(CommitLog):
         while self._syncs and self._syncs[0][0] <= target:
             self.flushed_index = max(self.flushed_index, min(self._syncs.popleft()[1], self.last))
         super().note_flushed(target)
+        self.on_grown()
+
+    def forget_waiting(self) -> None:
+        """This member leads no more: whoever waits for what it wrote is told so now. Another leader may put other entries there."""
+        self._safe.forget_behind(self.safe)
 
     def _rise(self) -> None:
         safe = self.appliable
@@ -116,6 +123,12 @@ class EntryLog(CommitLog):
         return target, work
 
     # Writing
+
+    def commit(self) -> None:
+        before = self.written
+        super().commit()
+        if self.written > before:
+            self.on_grown()
 
     @property
     def room(self) -> int:

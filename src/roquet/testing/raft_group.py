@@ -1,7 +1,8 @@
 """A group of members of `roquet.raft`, simulated from a seed: only the rules, each on a ledger in memory, hundreds of runs a minute.
 
-What goes wrong: messages are late, lost, doubled, out of order; members cannot reach each other, both ways or one; they stand still, are killed, lose
-power (where entries count only when they are flushed), and come back with what their disks hold; the leadership is handed over.
+What goes wrong: messages are late, lost, doubled, out of order; members cannot reach each other, both ways or one; they stand still, are
+killed, lose power (where entries count only when they are flushed), and come back with what their disks hold; the leadership is handed
+over.
 
 What must hold all the same is checked at every step:
 
@@ -203,8 +204,8 @@ class RaftGroup:
         self.simulation = simulation = Simulation(seed, show=show)
         random = simulation.random
         self.hunted = random.random() < 0.3
-        """Whoever begins to lead is soon in trouble, before or just after it commits something: entries are left here and there, as in figure 8
-        of the paper on Raft."""
+        """Whoever begins to lead is soon in trouble, before or just after it commits something: entries are left here and there, as in
+        figure 8 of the paper on Raft."""
         self.size = 3 if self.hunted else random.choice((3, 3, 3, 5))
         self.sync = random.random() < (0.2 if self.hunted else 0.5)
         self.coded = random.random() < 0.15

@@ -1,0 +1,352 @@
+"""A broker that is a member of a DLedger group: the rules of `raft` over connections, with the store's ledger and the broker's role.
+
+    another member ── GroupDoor.receive ── Member.receive ── the ledger grows ── the answer, when it counts
+    a send ── the log grows ── Member.stored ── pushes ── answers of a majority ── committed, so safe ── the send's own answer
+    elected ── an entry of the new term ── committed, all of the log applied ── the broker becomes the master and registers at once
+    deposed ── the broker becomes a slave at once; sends that wait are told that nobody knows
+
+What the rules want on disk first (term and vote) is written in the background; until then nothing of theirs goes out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from roquet.broker.part import Part, Shared
+from roquet.broker.roles import STORES, is_slave
+from roquet.errors import Broken, CallTimeout, Refused, RoquetError
+from roquet.ports import Caller, Guard, Peer, Rest
+from roquet.raft.codes import Code, Role
+from roquet.raft.frames import answer_from, command_of, refusal_of, reply_to, request_from
+from roquet.raft.ledger import HEAD
+from roquet.raft.member import Ask, Change, Member, Reply
+from roquet.raft.messages import Request, Unreadable
+from roquet.raft.noop import noop_record
+from roquet.raft.options import BadGroup, Options, peers_of
+from roquet.settings import BrokerSettings
+from roquet.store.disk import Cold
+from roquet.store.ledger_part import LedgerPlace
+from roquet.wire.codes import ResponseCode
+from roquet.wire.command import Command, decode
+from roquet.wire.frame import Frame
+
+if TYPE_CHECKING:
+    from roquet.store.ledger_part import LedgerPart
+
+log = logging.getLogger("roquet.broker")
+
+APPLY_MS = 5
+RETRY_MS = 1_000
+"""After term and vote, or the first entry of a term, could not be written."""
+BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+"""Upstream's remark for everything that a group cannot take now."""
+NOTICE = "dledger"
+
+
+def options_of(settings: BrokerSettings) -> Options:
+    """Raises BadGroup."""
+    if not settings.dleger_peers:
+        raise BadGroup("enableDLegerCommitLog=true and dLegerPeers is empty, expected id-host:port of each member, separated by ';'")
+    return Options(
+        settings.dleger_group or settings.broker_name,
+        settings.dleger_self_id,
+        peers_of(settings.dleger_peers),
+        tuple(filter(None, (name.strip() for name in settings.preferred_leader_id.split(";")))),
+        sync_flush=settings.flush_disk_type == "SYNC_FLUSH",
+        heartbeat_ms=settings.dleger_heartbeat_interval,
+    )
+
+
+def place_of(settings: BrokerSettings) -> LedgerPlace | None:
+    """Where the ledger is; None without a group. From here on the broker is a slave of its group, until it is elected. Raises BadGroup."""
+    if not settings.enable_dleger_commit_log:
+        return None
+    options = options_of(settings)
+    settings.broker_role, settings.broker_id = "SLAVE", slave_id(options)
+    home = f"{settings.store_path_root_dir}/dledger-{options.me}"
+    return LedgerPlace(home, settings.store_path_dledger_commit_log)
+
+
+def slave_id(options: Options) -> int:
+    """Of the member n0 it is 1."""
+    return int(options.me[1:]) + 1
+
+
+class Token(NamedTuple):
+    """Whom an answer is for."""
+
+    peer: Peer
+    command: Command
+
+
+class GroupMember(Part):
+    """State: the member, with its rules; which connection is which member's; what is being written."""
+
+    def __init__(
+        self, shared: Shared, caller: Caller, guards: Callable[[], list[Guard]], become_slave: Callable[[int], None],
+        become_master: Callable[[], None],
+    ) -> None:  # fmt: skip
+        super().__init__(shared)
+        self.options = options_of(shared.settings)
+        self._caller = caller
+        self._guards = guards
+        self._become_slave, self._become_master = become_slave, become_master
+        ledger = shared.store.ledger
+        assert ledger is not None
+        self.ledger: LedgerPart = ledger
+        self._saved = (0, "")
+        self._member: Member | None = None
+        self._inside = False  # a step of the member is under way
+        self._saving = False
+        self._retry_ms = 0
+        self._begin_term = -1  # of the entry that must be written first
+        self._names: dict[Peer, str] = {}
+        self._guarding = ""
+        self.last_change: Change | None = None
+        self.last_change_ms = 0
+
+    @property
+    def port(self) -> int:
+        """Where other members reach this one."""
+        return int(self.options.peers[self.options.me].rpartition(":")[2])
+
+    @property
+    def member(self) -> Member:
+        assert self._member is not None, "it is not open yet"
+        return self._member
+
+    def load(self) -> None:
+        self._saved = self.ledger.terms.load()
+
+    def open(self) -> None:
+        self._member = Member(self.options, self.ledger.ledger, self._saved, self.shared.random, self.clock.steady_ms())
+        self.ledger.log.on_grown = self._grown
+
+    # Steps of the member
+
+    def tick(self, now_ms: int) -> None:
+        self.step(lambda member: member.tick(now_ms))
+
+    def step(self, work: Callable[[Member], None]) -> None:
+        """Let the rules do something, then do what they want."""
+        if self._member is None:
+            return
+        if self._inside:
+            work(self._member)
+            return
+        self._inside = True
+        try:
+            work(self._member)
+            self._after(self._member)
+        finally:
+            self._inside = False
+
+    def _grown(self) -> None:
+        """More of the log is written or flushed. Inside a step the rules see it by themselves."""
+        if not self._inside:
+            now_ms = self.clock.steady_ms()
+            self.step(lambda member: member.stored(now_ms))
+
+    def _after(self, member: Member) -> None:
+        while member.changes or member.out or member.reads:
+            changes, member.changes = member.changes, []
+            for change in changes:
+                self._changed(change)
+            out, member.out = member.out, []
+            for message in out:
+                if isinstance(message, Reply):
+                    self._answer(message)
+                else:
+                    self._call(message)
+            reads, member.reads = member.reads, []
+            for cold, then in reads:
+                self._read(cold, then)
+            self._begin()
+        self._save(member)
+        if self.store.log.wants_flush:
+            self.store.flush.begin()
+        self._serve(member)
+
+    def _save(self, member: Member) -> None:
+        wanted, now_ms = member.unsaved, self.clock.steady_ms()
+        if wanted is None or self._saving or now_ms < self._retry_ms:
+            return
+        self._saving = True
+
+        def done(result: object) -> None:
+            self._saving = False
+            if isinstance(result, Exception):
+                self._retry_ms = self.clock.steady_ms() + RETRY_MS
+                self.notices.warn(NOTICE, f"term and vote cannot be written, so this member takes no part: {result}")
+            else:
+                self.step(lambda member: member.saved(*wanted, self.clock.steady_ms()))
+
+        self.shared.background.run(lambda: self.ledger.terms.save(*wanted), done)
+
+    def _read(self, cold: Cold, then: Callable[[int], None]) -> None:
+        def fetched() -> None:
+            self.step(lambda member: then(self.clock.steady_ms()))
+
+        try:
+            self.shared.fetch(cold, fetched)
+        except Refused:  # the disk has too much to do: after a while, again
+            self.shared.background.run(lambda: None, lambda result: fetched())
+
+    @property
+    def busy(self) -> bool:
+        return self._saving
+
+    # Other members
+
+    def receive(self, peer: Peer, command: Command) -> None:
+        try:
+            request = request_from(command)
+        except KeyError:
+            return peer.send(refusal_of(command, "").encode())
+        except Unreadable as error:
+            log.warning("%s sent a request %d that cannot be read: %s", peer.address, command.code, error)
+            return peer.send(refusal_of(command, str(error)).encode())
+        if request.local_id in self.options.peers and request.local_id is not None:
+            self._names[peer] = request.local_id
+        self._take(Token(peer, command), request)
+
+    def _take(self, token: Token, request: Request) -> None:
+        now_ms = self.clock.steady_ms()
+        try:
+            self.step(lambda member: member.receive(token, request, now_ms))
+        except Cold as cold:
+            try:
+                self.shared.fetch(cold, lambda: self._take(token, request))
+            except Refused:
+                token.peer.send(refusal_of(token.command, "too many reads from disk wait").encode())
+
+    def disconnected(self, peer: Peer) -> None:
+        name = self._names.pop(peer, None)
+        if name is not None and self._member is not None:
+            now_ms = self.clock.steady_ms()
+            self.step(lambda member: member.connection_lost(name, now_ms))
+
+    def _answer(self, reply: Reply) -> None:
+        token = reply.token
+        assert isinstance(token, Token)
+        if not token.peer.closed and not token.command.is_oneway:
+            token.peer.send(reply_to(token.command, reply.answer).encode())
+
+    def _call(self, ask: Ask) -> None:
+        address = self.options.peers[ask.member]
+
+        def done(result: Command | RoquetError) -> None:
+            if isinstance(result, CallTimeout):
+                self._caller.hang_up(address)  # after a cut, a new connection works sooner than the old one does
+            answer = None if isinstance(result, RoquetError) else answer_from(ask.request, result)
+            self.step(lambda member: ask.done(answer, self.clock.steady_ms()))
+
+        self._caller.call(address, command_of(ask.request), ask.timeout_ms, done)
+
+    # The role
+
+    def _changed(self, change: Change) -> None:
+        log.info("%s of the group %s is %s in term %d: %s", self.options.me, self.options.group, change.role, change.term, change.why)
+        self.last_change, self.last_change_ms = change, self.clock.now_ms()
+        if change.role is Role.LEADER:
+            self._begin_term = change.term
+            self._begin()
+            return
+        self._begin_term = -1
+        if not is_slave(self.settings):
+            self._become_slave(slave_id(self.options))
+            self.ledger.log.forget_waiting()
+            self._guard("")
+
+    def _begin(self) -> None:
+        """A leader's first act: an entry of its own term. What stands before it is committed with it."""
+        term, entries = self._begin_term, self.ledger.log
+        if term < 0 or self.clock.steady_ms() < self._retry_ms:
+            return
+        entries.term = term
+        host, now_ms = self.store.staging.store_host, self.clock.now_ms()
+        try:
+            size = len(noop_record(0, term, self.options.me, now_ms, host))
+            offset = entries.reserve(HEAD + size)
+            entries.staged += (entries.lead, noop_record(offset + HEAD, term, self.options.me, now_ms, host))
+            entries.commit()
+        except OSError as error:
+            entries.rollback()
+            self._retry_ms = self.clock.steady_ms() + RETRY_MS
+            self.notices.warn(NOTICE, f"this member is elected and cannot write its first entry: {error}")
+            return
+        self._begin_term = -1
+        self.member.stored(self.clock.steady_ms())
+
+    def _serve(self, member: Member) -> None:
+        """A leader serves when all of its log is committed and applied. A master that cannot take more just now refuses sends."""
+        if member.role is not Role.LEADER:
+            return
+        self._begin()
+        if not is_slave(self.settings):
+            code = member.leading.may_append()
+            self._guard("" if code is Code.SUCCESS else code.name)
+        elif member.leading.ready and self.ledger.ledger.committed == self.ledger.ledger.end:
+            applier = self.store.applier
+            applier.advance(self.clock.steady_ms() + APPLY_MS)
+            if applier.applied == self.store.log.end:
+                self._become_master()
+                log.info("%s serves as the master of its group since term %d", self.options.me, member.term)
+
+    def _guard(self, why: str) -> None:
+        guards = self._guards()
+        if why and not self._guarding:
+            guards.append(self._refuse)
+        elif self._guarding and not why:
+            guards.remove(self._refuse)
+        self._guarding = why
+
+    def _refuse(self, peer: Peer, command: Command) -> None:
+        if command.code in STORES:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{BUSY} ({self._guarding})")
+
+    def metrics(self) -> Mapping[str, object]:
+        if self._member is None:
+            return {}
+        member, ledger = self._member, self.ledger.ledger
+        rows: dict[str, object] = {
+            "dledgerSelfId": self.options.me,
+            "dledgerRole": str(member.role),
+            "dledgerTerm": member.term,
+            "dledgerLeaderId": member.leader or "",
+            "dledgerBeginIndex": ledger.begin,
+            "dledgerEndIndex": ledger.end,
+            "dledgerCommittedIndex": ledger.committed,
+        }
+        for copy in member.leading.copies.values():
+            rows[f"dledgerBehind_{copy.member}"] = ledger.end - copy.match
+        if member.following.conflict:
+            rows["dledgerConflict"] = member.following.conflict
+        return rows
+
+
+class GroupDoor:
+    """What listens for other members: a core of its own, since it has a port of its own."""
+
+    def __init__(self, group: GroupMember) -> None:
+        self.group = group
+
+    def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
+        for frame in frames:
+            try:
+                command = decode(frame)
+            except Broken as error:
+                peer.close(str(error))
+                return None
+            if not command.is_response:
+                self.group.receive(peer, command)
+        return None
+
+    def disconnected(self, peer: Peer) -> None:
+        self.group.disconnected(peer)
+
+    def tick(self, now_ms: int) -> Rest | None:
+        self.group.tick(now_ms)
+        return None
