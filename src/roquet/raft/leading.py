@@ -150,6 +150,8 @@ class Leading:
                 copy.heard_ms = max(copy.heard_ms, now_ms)
                 self._beat_ms = then_ms
             elif answer.code == Code.EXPIRED_TERM and answer.term > self.member.term:
+                if self.member.handing.transferee == copy.member and self.has_quorum(then_ms):
+                    return  # it was told to take that term; it asks for votes in a moment
                 self.member.become_candidate(answer.term, f"{copy.member} has term {answer.term}", then_ms)
             elif answer.code == Code.INCONSISTENT_LEADER:
                 self.member.become_candidate(self.member.term, f"{copy.member} has another leader in this term", then_ms)

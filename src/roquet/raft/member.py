@@ -249,11 +249,12 @@ class Member:
             self.leading.stored(now_ms)
 
     def connection_lost(self, member: str, now_ms: int) -> None:
-        """The leader's process may have ended: look soon. If it lives, its next heartbeat puts things right."""
-        if self.role is Role.FOLLOWER and member == self.leader and member in self.ours:
+        """The leader's process may have ended: look soon. If it lives, its next heartbeat puts things right; a Java leader is given the
+        time for one, since a vote would unseat it."""
+        if self.role is Role.FOLLOWER and member == self.leader:
             self.gone = True
-            soon = now_ms + self.options.pause_ms // 2 + self.random.randrange(self.options.pause_ms)
-            self.lost_ms = min(self.lost_ms, soon)
+            wait_ms = self.options.pause_ms // 2 if member in self.ours else self.beat_ms + self.options.pause_ms
+            self.lost_ms = min(self.lost_ms, now_ms + wait_ms + self.random.randrange(self.options.pause_ms))
 
     # Roles
 
@@ -328,7 +329,7 @@ class Member:
             self.beat_ms = beat_ms
         self.gone = False
         self.heard_ms = now_ms
-        self.lost_ms = now_ms + self.beat_ms * self.options.leak + self.random.randrange(max(1, self.beat_ms))
+        self.lost_ms = now_ms + self.beat_ms * self.options.leak + self.random.randrange(self.options.heartbeat_ms)
 
     def _look_for_leader(self, now_ms: int) -> None:
         if now_ms >= self.lost_ms:
