@@ -182,6 +182,24 @@ def test_a_broker_that_comes_back_gets_the_send() -> None:
     assert receipt(results.only).ok
 
 
+def test_a_send_follows_the_master_role_to_another_broker_of_the_group() -> None:
+    """The old master lives, and says as a slave that it takes no messages: only the name server knows who does."""
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    producer = started(cluster)
+    receipt(send(cluster, producer, Message("t", b"x")))
+    old, cluster.masters["a"] = cluster.masters["a"], "elected:10911"
+
+    def slave(address: str, command: Command) -> Command | None:
+        return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "messages are put to the slave") if address == old else None
+
+    cluster.overrides[SEND] = slave
+    begun = cluster.clock.ms
+    receipt(send(cluster, producer, Message("t", b"y")))
+    assert cluster.clock.ms - begun < 2_000
+    assert cluster.addresses(SEND)[-1] == "elected:10911"
+
+
 def test_a_name_server_that_comes_back_gets_the_send_its_route() -> None:
     cluster = FakeCluster("a")
     cluster.create_topic("t")

@@ -23,6 +23,7 @@ from roquet.client.core.resolver import TopicRoute
 from roquet.client.core.send_command import SendCommand, SendTemplate
 from roquet.errors import CallTimeout, ConnectFailed, InvalidMessage, NoRoute, Rejected, RoquetError, SendFailed
 from roquet.message import MessageQueue, Property
+from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ class Sending:
                 self.end(refusal)
                 return
             failure: RoquetError = refusal
+            if result.code == ResponseCode.SERVICE_NOT_AVAILABLE:  # maybe it is a slave now, and another one the master
+                producer.client.refresh(self.outgoing.topic)
         else:
             failure = result
             self.timed_out = self.timed_out or isinstance(result, CallTimeout)
