@@ -259,6 +259,29 @@ def test_answers_to_a_vote_are_judged_as_dledger_judges_them(results: list[str],
     assert poll.judge() == (outcome, why)
 
 
+def test_a_follower_that_stood_still_reads_what_came_before_it_asks_for_votes() -> None:
+    stand = Stand(saved=(3, ""))
+    stand.receive(HeartBeatRequest(leader_id="n1", term=3, every_ms=300))
+    stand.answers.clear()
+    stand.turn(50)
+    stand.now_ms += 5_000
+    stand.turn(10)
+    assert stand.member.role is Role.FOLLOWER
+    stand.turn(400)
+    assert stand.member.role is Role.CANDIDATE  # nothing had come
+
+
+def test_a_leader_that_stood_still_reads_the_answers_before_it_steps_down() -> None:
+    stand = Stand(saved=(3, ""))
+    stand.elect()
+    stand.turn(50)
+    stand.now_ms += 5_000
+    stand.turn(10)
+    assert stand.member.role is Role.LEADER
+    stand.turn(400)
+    assert stand.member.role is Role.CANDIDATE
+
+
 # What a leader may take for committed
 
 
@@ -303,7 +326,7 @@ def test_e16_an_isolated_leader_stops_being_one_and_acknowledges_nothing() -> No
     stand.pushed("n1", 0)
     assert stand.ledger.committed == 0
     stand.lead()
-    stand.turn(1_000)
+    stand.turn(2_000)
     assert stand.member.role is Role.CANDIDATE
     assert stand.ledger.committed == 0
     assert stand.member.leading.may_append() is Code.NOT_LEADER
@@ -313,7 +336,7 @@ def test_a_leader_that_was_deposed_does_not_lead_again_in_its_term() -> None:
     stand = Stand(saved=(3, ""), ours=False)
     stand.elect()
     term = stand.member.term
-    stand.turn(1_000)
+    stand.turn(2_000)
     stand.elect()
     assert stand.member.term > term
 

@@ -126,7 +126,13 @@ class Leading:
 
     @property
     def lease_ms(self) -> int:
-        return self.options.heartbeat_ms * self.options.leak
+        """Twice as long as followers wait: one that is only slow must not unseat its leader. If they have elected another one meanwhile,
+        this one cannot commit anything more."""
+        return 2 * self.options.heartbeat_ms * self.options.leak
+
+    def stood_still(self, now_ms: int) -> None:
+        for copy in self.copies.values():
+            copy.heard_ms = max(copy.heard_ms, now_ms - self.lease_ms + self.options.heartbeat_ms)
 
     def _lives(self, copy: Copy, now_ms: int) -> bool:
         return now_ms - copy.heard_ms < self.lease_ms

@@ -119,6 +119,7 @@ class Member:
         """When the leader counts as lost unless it is heard."""
         self.gone = False
         """The leader's connection ended, and it was not heard since."""
+        self._ticked_ms = now_ms
         self.out: list[Ask | Reply] = []
         self._held: list[Ask | Reply] = []
         self._own_vote: Poll | None = None
@@ -232,6 +233,9 @@ class Member:
 
     def tick(self, now_ms: int) -> None:
         self.now_ms = now_ms
+        if now_ms - self._ticked_ms > self.options.late_ms:
+            self._stood_still(now_ms)
+        self._ticked_ms = now_ms
         if self.role is Role.LEADER:
             self.leading.tick(now_ms)
         elif self.role is Role.FOLLOWER:
@@ -240,6 +244,11 @@ class Member:
             self._candidate(now_ms)
         self.following.tick(now_ms)
         self.handing.tick(now_ms)
+
+    def _stood_still(self, now_ms: int) -> None:
+        """This process had no processor for a while. What others said meanwhile waits to be read, so their silence means nothing yet."""
+        self.lost_ms = max(self.lost_ms, now_ms + self.options.heartbeat_ms)
+        self.leading.stood_still(now_ms)
 
     def stored(self, now_ms: int) -> None:
         self.now_ms = now_ms

@@ -51,6 +51,8 @@ class Options:
     heartbeat_ms: int = 300
     leak: int = 3
     """So many heartbeats missing: the leader is lost."""
+    late_ms: int = 250
+    """A tick that comes so much after the one before: this process stood still, and cannot tell who else was silent."""
     pause_ms: int = 100
     """Before the next vote, at least."""
     pause_random_ms: int = 200
