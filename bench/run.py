@@ -385,8 +385,8 @@ class Bench:
         if ROQUET not in self.kinds or self.launcher.broker_command:
             return
         self.report.note(
-            f"shards-clients: the shards and the client share {os.cpu_count() or 1} cores and want one each, so this is what the machine carries. "
-            "CPU is that of all shards together, generator the client's"
+            f"shards-clients: the shards and the client share {os.cpu_count() or 1} cores and want one each, so this is what the machine "
+            "carries. CPU is that of all shards together, generator the client's"
         )
         for count in client_rows.SHARD_COUNTS:
             rows = {row: work for row, (shards, work) in client_rows.SHARD_WORKS.items() if shards == count and row in self.rows}

@@ -95,7 +95,8 @@ def check_answers(
     for form in ANSWERS:
         try:
             made = blocking(
-                form, raw, codes, offset, count_max, size_max, log.start, log.written, puller.record_max, puller.window.view, span_max, binary,
+                form, raw, codes, offset, count_max, size_max, log.start, log.written, puller.record_max, puller.window.view, span_max,
+                binary,
                 -5 if binary else 7, 2, 1 << 40, VERSION,
             )  # fmt: skip
         except LookupError:

@@ -69,7 +69,6 @@ class Copying(Part):
         super().__init__(shared)
         self._caller = caller
         self._dialer = dialer
-        self._copies_log = dialer is not None and shared.store.ledger is None  # in a DLedger group the log comes another way
         self._topics, self._groups, self._offsets, self._delays = topics_, groups_, offsets_, delays
         self.master = ""
         self.ha_master = ""
@@ -133,7 +132,7 @@ class Copying(Part):
                 self._leave(f"the master said nothing for more than haHousekeepingInterval={settings.ha_housekeeping_interval} ms")
             else:
                 self._show(now_ms)
-        elif self._copies_log and self.doing == "away" and now_ms >= self._next_ms and self.ha_master:
+        elif self.doing == "away" and now_ms >= self._next_ms and self.ha_master and self._dialer is not None:
             self._compare()
         if self._metadata_ms is not None and now_ms >= self._metadata_ms and self.master and not self._metadata_under_way:
             self._metadata_ms = now_ms + METADATA_MS

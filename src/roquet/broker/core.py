@@ -149,6 +149,8 @@ class Broker:
         self.registration = add(Registration(shared, self.topics, caller))
         self.slaves = add(Slaves(shared))
         self.log_pieces = add(LogPieces(shared))
+        if self.store.ledger is not None:
+            dialer = None  # the log comes another way
         self.copying = add(Copying(shared, caller, dialer, self.registration, self.topics, self.groups, self.offsets, self.delays))
         self.admin = add(Admin(shared, self.topics, self.groups, self.offsets, self.members, self.stats, self._changed, keep, self.parts))
         self.group = None
