@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roquet.admin import Admin
-from roquet.cli.servers import free_ports
+from roquet.cli.shards import free_ports
 from roquet.errors import RoquetError
 from roquet.supervisor import BOOT_SUCCESS
 

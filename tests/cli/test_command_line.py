@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import roquet
-from roquet.cli import servers
+from roquet.cli import shards
 from roquet.cli.main import build_parser, main
 from roquet.cli.options import timestamp_ms
 from roquet.settings import BadSetting, BrokerSettings
@@ -70,10 +70,16 @@ def test_a_wrong_setting_exits_with_2(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("command", [["broker"], ["broker", "--shards", "2"], ["up"]], ids=" ".join)
-@pytest.mark.parametrize("setting", ["aclEnable=true", "tls.server.mode=enforcing", "enableDLegerCommitLog=true"])
+@pytest.mark.parametrize("setting", ["aclEnable=true", "tls.server.mode=enforcing"])
 def test_a_start_that_asks_for_what_is_not_there_is_refused(command: list[str], setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--set", setting]) == 2
     assert f"roquet: {setting}: Roquet {roquet.__version__} has no " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("setting", "option"), [("brokerRole=SLAVE", "--slave"), ("dLegerSelfId=n0", "--replicas")])
+def test_up_makes_the_copies_itself(setting: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--set", setting]) == 2
+    assert f"roquet up decides that itself; use {option}" in capsys.readouterr().err
 
 
 def test_a_name_server_refuses_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,17 +131,21 @@ def test_a_cluster_that_is_not_there_exits_with_1_and_says_what_to_do(capsys: py
     assert "roquet up" in err
 
 
+def shards_of(settings: BrokerSettings, count: int) -> list[shards.Node]:
+    return shards.nodes(settings, count, "data")
+
+
 def test_shards_share_nothing() -> None:
-    shards = servers.shard_settings(BrokerSettings(), 3, "data")
-    assert [shard.broker_name for shard in shards] == ["broker-a", "broker-b", "broker-c"]
-    assert [shard.listen_port for shard in shards] == [10911, 10921, 10931]
-    assert [shard.store_path_root_dir for shard in shards] == ["data/broker-0", "data/broker-1", "data/broker-2"]
+    found = [node.settings for node in shards_of(BrokerSettings(), 3)]
+    assert [shard.broker_name for shard in found] == ["broker-a", "broker-b", "broker-c"]
+    assert [shard.listen_port for shard in found] == [10911, 10921, 10931]
+    assert [shard.store_path_root_dir for shard in found] == ["data/broker-0", "data/broker-1", "data/broker-2"]
 
 
 def test_shards_on_free_ports_have_different_ones() -> None:
-    shards = servers.shard_settings(BrokerSettings(listen_port=0), 4, "data")
-    assert len({shard.listen_port for shard in shards}) == 4
-    assert 0 not in {shard.listen_port for shard in shards}
+    ports = {node.settings.listen_port for node in shards_of(BrokerSettings(listen_port=0), 4)}
+    assert len(ports) == 4
+    assert 0 not in ports
 
 
 @pytest.mark.parametrize(
@@ -148,15 +158,47 @@ def test_shards_on_free_ports_have_different_ones() -> None:
 )
 def test_shards_that_cannot_be_are_refused(settings: BrokerSettings, count: int, complaint: str) -> None:
     with pytest.raises(BadSetting, match=complaint):
-        servers.shard_settings(settings, count, "data")
+        shards_of(settings, count)
 
 
 def test_a_store_of_an_earlier_run_with_more_shards_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broker-2" / "commitlog").mkdir(parents=True)
-    servers.warn_of_shards_left_out(str(tmp_path), 2)
+    shards.warn_of_stores_left_out(str(tmp_path), shards.nodes(BrokerSettings(), 2, str(tmp_path)))
     assert "--shards 3" in capsys.readouterr().err
-    servers.warn_of_shards_left_out(str(tmp_path), 3)
+    shards.warn_of_stores_left_out(str(tmp_path), shards.nodes(BrokerSettings(), 3, str(tmp_path)))
     assert capsys.readouterr().err == ""
+
+
+def test_a_store_of_an_earlier_run_without_copies_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broker-0" / "commitlog").mkdir(parents=True)
+    shards.warn_of_stores_left_out(str(tmp_path), shards.nodes(BrokerSettings(), 1, str(tmp_path), replicas=3))
+    assert "broker-0 holds messages" in capsys.readouterr().err
+    shards.warn_of_stores_left_out(str(tmp_path), shards.nodes(BrokerSettings(), 1, str(tmp_path), slave=True))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_master_and_its_slave_share_the_name_and_nothing_else() -> None:
+    master, slave = shards.nodes(BrokerSettings(), 1, "data", slave=True)
+    assert master.settings.broker_name == slave.settings.broker_name == "broker-a"
+    assert (master.name, slave.name) == ("broker-a", "broker-a-slave")
+    assert (master.settings.listen_port, slave.settings.listen_port) == (10911, 10921)
+    assert (master.settings.store_path_root_dir, slave.settings.store_path_root_dir) == ("data/broker-0", "data/broker-0-slave")
+    assert master.copying == {"brokerRole": "SYNC_MASTER"}
+    assert slave.copying == {"brokerRole": "SLAVE", "brokerId": "1"}
+
+
+def test_the_members_of_a_dledger_group_have_one_list_of_all_and_each_its_own_id() -> None:
+    members = shards.nodes(BrokerSettings(), 2, "data", replicas=3)[3:]
+    assert [member.name for member in members] == ["broker-b-n0", "broker-b-n1", "broker-b-n2"]
+    assert {member.copying["dLegerPeers"] for member in members} == {"n0-127.0.0.1:10945;n1-127.0.0.1:10955;n2-127.0.0.1:10965"}
+    assert [member.copying["dLegerSelfId"] for member in members] == ["n0", "n1", "n2"]
+    assert {member.copying["dLegerGroup"] for member in members} == {"broker-b"}
+
+
+@pytest.mark.parametrize("count", [2, 4, 11])
+def test_a_number_of_replicas_that_makes_no_sense_is_refused(count: int) -> None:
+    with pytest.raises(BadSetting, match="expected 3, 5, 7 or 9"):
+        shards.nodes(BrokerSettings(), 1, "data", replicas=count)
 
 
 def test_times_are_dates_or_milliseconds() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from roquet.cli.servers import free_ports
+from roquet.cli.shards import free_ports
 from roquet.properties import parse_properties
 from tests.cli.servers import Roquet, up
 

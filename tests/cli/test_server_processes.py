@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from roquet.admin import Admin
-from roquet.cli.servers import free_ports
+from roquet.cli.shards import free_ports
 from roquet.client import Message, Producer
 from roquet.errors import RoquetError
 from tests.cli.servers import PATIENCE_S, Roquet, up, wait_until_gone

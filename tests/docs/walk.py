@@ -40,7 +40,7 @@ from types import TracebackType
 from typing import Any
 
 from roquet.cli.main import main
-from roquet.cli.servers import free_ports
+from roquet.cli.shards import free_ports
 from tests.docs.snippets import PRINTED_ADDRESS
 
 PATIENCE_S = 600.0

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from roquet.cli.servers import free_ports
+from roquet.cli.shards import free_ports
 
 PATIENCE_S = 600.0
 """Deadline of what must happen at all; the machine may be busy."""

@@ -13,7 +13,7 @@ from threading import Timer
 
 import pytest
 
-from roquet.cli.servers import free_ports
+from roquet.cli.shards import free_ports
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
 from tests.cli.servers import Roquet

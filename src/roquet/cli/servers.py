@@ -9,28 +9,24 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from roquet import __version__, speedups
 from roquet.cli.options import Commands, command, default_namesrv, pair, port, positive
 from roquet.cli.render import announce, emit, note
+from roquet.cli.shards import Node, broker_program, nodes, warn_of_stores_left_out
 from roquet.errors import RoquetError
 from roquet.listening import bind_address, given_address
 from roquet.properties import escaped
 from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, layered
-from roquet.supervisor import BOOT_SUCCESS, Program, Supervisor, shard_name
+from roquet.supervisor import BOOT_SUCCESS, Supervisor
 from roquet.system import on_stop_signals
-
-SHARDS_MAX = 256
-PORTS_APART = 10
-"""Between the brokers of one machine: a broker answers on listenPort and listenPort - 2, and replication will take + 1."""
 
 S = TypeVar("S", bound=Settings)
 
@@ -43,6 +39,8 @@ def add_commands(commands: Commands) -> None:
         """
         roquet up
         roquet up --shards 4                  four brokers on four cores, one cluster
+        roquet up --slave                     a master and its slave: each message is on both before it is acknowledged
+        roquet up --replicas 3                a DLedger group: when its master dies, another takes over
         roquet up --bind 0.0.0.0              reachable from other machines
         roquet up --namesrv-port 0 --broker-port 0 --data /tmp/try   free ports, another place
         """,
@@ -51,7 +49,12 @@ def add_commands(commands: Commands) -> None:
     up.add_argument("--bind", metavar="ADDRESS", help="address to listen on; 0.0.0.0 for all (default: brokerIP1, else 127.0.0.1)")
     up.add_argument("--namesrv-port", type=port, default=9876, metavar="PORT", help="of the name server; 0: a free one (default: 9876)")
     up.add_argument("--broker-port", type=port, default=10911, metavar="PORT", help="of the first broker; 0: free ones (default: 10911)")
-    up.add_argument("--shards", type=positive, default=1, metavar="N", help="brokers to run, one process each (default: 1)")
+    up.add_argument(
+        "--shards", type=positive, default=1, metavar="N", help="groups of brokers, each with its own topics' queues (default: 1)"
+    )
+    copies = up.add_mutually_exclusive_group()
+    copies.add_argument("--slave", action="store_true", help="each group is a master and a slave")
+    copies.add_argument("--replicas", type=positive, default=1, metavar="N", help="each group is a DLedger group of 3, 5, 7 or 9 brokers")
     setting_option(up, "a broker setting")
     up.set_defaults(run=run_up, log_level=logging.INFO)
 
@@ -175,10 +178,11 @@ def run_broker(arguments: argparse.Namespace) -> Any:
     root = dict(arguments.set).get("storePathRootDir", BrokerSettings.store_path_root_dir)
     settings = read_settings(BrokerSettings, arguments, os.path.join(root, BROKER_FILE) if arguments.shards == 1 else "")
     settings = settings.replace(namesrv_addr=arguments.namesrv or settings.namesrv_addr or default_namesrv())
-    shards = shard_settings(settings, arguments.shards, settings.store_path_root_dir) if arguments.shards > 1 else [settings]
+    root = settings.store_path_root_dir
+    shards = nodes(settings, arguments.shards, root) if arguments.shards > 1 else [Node(settings.broker_name, settings)]
     if arguments.print:
         for shard in shards:
-            print_settings(shard.replace(bind_address=bind_address(shard)))
+            print_settings(shard.settings.replace(bind_address=bind_address(shard.settings)))
         return 0
 
     async def one() -> int:
@@ -189,7 +193,7 @@ def run_broker(arguments: argparse.Namespace) -> Any:
         return 0
 
     async def many() -> int:
-        return await run_shards(shards, Stopper().event, arguments, announce_cluster)
+        return await run_many(shards, Stopper().event, arguments, announce_cluster)
 
     return one() if arguments.shards == 1 else many()
 
@@ -219,83 +223,6 @@ async def announce_cluster(supervisor: Supervisor) -> None:
         announce("  " + line)
 
 
-# Shards
-
-
-def shard_settings(base: BrokerSettings, count: int, root: str) -> list[BrokerSettings]:
-    """Settings of `count` brokers that share nothing: own name, own ports, own directory under `root`."""
-    if count > SHARDS_MAX:
-        raise BadSetting(f"--shards {count}: allowed are 1 to {SHARDS_MAX}")
-    if count > 1 and base.store_path_commit_log:
-        raise BadSetting("storePathCommitLog cannot be shared by shards; leave it out, and each keeps its log in its own directory")
-    first = base.listen_port
-    if first and first + PORTS_APART * (count - 1) > 65_535:
-        raise BadSetting(f"{count} brokers from port {first}, {PORTS_APART} apart, end above 65535; choose a lower first port or 0")
-    ports = [first + PORTS_APART * shard for shard in range(count)] if first else free_ports(count, bind_address(base))
-    return [
-        base.replace(
-            broker_name=shard_name(base.broker_name, shard),
-            listen_port=ports[shard],
-            store_path_root_dir=os.path.join(root, f"broker-{shard}"),
-            config_store_path=os.path.join(root, f"broker-{shard}", BROKER_FILE),
-        )
-        for shard in range(count)
-    ]
-
-
-def free_ports(count: int, bind: str) -> list[int]:
-    """Ports that are free now, each with the one two below it (the VIP channel). They are fixed here, so that a broker
-    which dies comes back at the address that clients know."""
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    held: list[socket.socket] = []
-    found: list[int] = []
-    try:
-        for _ in range(1000):
-            if len(found) == count:
-                return found
-            upper, lower = socket.socket(family), socket.socket(family)
-            held += [upper, lower]
-            upper.bind((bind, 0))
-            candidate = upper.getsockname()[1]
-            try:
-                lower.bind((bind, candidate - 2))
-            except OSError:
-                continue
-            found.append(candidate)
-    finally:
-        for one in held:
-            one.close()
-    raise BadSetting(f"no {count} pairs of free ports on {bind}; give a first port instead of 0")
-
-
-def broker_program(settings: BrokerSettings, arguments: argparse.Namespace) -> Program:
-    """The command of one shard: the same file and --set options, then what is its own."""
-    own = {
-        "brokerName": settings.broker_name,
-        "listenPort": str(settings.listen_port),
-        "storePathRootDir": settings.store_path_root_dir,
-        "configStorePath": settings.config_store_path,
-        "bindAddress": settings.bind_address,
-        "namesrvAddr": settings.namesrv_addr,
-    }
-    parts = [sys.executable, "-m", "roquet", "broker", "--stop-with-parent"]
-    if getattr(arguments, "config", None):
-        parts += ["-c", arguments.config]
-    for key, value in [*arguments.set, *own.items()]:
-        parts += ["--set", f"{key}={value}"]
-    if arguments.verbose:
-        parts.append("--verbose")
-    return Program(settings.broker_name, parts)
-
-
-def warn_of_shards_left_out(root: str, count: int) -> None:
-    """A store that no broker opens is a cluster with messages missing: say so."""
-    for directory in sorted(Path(root).glob("broker-*")):
-        number = directory.name.removeprefix("broker-")
-        if number.isdigit() and int(number) >= count and (directory / "commitlog").exists():
-            note(f"roquet: {directory} holds messages of an earlier run and is not served; serve it with --shards {int(number) + 1}")
-
-
 # Up: all in one
 
 
@@ -304,6 +231,8 @@ DECIDED_BY_UP = {
     "storePathRootDir": "use --data",
     "namesrvAddr": "it starts its own name server; use roquet broker for another one",
     "configStorePath": "each broker keeps its changes under its store",
+    **dict.fromkeys(("brokerRole", "brokerId", "haListenPort", "haMasterAddress"), "use --slave"),
+    **dict.fromkeys(("enableDLegerCommitLog", "dLegerGroup", "dLegerPeers", "dLegerSelfId"), "use --replicas"),
 }
 
 
@@ -311,18 +240,19 @@ def run_up(arguments: argparse.Namespace) -> Any:
     for key, value in arguments.set:
         if key in DECIDED_BY_UP:
             raise BadSetting(f"--set {key}={value}: roquet up decides that itself; {DECIDED_BY_UP[key]}")
-    kept = os.path.join(arguments.data, "broker-0", BROKER_FILE) if arguments.shards == 1 else ""  # each of several reads its own
+    alone = arguments.shards == arguments.replicas == 1 and not arguments.slave
+    kept = os.path.join(arguments.data, "broker-0", BROKER_FILE) if alone else ""  # each of several reads its own
     base = read_settings(BrokerSettings, arguments, kept).replace(listen_port=arguments.broker_port, namesrv_addr="")
     bind = arguments.bind or bind_address(base)
     base = base.replace(bind_address=bind)
-    shards = shard_settings(base, arguments.shards, arguments.data)
-    warn_of_shards_left_out(arguments.data, arguments.shards)
+    brokers = nodes(base, arguments.shards, arguments.data, slave=arguments.slave, replicas=arguments.replicas)
+    warn_of_stores_left_out(arguments.data, brokers)
     given = {"listenPort": str(arguments.namesrv_port), "bindAddress": bind}
     namesrv, _ = NameServerSettings.read(layered(None, os.path.join(arguments.data, NAMESERVER_FILE), given))
-    return up(namesrv, shards, arguments)
+    return up(namesrv, brokers, arguments)
 
 
-async def up(namesrv: NameServerSettings, shards: list[BrokerSettings], arguments: argparse.Namespace) -> int:
+async def up(namesrv: NameServerSettings, brokers: list[Node], arguments: argparse.Namespace) -> int:
     from roquet.embed import running
     from roquet.programs import run_nameserver
 
@@ -333,14 +263,14 @@ async def up(namesrv: NameServerSettings, shards: list[BrokerSettings], argument
     name_server = asyncio.create_task(run_nameserver(namesrv, data_dir=arguments.data, stop=namesrv_stop, ready=listening.set_result))
     async with running(name_server, listening, namesrv_stop) as address:
         address = reachable(address)
-        shards = [shard.replace(namesrv_addr=address) for shard in shards]
+        brokers = [replace(one, settings=one.settings.replace(namesrv_addr=address)) for one in brokers]
         forward = asyncio.create_task(pass_on(stop, brokers_stop))
         try:
-            if len(shards) > 1:
-                listed = [(shard, f"{given_address(shard)}:{shard.listen_port}") for shard in shards]
-                code = await run_shards(shards, brokers_stop, arguments, lambda _: greet(address, listed))
+            if len(brokers) > 1:
+                listed = [(one, f"{given_address(one.settings)}:{one.settings.listen_port}") for one in brokers]
+                code = await run_many(brokers, brokers_stop, arguments, lambda _: greet(address, listed))
             else:
-                code = await run_one(shards[0], address, brokers_stop)
+                code = await run_one(brokers[0], address, brokers_stop)
         finally:
             forward.cancel()
     if stop.is_set():
@@ -348,29 +278,29 @@ async def up(namesrv: NameServerSettings, shards: list[BrokerSettings], argument
     return code
 
 
-async def run_one(settings: BrokerSettings, namesrv: str, stop: asyncio.Event) -> int:
+async def run_one(broker: Node, namesrv: str, stop: asyncio.Event) -> int:
     from roquet.programs import run_broker
 
     announcing: list[asyncio.Task[None]] = []
 
     def ready(address: str) -> None:
-        announcing.append(asyncio.create_task(greet(namesrv, [(settings, address)])))
+        announcing.append(asyncio.create_task(greet(namesrv, [(broker, address)])))
 
     try:
-        await run_broker(settings, stop=stop, ready=ready, progress=RecoveryNotes())
+        await run_broker(broker.settings, stop=stop, ready=ready, progress=RecoveryNotes())
     finally:
         for task in announcing:
             task.cancel()
     return 0
 
 
-async def greet(namesrv: str, brokers: Sequence[tuple[BrokerSettings, str]]) -> None:
+async def greet(namesrv: str, brokers: Sequence[tuple[Node, str]]) -> None:
     """Once clients can find them: the commands that are offered shall work at once."""
     from roquet.admin import Admin
 
     async with Admin(namesrv) as admin:
         try:
-            await admin.until_registered(settings.broker_name for settings, _ in brokers)
+            await admin.until_registered(one.settings.broker_name for one, _ in brokers)
         except RoquetError as error:
             note(f"roquet: {error}")
     announce(welcome(namesrv, brokers))
@@ -381,11 +311,11 @@ async def pass_on(stop: asyncio.Event, further: asyncio.Event) -> None:
     further.set()
 
 
-async def run_shards(
-    shards: list[BrokerSettings], stop: asyncio.Event, arguments: argparse.Namespace, booted: Callable[[Supervisor], Awaitable[None]]
+async def run_many(
+    brokers: list[Node], stop: asyncio.Event, arguments: argparse.Namespace, booted: Callable[[Supervisor], Awaitable[None]]
 ) -> int:
     """`booted` is called when all of them are up."""
-    supervisor = Supervisor([broker_program(shard, arguments) for shard in shards], say=emit)
+    supervisor = Supervisor([broker_program(one, arguments) for one in brokers], say=emit)
 
     async def wait() -> None:
         await supervisor.wait_until_booted()
@@ -404,12 +334,12 @@ def reachable(address: str) -> str:
     return f"127.0.0.1:{number}" if host in ("0.0.0.0", "::", "[::]") else address
 
 
-def welcome(namesrv: str, brokers: Sequence[tuple[BrokerSettings, str]]) -> str:
+def welcome(namesrv: str, brokers: Sequence[tuple[Node, str]]) -> str:
     """The block that `up` prints: where things are, and what to type next."""
     option = "" if namesrv == default_namesrv() else f" -n {namesrv}"
-    width = max(12, *(len(settings.broker_name) for settings, _ in brokers))
+    width = max(12, *(len(one.name) for one, _ in brokers))
     lines = ["", f"Roquet {__version__} is up.", "", f"  {'name server':<{width}}  {namesrv}"]
-    lines += [f"  {settings.broker_name:<{width}}  {address:<21}  {settings.store_path_root_dir}" for settings, address in brokers]
+    lines += [f"  {one.name:<{width}}  {address:<21}  {one.settings.store_path_root_dir}" for one, address in brokers]
     lines += [
         "",
         "Try it in another terminal:",
