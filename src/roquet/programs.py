@@ -132,6 +132,8 @@ async def run_broker(
         ready(f"{ip}:{port}")
         asyncio.get_running_loop().call_later(LOAD_LATER_S, reading.run, load, _loaded)
         await stop.wait()
+        if broker.group is not None:
+            await done_within(1, broker.group.leave)
         await server.stop_listening()
         slaves.close()
         await done_within(2, broker.registration.unregister)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -162,3 +163,49 @@ async def same_ledgers(group: Group) -> None:
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped for a while"])
 def test_a_leader_is_replaced_and_nothing_acknowledged_is_lost(group: Group, fault: signal.Signals) -> None:
     asyncio.run(play(group, fault))
+
+
+async def play_clean_stop(group: Group) -> None:
+    first = await group.leader()
+    async with Producer("senders", group.address) as producer, Load(producer) as load:
+        await load.more()
+        status = await asyncio.to_thread(group.brokers[first].stop)
+        assert status == 0
+        assert "hands the leadership over" in group.brokers[first].program.text
+        await group.leader(but=first)
+        await load.more()
+        await asyncio.to_thread(group.restart, first)
+        await load.more()
+    there = set(await bodies(group.address, TOPIC))
+    assert not [body for body in load.acknowledged if body not in there]
+
+
+def test_a_leader_that_is_stopped_hands_over_first(nursery: Nursery, tmp_path: Path) -> None:
+    group = Group(nursery, tmp_path, "ASYNC_FLUSH")
+    try:
+        asyncio.run(play_clean_stop(group))
+    finally:
+        group.close()
+
+
+async def play_empty_member(group: Group) -> None:
+    first = await group.leader()
+    lost = next(name for name in group.brokers if name != first)
+    async with Producer("senders", group.address) as producer, Load(producer) as load:
+        await load.more()
+        await asyncio.to_thread(group.brokers[lost].kill)
+        await load.more()
+        shutil.rmtree(group.path / lost / "store")
+        await asyncio.to_thread(group.restart, lost)
+        await load.more()
+    there = set(await bodies(group.address, TOPIC))
+    assert not [body for body in load.acknowledged if body not in there]
+    await same_ledgers(group)
+
+
+def test_a_dead_member_is_replaced_by_an_empty_one(nursery: Nursery, tmp_path: Path) -> None:
+    group = Group(nursery, tmp_path, "SYNC_FLUSH")
+    try:
+        asyncio.run(play_empty_member(group))
+    finally:
+        group.close()

@@ -104,6 +104,7 @@ class GroupMember(Part):
         self._begin_term = -1  # of the entry that must be written first
         self._names: dict[Peer, str] = {}
         self._guarding = ""
+        self._left: Callable[[], None] | None = None
         self.last_change: Change | None = None
         self.last_change_ms = 0
 
@@ -128,6 +129,8 @@ class GroupMember(Part):
 
     def tick(self, now_ms: int) -> None:
         self.step(lambda member: member.tick(now_ms))
+        if self._member is not None and self._member.following.conflict:
+            self.notices.warn(NOTICE, self._member.following.conflict)
 
     def step(self, work: Callable[[Member], None]) -> None:
         """Let the rules do something, then do what they want."""
@@ -198,6 +201,18 @@ class GroupMember(Part):
     def busy(self) -> bool:
         return self._saving
 
+    def leave(self, done: Callable[[], None]) -> None:
+        """A clean stop: if this member leads, let the one lead that has most of the ledger. `done`: it leads no more, or nobody can take
+        it over."""
+        member = self.member
+        copies = member.leading.copies.values() if member.role is Role.LEADER else ()
+        best = max(copies, key=lambda copy: copy.match, default=None)
+        if best is None or member.ledger.end - best.match >= self.options.lag_max or member.handing.transferee is not None:
+            return done()
+        self._left = done
+        log.info("%s stops and hands the leadership over to %s", self.options.me, best.member)
+        self.step(lambda member: member.handing.start(best.member, None, self.clock.steady_ms()))
+
     # Other members
 
     def receive(self, peer: Peer, command: Command) -> None:
@@ -255,6 +270,9 @@ class GroupMember(Part):
             self._begin()
             return
         self._begin_term = -1
+        if self._left is not None:
+            self._left()
+            self._left = None
         if not is_slave(self.settings):
             self._become_slave(slave_id(self.options))
             self.ledger.log.forget_waiting()
