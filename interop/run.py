@@ -1,7 +1,7 @@
 """Real clients against a running cluster, and stores handed from one broker to another. One line a check.
 
 python interop/run.py [--against roquet|apache|apache-5.5.0] [--json] [--keep] [--accept]
-                      [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,differential,spark]
+                      [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,dledger,differential,spark]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from types import FrameType
 
 import apache
 import differential
+import dledger_groups
 import go_client
 import java_client
 import mixed
@@ -37,7 +38,7 @@ from store_exchange import ApachePeer, Peer, RoquetPeer
 from roquet.errors import ClientError
 from roquet.spark.session import need_spark, session
 
-PARTS = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed", "store", "replication", "differential", "spark")
+PARTS = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed", "store", "replication", "dledger", "differential", "spark")
 PEERS: dict[str, Callable[[], Peer]] = {
     "roquet": RoquetPeer,
     "apache": lambda: ApachePeer(apache.SERVER),
@@ -187,6 +188,19 @@ class Run:
             jobs.append((Section(f"{slave.name} follows {master.name}"), body))
         return jobs
 
+    def of_groups(self) -> list[Job]:
+        """DLedger groups with members of both. Apache's alone proves the check itself."""
+        if "dledger" not in self.only or apache.missing_tools() or self.new:
+            return []
+        other: Peer = ApachePeer(apache.SERVER)
+        groups = [(self.peer,) * 3] if isinstance(self.peer, ApachePeer) else [(other, other, self.peer), (other, self.peer, self.peer)]
+        jobs: list[Job] = []
+        for peers in groups:
+            directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="group-"))
+            body = partial(dledger_groups.check, peers=peers, directory=directory, names=self.peer)
+            jobs.append((Section(f"a DLedger group of {', '.join(peer.name for peer in peers)}"), body))
+        return jobs
+
     def of_differences(self) -> list[Job]:
         """The same requests to Apache and to the cluster asked for, compared; each has a cluster of its own."""
         if "differential" not in self.only or apache.missing_tools():
@@ -233,7 +247,13 @@ class Run:
         with ThreadPoolExecutor(AT_ONCE) as pool, ThreadPoolExecutor(1) as beside:
             try:
                 compared = [beside.submit(self.reporter.run, *job) for job in self.of_differences()]
-                if self.java.keys() | ({"go"} if self.go else set()) and set(self.only) - {"store", "replication", "differential", "spark"}:
+                if self.java.keys() | ({"go"} if self.go else set()) and set(self.only) - {
+                    "store",
+                    "replication",
+                    "dledger",
+                    "differential",
+                    "spark",
+                }:
                     with (
                         self.peer.name_server(apache.free_port(), self.directory / "namesrv") as namesrv,
                         self.peer.broker(
@@ -250,7 +270,7 @@ class Run:
                 for each in [
                     *compared,
                     beside.submit(self.spark),
-                    *(pool.submit(self.reporter.run, *job) for job in [*self.of_stores(), *self.of_pairs()]),
+                    *(pool.submit(self.reporter.run, *job) for job in [*self.of_stores(), *self.of_pairs(), *self.of_groups()]),
                 ]:
                     each.result()
             except BaseException:
