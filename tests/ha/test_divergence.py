@@ -205,6 +205,26 @@ def test_two_stores_that_were_never_one_are_not_merged(tmp_path: Path) -> None:
     pair.close()
 
 
+def test_what_was_compared_counts_for_this_connection_alone(pair: Pair) -> None:
+    """The master may be restarted between the comparison and the copy, and have another log then."""
+    for number in range(30):
+        send(pair.master, b"%d" % number * 60)
+    pair.settle()
+    pair.wire.cut()
+    pair.slave.tick(50)
+    copying = pair.slave.broker.copying
+    assert copying.doing == "comparing"
+    pair.kill(pair.master)
+    pair.start_master("other")
+    for number in range(60):
+        send(pair.master, b"other %d" % number * 60)
+    pair.caller.run()  # the answers of before
+    assert copying.link is None
+    before = log_of(pair.slave)
+    pair.settle(300)
+    assert log_of(pair.slave) == before
+
+
 def test_damage_in_the_slave_s_own_tail_is_found_and_copied_again(pair: Pair) -> None:
     for number in range(30):
         send(pair.master, b"%d" % number * 60)

@@ -343,6 +343,19 @@ def test_both_forms_of_a_send_and_a_batch_tell_of_the_missing_slave(master: Whol
     assert (batch.code, batch.fields["msgId"].count(",")) == (ResponseCode.SLAVE_NOT_AVAILABLE, 2)
 
 
+def test_under_sync_flush_a_slave_that_is_late_is_no_success_either(tmp_path: Path) -> None:
+    """slaveTimeout is over before syncFlushTimeout is: what consumers may see from then on was not confirmed by a slave."""
+    master = WholeBroker(tmp_path, broker_role="SYNC_MASTER", flush_disk_type="SYNC_FLUSH")
+    stream = connect(master)
+    report(master, stream, 0)
+    ask_later(master)
+    master.tick(10)
+    master.tick(4_000)
+    assert answers(master) == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
+    assert master.broker.store.queue("T", 0).visible == 1
+    master.close()
+
+
 def test_under_sync_flush_it_waits_for_the_disk_and_the_slave(tmp_path: Path) -> None:
     master = WholeBroker(tmp_path, broker_role="SYNC_MASTER", flush_disk_type="SYNC_FLUSH")
     stream = connect(master)

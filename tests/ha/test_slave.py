@@ -53,8 +53,7 @@ def test_recorded_transfers_get_the_recorded_reports(tmp_path: Path) -> None:
     for row in recorded(*phases):
         if row["way"] == "connect" and row["to"] == "master-ha":
             stream = FakeStream()
-            copying.doing = "dialing"
-            copying.opened(stream)
+            copying._begin(stream)
             stream.take()  # ours is the first to speak
         elif row["way"] == "close" and row["to"] == "master-ha":
             copying.lost(stream, "closed")
@@ -77,8 +76,7 @@ def test_recorded_transfers_get_the_recorded_reports(tmp_path: Path) -> None:
 def test_a_heartbeat_moves_an_empty_slave_to_the_master_s_last_file(tmp_path: Path) -> None:
     slave = WholeBroker(tmp_path, broker_role="SLAVE", broker_id=1, mapped_file_size_commit_log=65_536)
     stream = FakeStream()
-    slave.broker.copying.doing = "dialing"
-    slave.broker.copying.opened(stream)
+    slave.broker.copying._begin(stream)
     assert stream.take() == REPORT.pack(0)
     slave.broker.copying.received(stream, TRANSFER.pack(131_072, 0))
     assert stream.take() == REPORT.pack(131_072)

@@ -1,6 +1,9 @@
 """A slave and its master: the log is copied over the HA connection, and topics, groups and progress every ten seconds.
 
-    away ── the master is known ── comparing ── the logs agree ── dialing ── copying ── the connection is gone ── away
+    away ── the master is known ── dialing ── connected ── comparing ── the logs agree ── copying ── the connection is gone ── away
+
+The connection is open before the logs are compared, and is the one that is used: a master that was restarted meanwhile, and has another
+log now, is not on it any more.
 
 Who the master is, haMasterAddress says or a name server's answer to the registration. Before anything is copied both logs are compared
 (`ha/compare.py`; a Java master is asked for the record at this log's end), so that a log that went on otherwise is never continued:
@@ -73,6 +76,7 @@ class Copying(Part):
         self.master = ""
         self.ha_master = ""
         self.link: MasterLink | None = None
+        self._stream: Stream | None = None  # the connection, while the logs are compared
         self.doing = "away"
         self.master_is_java = False
         self.master_end = 0
@@ -132,8 +136,11 @@ class Copying(Part):
                 self._leave(f"the master said nothing for more than haHousekeepingInterval={settings.ha_housekeeping_interval} ms")
             else:
                 self._show(now_ms)
-        elif self.doing == "away" and now_ms >= self._next_ms and self.ha_master and self._dialer is not None:
-            self._compare()
+        elif self._dialer is not None and self.doing == "away" and now_ms >= self._next_ms and self.ha_master:
+            self.doing = "dialing"
+            self._dialer.dial(self.ha_master, self, DIAL_MS)
+        elif self.doing == "connected" and self._stream is not None:
+            self._compare(self._stream)
         if self._metadata_ms is not None and now_ms >= self._metadata_ms and self.master and not self._metadata_under_way:
             self._metadata_ms = now_ms + METADATA_MS
             self._metadata_under_way = True
@@ -145,33 +152,34 @@ class Copying(Part):
             log.warning("nothing is copied from the master %s: %s", self.ha_master, why)
         self._said = why
 
-    def _compare(self) -> None:
-        self.doing = "comparing"
+    def _compare(self, stream: Stream) -> None:
         if not self.store.applier.advance(self.clock.steady_ms() + APPLY_MS):
-            # Its end must be a record's before it is compared.
-            self.doing = "away"
-            return
+            return  # the next tick tries again: what is compared ends with a record
+        self.doing = "comparing"
 
         def compared(result: Verdict | RoquetError) -> None:
-            if self.doing != "comparing":
-                return
+            if self._stream is not stream:
+                return  # it is gone, and so is what was compared
             if isinstance(result, RoquetError):
-                pause_ms = REFUSED_MS if isinstance(result, NotMine) else RETRY_MS
                 if isinstance(result, NotMine):
                     self.notices.warn(NOTICE, f"nothing is copied from the master {self.ha_master}: {result}")
-                self._away(str(result), pause_ms)
+                self._leave(str(result), REFUSED_MS if isinstance(result, NotMine) else RETRY_MS)
                 return
             try:
                 self._prepare(result)
             except (OSError, ValueError) as error:
-                self._away(f"this slave's log could not be brought in line with the master's: {error}", REFUSED_MS)
+                self._leave(f"this slave's log could not be brought in line with the master's: {error}", REFUSED_MS)
                 return
             self.notices.clear(NOTICE)
-            self.doing = "dialing"
-            assert self._dialer is not None
-            self._dialer.dial(self.ha_master, self, DIAL_MS)
+            self._begin(stream)
 
         self._ask(self._agree(), compared)
+
+    def _begin(self, stream: Stream) -> None:
+        self.doing, self._said, self._stream = "copying", "", None
+        self.link = MasterLink(stream, self.store, self.clock.steady_ms())
+        log.info("> the master %s is connected; this slave's log ends at %d", self.ha_master, self.store.log.written)
+        self.link.begin(self.clock.steady_ms())
 
     def _prepare(self, verdict: Verdict) -> None:
         store = self.store
@@ -263,10 +271,8 @@ class Copying(Part):
         if self.doing != "dialing":
             stream.close("nobody wants it any more")
             return
-        self.doing, self._said = "copying", ""
-        self.link = MasterLink(stream, self.store, self.clock.steady_ms())
-        log.info("> the master %s is connected; this slave's log ends at %d", self.ha_master, self.store.log.written)
-        self.link.begin(self.clock.steady_ms())
+        self.doing, self._stream = "connected", stream
+        self._compare(stream)
 
     def received(self, stream: Stream, data: bytes) -> None:
         link = self.link
@@ -290,14 +296,16 @@ class Copying(Part):
         if stream is None:
             if self.doing == "dialing":
                 self._away(why, RETRY_MS)
-        elif self.link is not None and self.link.stream is stream:
-            self.link = None
-            self._away(f"the connection is gone: {why}", 0 if self.doing == "copying" else RETRY_MS)
+        elif stream is self._stream or (self.link is not None and self.link.stream is stream):
+            copied = self.link is not None
+            self.link = self._stream = None
+            self._away(f"the connection is gone: {why}", 0 if copied else RETRY_MS)
 
     def _leave(self, why: str, pause_ms: int = RETRY_MS) -> None:
-        link, self.link = self.link, None
-        if link is not None:
-            link.stream.close(why)
+        stream = self._stream if self.link is None else self.link.stream
+        self.link = self._stream = None
+        if stream is not None:
+            stream.close(why)
         self._away(why, pause_ms)
 
     def _show(self, now_ms: int) -> None:

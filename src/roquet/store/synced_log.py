@@ -70,6 +70,7 @@ class SyncedLog(CommitLog):
         marks = self._marks
         while marks and marks[0][1] <= now_ms:
             self._given_up = max(self._given_up, marks.popleft()[0])
+            self._safe.disappoint(self._given_up)  # whoever waits still, for its fsync maybe, was not confirmed by a slave
         if self.written > max(self._marked, self.acked):
             self._marked = self.written
             marks.append((self.written, now_ms + self._timeout_ms()))

@@ -48,6 +48,11 @@ class Watermark:
         while waiting and waiting[0][1] <= now_ms:
             waiting.popleft()[2](False)
 
+    def disappoint(self, value: int) -> None:
+        """Wake those with False who wait for no more than this: it is about to rise for another reason than what they wait for."""
+        while self._waiting and self._waiting[0][0] <= value:
+            self._waiting.popleft()[2](False)
+
     def forget_behind(self, value: int) -> None:
         """Wake those with False who wait for more than this: what they wait for was taken back."""
         while self._waiting and self._waiting[-1][0] > value:
