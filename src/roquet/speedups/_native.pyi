@@ -77,7 +77,7 @@ def property_rows(
 ) -> list[tuple[bytes | None, ...]] | None:
     """broker.sql_columns.property_rows, for up to 8 names."""
 
-def join_messages(bodies: list[bytes], texts: list[str], message_ids: list[str], /) -> bytes | None:
+def join_messages(bodies: list[bytes], texts: list[str], message_ids: list[str], name: str, /) -> bytes | None:
     """wire.batch.join_messages; None where that raises."""
 
 def number_ids(front: str, first: int, stop: int, /) -> list[str]:

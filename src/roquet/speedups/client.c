@@ -10,20 +10,20 @@
 #define PROPERTIES_MAX 32767 /* as in wire/layout.py */
 #define BODY_MAX (1 << 30)
 
-static const char ID[] = "\x02UNIQ_KEY\x01"; /* without the first character where no other property stands before it */
-
 static int utf8(PyObject *object, Text *found) {
     found->at = (const byte *)PyUnicode_AsUTF8AndSize(object, &found->size);
     return found->at ? 0 : -1;
 }
 
-/* join_messages(bodies, texts, message ids) -> the body; None: one does not fit, and Python says which. */
+/* join_messages(bodies, texts, message ids, the ids' property) -> the body; None: one does not fit, and Python says which. */
 PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     (void)module;
-    if (nargs != 3 || !PyList_Check(args[0]) || !PyList_Check(args[1]) || !PyList_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "join_messages(bodies, texts, message_ids), three lists");
+    if (nargs != 4 || !PyList_Check(args[0]) || !PyList_Check(args[1]) || !PyList_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "join_messages(bodies, texts, message_ids, name), three lists and a text");
         return NULL;
     }
+    Text name;
+    if (utf8(args[3], &name)) return NULL;
     Py_ssize_t count = PyList_GET_SIZE(args[0]);
     if (PyList_GET_SIZE(args[1]) != count || PyList_GET_SIZE(args[2]) != count) Py_RETURN_NONE;
     Buffer out = {NULL, 0, 0};
@@ -31,13 +31,9 @@ PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t narg
     for (Py_ssize_t at = 0; at < count; at++) {
         Text body = bytes_text(PyList_GET_ITEM(args[0], at)), text, id;
         if (!body.at || utf8(PyList_GET_ITEM(args[1], at), &text) || utf8(PyList_GET_ITEM(args[2], at), &id)) goto end;
-        const char *name = text.size ? ID : ID + 1;
-        Py_ssize_t named = strlen(name);
-        if (body.size > BODY_MAX || text.size > PROPERTIES_MAX || id.size > PROPERTIES_MAX || text.size + named + id.size > PROPERTIES_MAX) {
-            made = Py_NewRef(Py_None);
-            goto end;
-        }
-        Py_ssize_t properties = text.size + named + id.size, size = 22 + body.size + properties;
+        if (body.size > BODY_MAX || text.size > PROPERTIES_MAX || id.size > PROPERTIES_MAX || name.size > PROPERTIES_MAX) goto odd;
+        Py_ssize_t properties = text.size + (text.size > 0) + name.size + 1 + id.size, size = 22 + body.size + properties;
+        if (properties > PROPERTIES_MAX) goto odd;
         if (reserve(&out, size)) goto end;
         byte *to = out.at + out.size;
         put32(to, (uint32_t)size);
@@ -45,10 +41,17 @@ PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t narg
         put32(to + 16, (uint32_t)body.size);
         to = add(to + 20, body.at, body.size);
         put16(to, (uint16_t)properties);
-        add(add(add(to + 2, text.at, text.size), name, named), id.at, id.size);
+        to = add(to + 2, text.at, text.size);
+        if (text.size) *to++ = 2; /* between properties */
+        to = add(to, name.at, name.size);
+        *to++ = 1; /* between name and value */
+        add(to, id.at, id.size);
         out.size += size;
     }
     made = buffer_bytes(&out);
+    goto end;
+odd:
+    made = Py_NewRef(Py_None);
 end:
     PyMem_Free(out.at);
     return made;

@@ -14,6 +14,7 @@ from roquet.errors import Refused
 from roquet.speedups import native
 from roquet.wire.codes import ResponseCode
 from roquet.wire.layout import PROPERTIES_MAX
+from roquet.wire.record import NAME_VALUE, PROPERTY
 
 FRONT = struct.Struct(">iiiii")
 SMALLEST = FRONT.size + 2
@@ -66,20 +67,20 @@ def join_batch(parts: Iterable[InnerMessage]) -> bytes:
     return b"".join(pieces)
 
 
-def join_messages(bodies: list[bytes], texts: list[str], message_ids: list[str]) -> bytes:
-    """The body of a batch send, of columns: properties of each message as text, and its id, which becomes one of them."""
+def join_messages(bodies: list[bytes], texts: list[str], message_ids: list[str], name: str) -> bytes:
+    """The body of a batch send, of columns: properties of each message as text, and its id, which becomes one of them under this name."""
     return join_batch(
         [
-            (0, body, f"{text}\x02UNIQ_KEY\x01{message_id}".encode() if text else b"UNIQ_KEY\x01" + message_id.encode())
+            (0, body, (f"{text}{PROPERTY}{name}{NAME_VALUE}{message_id}" if text else f"{name}{NAME_VALUE}{message_id}").encode())
             for body, text, message_id in zip(bodies, texts, message_ids, strict=True)
         ]
     )
 
 
-def join_columns(bodies: list[bytes], texts: list[str], message_ids: list[str]) -> bytes:
+def join_columns(bodies: list[bytes], texts: list[str], message_ids: list[str], name: str) -> bytes:
     """join_messages, compiled where that is built."""
-    made: bytes | None = None if native is None else native.join_messages(bodies, texts, message_ids)
-    return join_messages(bodies, texts, message_ids) if made is None else made
+    made: bytes | None = None if native is None else native.join_messages(bodies, texts, message_ids, name)
+    return join_messages(bodies, texts, message_ids, name) if made is None else made
 
 
 def bad(what: str) -> Refused:

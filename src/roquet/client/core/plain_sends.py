@@ -235,7 +235,7 @@ class PlainSends:
         self._many = MANY * max(self._under_way, 1)
 
     def _together(self, group: Group) -> Outgoing:
-        body = join_columns(group.bodies, group.texts, group.message_ids)
+        body = join_columns(group.bodies, group.texts, group.message_ids, Property.UNIQUE_KEY)
         return Outgoing(self.topic, body, "", 0, 0, group.born_ms, (), True, SEND_BATCH, None)
 
     def _alone(self, group: Group, place: int) -> Outgoing:

@@ -271,7 +271,7 @@ class ProducerCore:
             return None
         now = self.client.clock.now_ms()
         message_ids = self.client.ids.many(now, len(messages))
-        body = join_columns(*columns, message_ids)
+        body = join_columns(*columns, message_ids, Property.UNIQUE_KEY)
         return Outgoing(first.topic, body, "", 0, 0, now, tuple(message_ids), True, int(RequestCode.SEND_BATCH_MESSAGE), None)
 
     async def _send_together(self, outgoing: Outgoing, timeout_ms: int | None) -> list[SendReceipt]:
