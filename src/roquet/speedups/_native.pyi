@@ -80,9 +80,6 @@ def property_rows(
 def join_messages(bodies: list[bytes], texts: list[str], message_ids: list[str], name: str, /) -> bytes | None:
     """wire.batch.join_messages; None where that raises."""
 
-def number_ids(front: str, first: int, stop: int, /) -> list[str]:
-    """wire.ids.number_ids."""
-
 def cut_records(data: bytes, topic: bytes, queue_id: int, /) -> list[tuple[bytes, int, int]] | None:
     """wire.record.cut_records."""
 

@@ -1,14 +1,9 @@
-/* For clients: columns of messages -> the body of a batch send, their ids, and what was pulled -> records. The Python functions are
-   join_messages in wire/batch.py, number_ids in wire/ids.py, cut_records in wire/record.py. */
+/* For clients: columns of messages -> the body of a batch send, as wire/batch.py's join_messages does it; what was pulled -> records, as
+   wire/record.py's cut_records does. */
 
 #include "text.h"
 
-#define MAGIC_V1 0xDAA320A7u /* these three as in wire/layout.py */
-#define MAGIC_V2 0xDAA320ABu
-#define BODY_AT 88
-
-#define PROPERTIES_MAX 32767 /* as in wire/layout.py */
-#define BODY_MAX (1 << 30)
+enum { BODY_AT = 88, PROPERTIES_MAX = 32767, BODY_MAX = 1 << 30 }; /* as in wire/layout.py, where the magic numbers below are, too */
 
 static int utf8(PyObject *object, Text *found) {
     found->at = (const byte *)PyUnicode_AsUTF8AndSize(object, &found->size);
@@ -22,18 +17,17 @@ PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t narg
         PyErr_SetString(PyExc_TypeError, "join_messages(bodies, texts, message_ids, name), three lists and a text");
         return NULL;
     }
-    Text name;
-    if (utf8(args[3], &name)) return NULL;
-    Py_ssize_t count = PyList_GET_SIZE(args[0]);
-    if (PyList_GET_SIZE(args[1]) != count || PyList_GET_SIZE(args[2]) != count) Py_RETURN_NONE;
+    Text name, text, id;
     Buffer out = {NULL, 0, 0};
     PyObject *made = NULL;
+    Py_ssize_t count = PyList_GET_SIZE(args[0]);
+    if (PyList_GET_SIZE(args[1]) != count || PyList_GET_SIZE(args[2]) != count) Py_RETURN_NONE;
+    if (utf8(args[3], &name)) return NULL;
     for (Py_ssize_t at = 0; at < count; at++) {
-        Text body = bytes_text(PyList_GET_ITEM(args[0], at)), text, id;
+        Text body = bytes_text(PyList_GET_ITEM(args[0], at));
         if (!body.at || utf8(PyList_GET_ITEM(args[1], at), &text) || utf8(PyList_GET_ITEM(args[2], at), &id)) goto end;
-        if (body.size > BODY_MAX || text.size > PROPERTIES_MAX || id.size > PROPERTIES_MAX || name.size > PROPERTIES_MAX) goto odd;
         Py_ssize_t properties = text.size + (text.size > 0) + name.size + 1 + id.size, size = 22 + body.size + properties;
-        if (properties > PROPERTIES_MAX) goto odd;
+        if (body.size > BODY_MAX || properties > PROPERTIES_MAX) { made = Py_NewRef(Py_None); goto end; } /* texts are in memory: no sum is too large */
         if (reserve(&out, size)) goto end;
         byte *to = out.at + out.size;
         put32(to, (uint32_t)size);
@@ -49,33 +43,9 @@ PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t narg
         out.size += size;
     }
     made = buffer_bytes(&out);
-    goto end;
-odd:
-    made = Py_NewRef(Py_None);
 end:
     PyMem_Free(out.at);
     return made;
-}
-
-/* number_ids(front, first, stop) -> the texts that begin so and end with four hexadecimal digits. */
-PyObject *number_ids(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 3 || !PyUnicode_Check(args[0]) || !PyUnicode_IS_ASCII(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "number_ids(front, first, stop), the front in ASCII");
-        return NULL;
-    }
-    Py_ssize_t size = PyUnicode_GET_LENGTH(args[0]), first = PyLong_AsSsize_t(args[1]), stop = PyLong_AsSsize_t(args[2]);
-    if (PyErr_Occurred()) return NULL;
-    if (first < 0 || stop > 0x10000 || stop < first) { PyErr_SetString(PyExc_ValueError, "ids are numbered from 0 to 65535"); return NULL; }
-    PyObject *ids = PyList_New(stop - first);
-    for (Py_ssize_t number = first; ids && number < stop; number++) {
-        PyObject *id = PyUnicode_New(size + 4, 127);
-        if (!id) { Py_CLEAR(ids); break; }
-        byte *to = add(PyUnicode_1BYTE_DATA(id), PyUnicode_1BYTE_DATA(args[0]), size);
-        for (int shift = 12; shift >= 0; shift -= 4) *to++ = "0123456789ABCDEF"[number >> shift & 15];
-        PyList_SET_ITEM(ids, number - first, id);
-    }
-    return ids;
 }
 
 /* cut_records(data, topic, queue id) -> [(record, queue offset, bytes of its body)]; None: one is not sound, or of another queue. */
@@ -91,7 +61,7 @@ PyObject *cut_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         Py_ssize_t left = data.size - at;
         if (left < BODY_AT + 3) goto odd;
         int64_t size = (int32_t)get32(record), body_at = BODY_AT + 12 * (record[39] >> 4 & 1) + 12 * (record[39] >> 5 & 1);
-        int width = get32(record + 4) == MAGIC_V1 ? 1 : get32(record + 4) == MAGIC_V2 ? 2 : 0;
+        int width = get32(record + 4) == 0xDAA320A7u ? 1 : get32(record + 4) == 0xDAA320ABu ? 2 : 0;
         if (!width || size > left || size < body_at + width + topic.size + 2 || (int32_t)get32(record + 12) != queue) goto odd;
         int64_t body_size = (int32_t)get32(record + body_at - 4), topic_at = body_at + body_size + width;
         if (body_size < 0 || topic_at + topic.size + 2 > size) goto odd;

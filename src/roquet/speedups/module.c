@@ -12,7 +12,6 @@ static PyMethodDef methods[] = {
     FUNCTION(property_rows),
     FUNCTION(pull_shape),
     FUNCTION(join_messages),
-    FUNCTION(number_ids),
     FUNCTION(cut_records),
     FUNCTION(fill_heads),
     {NULL, NULL, 0, NULL},

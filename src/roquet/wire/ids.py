@@ -9,8 +9,8 @@ Both are written as upper-case hex: 32 characters, 56 with IPv6.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from struct import pack
 
-from roquet.speedups import native
 from roquet.wire.codes import refused
 
 
@@ -31,10 +31,9 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
 
 
 def number_ids(front: str, first: int, stop: int) -> list[str]:
-    return [f"{front}{number:04X}" for number in range(first, stop)]
-
-
-numbered = number_ids if native is None else native.number_ids
+    """The texts that begin so and end with four digits."""
+    digits = pack(f">{stop - first}H", *range(first, stop)).hex().upper()
+    return [front + digits[at : at + 4] for at in range(0, len(digits), 4)]
 
 
 class UniqueIds:
@@ -76,7 +75,7 @@ class UniqueIds:
                 continue
             # As far as neither the counter goes round nor the ids of this millisecond are used up.
             stop = min(counter + count - len(made), self._first if counter < self._first else 0x10000)
-            made += numbered(self._front, counter, stop)
+            made += number_ids(self._front, counter, stop)
             self._counter = stop & 0xFFFF
         return made
 
