@@ -199,6 +199,9 @@ def main() -> int:
     except Impossible as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"\nchaos: ended by hand; nothing was judged. Histories and logs are in {directory}", file=sys.stderr)
+        return 130
     except Broken as error:
         print(f"chaos: it could not go on: {error}\nTry it again: {again}", file=sys.stderr)
         return 1
