@@ -30,10 +30,10 @@ from chaos.group import (
 from chaos.history import Writer
 from chaos.links import Directed, Links, Trouble, both_ways, inward, outward
 from chaos.namespaces import Machine
-from chaos.nodes import Nodes
+from chaos.nodes import Nodes, Pulled
 from chaos.schedule import CUT, CUT_INWARD, CUT_OUTWARD, CUT_PEERS, DELAY, FOLLOWER, FULL_DISK, KILL, LEADER, LOSS, NAME_SERVER, STOP, Fault
 from roquet import Admin
-from roquet.errors import RoquetError
+from roquet.errors import CallTimeout, RoquetError
 from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO
 
 T = TypeVar("T")
@@ -42,6 +42,7 @@ TOPIC = "load"
 GROUP, WATCHERS = "readers", "watchers"
 LOOK_S = 0.1
 ASK_MS = 5_000
+READ_TRIES = 5
 QUIET_S = 8.0
 """Nothing new for so long, and everything is consumed: then brokers have asked after every transaction, too."""
 LOST_SHARE, DELAY_S = 0.1, 0.2
@@ -336,12 +337,23 @@ class Cluster:
         """Its first offset and its end. Raises RoquetError."""
         offset = 0
         while True:
-            pulled = await nodes.pull(broker_address(node), queue_id, offset)
+            pulled = await self._pull(nodes, node, queue_id, offset)
             for row in pulled.rows:
                 self._writer.write("read", reading=name, **row)
             if pulled.next_offset in (offset, pulled.end):
                 return pulled.first, pulled.end
             offset = pulled.next_offset
+
+    async def _pull(self, nodes: Nodes, node: Node, queue_id: int, offset: int) -> Pulled:
+        """A machine that is busy with other things may leave one without an answer: it is said and repeated. Raises RoquetError."""
+        for _ in range(READ_TRIES):
+            try:
+                return await nodes.pull(broker_address(node), queue_id, offset)
+            except CallTimeout:
+                print(
+                    f"{node.name} did not answer a pull of {nodes.queue_name(queue_id)}@{offset} in {ASK_MS} ms; it is repeated", flush=True
+                )
+        return await nodes.pull(broker_address(node), queue_id, offset)
 
     def _ask_nodes(self, question: Callable[[Nodes], Coroutine[Any, Any, T]]) -> T:
         async def asked() -> T:
