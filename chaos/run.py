@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -135,6 +136,7 @@ def report(outcome: Outcome, directory: Path, picture: Path | None) -> None:
     print()
     print(table(("FAULT", "COUNT", "WITHOUT SERVICE, MEAN", "LONGEST"), lines))
     print()
+    print(f"  load average of this machine {os.getloadavg()[2]:.1f} over the last 15 minutes, on {counted(os.cpu_count() or 1, 'core')}")
     show(outcome.verdict)
     minutes = (outcome.ended - outcome.began) / 60
     title = f"{outcome.layout.name}: {counted(len(outcome.faults), 'fault')} in {minutes:.1f} minutes, seed {outcome.seed}"
@@ -157,6 +159,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
         "group": outcome.layout.name,
         "seed": outcome.seed,
         "seconds": outcome.ended - outcome.began,
+        "load average": os.getloadavg(),
         "counts": outcome.verdict.counts,
         "findings": [list(finding) for finding in outcome.verdict.findings],
         "by fault": [row._asdict() for row in rows(found)],

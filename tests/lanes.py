@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 WITH_JAVA = ["tests/spark", "tests/clusters"]
 """What `make test-spark` runs."""
 WAITING = {
-    "programs": ["tests/process"],
+    "programs": ["tests/process", "tests/chaos"],
     "commands, hostile peers": ["tests/cli", "tests/hostile"],
     "documents": ["tests/docs"],
 }
