@@ -26,6 +26,7 @@ $(CORE): $(INPUTS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "make: installing Roquet and the five packages that it needs (30 MB)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m compileall -q src/roquet # an editable installation leaves that to the first start, which takes twice as long
 	@touch $@
 
 # And what tests, checks and benchmarks need besides.

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, PULL_MESSAGE = 310, 320, 11
-QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, CREATE_TOPIC, GET_MAX_OFFSET, GET_ROUTE = 14, 15, 17, 30, 105
+QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, CREATE_TOPIC, GET_BROKER_RUNTIME_INFO, GET_MAX_OFFSET, GET_ROUTE = 14, 15, 17, 28, 30, 105
 VERSION = 407  # 4.9.7
 FIRST_OPAQUE = 1_000_000  # seven digits for the next nine million requests
 ONEWAY_OPAQUE = 9_999_999  # nobody answers
@@ -220,6 +220,12 @@ class Admin:
         for queue in range(queues):
             fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": "0"}
             self.ask(UPDATE_CONSUMER_OFFSET, fields)
+
+    def sends(self) -> tuple[int, int]:
+        """How many sends took the short way so far, and how many the general one; zeros of a broker that does not count them."""
+        _, body = self.ask(GET_BROKER_RUNTIME_INFO, {})
+        table = json.loads(body)["table"]
+        return int(table.get("roquetSendsFast", 0)), int(table.get("roquetSendsGeneral", 0))
 
     def has_route(self, topic: str, brokers: int = 1) -> bool:
         """Of a name server: does it know the topic, on so many brokers?"""

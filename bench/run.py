@@ -190,7 +190,9 @@ class Bench:
                     continue
                 self.on_time()
                 try:
+                    before = running.sends()
                     sample = measure(running)
+                    self.report.at(row, running.kind).count_sends(before, running.sends())
                 except (OSError, RuntimeError, ValueError) as error:
                     self.report.at(row, running.kind).problem = f"a round did not count: {error}"
                     self.say(f"{row}, {running.kind}: {error}")
@@ -325,6 +327,7 @@ class Bench:
                 directory = self.directory / "java" / running.kind
                 self.say(f"{row:8} {running.kind}: starting the Java client")
                 try:
+                    before = running.sends()
                     if row == "consumer":
                         found = java_clients.consume(
                             running, directory, warm_s=plan.java_warm_s / 3, window_s=plan.java_window_s / 2, windows=plan.java_windows
@@ -339,6 +342,7 @@ class Bench:
                     self.say(f"{row}, {running.kind}: {error}")
                     continue
                 figures = self.report.at(row, running.kind)
+                figures.count_sends(before, running.sends())
                 figures.samples += [Sample(*window) for window in found]
                 self.say(f"{row:8} {running.kind}: {figures.rate or 0:,.0f} msg/s {figures.cpu_us or 0:.2f} us CPU")
 

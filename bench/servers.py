@@ -117,6 +117,13 @@ class Running:
         with Admin(self.address) as admin:
             admin.rewind(group, topic, queues)
 
+    def sends(self) -> tuple[int, int]:
+        """Sends that took the short way so far, and the others."""
+        if self.stand_in or self.kind == APACHE:
+            return 0, 0
+        with Admin(self.address) as admin:
+            return admin.sends()
+
 
 @dataclass
 class Cluster:
@@ -226,7 +233,9 @@ class Launcher:
 
     def _environment(self, kind: str) -> dict[str, str]:
         checkout = self.before if kind == BEFORE and self.before is not None else HERE.parent
-        return {**os.environ, "PYTHONPATH": str(checkout / "src")}
+        # With bytecode, as an installed package has it, whatever this shell says about writing it; the first server of a run fills it in.
+        bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(HERE.parent / "build" / "bytecode")}
+        return {**os.environ, **bytecode, "PYTHONPATH": str(checkout / "src")}
 
 
 def _first_acknowledged_send(server: apache.Server, timeout_s: float = 60.0) -> float:

@@ -103,8 +103,19 @@ class Figures:
     samples: list[Sample] = field(default_factory=list)
     value: float | None = None  # START: seconds, MEMORY: MiB, SHARDS: times one shard, LATE: ms
     problem: str = ""
+    fast: int = 0
+    general: int = 0
+    """Sends of this row that took the broker's short way, and all others; both 0 where there are none, or nobody counts them."""
     judged: bool = True
     """Whether this machine can say if the target is met."""
+
+    def count_sends(self, before: tuple[int, int], after: tuple[int, int]) -> None:
+        self.fast += after[0] - before[0]
+        self.general += after[1] - before[1]
+
+    @property
+    def fast_share(self) -> float | None:
+        return self.fast / (self.fast + self.general) if self.fast + self.general else None
 
     @property
     def rate(self) -> float | None:
@@ -163,6 +174,7 @@ class Report:
                     "server_cpu_us_per_message": figures.cpu_us,
                     "generator_cpu_us_per_message": figures.generator_us,
                     "value": figures.value,
+                    "fast_share_of_sends": figures.fast_share,
                     "problem": figures.problem,
                     "rounds": [vars(sample) for sample in figures.samples],
                 }
@@ -171,7 +183,7 @@ class Report:
 
     def table(self) -> str:
         beside = self.beside.capitalize()
-        head = ("", beside, "Roquet", f"{beside} CPU", "Roquet CPU", "generator", "ratio", "target", "")
+        head = ("", beside, "Roquet", f"{beside} CPU", "Roquet CPU", "fast sends", "generator", "ratio", "target", "")
         lines = [head]
         for row in self._present():
             ratio, met = self.judge(row)
@@ -182,11 +194,12 @@ class Report:
             load = "/".join(_number(each.generator_us) or "-" for each in (apache, roquet)) if row.measure in BY_MESSAGE else ""
             lines.append((
                 row.title, _main(row, apache), _main(row, roquet), _micro(apache.cpu_us), _micro(roquet.cpu_us),
+                "" if roquet.fast_share is None else f"{roquet.fast_share:.1%}",
                 "" if load == "-/-" else f"{load} us" if load else "", f"{ratio:.2f}" if ratio is not None else "",
                 row.target(self.speedups), verdict,
             ))  # fmt: skip
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        left = {0, 7, 8}
+        left = {0, 8, 9}
 
         def fit(line: tuple[str, ...]) -> str:
             cells = (

@@ -22,6 +22,7 @@ from roquet.message import MessageQueue
 from roquet.wire.codes import refused
 from roquet.wire.fastjson import ObjectKey, dumps, loads
 from roquet.wire.headers import INT32, INT64, NUMBER, once_per_class
+from roquet.wire.values import Value
 
 B = TypeVar("B", bound="Body")
 
@@ -36,11 +37,11 @@ class Misfit(ValueError):
 
 
 @dataclass_transform()
-class Body:
+class Body(Value):
     """Base: reading, checking and writing. Each body is a dataclass of its fields."""
 
     def __init_subclass__(cls, *, frozen: bool = False) -> None:
-        dataclass(frozen=frozen)(cls)
+        dataclass(frozen=frozen, eq=frozen, repr=False)(cls)
 
     @classmethod
     def decode(cls: type[B], data: bytes) -> B:

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
 from roquet.wire.codes import refused
+from roquet.wire.values import Value
 
 H = TypeVar("H")
 T = TypeVar("T")
@@ -36,11 +37,11 @@ def optional(name: str, *, short: str | None = None, bits: int = 32) -> Any:
 
 
 @dataclass_transform(frozen_default=True)
-class Header:
+class Header(Value):
     """Base of the headers: each is a dataclass of its fields. Nobody changes one, and mypy sees to that."""
 
     def __init_subclass__(cls) -> None:
-        dataclass(cls)
+        dataclass(eq=False, repr=False)(cls)
 
 
 # ---- reading and writing ----------------------------------------------------------------------------------------------
