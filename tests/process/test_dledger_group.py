@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from roquet import Message, Producer
-from roquet.cli.servers import free_ports
+from roquet.cli.shards import free_ports
 from roquet.errors import ClientError
 from tests.process.programs import PATIENCE_S, SMALL_FILES, Broker, Nursery
 from tests.process.test_sends_across_a_restart import bodies
