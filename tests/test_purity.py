@@ -43,7 +43,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "client/core": BASE | {"wire", "routing", "ports", "client/core"},
     "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock"},
     "spark": BASE | {"wire", "routing", "store", "settings", "client", "client/core", "admin", "net", "ports", "clock", "spark"},
-    "admin": BASE | {"wire", "routing", "settings", "client", "client/core", "admin", "net", "ports", "clock"},
+    "admin": BASE | {"wire", "routing", "raft", "settings", "client", "client/core", "admin", "net", "ports", "clock"},
 }
 """Package -> what it may import of ours. Programs (cli, supervisor, embed, programs, testing) put everything together."""
 

@@ -12,6 +12,7 @@ it is cut back to where both agree, with what goes kept in lost/, or the operato
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Generator, Mapping
 from typing import TypeVar
@@ -45,6 +46,11 @@ REFUSED_MS = 10_000
 """The same where an operator must do something first."""
 METADATA_FIRST_MS = 3_000
 METADATA_MS = 10_000
+IN_A_GROUP_MS = 1_000
+"""Between two copies in a DLedger group, where any member may lead the next moment. Large tables are copied as seldom as otherwise."""
+LARGE_BYTES = 256 * 1024
+WHO_LEADS_MS = 2_000
+"""As long as no master answers, name servers are asked again so often."""
 APPLY_AT = 128 * 1024
 """Bytes that wait to be applied from which on that is done at once: many records together cost a fifth. Fewer wait for the next tick."""
 APPLY_MS = 3
@@ -87,19 +93,25 @@ class Copying(Part):
         self._metadata_ms: int | None = None
         self._metadata_under_way = False
         self._metadata_said: str | None = None
+        self._metadata_bytes = 0
+        self._who_leads_ms = 0
+        self.known_to = 0
+        """Topics of messages that stand before this in the log were told by the master, if it had them."""
         self._shown_ms = 0
         self._said = ""
+        self._registration = registration
         registration.on_master = self.found_master
 
     # Who is the master?
 
     def open(self) -> None:
+        self.known_to = self.store.log.safe
         if is_slave(self.settings):
             self.became_slave()
 
     def became_slave(self) -> None:
         self._next_ms = 0
-        self._metadata_ms = self.clock.steady_ms() + METADATA_FIRST_MS
+        self._metadata_ms = self.clock.steady_ms() + (METADATA_FIRST_MS if self.store.ledger is None else IN_A_GROUP_MS)
         given = self.settings.ha_master_address
         if given:
             host, _, port = given.rpartition(":")
@@ -110,6 +122,22 @@ class Copying(Part):
     def became_master(self) -> None:
         self._leave("this broker became a master")
         self.master = self.ha_master = ""
+        self._make_topics_of_new_messages()
+
+    def _make_topics_of_new_messages(self) -> None:
+        """The old master may have died before it told of a topic that it made, and this log has messages of it."""
+        fresh: dict[str, int] = {}
+        for queue in self.store.queues.values():
+            if queue.next > queue.first and self._topics.get(queue.topic) is None:
+                entry = blocking(queue.entry, queue.next - 1)
+                if entry is not None and entry[0] >= self.known_to:
+                    fresh[queue.topic] = max(fresh.get(queue.topic, 0), queue.queue_id + 1)
+        for topic, count in sorted(fresh.items()):
+            log.warning(
+                "topic %s is made again with %d queues or more: its messages are here, and the old master did not tell of it", topic, count
+            )
+            with contextlib.suppress(Refused):
+                self._topics.ensure(topic, max(count, self.settings.default_topic_queue_nums))
 
     def found_master(self, master: str, ha_master: str) -> None:
         """A name server told it, or the settings."""
@@ -142,9 +170,13 @@ class Copying(Part):
         elif self.doing == "connected" and self._stream is not None:
             self._compare(self._stream)
         if self._metadata_ms is not None and now_ms >= self._metadata_ms and self.master and not self._metadata_under_way:
-            self._metadata_ms = now_ms + METADATA_MS
+            often = self.store.ledger is not None and self._metadata_bytes < LARGE_BYTES
+            self._metadata_ms = now_ms + (IN_A_GROUP_MS if often else METADATA_MS)
             self._metadata_under_way = True
             self._ask(self._metadata(), self._metadata_done)
+        if self.store.ledger is not None and (not self.master or self._metadata_said) and now_ms >= self._who_leads_ms:
+            self._who_leads_ms = now_ms + WHO_LEADS_MS
+            self._registration.now()  # the answer tells who leads
 
     def _away(self, why: str, pause_ms: int) -> None:
         self.doing, self._next_ms = "away", self.clock.steady_ms() + pause_ms
@@ -326,8 +358,12 @@ class Copying(Part):
         """Upstream's order. What fails is left for the next round, and does not keep the others from being copied."""
         log_end = self.store.applier.applied
         answer = yield topics.GET_ALL_TOPIC_CONFIG.request()
+        self._metadata_bytes = len(answer.body)
         with_body(topics.GET_ALL_TOPIC_CONFIG.answer(answer), self._topics.take_over)
+        if not answer.code:
+            self.known_to = log_end
         answer = yield offsets.GET_ALL_CONSUMER_OFFSET.request()
+        self._metadata_bytes += len(answer.body)
         with_body(offsets.GET_ALL_CONSUMER_OFFSET.answer(answer), self._take_offsets)
         answer = yield offsets.GET_ALL_DELAY_OFFSET.request()
         with_body(offsets.GET_ALL_DELAY_OFFSET.answer(answer), lambda table: self._delays.take_over(table, log_end))

@@ -42,7 +42,7 @@ from roquet.broker.register import Registration
 from roquet.broker.replies import Replies
 from roquet.broker.resets import Resets
 from roquet.broker.retry import Retries
-from roquet.broker.roles import SlaveGuard, is_slave
+from roquet.broker.roles import RoleReport, SlaveGuard, is_slave
 from roquet.broker.send import SENDS, Sender
 from roquet.broker.slaves import Slaves
 from roquet.broker.stats import Stats
@@ -147,6 +147,7 @@ class Broker:
         self.resets = add(Resets(shared, self.topics, self.offsets, self.members))
         self.puller = add(Puller(shared, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats))
         self.registration = add(Registration(shared, self.topics, caller))
+        self.role_report = add(RoleReport(shared))
         self.slaves = add(Slaves(shared))
         self.log_pieces = add(LogPieces(shared))
         if self.store.ledger is not None:

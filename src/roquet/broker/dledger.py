@@ -338,6 +338,8 @@ class GroupMember(Part):
             "dledgerEndIndex": ledger.end,
             "dledgerCommittedIndex": ledger.committed,
         }
+        if self.last_change is not None:
+            rows["dledgerSince"], rows["dledgerWhy"] = self.last_change_ms, self.last_change.why
         for copy in member.leading.copies.values():
             rows[f"dledgerBehind_{copy.member}"] = ledger.end - copy.match
         if member.following.conflict:

@@ -7,6 +7,9 @@ a slave must not do is refused here, with upstream's codes and remarks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from roquet.broker.part import Part, Shared
 from roquet.broker.send import SENDS, Sender
 from roquet.errors import Refused
 from roquet.ports import Peer
@@ -52,3 +55,32 @@ class SlaveGuard:
             raise Refused(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
         if code in (RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE):
             raise Refused(ResponseCode.SLAVE_NOT_AVAILABLE, "a transaction is ended at the master, this is a slave")
+
+
+class RoleReport(Part):
+    """What `roquet ha status` asks each broker. State: when it took its role (wall time), and why."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self.since_ms = 0
+        self.why = ""
+
+    def open(self) -> None:
+        self._note("it was started so")
+
+    def became_master(self) -> None:
+        self._note("it was made master while it ran")
+
+    def became_slave(self) -> None:
+        self._note("it was made slave while it ran")
+
+    def _note(self, why: str) -> None:
+        self.since_ms, self.why = self.clock.now_ms(), why
+
+    def metrics(self) -> Mapping[str, object]:
+        return {
+            "roquetRole": self.settings.broker_role,
+            "roquetRoleSince": self.since_ms,
+            "roquetRoleWhy": self.why,
+            "roquetLastStoreTime": self.store.timeline.last_ms,
+        }

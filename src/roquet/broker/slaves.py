@@ -124,7 +124,7 @@ class Slaves(Part):
         self.links.clear()
 
     def metrics(self) -> Mapping[str, object]:
-        rows: dict[str, object] = {"roquetRole": self.settings.broker_role, "roquetSlaves": len(self.links)}
+        rows: dict[str, object] = {"roquetSlaves": len(self.links)}
         for link in self.links.values():
             rows[f"roquetSlave_{link.stream.address}"] = f"{link.acked},{link.behind}"
         return rows

@@ -22,7 +22,10 @@ from roquet.errors import CallTimeout, ConnectFailed, NoRoute, RoquetError
 from roquet.settings import BadSetting
 from roquet.system import fast_loop
 
-NOUNS = ("servers", "topics", "groups", "send", "consume", "query", "dead_letters", "status", "config", "cluster", "pipeline", "completion")
+NOUNS = (
+    "servers", "topics", "groups", "send", "consume", "query", "dead_letters", "status", "config", "cluster", "ha", "pipeline",
+    "completion",
+)  # fmt: skip
 SERVERS = frozenset({"up", "namesrv", "broker"})
 """Commands of the first of these. A server is up sooner when the others, and all that they need, are not loaded."""
 
