@@ -16,7 +16,7 @@ from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 
 from .pairs import CallMaster, Pair
-from .test_roles import log_of, send
+from .test_roles import SEND, log_of, send
 from .test_slave import entries
 
 # The comparison, as a function of two logs
@@ -223,6 +223,37 @@ def test_what_was_compared_counts_for_this_connection_alone(pair: Pair) -> None:
     before = log_of(pair.slave)
     pair.settle(300)
     assert log_of(pair.slave) == before
+
+
+def test_what_was_not_flushed_when_the_logs_were_compared_is_not_kept(tmp_path: Path) -> None:
+    """The master loses its tail by a power failure. The slave has it in memory, and its flush ends while the logs are compared."""
+    pair = Pair(tmp_path, broker_role="SYNC_MASTER")
+    pair.stop(pair.slave)
+    pair.start_slave("s2", flush_disk_type="SYNC_FLUSH")
+    for number in range(30):
+        send(pair.master, b"%d" % number * 60)
+    pair.settle()
+    assert pair.same
+    pair.stop(pair.master)
+    shutil.copytree(pair.root / "m", pair.root / "before")
+    pair.wire.up = True
+    pair.start_master()
+    pair.settle()
+    pair.slave.background.hold = True
+    pair.master.frames(Command(RequestCode.SEND_MESSAGE_V2, dict(SEND), b"the lost tail", opaque=1))
+    pair.wire.carry()
+    pair.kill(pair.master)
+    pair.start_master("before")
+    for number in range(30):
+        send(pair.master, b"new %d" % number * 60)
+    pair.slave.tick(50)
+    assert pair.slave.broker.copying.doing == "comparing"
+    pair.slave.background.hold = False
+    pair.slave.background.release()
+    pair.settle()
+    assert pair.same
+    assert entries(pair.slave) == entries(pair.master)
+    pair.close()
 
 
 def test_damage_in_the_slave_s_own_tail_is_found_and_copied_again(pair: Pair) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -349,3 +350,35 @@ def test_a_slave_whose_store_has_failed_copies_no_more(pair: Pair) -> None:
     pair.settle()
     assert pair.slave.broker.copying.link is None
     assert pair.slave.broker.store.log.written < pair.master.broker.store.log.written
+
+
+def test_a_slave_whose_disk_is_full_copies_on_when_there_is_room(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(pair.master)
+    pair.settle()
+    log = pair.slave.broker.store.log
+    with monkeypatch.context() as patch:
+
+        def full(data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(log, "append_raw", full)
+        send(pair.master)
+        pair.settle()
+        assert pair.slave.broker.copying.link is None
+        assert log.written < pair.master.broker.store.log.written
+    pair.settle(300)
+    assert pair.same
+    assert entries(pair.slave) == entries(pair.master)
+
+
+def test_a_slave_that_is_left_alone_by_a_master_that_refuses_it_tries_again_and_again(pair: Pair) -> None:
+    send(pair.master)
+    pair.settle()
+    pair.wire.cut()
+    pair.wire.up = False
+    dialed = len(pair.wire.dialed)
+    pair.settle(200)  # ten seconds
+    assert 5 <= len(pair.wire.dialed) - dialed <= 12
+    pair.wire.up = True
+    pair.settle()
+    assert pair.slave.broker.copying.doing == "copying"

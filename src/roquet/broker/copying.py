@@ -186,8 +186,17 @@ class Copying(Part):
 
     def _compare(self, stream: Stream) -> None:
         if not self.store.applier.advance(self.clock.steady_ms() + APPLY_MS):
-            return  # the next tick tries again: what is compared ends with a record
+            return  # the next tick tries again
         self.doing = "comparing"
+        log_ = self.store.log
+        try:
+            if log_.safe < log_.written:
+                # What is half here, or not flushed, is sent again. It must go before the comparison: a flush that is under way would make
+                # it part of this log while the rest is compared.
+                log_.truncate(log_.safe)
+        except OSError as error:
+            self._leave(f"the end of this slave's log could not be taken back: {error}", REFUSED_MS)
+            return
 
         def compared(result: Verdict | RoquetError) -> None:
             if self._stream is not stream:
@@ -215,8 +224,6 @@ class Copying(Part):
 
     def _prepare(self, verdict: Verdict) -> None:
         store = self.store
-        if store.log.safe < store.log.written:
-            store.log.truncate(store.log.safe)  # half a record, of a connection that broke: it is sent again
         if isinstance(verdict, CutBack):
             end = store.cut_back(verdict.offset)
             self.notices.warn(
