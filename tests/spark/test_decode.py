@@ -18,6 +18,7 @@ from roquet.message import Property, ReceivedMessage
 from roquet.spark.columns import BY_NAME, COLUMNS, arrow_schema
 from roquet.spark.decode import Decoder
 from roquet.spark.places import Chunk
+from roquet.spark.slices import gather
 from roquet.store.reader import StoreReader
 from roquet.wire.compression import KINDS, compress
 from roquet.wire.ids import offset_message_id
@@ -327,3 +328,14 @@ def test_a_row_whose_marks_stand_elsewhere_is_not_taken_for_one_of_the_others() 
     some[17] = Record("t", 0, b"x", b"KEYS\x0101\x02TAGS\x01aaa", queue_offset=17)
     wanted = arrow_schema(["keys", "tags"])
     assert rows(chunk_of(some), wanted) == [{name: simple(one)[name] for name in wanted.names} for one in some]
+
+
+@given(gaps=st.lists(st.integers(0, 40), min_size=1, max_size=60), widths=st.one_of(st.integers(0, 30), st.lists(st.integers(0, 30))))
+def test_slices_of_one_width_or_of_many_are_gathered_as_they_stand(gaps: list[int], widths: int | list[int]) -> None:
+    sizes = [widths if isinstance(widths, int) else (widths or [1])[at % max(1, len(widths))] for at in range(len(gaps))]
+    starts = np.cumsum(gaps) + np.cumsum([0, *sizes[:-1]])
+    stops = starts + sizes
+    data = bytes(at % 251 for at in range(int(stops[-1]) + 3))
+    found = gather(pa.py_buffer(data), starts, stops, pa.binary())
+    found.validate(full=True)
+    assert found.to_pylist() == [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
