@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from operator import ge
 from pathlib import Path
 from random import Random
 from signal import Signals
@@ -31,7 +32,22 @@ from chaos.history import Writer
 from chaos.links import Directed, Links, Trouble, both_ways, inward, outward
 from chaos.namespaces import Machine
 from chaos.nodes import Nodes, Pulled
-from chaos.schedule import CUT, CUT_INWARD, CUT_OUTWARD, CUT_PEERS, DELAY, FOLLOWER, FULL_DISK, KILL, LEADER, LOSS, NAME_SERVER, STOP, Fault
+from chaos.schedule import (
+    CUT,
+    CUT_INWARD,
+    CUT_OUTWARD,
+    CUT_PEERS,
+    DELAY,
+    FOLLOWER,
+    FULL_DISK,
+    KILL,
+    LEADER,
+    LOSS,
+    NAME_SERVER,
+    REPLACE,
+    STOP,
+    Fault,
+)
 from roquet import Admin
 from roquet.errors import CallTimeout, RoquetError
 from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO
@@ -212,16 +228,27 @@ class Cluster:
         began = time.monotonic()
         try:
             self._begin(fault.kind, node)
-            if fault.kind != KILL or self.layout.fails_over:
+            if fault.kind not in (KILL, REPLACE) or self.layout.fails_over:
                 time.sleep(fault.lasts_s)
         finally:
             self._end(fault.kind, node)
         return Happened(fault.kind, f"{fault.role} {node.name}", began, time.monotonic())
 
+    def wait_copied(self) -> None:
+        """Until every node has what the master has now: a second one may be replaced then."""
+        leader = self.leader() or self.brokers[0]
+        wanted = self.ends(leader)
+        for node in self.brokers:
+            if node is not leader:
+                self.wait_until(lambda node=node: all(map(ge, self.ends(node), wanted)), f"that {node.name} has what the master has")  # type: ignore[misc]
+
     def _begin(self, kind: str, node: Node) -> None:
         match kind:
             case "kill":
                 node.kill()
+            case "replace":
+                node.kill()
+                node.empty_disk()
             case "stop":
                 node.pause()
             case "full-disk":
@@ -231,8 +258,8 @@ class Cluster:
 
     def _end(self, kind: str, node: Node) -> None:
         self.links.set([])
-        if kind == KILL:
-            if node in self.brokers:
+        if kind in (KILL, REPLACE):
+            if kind == KILL and node in self.brokers:
                 self._before_restart(node)
             node.start()
         elif kind == STOP:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from chaos.checker import Promise
 from chaos.namespaces import Machine, mount_memory, resize_memory
-from chaos.schedule import CUT, CUT_INWARD, CUT_OUTWARD, CUT_PEERS, DELAY, FULL_DISK, KILL, LOSS, STOP
+from chaos.schedule import CUT, CUT_INWARD, CUT_OUTWARD, CUT_PEERS, DELAY, FULL_DISK, KILL, LOSS, REPLACE, STOP
 
 ROOT = Path(__file__).parent.parent
 BROKER_NAME = "broker-a"
@@ -29,6 +30,7 @@ LOST_BYTES = 20_000
 
 ANYWHERE = (KILL, STOP, CUT, CUT_OUTWARD, CUT_INWARD, LOSS, DELAY, FULL_DISK)
 """What can happen to a server that is alone."""
+REPLICATED = (*ANYWHERE, CUT_PEERS, REPLACE)
 COMMON = {
     "brokerClusterName": "chaos",
     "brokerName": BROKER_NAME,
@@ -61,6 +63,8 @@ class Layout(NamedTuple):
     brokers: Sequence[BrokerSpec]
     promise: Promise
     kinds: tuple[str, ...]
+    never_leaders: tuple[str, ...] = ()
+    """Of these kinds, those that the leader must be spared."""
     fails_over: bool = False
     """Whether another node takes writes when the leader is away. Where not, a killed one is started again at once."""
     copies: bool = False
@@ -82,7 +86,7 @@ def pair(role: str, flush: str) -> Layout:
     roles = {"broker-1": {"brokerId": "0", "brokerRole": role}, "broker-2": {"brokerId": "1", "brokerRole": "SLAVE"}}
     brokers = [BrokerSpec(name, address_of(21 + at), {**more, "flushDiskType": flush}) for at, (name, more) in enumerate(roles.items())]
     name = "sync" if role == "SYNC_MASTER" else "async"
-    return Layout(name, brokers, Promise(), (*ANYWHERE, CUT_PEERS), copies=True, safe_on_slave=name == "sync")
+    return Layout(name, brokers, Promise(), REPLICATED, never_leaders=(REPLACE,), copies=True, safe_on_slave=name == "sync")
 
 
 def dledger(flush: str) -> Layout:
@@ -90,7 +94,7 @@ def dledger(flush: str) -> Layout:
     peers = ";".join(f"n{at}-{address}:{RAFT_PORT}" for at, address in enumerate(addresses))
     shared = {"enableDLegerCommitLog": "true", "dLegerGroup": BROKER_NAME, "dLegerPeers": peers, "flushDiskType": flush}
     brokers = [BrokerSpec(f"broker-{at + 1}", address, {**shared, "dLegerSelfId": f"n{at}"}) for at, address in enumerate(addresses)]
-    return Layout("dledger", brokers, Promise(), (*ANYWHERE, CUT_PEERS), fails_over=True, copies=True)
+    return Layout("dledger", brokers, Promise(), REPLICATED, fails_over=True, copies=True)
 
 
 LAYOUTS: dict[str, Callable[[str], Layout]] = {
@@ -188,6 +192,10 @@ class Node:
 
     def kill(self) -> None:
         self.program.end(Signals.SIGKILL)
+
+    def empty_disk(self) -> None:
+        assert self.disk is not None, f"{self.name} has no file system of its own"
+        shutil.rmtree(self.disk / "store")
 
     def pause(self) -> None:
         self.program.give(Signals.SIGSTOP)

@@ -9,7 +9,8 @@ from statistics import median
 from chaos.availability import BUCKET_S, Happened, buckets
 
 COLORS = {
-    "kill": "#c62828", "stop": "#ef6c00", "cut": "#6a1b9a", "cut-peers": "#8e24aa", "cut-outward": "#ab47bc", "cut-inward": "#ce93d8",
+    "kill": "#c62828", "replace": "#ad1457", "stop": "#ef6c00", "cut": "#6a1b9a",
+    "cut-peers": "#8e24aa", "cut-outward": "#ab47bc", "cut-inward": "#ce93d8",
     "loss": "#1565c0", "delay": "#42a5f5", "full-disk": "#5d4037",
 }  # fmt: skip
 ROW_S = 120.0

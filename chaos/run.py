@@ -89,7 +89,7 @@ def judge(layout: Layout, directory: Path) -> int:
 def under_load(cluster: Cluster, outcome: Outcome, random: Random, options: argparse.Namespace) -> None:
     layout = cluster.layout
     chosen = schedule.faults(
-        random, options.faults or layout.kinds, followers=len(layout.brokers) > 1,
+        random, options.faults or layout.kinds, followers=len(layout.brokers) > 1, never_leaders=layout.never_leaders,
         lasts_s=LASTS_WITH_FAILOVER_S if layout.fails_over else LASTS_S, pause_s=PAUSE_S,
     )  # fmt: skip
     producers = [path for path in cluster.histories if "producer" in path.name]
@@ -113,6 +113,8 @@ def under_load(cluster: Cluster, outcome: Outcome, random: Random, options: argp
         for node in cluster.nodes:
             node.wait_booted()
         cluster.wait_whole()
+        if happened.kind == schedule.REPLACE:
+            cluster.wait_copied()
         before = look()
         cluster.wait_until(lambda before=before: look() >= before + ENOUGH, "that sends are acknowledged again", SERVICE_AGAIN_S)  # type: ignore[misc]
         time.sleep(fault.pause_s)
@@ -211,7 +213,9 @@ def main() -> int:
     report(outcome, directory, options.picture)
     assert outcome.verdict is not None
     if not outcome.verdict.sound:
-        print(f"\nFAULTY: histories and logs are in {directory}. The same faults again: {again}")
+        for spec in layout.brokers:  # their file systems go with this process
+            shutil.copytree(directory / spec.name, directory / "stores" / spec.name, dirs_exist_ok=True)
+        print(f"\nFAULTY: histories, logs and stores are in {directory}. The same faults again: {again}")
         return 1
     print("\nNothing that was acknowledged is lost, and nobody saw what cannot be.")
     if options.keep:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 LEADER, FOLLOWER, NAME_SERVER = "leader", "follower", "name server"
 """Who is hit. Which node that is shows when the time has come."""
 
-KILL, STOP, CUT, CUT_PEERS, CUT_OUTWARD, CUT_INWARD, LOSS, DELAY, FULL_DISK = (
-    "kill", "stop", "cut", "cut-peers", "cut-outward", "cut-inward", "loss", "delay", "full-disk",
+KILL, REPLACE, STOP, CUT, CUT_PEERS, CUT_OUTWARD, CUT_INWARD, LOSS, DELAY, FULL_DISK = (
+    "kill", "replace", "stop", "cut", "cut-peers", "cut-outward", "cut-inward", "loss", "delay", "full-disk",
 )  # fmt: skip
 KINDS = {
     KILL: "SIGKILL, and started again",
+    REPLACE: "SIGKILL, and started again with an empty disk, as a new machine of its name and address",
     STOP: "SIGSTOP, and SIGCONT",
     CUT: "no packet to or from any machine",
     CUT_PEERS: "no packet to or from the other servers of the group; clients and name servers reach it",
@@ -39,14 +40,22 @@ class Fault(NamedTuple):
 
 
 def faults(
-    random: Random, kinds: Sequence[str], *, followers: bool, lasts_s: tuple[float, float], pause_s: tuple[float, float]
+    random: Random,
+    kinds: Sequence[str],
+    *,
+    followers: bool,
+    never_leaders: Sequence[str] = (),
+    lasts_s: tuple[float, float],
+    pause_s: tuple[float, float],
 ) -> Iterator[Fault]:
-    """Without end, one after the other; every kind comes about equally often."""
+    """Without end, one after the other; every kind comes about equally often. `never_leaders`: kinds that only followers survive."""
     turn: list[str] = []
     while True:
         turn = turn or random.sample(kinds, len(kinds))
         kind = turn.pop()
         role = LEADER if not followers or random.random() < LEADERS_SHARE else FOLLOWER
+        if kind in never_leaders:
+            role = FOLLOWER
         if kind in NAME_SERVER_KINDS and random.random() < NAME_SERVERS_SHARE:
             role = NAME_SERVER
         yield Fault(kind, role, random.random(), random.uniform(*lasts_s), random.uniform(*pause_s))

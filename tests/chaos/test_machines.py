@@ -61,6 +61,7 @@ def test_a_broker_that_loses_the_end_of_its_log_when_it_is_killed_is_found_fault
     assert "--seed 3" in done.stdout
     assert str(tmp_path) in done.stdout
     assert list(tmp_path.glob("history-*.jsonl"))
+    assert list(tmp_path.glob("stores/broker-1/store/commitlog/*"))
 
 
 @pytest.mark.slow

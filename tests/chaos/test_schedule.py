@@ -27,6 +27,11 @@ def test_leaders_followers_and_name_servers_are_hit_and_only_name_servers_by_wha
     assert {fault.kind for fault in chosen if fault.role == NAME_SERVER} == set(NAME_SERVER_KINDS)
 
 
+def test_what_only_followers_survive_never_hits_a_leader() -> None:
+    chosen = faults(Random(1), list(KINDS), followers=True, never_leaders=("replace",), lasts_s=(1, 2), pause_s=(3, 4))
+    assert {fault.role for fault in islice(chosen, 300) if fault.kind == "replace"} == {FOLLOWER}
+
+
 def test_a_server_that_is_alone_has_no_followers_to_hit() -> None:
     assert FOLLOWER not in {fault.role for fault in first(200, followers=False)}
 
