@@ -376,6 +376,8 @@ class TestTruncating:
         assert agree(log) == [entry]
         assert (ledger.begin, ledger.end, ledger.end_term, log.start) == (100, 100, 2, pos - pos % FILE)
         lead(log, b"more", term=2)
+        ledger.note_committed(99)
+        assert ledger.committed == -1, "an entry that is not held says nothing"
         ledger.note_committed(101)
         assert log.safe == log.written
         assert anew == [pos]
@@ -621,7 +623,7 @@ class TestTerms:
                 saved = True
             except PowerLost:
                 saved = False
-            disk.power_off_after(0)
+            disk.stay_on()
             disk.crash()
             found = TermFile(disk, ROOT).load()
             assert found == (2, "n2") if saved else found in ((2, ""), (2, "n2"))

@@ -12,9 +12,13 @@ import pytest
 
 from roquet.errors import Damaged, StoreUnavailable
 from roquet.settings import BrokerSettings
+from roquet.spark.files import store_at
+from roquet.spark.pipelines.store_files import layout_of
 from roquet.store.disk import Disk, blocking
 from roquet.store.entry_log import EntryLog
 from roquet.store.ledger_part import LedgerPart, LedgerPlace
+from roquet.store.reader import StoreReader
+from roquet.store.scan import parse
 from roquet.store.store import Store
 from roquet.testing import ManualBackground, ManualClock
 from roquet.wire.layout import ENTRY
@@ -468,3 +472,70 @@ def failing() -> None:
     import errno
 
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def read_by(reader: StoreReader, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    first, end = reader.bounds(topic, queue_id)
+    found = []
+    for entry in reader.entries(topic, queue_id, first, end):
+        base = reader.log.base_of(int(entry["offset"]))
+        assert base is not None
+        at = int(entry["offset"]) - base
+        raw = bytes(reader.log_view(base)[at : at + int(entry["size"])])
+        assert parse(raw, int(entry["offset"])) is not None
+        found.append(raw[88 : 88 + int.from_bytes(raw[84:88], "big")])
+    return found
+
+
+class TestWhoReadsTheFilesAlone:
+    @pytest.mark.parametrize(("name", "count"), [("killed", 13), ("stopped", 14), ("mixed", 6)])
+    def test_sees_what_is_committed_in_a_directory_of_apache(self, name: str, count: int, tmp_path: Path) -> None:
+        kit = unpacked(name, tmp_path)
+        reader = StoreReader(str(kit.root))
+        seen = read_by(reader, "T1")
+        assert len(seen) == count
+        assert seen == bodies(kit.open(), "T1")
+
+    @pytest.mark.parametrize("written", ["in files", "in memory"])
+    def test_sees_of_a_leader_that_runs_only_what_is_known_to_be_committed(self, kit: LedgerKit, written: str) -> None:
+        store = kit.open(leads=True)
+        sends(store, *[b"%d " % n * 50 for n in range(100)])
+        part(store).ledger.note_committed(59)
+        reader = StoreReader(str(kit.root))
+        if written == "in files":
+            store.tails.write()
+        store.flush_now()
+        kit.clock.forward(4_000)
+        part(store).tick(kit.clock.steady_ms())
+        reader.refresh()
+        assert read_by(reader) == bodies(store)
+        assert len(bodies(store)) == 60
+        part(store).ledger.note_committed(99)
+        kit.clock.forward(4_000)
+        part(store).tick(kit.clock.steady_ms())
+        reader.refresh()
+        assert read_by(reader) == bodies(store)
+        assert len(bodies(store)) == 100
+
+    def test_sees_a_plain_log_before_the_ledger(self, kit: LedgerKit) -> None:
+        store = kit.open(plain=True)
+        sends(store, b"a", b"b")
+        store.close()
+        store = kit.open(leads=True)
+        assert read_by(StoreReader(str(kit.root))) == [b"a", b"b"]
+        sends(store, b"c", b"d")
+        part(store).ledger.note_committed(0)
+        store.close()
+        assert read_by(StoreReader(str(kit.root))) == [b"a", b"b", b"c"]
+
+    def test_is_told_when_a_check_or_a_rebuild_knows_plain_logs_only(self, kit: LedgerKit) -> None:
+        kit.open().close()
+        with pytest.raises(Damaged, match="the log of a DLedger group's member"):
+            layout_of(str(kit.root))
+        assert store_at(kit.root.parent) == kit.root
+
+    def test_is_told_when_there_are_two_ledgers(self, kit: LedgerKit) -> None:
+        kit.open().close()
+        shutil.copytree(kit.root / "dledger-n0", kit.root / "dledger-n1")
+        with pytest.raises(Damaged, match="ledgers of 2 members: dledger-n0, dledger-n1"):
+            StoreReader(str(kit.root))

@@ -187,4 +187,4 @@ def store_at(path: Path) -> Path:
 
 
 def is_store(path: Path) -> bool:
-    return (path / "commitlog").is_dir()
+    return (path / "commitlog").is_dir() or any(path.glob("dledger-*/data"))

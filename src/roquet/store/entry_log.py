@@ -77,7 +77,7 @@ class EntryLog(CommitLog):
     def note_committed(self, index: int) -> None:
         """A majority holds this entry. As much of it as is true here, and never less than before."""
         index = min(index, self.last)
-        if index <= self.committed:
+        if index <= self.committed or index < self.begin:
             return
         unit = self.index.recent_unit(index) or self.index.unit_now(index)
         if unit is None:

@@ -8,6 +8,7 @@ Which messages a queue has:  first <= offset < end.
    the log, as recovery would: read forward from a place below which every entry is in its file. Our manifest names such a
    place. Without one that fits, it is a bit before the newest record that any queue knows: RocketMQ derives in log order.
 3. Of two records that claim one offset (a topic was deleted and made again) the newer counts.
+4. Of a DLedger group's log only what its checkpoint says is committed: the rest may be taken back yet.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from roquet.store.checkpoint import Checkpoint
 from roquet.store.disk import ReadOnlyDisk
 from roquet.store.documents import Document
 from roquet.store.fanout import is_queued
+from roquet.store.ledger_files import committed_end, ledger_home
+from roquet.store.ledger_segments import LedgerSegments
 from roquet.store.queue import BLANK_ENTRY, ENTRY_SIZE, entries_end, stored_entry, unpack_entry
 from roquet.store.recovery import Manifest, times_of
 from roquet.store.scan import Found, Hole, Walk, parse, read_records, record_at
@@ -97,10 +100,15 @@ class StoreReader:
         """Raises Damaged when this is no store."""
         self.disk = disk or ReadOnlyDisk()
         self.root = root.rstrip("/") or "/"
-        if not self.disk.is_dir(f"{self.root}/commitlog"):
+        self._home = ledger_home(self.disk, self.root)
+        if not self.disk.is_dir(f"{self.root}/commitlog") and not self._home:
             raise Damaged(f"{root} holds no directory commitlog: it is not the store of a broker")
         self.files = OpenFiles(self.disk, OPEN_MAX)
-        self.log = Segments(self.files, f"{self.root}/commitlog", 0)
+        self._plain = Segments(self.files, f"{self.root}/commitlog", 0)
+        self._ledger = LedgerSegments(self.files, f"{self._home}/data", 0, self._plain.directory)
+        self.log = self._ledger if self._home else self._plain
+        self._limit: int | None = None
+        """Of a ledger: behind this nothing is known to be committed."""
         self.delays_ms = delay_levels_ms(DELAY_LEVELS)
         self.round = 0
         self._rows: dict[tuple[str, int], Row] = {}
@@ -188,10 +196,18 @@ class StoreReader:
         return view
 
     def _load_log(self) -> None:
-        bases, size = self._files_in(self.log.directory)
+        bases, size = self._files_in(self._plain.directory)
+        if self._home:
+            entries, size_of_data = self._files_in(self._ledger.directory)
+            size = size_of_data or size
+            self._ledger.divided = entries[0] if entries else bases[-1] + size if bases else 0
+            bases += entries
+            manifest = self._manifest()
+            vouched = manifest.end if manifest is not None and self._fits(manifest) else 0
+            self._limit = max(committed_end(self.disk, self._home), vouched, self._ledger.divided)
         if bases != self.log.bases:
             for base in set(self.log.bases) - set(bases):
-                self.files.forget(self.log.directory, base)
+                self.files.forget(self.log.directory_of(base), base)
         self.log.bases, self.log.size = bases, size
 
     def _files_in(self, directory: str) -> tuple[list[int], int]:
@@ -295,6 +311,8 @@ class StoreReader:
         if end > start and not self._confirmed(row, end - 1):
             end = first_true(start, end, lambda offset: not self._confirmed(row, offset))
         row.next = end
+        if self._limit is not None:
+            row.next = end = self._first_from(row, self._limit)
         row.first = self._first_from(row, self.log.start)
         if end > row.first:
             position, size, _ = self._file_entry(row, end - 1)
@@ -379,8 +397,10 @@ class StoreReader:
     def _records(self, start: int) -> Iterator[Found]:
         """Up to the first that is not whole, or to where files vanish under us: the oldest do, and next time they are left out."""
         with contextlib.suppress(FileNotFoundError):
+            if self._limit is not None and start >= self._limit:
+                return
             if self.log.size and any(self.log.read(start, 8)):  # most looks at a log find nothing new; they should cost nothing
-                yield from read_records(self.log, start)
+                yield from read_records(self.log, start, self._limit)
 
     def _still_there(self, seen: Found) -> bool:
         base = self.log.base_of(seen.offset)

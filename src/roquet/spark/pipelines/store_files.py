@@ -26,6 +26,7 @@ from roquet.store import derive, queue
 from roquet.store.deletions import DELETED, decode
 from roquet.store.disk import ReadOnlyDisk
 from roquet.store.documents import Document
+from roquet.store.ledger_files import ledger_home
 from roquet.store.scan import parse
 from roquet.store.segments import file_name
 from roquet.wire.columns import ENTRIES, INDEX_ENTRIES
@@ -77,6 +78,8 @@ def layout_of(store: str, settings: BrokerSettings | None = None) -> Layout:
     """Sizes are those of the files that are there; where there is none, those of the settings. Raises Damaged with what to do."""
     settings = settings or BrokerSettings()
     root = os.path.abspath(store)
+    if home := ledger_home(ReadOnlyDisk(), root):
+        raise Damaged(f"{home} holds the log of a DLedger group's member: the broker checks and mends it when it starts, this does not")
     log = settings.store_path_commit_log or f"{root}/commitlog"
     names = _rows(log)
     if not os.path.isdir(log):
