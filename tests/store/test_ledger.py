@@ -487,6 +487,14 @@ class TestOpening:
         found = opened(disk, vouched=entries[20].pos)
         assert agree(found.log) == entries[:30]
 
+    def test_looks_at_all_that_may_be_torn_however_many_files_that_are(self) -> None:
+        disk = SimDisk()
+        entries = self.filled(disk)
+        log = opened(disk).log
+        assert len(log.segments.bases) == 4
+        spoil(log, entries[2].pos + HEAD + FRONT.size + 3, b"\x55")
+        assert agree(opened(disk).log) == entries[:2]
+
     def test_a_body_that_rotted_where_it_was_on_disk_stays_an_entry(self) -> None:
         disk = SimDisk()
         entries = self.filled(disk)

@@ -23,7 +23,7 @@ from roquet.wire.ledger_entry import Head, read_head, unit_of
 log = logging.getLogger("roquet.store")
 
 FILES_READ = 3
-"""Files that are read when nothing tells where to begin, as upstream does."""
+"""Files that are read after a clean stop when nothing tells where to begin, as upstream does."""
 UNITS_TOGETHER = 65_536
 
 
@@ -112,14 +112,17 @@ class ChainReader:
         return self.tidy or head.index <= self._told + 1 or head.pos <= self._vouched
 
     def _start(self, begin: Head) -> Head:
-        """Where to begin reading: at the last entry that is known to be committed, else some files before the end."""
+        """Where to begin reading: at the last entry that is known to be committed and on disk, else at a file of which that is known. After
+        a clean stop nothing is torn, and some files before the end are enough."""
         if not self._agrees(begin):
             return begin  # the index is to be made again, all of it
         unit = self.index.unit_now(self._told) if self._told >= begin.index else None
         told = self._head_at(unit.pos) if unit is not None else None
         if told is not None and self._agrees(told) and told.index == self._told:
             return told
-        for base in reversed([base for base in self.segments.bases if base >= self.segments.first_data][: 1 - FILES_READ]):
+        bases = [base for base in self.segments.bases if base >= self.segments.first_data]
+        known = bases[: 1 - FILES_READ] if self.tidy else [base for base in bases if base <= self._vouched]
+        for base in reversed(known):
             head = self._head_at(base)
             if head is not None and self._agrees(head):
                 return head
