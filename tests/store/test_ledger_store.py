@@ -367,6 +367,24 @@ class TestAFollower:
             commit_all(store)
             assert bodies(store) == bodies(leader)[80:]
 
+    def test_that_was_killed_while_it_began_anew_opens_empty_and_is_given_all_again(self, kit: LedgerKit, other: LedgerKit) -> None:
+        leader, store = kit.open(leads=True), other.open()
+        sends(leader, *[b"%d " % n * 100 for n in range(60)])
+        follow(store, leader, 4)
+        commit_all(store)
+        store.close()
+        store = other.open()
+        entry_log(store).on_anew(44_000)
+        other.crash(store)
+        for path in (other.root / "dledger-n0" / "data").iterdir():
+            path.unlink()
+        store = other.open()
+        assert part(store).ledger.end == -1
+        part(store).ledger.truncate(entries_of(leader)[50])
+        follow(store, leader)
+        commit_all(store)
+        assert bodies(store)[-10:] == [b"%d " % n * 100 for n in range(50, 60)]
+
 
 class TestAPlainLogBefore:
     def plain(self, kit: LedgerKit, *texts: bytes) -> None:

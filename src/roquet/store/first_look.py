@@ -76,7 +76,7 @@ def _look_at_queue_files(store: Store) -> None:
 
 def _compare_log(store: Store, manifest: Manifest) -> None:
     segments = store.log.segments
-    if manifest.end and not segments.bases:
+    if manifest.end and not segments.bases and not (store.ledger is not None and store.ledger.begins_anew):
         raise Damaged(
             f"{segments.directory} holds no file, but the log of this store had reached offset {manifest.end}. If it is on a "
             "disk of its own: is that mounted? If its messages are lost for good, remove roquet.json and roquet.json.bak from "

@@ -68,6 +68,12 @@ class LedgerPart:
         for parent in dict.fromkeys((*(directory.rpartition("/")[0] for directory in directories), root)):
             disk.sync_dir(parent)
 
+    @property
+    def begins_anew(self) -> bool:
+        """The last run was about to begin anew: its old files may be gone, and the new one not there yet. May block."""
+        told = self.checkpoint.load()
+        return told.anew_at >= 0 and told.committed < 0
+
     def read_chain(self, *, vouched: int, crashed: bool, check_crc: bool) -> Chain | None:
         """Which entries there are. None: there is only a plain log, which the ledger will go on from."""
         segments = self.log.segments
