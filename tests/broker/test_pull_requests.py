@@ -270,3 +270,23 @@ def test_a_reader_of_large_answers_is_read_properly(whole: Whole) -> None:
     for _ in range(2):
         answer = whole.ask(11, pull_fields(scanBytes="100000"))
         assert (answer.code, answer.fields["scanCount"]) == (0, "50")
+
+
+def test_what_another_nodes_log_replaced_is_not_shown_any_more(whole: Whole) -> None:
+    """A master that was cut off comes back as a slave: its log ends earlier then, and goes on with other messages of the same sizes."""
+    store, at = whole.broker.store, 20
+
+    def bodies(offset: int) -> list[bytes]:
+        return [record.body for record in decode_records(whole.ask(11, pull_fields(offset=offset)).body)]
+
+    for _ in range(2):
+        assert bodies(at) == [b"%d" % number for number in range(at, 50)]
+        assert bodies(0) == [b"%d" % number for number in range(32)]
+    entry = store.queue("T", 0).entry(at)
+    assert entry is not None
+    assert store.cut_back(entry[0]) == entry[0]
+    store.applier.lead()
+    for number in range(at, 50):
+        assert whole.ask(310, send_fields(properties=f"UNIQ_KEY\x01U{number}\x02TAGS\x01a"), b"%d" % (99 - number)).code == 0
+    assert bodies(0) == [b"%d" % number for number in range(at)] + [b"%d" % (99 - number) for number in range(at, 32)]
+    assert bodies(at) == [b"%d" % (99 - number) for number in range(at, 50)]

@@ -83,6 +83,15 @@ def test_what_another_node_takes_back_is_not_kept(tmp_path: Path) -> None:
     assert shown.view(100, 20) == b"c" * 20
 
 
+def test_a_log_that_is_cut_back_below_what_was_safe_is_read_again(log: CommitLog) -> None:
+    append(log, b"a" * 200)
+    shown = LogWindow(log)
+    assert shown.view(50, 100) == shown.view(50, 100) == b"a" * 100
+    log.start_at(100)
+    append(log, b"b" * 100)
+    assert shown.view(50, 100) == b"a" * 50 + b"b" * 50
+
+
 @pytest.mark.parametrize("error", [Cold(lambda: None), LookupError("gone"), OSError("broken")])
 def test_after_a_read_that_failed_nothing_of_it_is_shown(log: CommitLog, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     data = Random(1).randbytes(FILE)

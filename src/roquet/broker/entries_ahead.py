@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roquet.store.disk import Cold
+from roquet.store.log import Log
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 
 AHEAD = 256
@@ -12,14 +13,20 @@ QUEUES_MAX = 512
 
 
 class EntriesAhead:
-    """State: by queue the number of the first entry that is kept, and the entries. They are visible ones, which do not change; only one
-    that is damaged may be mended, so whoever meets something odd forgets them and looks at the queue itself."""
+    """State: by queue the number of the first entry that is kept, and the entries, read after `_cuts` of the log's cuts. They are visible
+    ones, which change only with such a cut, or when one that is damaged is mended: whoever meets something odd forgets them and looks at the
+    queue itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._cuts = 0
         self._kept: dict[ConsumeQueue, tuple[int, bytes]] = {}
 
     def read(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
         """As `ConsumeQueue.read`, of those that are visible. May raise Cold."""
+        if self._cuts != self._log.cuts:
+            self._kept.clear()
+            self._cuts = self._log.cuts
         count = min(count, queue.visible - offset)
         kept = self._kept.get(queue)
         if kept is not None:

@@ -165,7 +165,7 @@ class Puller(Part):
         self.parking = Parking()
         self.requests = PullRequests()
         self.window = LogWindow(self.store.log)
-        self.ahead = EntriesAhead()
+        self.ahead = EntriesAhead(self.store.log)
         self.pace = Pace()
         self.readers = Readers()
         self.record_max = self.settings.max_message_size + RECORD_EXTRA

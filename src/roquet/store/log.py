@@ -42,6 +42,8 @@ class Log(Protocol):
     staged: list[bytes]
     lead: bytes
     """Stands before every record; the log fills it in."""
+    cuts: int
+    """How often it was cut back or begun anew: what was read of it before may not be there any more."""
 
     @property
     def start(self) -> int: ...
@@ -150,6 +152,7 @@ class CommitLog:
     def __init__(self, segments: Segments, *, sync_flush: bool = False, lead: bytes = b"") -> None:
         self.segments = segments
         self.lead = lead
+        self.cuts = 0
         self.end = 0
         self.written = 0
         self.flushed = 0
@@ -169,6 +172,7 @@ class CommitLog:
 
     def start_at(self, offset: int) -> None:
         """Recovery found the end: go on writing here. What stands here was read back, so it counts as written and safe."""
+        self.cuts += 1
         self._forget_flush_from(offset)
         self.end = self.written = self.flushed = offset
         self._safe.value = self._durable.value = offset
@@ -297,6 +301,7 @@ class CommitLog:
         if not self.safe <= to <= self.written:
             raise ValueError(f"the log cannot end at {to}: it is safe up to {self.safe} and written up to {self.written}")
         self.rollback()
+        self.cuts += 1
         self.segments.drop_from(to)
         base = self.segments.base_of(to)
         if base is not None:

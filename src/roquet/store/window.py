@@ -1,7 +1,8 @@
 """The stretch of the log that was read last, kept for those who want it next.
 
 Consumers that catch up pull from one queue after another, and the messages of these queues stand among each other in the log: each wants
-nearly the bytes that the one before it got. What is safe never changes, so what was read stays right.
+nearly the bytes that the one before it got. What is safe does not change, so what was read stays right until the log is cut back to go on as
+another node's (`Log.cuts`).
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ AHEAD = 256 * 1024
 
 
 class LogWindow:
-    """State: `_room` holds the bytes of the log from `_start` to `_stop`. Each owner has its own: owners may run in several threads."""
+    """State: `_room` holds the bytes of the log from `_start` to `_stop`, read after `_cuts` of its cuts. Each owner has its own: owners may run in several threads."""
 
-    __slots__ = ("_log", "_room", "_start", "_stop")
+    __slots__ = ("_cuts", "_log", "_room", "_start", "_stop")
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._room = memoryview(bytearray(ROOM))
-        self._start = self._stop = 0
+        self._start = self._stop = self._cuts = 0
 
     def view(self, offset: int, size: int) -> memoryview:
         """These bytes of one file of the log; the next call may overwrite them. Raises Cold and LookupError."""
+        if self._cuts != self._log.cuts:
+            self._start, self._stop, self._cuts = 0, 0, self._log.cuts
         at = offset - self._start
         if at >= 0 and offset + size <= self._stop:
             return self._room[at : at + size]
