@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -557,3 +558,34 @@ class TestWhoReadsTheFilesAlone:
         shutil.copytree(kit.root / "dledger-n0", kit.root / "dledger-n1")
         with pytest.raises(Damaged, match="ledgers of 2 members: dledger-n0, dledger-n1"):
             StoreReader(str(kit.root))
+@pytest.mark.parametrize("seed", range(4))
+def test_many_entries_at_once_get_what_they_get_one_by_one(
+    tmp_path: Path, kit: LedgerKit, other: LedgerKit, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    leader = other.open(leads=True)
+    for number in range(300):
+        properties, sys_flag = chance.choice(["TAGS\x01a\x02KEYS\x01x y", "", "UNIQ_KEY\x01u"]), chance.choice([0, 0, 0, 4, 8, 12])
+        queue = leader.queue("T", chance.randrange(4))
+        leader.put(queue, chance.randbytes(number % 300), properties, sys_flag=sys_flag, flag=0, born_ms=1, born_host=bytes(8))
+        leader.commit()
+    commit_all(leader)
+    slow = LedgerKit(tmp_path / "slow")
+    found = []
+    for each, many in ((kit, True), (slow, False)):
+        if not many:
+            monkeypatch.setattr("roquet.store.apply_many.MANY", 1 << 30)
+        store = each.open()
+        ledger, pieces = part(store).ledger, random.Random(seed)
+        while ledger.end < part(leader).ledger.end:
+            follow(store, leader, ledger.end + pieces.randrange(1, 60))
+            commit_all(store)
+        store.derived.settle()
+        index = [path.read_bytes()[40:] for path in sorted((each.root / "index").iterdir())]
+        queues = [[blocking(queue.entry, number) for number in range(queue.visible)] for _, queue in sorted(store.queues.items())]
+        found.append((queues, index, store.applier.records))
+    assert found[0] == found[1]
+    assert found[0][2] == 300
+    assert found[0][0] == [[blocking(queue.entry, at) for at in range(queue.visible)] for _, queue in sorted(leader.queues.items())]
+    for store in slow.opened:
+        store.close()

@@ -163,7 +163,7 @@ class Applier:
         file_end = base + self._log.segments.size
         data = self._log.read(start, min(WINDOW, limit - start, file_end - start))
         count, shown = 0, _Shown(self._store, start)
-        at, many = (0, 0) if self._lead or self._doubted else apply_many(self._store, data, start, shown.note)
+        at, many = (0, 0) if self._doubted else apply_many(self._store, data, start, shown.note)
         self.records += many
         while count < RECORDS_A_LOOK and at < len(data):
             step = self._one(data, at, start + at, file_end, limit, shown)

@@ -6,18 +6,22 @@ Then the applier looks at them one by one. A test holds both to the same entries
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from roquet.store.derive import RecordColumns, key_entries, queue_tags, read, walk
+from roquet.store.derive import SIZE_AND_MAGIC, RecordColumns, key_entries, queue_tags, read, walk
 from roquet.store.index import KEYS
 from roquet.store.queue import ConsumeQueue
 from roquet.wire.arrays import np
 from roquet.wire.columns import ENTRIES
+from roquet.wire.layout import LEDGER_HEAD, LEDGER_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_MIN
 
 if TYPE_CHECKING:
     from roquet.store.store import Store
 
+HEAD_START = struct.Struct(">ii")
+"""Magic and size of an entry."""
 MANY = 12
 """Fewer are not worth the columns."""
 
@@ -28,7 +32,7 @@ Group = tuple[str, int, bytes]
 def apply_many(store: Store, data: bytes, base: int, note: Callable[[ConsumeQueue], None]) -> tuple[int, int]:
     """(bytes, records) that were applied from the beginning of this piece of the log, which stands at `base`; (0, 0): do it one by one.
     `note` is told of each queue before it changes."""
-    starts, end = walk(data, 0, len(data))
+    starts, end = walk_entries(data) if store.log.lead else walk(data, 0, len(data))
     if len(starts) < MANY:
         return 0, 0
     records, bad = read(data, base, starts)
@@ -50,6 +54,23 @@ def apply_many(store: Store, data: bytes, base: int, note: Callable[[ConsumeQueu
         keys["hash"], keys["offset"], keys["ms"] = hashes, records.offsets[owners], times[owners]
         store.index.add_run(keys.tobytes())
     return end, len(records)
+
+
+def walk_entries(data: bytes) -> tuple[list[int], int]:
+    """Of a log with heads before its records: the starts of the records, and where the last of them ends. A blank, and a record of a log
+    that had no heads, are no entries."""
+    starts: list[int] = []
+    at, head_of, record_of, head = 0, HEAD_START.unpack_from, SIZE_AND_MAGIC.unpack_from, LEDGER_HEAD.size
+    stop = len(data) - head - RECORD_MIN + 1
+    while at < stop:
+        magic, size = head_of(data, at)
+        record_size, record_magic = record_of(data, at + head)
+        whole = magic == LEDGER_MAGIC and size == record_size + head and record_size >= RECORD_MIN and at + size <= len(data)
+        if not whole or record_magic not in (MAGIC_V1, MAGIC_V2):
+            break
+        starts.append(at + head)
+        at += size
+    return starts, at
 
 
 def _groups(store: Store, records: RecordColumns) -> list[Group] | None:
