@@ -1,4 +1,8 @@
-"""Real `roquet` processes for tests: started, watched line by line, and ended."""
+"""Real `roquet` processes for tests: started, watched line by line, and ended.
+
+They are forked by a process that has imported everything already (tests/process/nursery.py), which saves half a second each. What is
+about the interpreter itself asks for one of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,85 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import IO
+
+from tests.process.programs import Program, shared_nursery
 
 PATIENCE_S = 600.0
 
 
-class Roquet:
-    """One `roquet` process. Its lines are read by a thread, so that waiting for one has a deadline."""
+def of_ours(number: int) -> Path:
+    """A file that this process has open, as another one can open it."""
+    return Path(f"/proc/{os.getpid()}/fd/{number}")
 
-    def __init__(self, *arguments: str, cwd: Path | None = None) -> None:
-        env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+def run(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command, until it has ended."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        given = dict(os.environ if env is None else env)
+        place = cwd or Path.cwd()
+        program = shared_nursery().begin(arguments, of_ours(output.fileno()), of_ours(errors.fileno()), env=given, cwd=place)
+        code = program.end()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(arguments, code, output.read().decode(), errors.read().decode())
+
+
+class Forked:
+    """As much of subprocess.Popen as is needed here."""
+
+    def __init__(self, arguments: tuple[str, ...], cwd: Path | None) -> None:
+        mine, its = os.pipe()
+        self.stdout: IO[str] = os.fdopen(mine, encoding="utf-8")
+        self._program: Program = shared_nursery().begin(
+            arguments, of_ours(its), env={**os.environ, "PYTHONUNBUFFERED": "1"}, cwd=cwd or Path.cwd()
+        )
+        os.close(its)
+        self.pid = self._program.pid
+
+    def poll(self) -> int | None:
+        return None if self._program.is_alive() else self._program.end()
+
+    def wait(self, timeout: float = PATIENCE_S) -> int:
+        return self._program.end(timeout_s=timeout)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self._program.is_alive():
+            self._program.send_signal(number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def interpreter(arguments: tuple[str, ...], cwd: Path | None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "roquet", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+class Roquet:
+    """One `roquet` process. Its lines are read by a thread, so that waiting for one has a deadline. `anew`: in an interpreter that
+    reads its environment and imports everything itself."""
+
+    def __init__(self, *arguments: str, cwd: Path | None = None, anew: bool = False) -> None:
         self.lines: list[str] = []
         self._arrived: queue.Queue[str | None] = queue.Queue()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "roquet", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=cwd,
-            env=env,
-        )
+        self.process: Forked | subprocess.Popen[str] = interpreter(arguments, cwd) if anew else Forked(arguments, cwd)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

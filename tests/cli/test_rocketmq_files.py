@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 
 from roquet.cli.shards import free_ports
 from roquet.properties import parse_properties
-from tests.cli.servers import Roquet, up
+from tests.cli.servers import Roquet, run, up
 
 NOT_OURS = "203.0.113.7"
 """An address for documents: no machine has it."""
@@ -53,7 +51,7 @@ SAMPLES: dict[str, tuple[dict[str, str], str]] = {
 
 def roquet(*arguments: str, code: int = 0) -> str:
     """What it printed, on both; `code` is the exit code it should have."""
-    ran = subprocess.run([sys.executable, "-m", "roquet", *arguments], capture_output=True, text=True, timeout=600, check=False)
+    ran = run(*arguments)
     assert ran.returncode == code, ran
     return ran.stdout + ran.stderr
 

@@ -3,7 +3,8 @@
 A start costs a second of imports on a busy core; a test that starts a broker fifty times would spend its life on them. The
 child runs `roquet.cli.main.main` as `python -m roquet` does, with its output in a file, and is a process of its own.
 
-    in:   {"argv": [...], "output": path}      out:   {"pid": n}      with "files": as if under `ulimit -n` of that
+    in:   {"argv": [...], "output": path}      out:   {"pid": n}      after its output was opened
+          with "errors": a file of their own; "files": as if under `ulimit -n` of that; "env", "cwd": instead of ours
     in:   {"reap": pid}                        out:   {"status": n}      after the caller saw it end; negative: the signal
     end of input                               what still runs is killed
 """
@@ -15,25 +16,38 @@ import os
 import resource
 import signal
 import sys
+from typing import Any
 
 import roquet.cli.main
 import roquet.programs  # so that no child imports it
 
 
-def start(argv: list[str], output: str, files: int | None) -> int:
+def start(wanted: dict[str, Any]) -> int:
+    output = os.open(wanted["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    errors = os.open(wanted["errors"], os.O_WRONLY | os.O_APPEND) if wanted.get("errors") else os.dup(output)
     pid = os.fork()
     if pid:
+        os.close(output)
+        os.close(errors)
         return pid
     code = 70
     try:
         os.setsid()
         # Line by line, so that a test may read along; the end of our input is not the child's.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 1)
-        os.dup2(1, 2)
-        if files is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-        code = roquet.cli.main.main(argv)
+        os.dup2(output, 1)
+        os.dup2(errors, 2)
+        os.close(output)
+        os.close(errors)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        if wanted.get("files") is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted["files"],) * 2)
+        if wanted.get("env") is not None:
+            os.environ.clear()
+            os.environ.update(wanted["env"])
+        if wanted.get("cwd") is not None:
+            os.chdir(wanted["cwd"])
+        code = roquet.cli.main.main(wanted["argv"])
         sys.stdout.flush()
         sys.stderr.flush()
     except SystemExit as end:
@@ -54,7 +68,7 @@ def serve() -> None:
             children.discard(wanted["reap"])
             answer = {"status": os.waitstatus_to_exitcode(status)}
         else:
-            pid = start(wanted["argv"], wanted["output"], wanted.get("files"))
+            pid = start(wanted)
             children.add(pid)
             answer = {"pid": pid}
         print(json.dumps(answer), flush=True)

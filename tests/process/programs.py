@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -11,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -40,9 +42,28 @@ class Nursery:
         self._numbers = itertools.count()
 
     def start(self, argv: list[str], directory: Path, files: int | None = None) -> Program:
-        output = directory / f"output-{next(self._numbers)}.txt"
-        output.touch()
-        return Program(self, self._ask({"argv": argv, "output": str(output), "files": files})["pid"], output)
+        return self.begin(argv, directory / f"output-{next(self._numbers)}.txt", files=files)
+
+    def begin(
+        self,
+        argv: Sequence[str],
+        output: Path,
+        errors: Path | None = None,
+        *,
+        files: int | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Program:
+        """`errors`: where they go, if not to its output. `env`, `cwd`: if not those that the nursery was started with."""
+        question = {
+            "argv": argv,
+            "output": str(output),
+            "errors": errors and str(errors),
+            "files": files,
+            "env": env,
+            "cwd": cwd and str(cwd),
+        }
+        return Program(self, self._ask(question)["pid"], output)
 
     def broker(self, directory: Path, settings: Mapping[str, str] | None = None, files: int | None = None) -> Broker:
         """A broker with its store in `directory`/store; it has booted when this returns. Started again, it keeps its port.
@@ -101,6 +122,14 @@ class Nursery:
         assert self._process.stdout is not None
         answer: dict[str, int] = json.loads(self._process.stdout.readline())
         return answer
+
+
+@functools.cache
+def shared_nursery() -> Nursery:
+    """For commands of any test; it ends with this process."""
+    made = Nursery()
+    atexit.register(made.close)
+    return made
 
 
 class Program:

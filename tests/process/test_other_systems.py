@@ -59,7 +59,7 @@ def ran(*arguments: str) -> str:
 
 
 def up(data: Path, *more: str) -> tuple[Roquet, str]:
-    server = Roquet("up", "--data", str(data), "--namesrv-port", "0", "--broker-port", "0", *more)
+    server = Roquet("up", "--data", str(data), "--namesrv-port", "0", "--broker-port", "0", *more, anew=True)
     try:
         address = server.wait_for(r"name server\s+(\S+:\d+)")[1]
         server.wait_for("Ctrl-C stops it")
@@ -104,7 +104,7 @@ def test_a_member_of_a_group_leaves_on_ctrl_c(system: str, tmp_path: Path) -> No
     server, address = up(tmp_path)
     with server:
         ran("-m", "roquet", "topic", "create", "-n", address, "followed")
-        with Roquet("consume", "followed", "--group", "followers", "--from", "first", "-n", address) as follower:
+        with Roquet("consume", "followed", "--group", "followers", "--from", "first", "-n", address, anew=True) as follower:
             follower.wait_for("member .* of followers")
             ran("-m", "roquet", "send", "-n", address, "followed", "live one")
             follower.wait_for("live one")
