@@ -27,6 +27,8 @@ FIND_WITHIN, AT_A_TIME = 2_000, 40
 Hypothesis begins each with small sequences, up to a tenth of what it may try, and those find little here."""
 SEARCHES = [*range(2, FIND_WITHIN // AT_A_TIME), 0, 1]
 """Their seeds. The first two find nine of the 14 faults; those behind them find all within three searches, so they go first."""
+FIRST = {"delay_cursors_are_saved_before_the_log_is_flushed": 11}
+"""Of a fault that those find late: a seed that was seen to find it, which saves the time of those before."""
 
 queues = st.integers(0, 2)
 numbers = st.integers(0, 9)
@@ -256,7 +258,7 @@ def test_the_model_gets_as_far_as_dead_letters_checks_and_transactions_that_are_
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_random_sequences_find_a_broker_in_which(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     def search() -> None:
-        for number in SEARCHES:
+        for number in sorted(SEARCHES, key=lambda one: one != FIRST.get(plant.__name__)):
 
             @searching(AT_A_TIME, (Phase.generate,))
             @seed(number)
