@@ -17,7 +17,7 @@ LEFT_OUT = {
     "tests/clusters": "clusters of Spark whose members are killed",
     "tests/process": "real servers that are killed, stopped and started again",
     "tests/hostile": "floods, and tens of thousands of damaged frames",
-    "tests/sim/test_simulation.py": "80 seeds of a simulated cluster",
+    "tests/sim/test_simulation.py": "40 seeds of a simulated cluster",
     "tests/model": "200 random sequences against a model of the broker",
     "tests/docs": "every example and every snippet",
     "tests/cli/test_server_processes.py": "real servers, supervised",

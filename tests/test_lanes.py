@@ -31,5 +31,5 @@ def test_one_run_that_fails_is_named_and_those_beside_it_are_shown(tmp_path: Pat
 def test_a_quick_run_says_what_it_left_out() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "tests.quick", "-p", "no:cacheprovider", "--collect-only", "tests/sim"]
     said = subprocess.run(command, cwd=lanes.ROOT, capture_output=True, text=True, check=True).stdout
-    assert "tests/sim/test_simulation.py: 80 seeds of a simulated cluster" in said
+    assert "tests/sim/test_simulation.py: 40 seeds of a simulated cluster" in said
     assert "tests/sim/test_sim_disk.py::" in said, "and runs the others"

@@ -15,7 +15,7 @@ from roquet.testing.simulate import SeedFailed, main, replay_command, run_seed
 from roquet.testing.world import Cores, Shape
 from tests.sim import planted
 
-SEEDS = 100 if os.environ.get("ROQUET_LONG") else 40
+SEEDS = 100 if os.environ.get("ROQUET_LONG") else 20
 CHUNK = 10
 ONE_OF_EACH = Shape(groups=1, name_servers=1)
 TWO_OF_EACH = Shape(groups=2, name_servers=2)
