@@ -54,7 +54,8 @@ def test_a_group_that_is_down_does_not_stop_the_other_and_what_it_acknowledged_c
     assert not world.checker.missing(GROUP, gone.name)
 
 
-def test_a_group_that_never_comes_back_is_no_rest(world: World) -> None:
+def test_a_group_that_never_comes_back_is_no_rest(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roquet.testing.world.REST_US", 60 * SECOND)  # a quarter: what is down stays down
     world.groups[1].master.kill()
     with pytest.raises(Violation, match=r"sim-broker-1\.0 is down|had no message acknowledged by sim-broker-1"):
         world.come_to_rest()
