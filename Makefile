@@ -39,7 +39,7 @@ up: $(CORE) ## name server and broker until Ctrl-C; data in ./data (ARGS="--shar
 	@$(BIN)/roquet up $(ARGS)
 
 java: $(STAMP)
-	@$(BIN)/python -m roquet.spark.java --install > /dev/null || echo "make: going on without Spark; what needs it is left out"
+	@$(BIN)/python -m roquet.spark.java --install > /dev/null && $(BIN)/python -m tests.small_jvm || echo "make: going on without Spark; what needs it is left out"
 
 demo: $(CORE) ## the real thing on free ports with a temporary store; installs Spark for its last chapter while the others run
 	@$(BIN)/python demo/run.py --install-spark $(ARGS)

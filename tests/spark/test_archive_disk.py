@@ -19,6 +19,7 @@ from roquet.spark.archive import write
 from roquet.spark.archive.manifest import ArchiveError
 from roquet.spark.archive.read import opened
 from roquet.spark.pipelines.archive import Control, Output, archive, compact, verify_archive
+from tests import small_jvm
 from tests.spark.conftest import Servers
 
 COUNT = 240
@@ -181,7 +182,8 @@ def test_the_command_on_a_disk_that_fills_up_ends_with_a_sentence_and_goes_on_wh
     servers: Servers, topic: str, tmp_path: Path, spark: Any
 ) -> None:
     call = ["unshare", "-rm", sys.executable, "-c", SMALL, str(tmp_path), str(servers.store), topic]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=900, check=False)
+    env = {**os.environ, **small_jvm.alone()}
+    done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     full, roomy = json.loads(done.stdout.splitlines()[-1])
     assert full["code"] == 1

@@ -19,6 +19,7 @@ import roquet
 from roquet import Message
 from roquet.spark.banners import telling
 from tests import small_jvm
+from tests.cli.servers import run
 from tests.spark.conftest import Servers
 
 EXTRA = ("pyspark", "py4j", "pyarrow", "pandas", "deltalake", "matplotlib")
@@ -65,7 +66,7 @@ def test_what_is_wrong_is_told_before_the_jvm_starts(
 ) -> None:
     env, mark = no_jvm
     given = [part.replace("TMP", str(tmp_path / "there")) for part in arguments]
-    done = roquet_at(sys.executable, ["pipeline", *given], env | {"NAMESRV_ADDR": servers.namesrv})
+    done = run("pipeline", *given, env=env | {"NAMESRV_ADDR": servers.namesrv})
     assert done.returncode == 1
     assert done.stderr.startswith("roquet: ")
     assert told.replace("TMP", str(tmp_path / "there")) in done.stderr.splitlines()[0]
@@ -76,7 +77,7 @@ def test_what_is_wrong_is_told_before_the_jvm_starts(
 def test_an_address_where_nobody_answers_is_told_before_the_jvm_starts(no_jvm: tuple[dict[str, str], Path], tmp_path: Path) -> None:
     env, mark = no_jvm
     for command in (["sql", "select 1"], ["archive", "orders", "--to", str(tmp_path / "a")]):
-        done = roquet_at(sys.executable, ["pipeline", *command, "-n", "127.0.0.1:1"], env)
+        done = run("pipeline", *command, "-n", "127.0.0.1:1", env=env)
         assert (done.returncode, done.stdout, mark.exists()) == (1, "", False)
         assert "127.0.0.1:1" in done.stderr.splitlines()[0]
 
@@ -125,7 +126,7 @@ def test_a_missing_package_of_a_format_is_told_before_the_jvm_starts(
 
 
 def test_nothing_is_printed_that_nobody_asked_for(servers: Servers, topic: str) -> None:
-    """A whole run, JVM and all: one document on standard output, nothing on standard error."""
+    """A whole run, JVM and all, in the home that a user's Spark has: one document on standard output, nothing on standard error."""
     env = {**os.environ, **small_jvm.LAUNCHER, "NAMESRV_ADDR": servers.namesrv}
     done = roquet_at(sys.executable, ["pipeline", "sql", "--json", f"select tags, count(*) as n from `{topic}` group by tags"], env)
     assert (done.returncode, done.stderr) == (0, "")
@@ -134,7 +135,7 @@ def test_nothing_is_printed_that_nobody_asked_for(servers: Servers, topic: str) 
 
 def test_on_a_terminal_a_spinner_says_that_spark_starts(servers: Servers, topic: str) -> None:
     """And what is wrong in the statement is the first line, without any Java."""
-    env = {**os.environ, **small_jvm.LAUNCHER, "NAMESRV_ADDR": servers.namesrv}
+    env = {**os.environ, **small_jvm.alone(), "NAMESRV_ADDR": servers.namesrv}
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "roquet", "pipeline", "sql", f"select tagz from `{topic}`"]
     text = b""

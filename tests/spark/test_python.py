@@ -59,7 +59,7 @@ def topic(servers: Servers) -> str:
 def outside(bare_python: Path, **more: str) -> dict[str, str]:
     """What a shell has where no environment is active: the first python3 on PATH knows nothing of Roquet."""
     given = {name: text for name, text in os.environ.items() if name != "PYTHONPATH" and not name.startswith(("SPARK_", "PYSPARK_"))}
-    return given | {"PATH": f"{bare_python.parent}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"} | small_jvm.ALL | more
+    return given | {"PATH": f"{bare_python.parent}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"} | small_jvm.alone() | more
 
 
 def run(python: Path, script: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
