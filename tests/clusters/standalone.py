@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyspark
+from tests import small_jvm
+from tests.small_jvm import WITH_ARCHIVE, WORKERS
 
-from tests.small_jvm import CONF, LAUNCHER, SMALL_JVM, WORKERS
-
-SPARK_HOME = Path(pyspark.__file__).parent
+SPARK_HOME = small_jvm.spark_home()
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 PYTHON_PATH = f"{WORKERS}{os.pathsep}{SOURCES}"
 PATIENCE_S = 600.0
@@ -38,8 +37,8 @@ SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": EXECUTOR_MEMORY,
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": SMALL_JVM,
-    "spark.driver.extraJavaOptions": SMALL_JVM,
+    "spark.executor.extraJavaOptions": WITH_ARCHIVE,
+    "spark.driver.extraJavaOptions": WITH_ARCHIVE,
     # A streaming source does not see --py-files: the executors get it by their environment, the driver by its own.
     "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
     "spark.sql.adaptive.enabled": "false",
@@ -47,6 +46,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
+    **small_jvm.settings(),
 }
 
 
@@ -137,12 +137,10 @@ class Cluster:
 def environment() -> dict[str, str]:
     given = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     return given | {
-        "SPARK_HOME": str(SPARK_HOME),
-        **LAUNCHER,
-        **CONF,
+        **{name: text for name, text in small_jvm.alone().items() if name != "SPARK_SUBMIT_OPTS"},  # SETTINGS has them
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "128m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{SMALL_JVM} -Dspark.master.rest.enabled=false",  # its port is fixed
+        "SPARK_DAEMON_JAVA_OPTS": f"{WITH_ARCHIVE} -Dspark.master.rest.enabled=false",  # its port is fixed
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": PYTHON_PATH,
