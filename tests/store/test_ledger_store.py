@@ -558,6 +558,8 @@ class TestWhoReadsTheFilesAlone:
         shutil.copytree(kit.root / "dledger-n0", kit.root / "dledger-n1")
         with pytest.raises(Damaged, match="ledgers of 2 members: dledger-n0, dledger-n1"):
             StoreReader(str(kit.root))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_many_entries_at_once_get_what_they_get_one_by_one(
     tmp_path: Path, kit: LedgerKit, other: LedgerKit, seed: int, monkeypatch: pytest.MonkeyPatch
