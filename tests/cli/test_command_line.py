@@ -184,7 +184,7 @@ def test_a_master_and_its_slave_share_the_name_and_nothing_else() -> None:
     assert (master.settings.listen_port, slave.settings.listen_port) == (10911, 10921)
     assert (master.settings.store_path_root_dir, slave.settings.store_path_root_dir) == ("data/broker-0", "data/broker-0-slave")
     assert master.copying == {"brokerRole": "SYNC_MASTER"}
-    assert slave.copying == {"brokerRole": "SLAVE", "brokerId": "1"}
+    assert slave.copying == {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": "127.0.0.1:10912"}
 
 
 def test_the_members_of_a_dledger_group_have_one_list_of_all_and_each_its_own_id() -> None:

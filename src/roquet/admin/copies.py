@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -28,6 +29,15 @@ class Leadership:
 
 
 class Copies(Servers):
+    async def until_copied(self, broker_name: str, *, timeout_s: float = 10.0) -> None:
+        """Wait until a slave copies this broker's master: from then on a SYNC_MASTER's sends are on two machines."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        (master,) = await self.masters_named([broker_name])
+        while (await self.runtime(master.address)).get("roquetSlaves", "0") == "0":
+            if asyncio.get_running_loop().time() > deadline:
+                raise ClientError(f"no slave of {broker_name} copies its master after {timeout_s:g} s; see the slave's log")
+            await asyncio.sleep(0.02)
+
     async def leadership(self, broker_name: str) -> Leadership:
         """Who leads this broker's group. Raises ClientError when it is in none, or has no leader now."""
         found = [broker for broker in await self.brokers() if broker.name == broker_name]

@@ -301,6 +301,9 @@ async def greet(namesrv: str, brokers: Sequence[tuple[Node, str]]) -> None:
     async with Admin(namesrv) as admin:
         try:
             await admin.until_registered(one.settings.broker_name for one, _ in brokers)
+            for one, _ in brokers:
+                if one.copying.get("brokerRole") == "SLAVE":
+                    await admin.until_copied(one.settings.broker_name)
         except RoquetError as error:
             note(f"roquet: {error}")
     announce(welcome(namesrv, brokers))

@@ -25,8 +25,8 @@ SHARDS_MAX = 256
 PORTS_APART = 10
 """Between the brokers of one machine."""
 REPLICAS_MAX = 9
-DLEDGER_PORT = 4
-TAKEN = (0, -2, 1, DLEDGER_PORT)
+HA_PORT, DLEDGER_PORT = 1, 4
+TAKEN = (0, -2, HA_PORT, DLEDGER_PORT)
 """Ports of a broker, from listenPort: its own, the VIP channel's, for slaves, for its DLedger group."""
 
 
@@ -48,6 +48,7 @@ def nodes(base: BrokerSettings, shards: int, root: str, *, slave: bool = False, 
         raise BadSetting(f"--replicas {replicas}: expected 3, 5, 7 or 9; an even number survives no more failures than one less")
     if shards * replicas > 1 and base.store_path_commit_log:
         raise BadSetting("storePathCommitLog cannot be shared by shards; leave it out, and each keeps its log in its own directory")
+    host = given_address(base.replace(bind_address=bind_address(base)))
     each = 2 if slave else replicas
     ports = ports_of(base, shards * each)
     found: list[Node] = []
@@ -55,12 +56,12 @@ def nodes(base: BrokerSettings, shards: int, root: str, *, slave: bool = False, 
         name, home, own = shard_name(base.broker_name, shard), f"broker-{shard}", ports[shard * each : (shard + 1) * each]
         settings = base.replace(broker_name=name)
         if slave:
+            copying = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": f"{host}:{own[0] + HA_PORT}"}
             found += [
                 node(settings, name, own[0], root, home, {"brokerRole": "SYNC_MASTER"}),
-                node(settings, f"{name}-slave", own[1], root, f"{home}-slave", {"brokerRole": "SLAVE", "brokerId": "1"}),
+                node(settings, f"{name}-slave", own[1], root, f"{home}-slave", copying),
             ]
         elif replicas > 1:
-            host = given_address(base.replace(bind_address=bind_address(base)))
             peers = ";".join(f"n{number}-{host}:{port + DLEDGER_PORT}" for number, port in enumerate(own))
             group = {"enableDLegerCommitLog": "true", "dLegerGroup": name, "dLegerPeers": peers}
             for number, port in enumerate(own):
