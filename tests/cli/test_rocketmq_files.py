@@ -43,7 +43,7 @@ SAMPLES: dict[str, tuple[dict[str, str], str]] = {
     "dledger/broker-n0.conf": (
         DLEDGER | {"brokerName": "RaftNode00", "listenPort": "30911", "storePathRootDir": "/tmp/rmqstore/node00",
                    "storePathCommitLog": "/tmp/rmqstore/node00/commitlog", "dLegerSelfId": "n0"},
-        "enableDLegerCommitLog=true: Roquet {version} has no DLedger; set enableDLegerCommitLog=false",
+        "",
     ),
 }  # fmt: skip
 """File of conf/ in RocketMQ 4.9 -> its settings, and what Roquet says when it does not take them."""
