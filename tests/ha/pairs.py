@@ -49,6 +49,9 @@ class CallMaster:
 
     def hang_up(self, address: str) -> None: ...
 
+    def run_one(self) -> None:
+        self._waiting.popleft()()
+
     def run(self) -> bool:
         ran = bool(self._waiting)
         while self._waiting:

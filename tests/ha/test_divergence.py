@@ -214,6 +214,8 @@ def test_what_was_compared_counts_for_this_connection_alone(pair: Pair) -> None:
     pair.slave.tick(50)
     copying = pair.slave.broker.copying
     assert copying.doing == "comparing"
+    pair.caller.run_one()
+    assert pair.caller.asked[-2:] == [RequestCode.LOG_PIECE] * 2  # the checksum of the end is asked for, and that of before is answered
     pair.kill(pair.master)
     pair.start_master("other")
     for number in range(60):
