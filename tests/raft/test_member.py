@@ -26,6 +26,7 @@ from roquet.raft.messages import (
 )
 from roquet.raft.options import BadGroup, Options, peers_of
 from roquet.raft.voting import Outcome, Poll, Why
+from roquet.store.disk import Cold
 from roquet.testing.memory_ledger import MemoryLedger
 from roquet.wire.layout import LEDGER_MAGIC
 from roquet.wire.ledger_entry import Entry
@@ -51,6 +52,9 @@ class Stand:
             self.member.ours |= ALL
         self.asked: list[Ask] = []
         self.answers: list[Answer] = []
+
+    def is_now(self, role: Role) -> bool:
+        return self.member.role is role
 
     def step(self) -> None:
         member = self.member
@@ -234,7 +238,7 @@ def test_a_killed_leaders_connection_ends_and_its_follower_asks_soon() -> None:
     stand.receive(HeartBeatRequest(leader_id="n1", term=3, every_ms=300))
     stand.member.connection_lost("n1", stand.now_ms)
     stand.turn(200)
-    assert stand.member.role is Role.CANDIDATE
+    assert stand.is_now(Role.CANDIDATE)
     assert stand.take(VoteRequest)
 
 
@@ -266,9 +270,9 @@ def test_a_follower_that_stood_still_reads_what_came_before_it_asks_for_votes() 
     stand.turn(50)
     stand.now_ms += 5_000
     stand.turn(10)
-    assert stand.member.role is Role.FOLLOWER
+    assert stand.is_now(Role.FOLLOWER)
     stand.turn(400)
-    assert str(stand.member.role) == str(Role.CANDIDATE)  # nothing had come
+    assert stand.is_now(Role.CANDIDATE)  # nothing had come
 
 
 def test_a_leader_that_stood_still_reads_the_answers_before_it_steps_down() -> None:
@@ -277,9 +281,9 @@ def test_a_leader_that_stood_still_reads_the_answers_before_it_steps_down() -> N
     stand.turn(50)
     stand.now_ms += 5_000
     stand.turn(10)
-    assert stand.member.role is Role.LEADER
+    assert stand.is_now(Role.LEADER)
     stand.turn(400)
-    assert str(stand.member.role) == str(Role.CANDIDATE)
+    assert stand.is_now(Role.CANDIDATE)
 
 
 # What a leader may take for committed
@@ -327,7 +331,7 @@ def test_e16_an_isolated_leader_stops_being_one_and_acknowledges_nothing() -> No
     assert stand.ledger.committed == 0
     stand.lead()
     stand.turn(2_000)
-    assert stand.member.role is Role.CANDIDATE
+    assert stand.is_now(Role.CANDIDATE)
     assert stand.ledger.committed == 0
     assert stand.member.leading.may_append() is Code.NOT_LEADER
 
@@ -376,6 +380,26 @@ def test_a_follower_that_does_not_answer_is_compared_with_again() -> None:
     stand.say(ask, None)
     stand.turn(200)
     assert [push.kind for _, push in stand.take(PushRequest, "n1")] == [PushType.COMPARE]
+
+
+def test_entries_that_are_not_in_memory_are_read_elsewhere_and_pushed_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand = Stand(saved=(3, ""))
+    stand.elect()
+    stand.lead()
+    stand.pushed("n1", 0)
+    warm = stand.ledger.read_raw
+
+    def cold(first: int, max_bytes: int, max_entries: int) -> tuple[int, bytes]:
+        raise Cold(lambda: None)
+
+    monkeypatch.setattr(stand.ledger, "read_raw", cold)
+    stand.lead()
+    assert not stand.take(DensePush, "n1")
+    ((_, then),) = stand.member.reads
+    monkeypatch.setattr(stand.ledger, "read_raw", warm)
+    then(stand.now_ms)
+    stand.step()
+    assert [push.first for _, push in stand.take(DensePush, "n1")] == [1]
 
 
 # A follower
@@ -534,7 +558,7 @@ def test_a_leader_does_not_run_against_the_java_member_that_it_hands_over_to() -
         for ask, _ in stand.take(HeartBeatRequest):
             told = HeartBeatAnswer(code=Code.EXPIRED_TERM, term=stand.member.term + 1) if ask.member == "n2" else HeartBeatAnswer()
             stand.say(ask, told, ours=False)
-    assert stand.member.role is Role.LEADER
+    assert stand.is_now(Role.LEADER)
     assert not stand.take(VoteRequest)
 
 

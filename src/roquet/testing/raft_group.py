@@ -70,6 +70,8 @@ class Node:
         self.ledger = MemoryLedger(group.file_size)
         self.disk_term = (0, "")
         self.still_until_us = 0
+        self.unheard = 0
+        """What it said in this life, or an earlier one, and has not arrived never will."""
         self.applied = -1
         self._saving = self._flushing = False
         self._sent: list[Sent] = []
@@ -94,6 +96,8 @@ class Node:
     def stop(self, *, power: bool) -> None:
         random = self.group.simulation.random
         self.member = None
+        if power or random.random() < 0.5:
+            self.unheard = self.life
         self.ledger = self.ledger.after_power_loss(random) if power else self.ledger.after_kill()
 
     def _tick_later(self, life: int) -> None:
@@ -203,9 +207,9 @@ class RaftGroup:
         self.rules = rules or Rules()
         self.simulation = simulation = Simulation(seed, show=show)
         random = simulation.random
-        self.hunted = random.random() < 0.3
-        """Whoever begins to lead is soon in trouble, before or just after it commits something: entries are left here and there, as in
-        figure 8 of the paper on Raft."""
+        self.hunted = random.random() < 0.4
+        """Whoever begins to lead is soon in trouble, and whoever commits an earlier leader's entry is so at once: entries are left here and
+        there, as in figure 8 of the paper on Raft."""
         self.size = 3 if self.hunted else random.choice((3, 3, 3, 5))
         self.sync = random.random() < (0.2 if self.hunted else 0.5)
         self.coded = random.random() < 0.15
@@ -272,10 +276,16 @@ class RaftGroup:
         self._carry(node.name, target.name, arrive)
         simulation.after(ask.timeout_ms * MS, lambda: done(None))
 
-    def _carry(self, source: str, target: str, arrive: Callable[[], object]) -> None:
-        simulation = self.simulation
+    def _carry(self, source: str, target: str, deliver: Callable[[], object]) -> None:
+        simulation, node = self.simulation, self.nodes[source]
         if (source, target) in self.blocked or simulation.random.random() < self.loss:
             return
+        life = node.life
+
+        def arrive() -> None:
+            if life > node.unheard:
+                deliver()
+
         simulation.after(simulation.between(50, 30 * MS), arrive)
         if simulation.random.random() < 0.01:
             simulation.after(simulation.between(50, 200 * MS), arrive)
@@ -304,13 +314,13 @@ class RaftGroup:
         who = (node.name, node.life)
         if self.leaders.setdefault(term, who) != who:
             raise Violation(f"term {term} has two leaders: {self.leaders[term]} and {who}")
-        self._hunt(node, 0.6, 80 * MS)
+        self._hunt(node, 0.75, 50 * MS)
 
-    def _hunt(self, node: Node, chance: float, within_us: int) -> None:
+    def _hunt(self, node: Node, chance: float, within_us: int, away_us: int = 800 * MS) -> None:
         simulation, life = self.simulation, node.life
         random = simulation.random
         if self.hunted and random.random() < chance and simulation.now_us < self.trouble_until_us:
-            away_us = random.randrange(2 * SECOND)
+            away_us = random.randrange(away_us // 8, away_us)
             simulation.after(random.randrange(within_us), lambda: self._crash(node, away_us) if node.life == life else None)
 
     def appended(self, entry: Entry) -> None:
@@ -318,11 +328,12 @@ class RaftGroup:
             raise Violation(f"two different entries have index {entry.index} and term {entry.term}")
 
     def shown(self, node: Node, entry: Entry) -> None:
+        fresh = entry.index not in self.truth
         if self.truth.setdefault(entry.index, entry) != entry:
             other = self.truth[entry.index]
             raise Violation(f"{node.name} has committed entry {entry.index} of term {entry.term}; elsewhere it was of term {other.term}")
-        if node.member is not None and node.member.role is Role.LEADER and node.ledger.committed < node.member.leading.term_start + 2:
-            self._hunt(node, 0.25, 10 * MS)
+        if fresh and node.member is not None and entry.term < node.member.term:
+            self._hunt(node, 0.8, 3 * MS, 1_500 * MS)
 
     def acknowledged(self, entry: Entry) -> None:
         self.acked[entry.index] = entry
@@ -359,7 +370,7 @@ class RaftGroup:
             case 8:
                 self.blocked = {(a, node.name) for a in self.names()} | {(node.name, a) for a in self.names()}
                 simulation.note(f"{node.name} is alone")
-        simulation.after(random.randrange(50 * MS, 1_500 * MS), self._more_trouble)
+        simulation.after(random.randrange(50 * MS, 1_500 * MS) * (4 if self.hunted else 1), self._more_trouble)
 
     def _more_trouble(self) -> None:
         if self.simulation.now_us < self.trouble_until_us:
@@ -403,7 +414,7 @@ class RaftGroup:
     def run(self, trouble_s: int = 12, rest_s: int = 30) -> RaftGroup:
         """Trouble for a while, then none: everything must work again."""
         simulation = self.simulation
-        self.trouble_until_us = trouble_s * SECOND
+        self.trouble_until_us = trouble_s * SECOND * (2 if self.hunted else 1)
         for node in self.nodes.values():
             node.start()
         self._client()
