@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from roquet.broker.gather import SPAN_MAX, gather, gather_for, pull_answer, pull_answer_for
+from roquet.broker.gather import SPAN_MAX, gather, gather_for
 from roquet.broker.pull import Pull, Puller, Status
 from roquet.routing.subscription import TagFilter, subscribe
 from roquet.speedups import native
@@ -20,8 +20,7 @@ from roquet.store.queue import ENTRY_SIZE
 from roquet.store.window import LogWindow
 from roquet.testing.peer import FakePeer
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullResponseHeader
-from roquet.wire.command import VERSION, Command, decode
-from roquet.wire.frame import Framer
+from roquet.wire.command import Command
 from roquet.wire.layout import ENTRY
 from roquet.wire.pulled import frame_front, pull_answer_head
 from roquet.wire.record import decode_records
@@ -29,7 +28,6 @@ from roquet.wire.record import decode_records
 from .whole import Whole, pull_fields, send_fields
 
 FORMS = [gather] if native is None else [gather, native.gather]
-ANSWERS: list[Any] = [pull_answer] if native is None else [pull_answer, native.pull_answer]
 COUNT = 200
 TAGS = ("a", "b", "c", "AaAa", "BBBB", "AaBB", "e", "f", "g", "h", "i", "")
 """Three of them have the same hash; one message in twelve has no tag."""
@@ -82,38 +80,7 @@ def at_once(
         except LookupError:
             found.append(None)
     assert found[0] == found[-1]
-    for binary in (False, True):
-        check_answers(puller, raw, codes, pull.offset, count_max, size_max, span_max, binary, found[0])
     return found[0]
-
-
-def check_answers(
-    puller: Puller, raw: bytes, codes: Any, offset: int, count_max: int, size_max: int, span_max: int, binary: bool, gathered: Any
-) -> None:
-    """The frame that each form makes of the same: it has what was gathered."""
-    log = puller.store.log
-    for form in ANSWERS:
-        try:
-            made = blocking(
-                form, raw, codes, offset, count_max, size_max, log.start, log.written, puller.record_max, puller.window.view, span_max,
-                binary,
-                -5 if binary else 7, 2, 1 << 40, VERSION,
-            )  # fmt: skip
-        except LookupError:
-            made = None
-        if gathered is None or not gathered[1]:
-            assert made is None
-            continue
-        body, count, judged = gathered
-        header = PullResponseHeader(0, offset + judged, 2, 1 << 40)
-        typed = PULL_MESSAGE.reply(Command(11, opaque=-5 if binary else 7, binary=binary), header, body, code=0, remark="FOUND")
-        assert made[1:] == (count, len(body), judged)
-        (frame,) = Framer().feed(made[0])
-        assert decode(frame) == typed
-        assert made[0] == ANSWERS[0](
-            raw, codes, offset, count_max, size_max, log.start, log.written, puller.record_max, puller.window.view, span_max, binary,
-            -5 if binary else 7, 2, 1 << 40, VERSION,
-        )[0]  # fmt: skip
 
 
 def one_by_one(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
@@ -205,8 +172,6 @@ def test_a_record_that_is_not_its_entrys_is_not_sent(whole: Whole, form: Any) ->
 def test_many_tags_are_looked_for_in_python(whole: Whole) -> None:
     assert gather_for(range(65)) is gather
     assert gather_for(range(64)) is gather_for(None) is FORMS[-1]
-    assert pull_answer_for(range(65)) is pull_answer
-    assert pull_answer_for(range(64)) is pull_answer_for(None) is ANSWERS[-1]
 
 
 @pytest.mark.skipif(native is None, reason="the extension is not here")
@@ -227,14 +192,8 @@ def test_the_compiled_one_refuses_what_it_is_not_made_for(whole: Whole, wrong: d
         arguments[place] = value
     with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
         native.gather(*arguments)
-    with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
-        native.pull_answer(*arguments, False, 1, 0, 9, VERSION)
     with pytest.raises(TypeError):
         native.gather(*arguments[:9])
-    with pytest.raises(TypeError):
-        native.pull_answer(*arguments[:9])
-    with pytest.raises(TypeError):
-        native.pull_answer(raw, None, 0, 32, 1 << 18, 0, log.written, 1 << 26, view, SPAN_MAX, False, "x", 0, 9, VERSION)
 
 
 # Pulls that wait

@@ -14,8 +14,8 @@ QUEUES_MAX = 512
 
 class EntriesAhead:
     """State: by queue the number of the first entry that is kept, and the entries, read after `_cuts` of the log's cuts. They are visible
-    ones, which change only with such a cut, or when one that is damaged is mended: whoever meets something odd forgets them and looks at the
-    queue itself."""
+    ones, which change only with such a cut, or when one that is damaged is mended: whoever meets something odd forgets them and looks at
+    the queue itself."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

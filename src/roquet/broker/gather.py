@@ -15,9 +15,7 @@ from operator import add, eq, le
 
 from roquet.broker.tag_columns import tagged
 from roquet.speedups import native
-from roquet.wire.command import VERSION
 from roquet.wire.layout import ENTRY, MAGIC_V1, RECORD_FRONT, RECORD_MIN
-from roquet.wire.pulled import frame_front, pull_answer_head
 
 FOREIGN_MAX = 128 * 1024
 """Bytes of other queues' messages that one read of the log takes along, rather than making several."""
@@ -35,8 +33,6 @@ View = Callable[[int, int], memoryview]
 
 Gathered = tuple[bytes, int, int]
 """(the records one after another, how many, how many entries were judged)."""
-Answered = tuple[bytes, int, int, int]
-"""(a frame, how many records it has, their bytes, how many entries were judged)."""
 
 
 @lru_cache(maxsize=64)
@@ -95,24 +91,6 @@ def gather(
     if not all(map(eq, fronts, zip(sizes, repeat(MAGIC_V1), numbers))):
         return None
     return bytes(body), len(sizes), judged
-
-
-def pull_answer(
-    raw: bytes, codes: Collection[int] | None, number: int, count_max: int, size_max: int, start: int, end: int, record_max: int,
-    view: View, span_max: int, binary: bool, opaque: int, first: int, last: int, version: int = VERSION,
-) -> Answered | None:  # fmt: skip
-    """What `gather` finds, as the answer to a pull from a queue with these bounds. None: it found nothing, too."""
-    found = gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max)
-    if found is None or not found[1]:
-        return None
-    body, count, judged = found
-    head = pull_answer_head(opaque, 0, b"FOUND", number + judged, first, last, binary=binary)
-    return b"".join((frame_front(head, len(body), binary=binary), body)), count, len(body), judged
-
-
-def pull_answer_for(codes: Collection[int] | None) -> Callable[..., Answered | None]:
-    """`pull_answer`, compiled where it is."""
-    return pull_answer if native is None or (codes is not None and len(codes) > COMPILED_CODES_MAX) else native.pull_answer
 
 
 def gather_for(codes: Collection[int] | None) -> Callable[..., Gathered | None]:

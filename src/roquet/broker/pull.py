@@ -17,7 +17,7 @@ from functools import partial
 
 from roquet.broker.entries_ahead import EntriesAhead
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
-from roquet.broker.gather import SPAN_MAX, Gathered, gather_for, pull_answer_for
+from roquet.broker.gather import SPAN_MAX, Gathered, gather_for
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
@@ -42,7 +42,7 @@ from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.window import LogWindow
 from roquet.wire.calls.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullHeader
 from roquet.wire.codes import Perm, PullFlag, ResponseCode
-from roquet.wire.command import VERSION, Command
+from roquet.wire.command import Command
 from roquet.wire.frame import Frame
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, MAGIC_V1, MAGIC_V2, RECORD_FRONT, RECORD_MIN
 from roquet.wire.names import OFFSET_MOVED_TOPIC
@@ -205,20 +205,21 @@ class Puller(Part):
             if far and self.settings.slave_read_enable:
                 return False  # a slave is to serve it from now on
             count_max, size_max = self._limits(count_max, header.max_msg_bytes or SIZE_MAX, far)
-            found = pull_answer_for(codes)(
-                raw, codes, offset, count_max, size_max, log_.start, log_.written, self._largest(), self.window.view, SPAN_MAX,
-                known.first.binary, opaque, queue.first, queue.visible, VERSION,
-            )  # fmt: skip
-            if found is None:
+            found = gather_for(codes)(
+                raw, codes, offset, count_max, size_max, log_.start, log_.written, self._largest(), self.window.view, SPAN_MAX
+            )
+            if found is None or not found[1]:
                 self.ahead.forget(queue)  # one of them may be damaged, and mended in its file
                 return False
             if header.sys_flag & COMMIT_OFFSET and commit_offset <= queue.visible:
                 self.offsets.commit(header.consumer_group, header.topic, header.queue_id, commit_offset)
         except (Cold, LookupError, OSError, Refused):
             return False
-        answer, count, size, _ = found
+        body, count, judged = found
+        binary, size = known.first.binary, len(body)
+        head = pull_answer_head(opaque, 0, b"FOUND", offset + judged, queue.first, queue.visible, binary=binary)
         self.stats.got(header.consumer_group, header.topic, count, size)
-        peer.send(answer)
+        peer.send(b"".join((frame_front(head, size, binary=binary), body)))
         return True
 
     def _is_granted(self, header: PullHeader, grant: Grant) -> bool:

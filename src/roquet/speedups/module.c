@@ -8,7 +8,6 @@ static PyMethodDef methods[] = {
     FUNCTION(cut_frames),
     FUNCTION(take_sends),
     FUNCTION(gather),
-    FUNCTION(pull_answer),
     FUNCTION(property_rows),
     FUNCTION(pull_shape),
     FUNCTION(join_messages),

@@ -3,7 +3,7 @@
    Both see bytes that may be damaged. An entry or a record that is not exactly as it should be makes them return None, and then Python looks
    at one entry after another. Nothing is decided here that Python does not decide in the same way. */
 
-#include "text.h"
+#include "speedups.h"
 
 #define ENTRY_SIZE 20
 #define RECORD_MIN 91
@@ -131,59 +131,21 @@ static int copy_records(const Entry *entries, Py_ssize_t count, int64_t total, P
     return 1;
 }
 
-/* ---- the answer -------------------------------------------------------------------------------------------------- */
-
-typedef struct { int binary; int64_t opaque, next, first, last, version; } Answer;
-#define HEAD_MAX 512
-#define PIECE(to, literal) add(to, literal, sizeof(literal) - 1)
-
-static byte *add_field(byte *to, int64_t number) { /* of a binary header: its length and its digits */
-    byte *end = add_number(to + 4, number);
-    put32(to, (uint32_t)(end - to - 4));
-    return end;
-}
-
-/* wire/pulled.py's pull_answer_head for messages that were found. Returns where it ends. */
-static byte *add_head(byte *to, const Answer *answer) {
-    if (!answer->binary) {
-        to = add_number(PIECE(to, "{\"code\":0,\"extFields\":{\"suggestWhichBrokerId\":\"0\",\"nextBeginOffset\":\""), answer->next);
-        to = add_number(PIECE(to, "\",\"minOffset\":\""), answer->first);
-        to = add_number(PIECE(to, "\",\"maxOffset\":\""), answer->last);
-        to = add_number(PIECE(to, "\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":"), answer->opaque);
-        return PIECE(add_number(PIECE(to, ",\"remark\":\"FOUND\",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":"), answer->version), "}");
-    }
-    to = PIECE(to, "\0\0\0");
-    put16(to, (uint16_t)answer->version);
-    put32(to + 2, (uint32_t)answer->opaque);
-    byte *size = PIECE(to + 6, "\0\0\0\1\0\0\0\5" "FOUND"), *begin = size + 4;
-    to = add_field(PIECE(begin, "\0\x14suggestWhichBrokerId\0\0\0\1" "0\0\x0fnextBeginOffset"), answer->next);
-    to = add_field(PIECE(to, "\0\x09minOffset"), answer->first);
-    to = add_field(PIECE(to, "\0\x09maxOffset"), answer->last);
-    put32(size, (uint32_t)(to - begin));
-    return to;
-}
-
-/* The records, and before them the head of this answer's frame, if there is one. */
-static PyObject *gathered(const Entry *chosen, Py_ssize_t count, Py_ssize_t judged, PyObject *view, Py_ssize_t span_max, const Answer *answer) {
-    byte head[HEAD_MAX], *end = head;
+static PyObject *gathered(const Entry *chosen, Py_ssize_t count, Py_ssize_t judged, PyObject *view, Py_ssize_t span_max) {
     int64_t total = 0;
     for (Py_ssize_t i = 0; i < count; i++) total += chosen[i].size; /* at most ENTRIES_MAX or a queue's read of 31 bits each */
-    if (answer) {
-        if (!count || total > INT32_MAX - HEAD_MAX) return none();
-        end = add_head(head + 8, answer);
-        put32(head, (uint32_t)(end - head - 4 + total));
-        put32(head + 4, (uint32_t)(end - head - 8) | (answer->binary ? 1u << 24 : 0));
-    }
-    PyObject *body = PyBytes_FromStringAndSize(NULL, end - head + total);
+    PyObject *body = PyBytes_FromStringAndSize(NULL, total);
     if (!body) return NULL;
-    byte *to = add((byte *)PyBytes_AS_STRING(body), head, end - head);
-    int done = count ? copy_records(chosen, count, total, view, span_max, to) : 1;
-    if (done == 1) return answer ? Py_BuildValue("(NnLn)", body, count, (long long)total, judged) : Py_BuildValue("(Nnn)", body, count, judged);
+    int done = count ? copy_records(chosen, count, total, view, span_max, (byte *)PyBytes_AS_STRING(body)) : 1;
+    if (done == 1) return Py_BuildValue("(Nnn)", body, count, judged);
     Py_DECREF(body);
     return done ? NULL : none();
 }
 
-static PyObject *gather_for(PyObject *const *args, Answer *answer) {
+/* gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max) -> (records, how many, entries judged) or None */
+PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 10) { PyErr_SetString(PyExc_TypeError, "gather takes 10 arguments"); return NULL; }
     int32_t codes[CODES_MAX];
     Wish wish = {.raw = bytes_text(args[0])};
     if (PyErr_Occurred()) return NULL;
@@ -204,29 +166,9 @@ static PyObject *gather_for(PyObject *const *args, Answer *answer) {
     Entry *chosen = PyMem_New(Entry, all);
     if (!chosen) return PyErr_NoMemory();
     Py_ssize_t count = choose(&wish, chosen, &judged);
-    if (answer) answer->next = wish.number + judged;
-    PyObject *result = count < 0 ? none() : gathered(chosen, count, judged, args[8], span_max, answer);
+    PyObject *result = count < 0 ? none() : gathered(chosen, count, judged, args[8], span_max);
     PyMem_Free(chosen);
     return result;
-}
-
-/* gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max) -> (records, how many, entries judged) or None */
-PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs == 10) return gather_for(args, NULL);
-    PyErr_SetString(PyExc_TypeError, "gather takes 10 arguments");
-    return NULL;
-}
-
-/* pull_answer(... as gather, binary, opaque, first, last, version) -> (frame, how many, bytes of records, entries judged) or None */
-PyObject *pull_answer(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 15) { PyErr_SetString(PyExc_TypeError, "pull_answer takes 15 arguments"); return NULL; }
-    Answer made = {.binary = args[10] == Py_True, .opaque = PyLong_AsLongLong(args[11])};
-    made.first = PyLong_AsLongLong(args[12]);
-    made.last = PyLong_AsLongLong(args[13]);
-    made.version = PyLong_AsLongLong(args[14]);
-    return PyErr_Occurred() ? NULL : gather_for(args, &made);
 }
 
 /* ---- properties -------------------------------------------------------------------------------------------------- */

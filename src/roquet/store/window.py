@@ -1,8 +1,8 @@
 """The stretch of the log that was read last, kept for those who want it next.
 
 Consumers that catch up pull from one queue after another, and the messages of these queues stand among each other in the log: each wants
-nearly the bytes that the one before it got. What is safe does not change, so what was read stays right until the log is cut back to go on as
-another node's (`Log.cuts`).
+nearly the bytes that the one before it got. What is safe does not change, so what was read stays right until the log is cut back to go
+on as another node's (`Log.cuts`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ AHEAD = 256 * 1024
 
 
 class LogWindow:
-    """State: `_room` holds the bytes of the log from `_start` to `_stop`, read after `_cuts` of its cuts. Each owner has its own: owners may run in several threads."""
+    """State: `_room` holds the bytes of the log from `_start` to `_stop`, read after `_cuts` of its cuts. Each owner has its own: owners
+    may run in several threads."""
 
     __slots__ = ("_cuts", "_log", "_room", "_start", "_stop")
 
