@@ -693,8 +693,8 @@ FAULTS = [
     ),
     Fault(
         "store/first_look.py",
-        "    if manifest.end and not segments.bases:",
-        "    if False:",
+        "    if manifest.end and not segments.bases and",
+        "    if False and",
         "tests/broker/test_bad_starts.py::test_a_log_that_is_gone_refuses_the_start_before_anything_is_written",
         "a log that is gone is begun anew in silence",
     ),
