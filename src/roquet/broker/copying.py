@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from roquet.broker.delay import Delays
@@ -23,7 +24,7 @@ from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Part, Shared
 from roquet.broker.register import Registration
 from roquet.broker.roles import is_slave
-from roquet.broker.topics import Topics
+from roquet.broker.topics import Topic, Topics
 from roquet.errors import Refused, RoquetError
 from roquet.ha.compare import BeginAt, CutBack, GoOn, Own, Refuse, Told, Verdict, compare
 from roquet.ha.master_link import MasterLink
@@ -105,12 +106,12 @@ class Copying(Part):
     # Who is the master?
 
     def open(self) -> None:
-        self.known_to = self.store.log.safe
         if is_slave(self.settings):
             self.became_slave()
 
     def became_slave(self) -> None:
         self._next_ms = 0
+        self.known_to = self.store.log.safe  # what is there it knew as a master, or heard of before it was stopped
         self._metadata_ms = self.clock.steady_ms() + (METADATA_FIRST_MS if self.store.ledger is None else IN_A_GROUP_MS)
         given = self.settings.ha_master_address
         if given:
@@ -125,19 +126,19 @@ class Copying(Part):
         self._make_topics_of_new_messages()
 
     def _make_topics_of_new_messages(self) -> None:
-        """The old master may have died before it told of a topic that it made, and this log has messages of it."""
+        """The old master may have died before it told of a topic that it made, or of more queues, and this log has messages there."""
         fresh: dict[str, int] = {}
         for queue in self.store.queues.values():
-            if queue.next > queue.first and self._topics.get(queue.topic) is None:
-                entry = blocking(queue.entry, queue.next - 1)
-                if entry is not None and entry[0] >= self.known_to:
-                    fresh[queue.topic] = max(fresh.get(queue.topic, 0), queue.queue_id + 1)
-        for topic, count in sorted(fresh.items()):
-            log.warning(
-                "topic %s is made again with %d queues or more: its messages are here, and the old master did not tell of it", topic, count
-            )
-            with contextlib.suppress(Refused):
-                self._topics.ensure(topic, max(count, self.settings.default_topic_queue_nums))
+            entry = blocking(queue.entry, queue.next - 1) if queue.next > queue.first else None
+            if entry is not None and entry[0] >= self.known_to:
+                fresh[queue.topic] = max(fresh.get(queue.topic, 0), queue.queue_id + 1)
+        for name, count in sorted(fresh.items()):
+            topic = self._topics.get(name) or Topic(name, 0, 0)
+            if topic.read_queue_nums < count:
+                log.warning("topic %s has %d queues now: their messages are here, and the old master did not tell of them", name, count)
+                more = replace(topic, read_queue_nums=count, write_queue_nums=max(count, topic.write_queue_nums))
+                with contextlib.suppress(Refused):
+                    self._topics.put(more)
 
     def found_master(self, master: str, ha_master: str) -> None:
         """A name server told it, or the settings."""
