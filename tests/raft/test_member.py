@@ -445,6 +445,18 @@ def test_e7_what_is_committed_stays_when_a_leader_cuts_below_it() -> None:
     assert (stand.ledger.end, stand.ledger.committed) == (2, 2)
 
 
+def test_a_cut_that_comes_twice_takes_nothing_back_that_was_answered_since() -> None:
+    """The leader has counted those entries, and its commit index has not come yet. A run from a seed found it."""
+    stand = follower(1, 2)
+    stand.receive(push(PushType.TRUNCATE, entry_of(0, 1)))
+    stand.receive(push(PushType.APPEND, entry_of(1, 3)))
+    stand.receive(push(PushType.APPEND, entry_of(2, 3)))
+    stand.answers.clear()
+    stand.receive(push(PushType.TRUNCATE, entry_of(0, 1)))
+    assert stand.answer(PushAnswer).code == Code.SUCCESS
+    assert stand.ledger.end == 2
+
+
 def test_e7_a_leader_that_differs_from_what_is_committed_is_refused_and_named() -> None:
     stand = follower(1, 2, 2)
     stand.receive(push(PushType.COMPARE, entry_of(2, 2), commit=2))

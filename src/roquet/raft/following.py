@@ -162,7 +162,7 @@ class Following:
         entry, ledger = request.entries[0], self.ledger
         held = self._entry(entry.index)
         equal = held is not None and same(held, entry)
-        kept = ledger.committed
+        kept = max(ledger.committed, self.matched)  # the same request may come twice: what was answered since then is the leader's own
         last = self._entry(kept) if equal and kept > entry.index else entry
         self._drop_waiting()
         if not equal and ledger.end >= 0 and entry.index <= kept:
@@ -233,7 +233,7 @@ class Following:
 
     def _take_away(self, entry: Entry) -> None:
         """What stands in this entry's place, and all behind it."""
-        if entry.index <= self.ledger.committed:
+        if entry.index <= max(self.ledger.committed, self.matched):
             raise Misplaced(f"entry {entry.index} differs from the leader's, and {self.ledger.committed} is committed here")
         before = blocking(self._entry, entry.index - 1)
         if before is not None and (entry.term < before.term or entry.pos < before.pos + before.size):
