@@ -474,6 +474,19 @@ def test_a_follower_takes_no_push_before_the_ledgers_were_compared() -> None:
     assert stand.ledger.end == 1
 
 
+def test_what_was_compared_in_one_term_counts_for_nothing_in_the_next_of_the_same_leader() -> None:
+    """It may have lost power in between, and with it entries. A run from a seed found it."""
+    stand = follower(1, 2)
+    stand.receive(push(PushType.COMPARE, entry_of(1, 2)))
+    assert stand.member.following.matched == 1
+    stand.receive(HeartBeatRequest(leader_id="n1", term=4, every_ms=300))
+    assert stand.member.following.matched == -1
+    later = push(PushType.COMMIT, commit=1)
+    later.term = 4
+    stand.receive(later)
+    assert stand.ledger.committed == -1
+
+
 def test_pushes_that_come_out_of_order_are_put_in_order() -> None:
     stand = follower(1)
     stand.receive(push(PushType.COMPARE, entry_of(0, 1)))

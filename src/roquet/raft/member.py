@@ -295,10 +295,10 @@ class Member:
         if self.role is Role.LEADER:
             self.spent = max(self.spent, self.term)
             self.leading.ends(now_ms)
+        if term > self.term or (self.role, self.leader) != (Role.FOLLOWER, leader):
+            self.following.forget()
         if term > self.term:
             self.raise_term(term)
-        if (self.role, self.leader) != (Role.FOLLOWER, leader):
-            self.following.forget()
         self.poll = self._own_vote = None
         self.raise_next = False
         self._change(Role.FOLLOWER, leader, f"{leader} leads in term {term}")
