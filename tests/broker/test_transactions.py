@@ -735,6 +735,23 @@ class TestABrokerThatIsKilled:
         self.settle(cluster)
         assert sorted(cluster.bodies()) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
+    def test_still_asks_about_a_message_that_was_put_again_behind_the_end_of_a_younger_one(self, cluster: Cluster) -> None:
+        """Of three half messages the first is put again, the second is too young for that, the third has ended before: the saved
+        progress then leads to the second, and to op records that name the third and the first."""
+        cluster.join()
+        cluster.prepare(b"old")
+        cluster.whole.tick(MINUTE - 2_000)
+        cluster.prepare(b"young")
+        cluster.end(cluster.prepare(b"ended"), COMMIT)
+        cluster.round(2_000)
+        assert [check.body for check in cluster.checks()], "the old one was put again, and asked about"
+        cluster.whole.tick(10_000)
+        assert cluster.progress() == (1, 0)
+        cluster.crash()
+        assert cluster.pending == 2
+        self.settle(cluster)
+        assert sorted(cluster.bodies()) == [b"ended", b"old", b"young"]
+
     def test_gives_a_message_up_at_most_once_more(self, clusters: Callable[..., Cluster]) -> None:
         cluster = clusters(transaction_check_max=1)
         cluster.prepare()

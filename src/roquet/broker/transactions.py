@@ -56,6 +56,7 @@ from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import tag_hash
 from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
+from roquet.store.recovery import first_at_or_after
 from roquet.store.scan import records_between
 from roquet.wire.calls import transactions as calls
 from roquet.wire.codes import ResponseCode
@@ -151,12 +152,15 @@ class Transactions(Part):
         if halves is None:
             return
         self._base = max(self.offsets.find(TRANSACTION_GROUP, HALF_TOPIC, 0), halves.first)
-        early: set[int] = set()
+        early: dict[int, list[Record]] = {}  # what op records name below `_base`, and which do
         if ops is not None:
             self._op_base = max(self.offsets.find(TRANSACTION_GROUP, OP_HALF_TOPIC, 0), ops.first)
             while self._op_base + len(self._ops) < ops.visible:
-                named = self._named(blocking(self._read, ops, self._op_base + len(self._ops)))
-                early.update(half for half in named if half < self._base)
+                op = blocking(self._read, ops, self._op_base + len(self._ops))
+                named = self._named(op)
+                for half in named:
+                    if op is not None and half < self._base:
+                        early.setdefault(half, []).append(op)
                 self._take(named)
         at = self._next_pending(self._base)
         while at < halves.visible:
@@ -169,7 +173,7 @@ class Transactions(Part):
                     # Upstream names the original in copies that are not asked about yet, and its end then names that one.
                     self._mark(self._copies.get(original, original))
                     self._copied(original, at)
-                    if original in early:
+                    if not all(self._put_again_at(halves, original, op) for op in early.get(original, ())):
                         self._mark(at)
             at = self._next_pending(at + 1)
         if self.store.crashed:
@@ -184,6 +188,18 @@ class Transactions(Part):
         if record is not None and any(start < record.physical_offset < end for start, end in self.store.timeline.overtaken):
             return []
         return op_body(record)
+
+    def _put_again_at(self, halves: ConsumeQueue, original: int, op: Record) -> bool:
+        """Whether this op record names the original because it was put again: then a copy of it stands right before, of the same moment.
+        Any other op record ended the transaction; Apache's broker writes none when it puts a message again."""
+        at = first_at_or_after(halves, op.physical_offset) - 1
+        copy = blocking(self._read, halves, at) if at >= halves.first else None
+        if copy is None or copy.queue_offset == original or original_of(decode_properties(copy.properties), at) != original:
+            return False
+        if not copy.store_timestamp == op.store_timestamp == op.born_timestamp:
+            return False
+        begin = op.physical_offset - len(self.store.log.lead)
+        return begin == copy.physical_offset + copy.size or begin in self.store.log.segments.bases  # the copy filled its file
 
     def _finish_commits(self, halves: ConsumeQueue) -> None:
         """A crash may leave a committed message without its op record, or with one that is doubted (`_named`): write it, so that
