@@ -390,6 +390,8 @@ class Puller(Part):
         if queue is None:
             return Found(Status.NO_MESSAGE_IN_QUEUE, 0, 0, 0)  # upstream makes a queue by looking for it
         first, last, offset = queue.first, queue.visible, pull.offset
+        if last < offset <= queue.next:  # a slave has shown it already, and its report of that is on the way
+            return Found(Status.OFFSET_OVERFLOW_ONE, offset, first, last)
         if last == 0:
             return Found(Status.NO_MESSAGE_IN_QUEUE, 0, first, last)
         if offset < first:
