@@ -205,6 +205,10 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained("settings", ("running values",), "body.JSON.table.roquetVersion", "Roquet says its own version beside that of the protocol"),
     *(
+        Explained("settings", ("running values",), f"body.JSON.table.roquet{name}", "roquet ha status asks for it")
+        for name in ("Role", "RoleSince", "RoleWhy", "LastStoreTime", "Slaves")
+    ),
+    *(
         Explained(
             "settings", ("running values",), f"body.JSON.table.roquet{name}", "which of its ways sends took, and which form of it runs"
         )
