@@ -16,8 +16,8 @@ from roquet.wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 SEND = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0", "k": "false", "m": "false"}
 
 
-def send(broker: WholeBroker, body: bytes = b"hello", properties: str = "") -> Command:
-    return broker.ask(RequestCode.SEND_MESSAGE_V2, {**SEND, "i": properties}, body)
+def send(broker: WholeBroker, body: bytes = b"hello", properties: str = "", *, topic: str = "T", queue_id: int = 0) -> Command:
+    return broker.ask(RequestCode.SEND_MESSAGE_V2, {**SEND, "b": topic, "e": str(queue_id), "i": properties}, body)
 
 
 def log_of(broker: WholeBroker) -> bytes:

@@ -236,6 +236,41 @@ def test_a_topic_that_the_master_has_no_more_is_gone_on_the_slave_too(pair: Pair
     assert pair.slave.broker.topics.get("Gone") is None
 
 
+def promoted(pair: Pair) -> WholeBroker:
+    pair.kill(pair.master)
+    pair.slave.tick(50)
+    pair.slave.broker.become_master("ASYNC_MASTER")
+    return pair.slave
+
+
+def test_a_topic_that_the_old_master_made_and_did_not_tell_of_is_there_when_it_holds_messages(pair: Pair) -> None:
+    send(pair.master, b"one", topic="Made", queue_id=2)
+    pair.settle()
+    assert pair.slave.broker.topics.get("Made") is None
+    made = promoted(pair).broker.topics.get("Made")
+    assert made is not None
+    assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (3, 3, 6)
+
+
+def test_queues_that_the_old_master_added_and_did_not_tell_of_are_read_when_they_hold_messages(pair: Pair) -> None:
+    pair.slave.broker.topics.ensure("Made", 2)
+    send(pair.master, b"one", topic="Made", queue_id=3)
+    pair.settle()
+    made = promoted(pair).broker.topics.get("Made")
+    assert made is not None
+    assert (made.read_queue_nums, made.write_queue_nums) == (4, 4)
+
+
+def test_a_topic_that_the_old_master_had_no_more_stays_gone(pair: Pair) -> None:
+    send(pair.master, b"one", topic="Gone")
+    pair.settle(100)
+    assert pair.slave.broker.topics.get("Gone") is not None
+    pair.master.broker.topics.delete("Gone")
+    pair.settle(300)
+    assert pair.slave.broker.topics.get("Gone") is None
+    assert promoted(pair).broker.topics.get("Gone") is None
+
+
 def test_e13_a_master_that_comes_back_with_less_progress_sets_no_group_back(pair: Pair) -> None:
     for _ in range(10):
         send(pair.master)

@@ -19,12 +19,12 @@ from roquet.store.disk import Disk, blocking
 from roquet.store.entry_log import EntryLog
 from roquet.store.ledger_part import LedgerPart, LedgerPlace
 from roquet.store.reader import StoreReader
-from roquet.store.scan import parse
 from roquet.store.store import Store
 from roquet.testing import ManualBackground, ManualClock
 from roquet.wire.layout import ENTRY
 from roquet.wire.ledger_entry import Entry
 from tests.store.conftest import RoomyDisk, bodies, put
+from tests.store.test_reader import bodies as read_by
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 INDEX_FILE = 32 * 64
@@ -491,19 +491,6 @@ def failing() -> None:
     import errno
 
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def read_by(reader: StoreReader, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-    first, end = reader.bounds(topic, queue_id)
-    found = []
-    for entry in reader.entries(topic, queue_id, first, end):
-        base = reader.log.base_of(int(entry["offset"]))
-        assert base is not None
-        at = int(entry["offset"]) - base
-        raw = bytes(reader.log_view(base)[at : at + int(entry["size"])])
-        assert parse(raw, int(entry["offset"])) is not None
-        found.append(raw[88 : 88 + int.from_bytes(raw[84:88], "big")])
-    return found
 
 
 class TestWhoReadsTheFilesAlone:

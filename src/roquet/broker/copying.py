@@ -121,7 +121,9 @@ class Copying(Part):
             log.warning("this slave knows no master: set haMasterAddress, or namesrvAddr so that name servers tell it")
 
     def became_master(self) -> None:
-        self._leave("this broker became a master")
+        if self.link is not None or self._stream is not None:
+            self._leave("this broker became a master")
+        self.doing = "away"
         self.master = self.ha_master = ""
         self._make_topics_of_new_messages()
 
