@@ -2,9 +2,9 @@
 
     python -m tests.lanes [--spark | --quick]
 
-Several for two cores: only the first keeps a core busy; the others wait for real programs most of the time. Each run has its own
-process, servers and temporary directories; nothing is shared but the machine. What needs a Java machine is the Spark extra's, and
-takes as long as all else.
+Several for two cores: the others wait for real programs most of the time, or are over early; together they keep the second core as
+busy as the first run keeps its own. Each run has its own process, servers and temporary directories; nothing is shared but the machine.
+What needs a Java machine is the Spark extra's, and takes as long as all else.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 WITH_JAVA = ["tests/spark", "tests/clusters"]
 """What `make test-spark` runs."""
-WAITING = {
+BESIDE = {
     "programs": ["tests/process", "tests/chaos"],
     "commands, hostile peers": ["tests/cli", "tests/hostile"],
-    "documents": ["tests/docs"],
+    "documents, simulations": ["tests/docs", "tests/sim", "tests/raft", "tests/model"],
 }
 LANES = {
-    "all others": [*(f"--ignore={path}" for path in [*WITH_JAVA, *(path for paths in WAITING.values() for path in paths)]), "tests"],
-    **WAITING,
+    "all others": [*(f"--ignore={path}" for path in [*WITH_JAVA, *(path for paths in BESIDE.values() for path in paths)]), "tests"],
+    **BESIDE,
 }
 OWN_JVMS = ["tests/clusters", "tests/spark/test_tour.py", "tests/spark/test_demo.py"]
 """They start Sparks of their own; the others share one."""

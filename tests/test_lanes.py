@@ -12,7 +12,7 @@ from tests import lanes, quick
 
 
 def test_every_path_that_is_named_is_there() -> None:
-    named = [*quick.LEFT_OUT, *lanes.WITH_JAVA, *lanes.OWN_JVMS, *(path for paths in lanes.WAITING.values() for path in paths)]
+    named = [*quick.LEFT_OUT, *lanes.WITH_JAVA, *lanes.OWN_JVMS, *(path for paths in lanes.BESIDE.values() for path in paths)]
     assert [path for path in named if not (lanes.ROOT / path).exists()] == []
 
 
