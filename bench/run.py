@@ -26,9 +26,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import client_rows
+import failover
+import group_rows
 import java_clients
 import servers
 import timers
@@ -37,6 +41,8 @@ from servers import APACHE, BEFORE, HERE, ROQUET, Cluster, Launcher, Running, ap
 from table import BY_KEY, ROWS, Report, Sample
 
 from roquet import speedups
+
+Loaded = TypeVar("Loaded", bound=Running)
 
 QUEUES = 8
 TOPIC, WARM_TOPIC, MIXED_TOPIC = "Bench", "BenchWarm", "BenchMixed"
@@ -48,8 +54,10 @@ MAIN_ROWS = ("send64", "send1", "conn16", "batch", "pull", "memory", *FEATURE_RO
 TIMER_ROWS = ("timers-memory", "timers-lateness")
 CLIENT_ROWS = tuple(client_rows.WORKS)  # all of them: --rows client
 SHARD_CLIENT_ROWS = tuple(client_rows.SHARD_WORKS)  # all of them: --rows shards-clients
+GROUP_ROWS = tuple(group_rows.STARTS)
+FAILOVER_ROWS = tuple(failover.ROWS)  # all of them: --rows failover
 OWN_ROWS = {"turns"}  # without any server of Apache's
-QUICK_WITHOUT = ("conn16", *FEATURE_ROWS, *JAVA_ROWS, *TIMER_ROWS, *CLIENT_ROWS, *SHARD_CLIENT_ROWS, *OWN_ROWS)
+QUICK_WITHOUT = ("conn16", *FEATURE_ROWS, *JAVA_ROWS, *TIMER_ROWS, *CLIENT_ROWS, *SHARD_CLIENT_ROWS, *GROUP_ROWS, *FAILOVER_ROWS, *OWN_ROWS)
 MEMORY_AFTER = 2_000_000
 SETTLE_S = 0.3  # a round's CPU is taken so much later: work that the server put off (queues, index, flush) is part of the price
 
@@ -81,14 +89,19 @@ class Plan:
     java_warm_s: float = 6.0
     client_rounds: int = 3
     client_backlog: int = 1_500_000
+    group_warm_apache: int = 300_000
+    group_warm_roquet: int = 150_000
+    group: int = 100_000
+    failovers: int = 5
 
 
-FULL = Plan(limit_s=1_500.0)
+FULL = Plan(limit_s=2_400.0)
 QUICK = Plan(
     limit_s=100.0, rounds=3, starts=1, warm_apache=400_000, warm_roquet=200_000, send64=100_000, send1=6_000, batch=320_000, pull=200_000,
     journey=20_000, tagged=2_000_000, sql=400_000, feature_rounds=2,
     sync_warm=100_000, sync=30_000, shard=80_000, shard_rounds=1, java_windows=2, java_window_s=2.0, java_warm_s=4.0,
     client_rounds=1, client_backlog=500_000,
+    group_warm_apache=60_000, group_warm_roquet=60_000, group=40_000, failovers=2,
 )  # fmt: skip
 
 
@@ -122,6 +135,8 @@ class Bench:
             (set(TIMER_ROWS), self.timer_phase),
             (set(CLIENT_ROWS), self.client_phase),
             (set(SHARD_CLIENT_ROWS), self.shard_clients_phase),
+            *(({row}, partial(group_rows.measure, self, row)) for row in GROUP_ROWS),
+            (set(FAILOVER_ROWS), partial(failover.measure, self)),
             ({"turns"}, self.turns_phase),
         ]
         for rows, phase in phases:
@@ -181,7 +196,7 @@ class Bench:
         except (OSError, RuntimeError) as error:
             self.report.note(f"{running.kind}, while warming up: {error}")
 
-    def in_turns(self, row: str, pairs: list[Running], warm_rounds: int, measure: Callable[[Running], Sample], rounds: int = 0) -> None:
+    def in_turns(self, row: str, pairs: list[Loaded], warm_rounds: int, measure: Callable[[Loaded], Sample], rounds: int = 0) -> None:
         """Rounds of a row, each server in turn; the first `warm_rounds` do not count. A server may fail once."""
         failures: Counter[str] = Counter()
         for number in range(-warm_rounds, rounds or self.plan.rounds):
@@ -554,7 +569,7 @@ class Bench:
             )
 
 
-def turned(pairs: list[Running], number: int) -> list[Running]:
+def turned(pairs: list[Loaded], number: int) -> list[Loaded]:
     """Who goes first in this round: not always the same."""
     return pairs if number % 2 == 0 else pairs[::-1]
 
@@ -590,7 +605,7 @@ def _last_line(text: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="under two minutes: fewer rounds, less warm-up, Java clients only by --rows")
-    parser.add_argument("--rows", help=f"some of {','.join(row.key for row in ROWS)}; client: all client-*; shards-clients: all of these")
+    parser.add_argument("--rows", help=f"some of {','.join(row.key for row in ROWS)}; client, shards-clients, failover: all of these")
     parser.add_argument("--json", metavar="FILE", help="write all figures, every round's, there")
     parser.add_argument("--only", choices=(APACHE, ROQUET))
     parser.add_argument("--before", metavar="CHECKOUT", type=Path, help="compare with this other checkout of Roquet instead of with Apache")
@@ -606,6 +621,8 @@ def main() -> int:
         rows = rows - {"client"} | set(CLIENT_ROWS)
     if "shards-clients" in rows:
         rows = rows - {"shards-clients"} | set(SHARD_CLIENT_ROWS)
+    if "failover" in rows:
+        rows |= set(FAILOVER_ROWS)
     if unknown := rows - set(BY_KEY):
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
     if rows <= OWN_ROWS:

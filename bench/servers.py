@@ -23,10 +23,10 @@ TICKS = os.sysconf("SC_CLK_TCK")
 APACHE, ROQUET, BEFORE = "apache", "roquet", "before"
 
 # distribution/bin/runbroker.sh of 4.9.7, less AlwaysPreTouch (it would slow its start and fill its memory) and with half its heap
-BROKER_JAVA = ("-server", "-Xms4g", "-Xmx4g", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m", "-XX:G1ReservePercent=25",
+BROKER_JAVA = ("-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m", "-XX:G1ReservePercent=25",
                "-XX:InitiatingHeapOccupancyPercent=30", "-XX:SoftRefLRUPolicyMSPerMB=0", "-XX:-OmitStackTraceInFastThrow",
                "-XX:MaxDirectMemorySize=2g", "-XX:-UseLargePages")  # fmt: skip
-SERIAL_JAVA = ("-server", "-Xms4g", "-Xmx4g", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=2g")
+SERIAL_JAVA = ("-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=2g")
 
 
 # ---------------------------------------------------------------- /proc
@@ -187,24 +187,27 @@ class Launcher:
     @contextlib.contextmanager
     def broker(self, kind: str, namesrv: str, directory: Path, *, kill: bool = False, **settings: object) -> Iterator[Running]:
         """A broker that has acknowledged a send; at the end it is stopped, or killed if it will not stop or `kill` says so."""
-        directory.mkdir(parents=True, exist_ok=True)
-        port = apache.free_port()
-        # a nearly full disk must not make either of them refuse
-        all_settings = apache.broker_settings(port, namesrv, directory, {"diskMaxUsedSpaceRatio": 95, **settings})
-        conf = apache.write_settings(directory / "broker.conf", all_settings)
-        command = self._apache_command(directory, conf) if kind == APACHE else self._roquet_command(port, conf)
-        if self.core is not None:
-            command = ["taskset", "-c", str(self.core), *command]  # replaces itself: the process id stays
-        server = apache.Server(command, name="broker", port=port, directory=directory, env=self._environment(kind))
+        server = self.start(kind, namesrv, directory, apache.free_port(), settings)
         try:
             seconds = _first_acknowledged_send(server)
-            name = str(all_settings["brokerName"])
+            name = str(settings.get("brokerName", "broker-a"))
             yield Running(kind, server, namesrv, seconds, name, stand_in=kind == ROQUET and bool(self.broker_command))
         finally:
             if kill:
                 server.kill()
             with contextlib.suppress(apache.InteropError):  # it did not stop in time and was killed
                 server.stop(timeout_s=20.0)
+
+    def start(self, kind: str, namesrv: str, directory: Path, port: int, settings: dict[str, object], heap: str = "4g") -> apache.Server:
+        """A broker's process, which has just begun. `heap`: of Apache's."""
+        directory.mkdir(parents=True, exist_ok=True)
+        # a nearly full disk must not make either of them refuse
+        all_settings = apache.broker_settings(port, namesrv, directory, {"diskMaxUsedSpaceRatio": 95, **settings})
+        conf = apache.write_settings(directory / "broker.conf", all_settings)
+        command = self._apache_command(directory, conf, heap) if kind == APACHE else self._roquet_command(port, conf)
+        if self.core is not None:
+            command = ["taskset", "-c", str(self.core), *command]  # replaces itself: the process id stays
+        return apache.Server(command, name="broker", port=port, directory=directory, env=self._environment(kind))
 
     @contextlib.contextmanager
     def pair(self, kind: str, directory: Path, *, kill: bool = False, **settings: object) -> Iterator[Running]:
@@ -217,12 +220,13 @@ class Launcher:
                 apache.wait_until(lambda: apache.is_registered(namesrv, running.address), "the registration", timeout_s=40.0)
             yield running
 
-    def _apache_command(self, directory: Path, conf: Path) -> list[str]:
+    def _apache_command(self, directory: Path, conf: Path, heap: str) -> list[str]:
         home = apache._home(directory)
         properties = [f"-Drocketmq.home.dir={home}", f"-Duser.home={directory}"]
         classes = apache.classpath(f"rocketmq-broker:{apache.SERVER}")
         main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf)]
-        return ["java", *(SERIAL_JAVA if self.serial_gc else BROKER_JAVA), *apache.JAVA_17_OPTIONS, *properties, "-cp", classes, *main]
+        flags = ["-server", f"-Xms{heap}", f"-Xmx{heap}", *(SERIAL_JAVA if self.serial_gc else BROKER_JAVA)]
+        return ["java", *flags, *apache.JAVA_17_OPTIONS, *properties, "-cp", classes, *main]
 
     def _roquet_command(self, port: int, conf: Path) -> list[str]:
         if self.broker_command:

@@ -73,6 +73,12 @@ ROWS = (
     Row("client-push", "clients on Roquet, push consuming, catching up", RATE, 0.5, at_least=True),
     *(Row(f"shards-clients-send{shards}", f"clients on {shards} of our shards, 64 sends in flight", RATE) for shards in (1, 2, 4)),
     *(Row(f"shards-clients-push{shards}", f"clients on {shards} of our shards, push consuming", RATE) for shards in (1, 2, 4)),
+    Row("ha", "sync master and slave, 64 in flight; CPU of both", RATE, 2.0, at_least=True),
+    Row("dledger", "DLedger group of three, 64 in flight; CPU of all", CPU, 0.25, rates=(4.0, 4.0)),
+    Row("failover", "leader killed: median until a send is acknowledged", LATE, 2_000.0),
+    Row("failover-max", "the same, the longest", LATE, 2_000.0),
+    Row("failover-java", "the same, Apache's Java client: median", LATE, 2_000.0),
+    Row("failover-java-max", "the same, the longest", LATE, 2_000.0),
     Row("turns", "longest turn of the loop of a large broker, CPU", LATE, 50.0),
 )
 BY_KEY = {row.key: row for row in ROWS}

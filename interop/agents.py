@@ -2,7 +2,7 @@
 
 A request is a line `ID verb key=value ...`, parted by tabs. The verbs, the same in every language:
 
-    produce   name group [transaction] [namespace]                          start a producer
+    produce   name group [transaction] [namespace] [poll] [timeout]         start a producer; `poll`, `timeout`: see below
     send      producer topic body [tags keys delay at queue broker p.NAME]  -> "SEND_OK ID"; of a transaction producer: in a transaction
     request   producer topic body timeout                                   -> the reply's body
     consume   name group topic [tags sql orderly broadcasting work fail retries reply namespace]
@@ -10,6 +10,7 @@ A request is a line `ID verb key=value ...`, parted by tabs. The verbs, the same
     close     name
     mqadmin   line                                                          -> what it printed (Java only)
 
+`poll=MS`: a Java client asks for routes so often (2 s, by itself 30 s). `timeout=MS`: of a Java producer's send (60 s, by itself 3 s).
 `work=MS`: consuming a message takes so long (orderly). `fail=N`: a message's first N deliveries fail, and it is to come again after
 1 s. `reply=PRODUCER`: answers every message with "re: " and its body. A message in a transaction has the properties `local` (commit,
 rollback, unknown, hang) and `checked`, which say how it goes.

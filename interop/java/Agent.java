@@ -115,7 +115,7 @@ final class Agent {
     private <T extends ClientConfig> T configured(T client, Map<String, String> given) {
         client.setNamesrvAddr(namesrv);
         client.setInstanceName(name + "-" + given.get("name"));
-        client.setPollNameServerInterval(2_000);
+        client.setPollNameServerInterval(Integer.parseInt(given.getOrDefault("poll", "2000")));
         client.setHeartbeatBrokerInterval(2_000);
         client.setPersistConsumerOffsetInterval(500);
         client.setMqClientApiTimeout(60_000); // a machine may be busy with other things
@@ -136,7 +136,7 @@ final class Agent {
         } else {
             producer = new DefaultMQProducer(given.get("group"));
         }
-        configured(producer, given).setSendMsgTimeout(60_000);
+        configured(producer, given).setSendMsgTimeout(Integer.parseInt(given.getOrDefault("timeout", "60000")));
         producer.start();
         producers.put(given.get("name"), producer);
         endings.put(given.get("name"), producer::shutdown);
