@@ -77,8 +77,8 @@ class Load:
 
 def measure(bench: Bench) -> None:
     java = {"4.9.8": JavaClient("4.9.8", bench.directory / "failover")} if not apache.missing_tools() else {}
-    for kind in bench.kinds:
-        for row, language in CLIENTS.items():
+    for row, language in CLIENTS.items():
+        for kind in bench.kinds:
             if language != "python" and not java:
                 continue
             bench.on_time()

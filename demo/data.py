@@ -1,4 +1,4 @@
-"""Chapter 4: the same messages as a table. A live stream with counts, an archive, and one query in SQL, all on Spark."""
+"""Chapter 5: the same messages as a table. A live stream with counts, an archive, and one query in SQL, all on Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chapter 3: a shop. Four orders, and what the broker does so that none is lost, shipped wrongly or forgotten."""
+"""Chapter 4: a shop. Four orders, and what the broker does so that none is lost, shipped wrongly or forgotten."""
 
 from __future__ import annotations
 

@@ -14,37 +14,23 @@ import random
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from data import data_pipeline
+from group import kill_the_leader
+from numbered import Fire, body_of, number_of, read_back
 from orders import order_flow
 from spark_install import SparkInstall
 from stage import Broken, Stage, say
 
-from roquet import Admin, Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage
+from roquet import Admin, Message, Producer, PushConsumer, ReceivedMessage
 from roquet.cli.progress import Bar
 from roquet.errors import RoquetError
 
 MESSAGES = 100_000
 IN_FLIGHT = 128
 CONSUME_TIMEOUT_S = 60
-BODY = b"x" * 116
-
-
-def body_of(number: int) -> bytes:
-    """128 bytes: the number, and filling."""
-    return b"%012d" % number + BODY
-
-
-def number_of(message: ReceivedMessage) -> int:
-    body = message.body
-    if len(body) != 12 + len(BODY) or not body.endswith(BODY):
-        raise Broken(f"{message} came back damaged")
-    return int(body[:12])
-
-
 # Chapter 1
 
 
@@ -116,7 +102,7 @@ async def kill_the_broker(stage: Stage) -> None:
     async with Admin(stage.namesrv) as admin:
         await admin.create_topic("demo-safe", read_queues=4, write_queues=4, cluster="SafeCluster")
     say("SYNC_FLUSH: an acknowledgement means that the message is on disk. Sending, and pulling the plug half way ...")
-    fire = Fire(count)
+    fire = Fire("demo-safe", count)
     async with Producer("demo_survivor", stage.namesrv, send_timeout_ms=1_000, retries=0) as producer:
         with Bar("sending", count) as bar:
             async with asyncio.TaskGroup() as tasks:
@@ -146,56 +132,8 @@ async def kill_the_broker(stage: Stage) -> None:
     await broker.stop()
 
 
-class Fire:
-    """Senders that do not give up: a send that fails is in doubt, so it is sent again until it is acknowledged."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.numbers = iter(range(count))
-        self.acknowledged = 0
-        self.failures = 0
-        self.half_done = asyncio.Event()
-        self.killed_at = 0.0
-        self.back_at = 0.0
-
-    async def send_until_acknowledged(self, producer: Producer, bar: Bar) -> None:
-        for number in self.numbers:
-            while not await self._sent(producer, number):
-                await asyncio.sleep(0.02)
-            self.acknowledged += 1
-            bar.add()
-            if self.acknowledged == self.count // 2:
-                self.half_done.set()
-
-    async def _sent(self, producer: Producer, number: int) -> bool:
-        try:
-            receipt = await producer.send(Message("demo-safe", body_of(number)))
-        except RoquetError:
-            self.failures += 1
-            return False
-        if self.killed_at and not self.back_at:
-            self.back_at = time.monotonic()
-        return receipt.ok
-
-
-async def read_back(stage: Stage, topic: str) -> Counter[int]:
-    """How often each number is stored."""
-    found: Counter[int] = Counter()
-
-    async def read(consumer: PullConsumer, queue: MessageQueue) -> None:
-        offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
-        while offset < end:
-            result = await consumer.pull(queue, offset)
-            found.update(number_of(message) for message in result.messages)
-            offset = result.next_offset
-
-    async with PullConsumer("demo_auditor", stage.namesrv) as consumer:
-        await asyncio.gather(*(read(consumer, queue) for queue in await consumer.fetch_queues(topic)))
-    return found
-
-
 Chapter = Callable[[Stage], Awaitable[None]]
-CHAPTERS: list[Chapter] = [many_messages, kill_the_broker, order_flow, data_pipeline]
+CHAPTERS: list[Chapter] = [many_messages, kill_the_broker, kill_the_leader, order_flow, data_pipeline]
 
 
 async def main(messages: int, install_spark: bool) -> int:
@@ -235,7 +173,9 @@ def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
 
 
 def run() -> int:
-    parser = argparse.ArgumentParser(description="Roquet at work: real processes, a crash, an order flow, a data pipeline.")
+    parser = argparse.ArgumentParser(
+        description="Roquet at work: real processes, crashes, an order flow, a data pipeline."
+    )
     parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help=f"of the first chapter (default: {MESSAGES:,})")
     parser.add_argument("--install-spark", action="store_true", help="install what the chapter about Spark needs, where it is missing")
     arguments = parser.parse_args()

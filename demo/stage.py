@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roquet.admin import Admin
-from roquet.cli.shards import free_ports
+from roquet.cli.shards import DLEDGER_PORT, free_ports
 from roquet.errors import RoquetError
 from roquet.supervisor import BOOT_SUCCESS
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spark_install import SparkInstall
 
 BOOT_TIMEOUT_S = 40
+HOST = "127.0.0.1"
 
 
 class Broken(RoquetError):
@@ -87,7 +88,7 @@ class Stage:
         self.directory = directory
         self.spark = spark
         self.messages = messages  # how much a chapter should do: so many, or its share of it
-        self.namesrv = f"127.0.0.1:{free_ports(1, '127.0.0.1')[0]}"
+        self.namesrv = f"{HOST}:{free_ports(1, HOST)[0]}"
         self.facts: list[tuple[str, str]] = []  # what the summary will say
         self._servers: list[Server] = []
 
@@ -100,20 +101,34 @@ class Stage:
 
     async def broker(self, name: str, cluster: str, settings: Mapping[str, str]) -> Server:
         """A broker of its own cluster, so that a chapter's topics are on it alone."""
-        own = {
-            "brokerName": name,
-            "brokerClusterName": cluster,
-            "listenPort": str(free_ports(1, "127.0.0.1")[0]),
-            "storePathRootDir": str(self.directory / name),
-            **settings,
+        (port,) = free_ports(1, HOST)
+        server = await self._run(self._broker(name, port, {"brokerName": name, "brokerClusterName": cluster, **settings}))
+        await self._until_registered(name)
+        return server
+
+    async def group(self, name: str, cluster: str) -> dict[str, Server]:
+        """Three brokers that elect their master, by their names in the group."""
+        ports = free_ports(3, HOST)
+        peers = ";".join(f"n{number}-{HOST}:{port + DLEDGER_PORT}" for number, port in enumerate(ports))
+        settings = {"brokerName": name, "brokerClusterName": cluster, "enableDLegerCommitLog": "true", "dLegerPeers": peers}
+        members = {
+            f"n{number}": self._broker(f"{name}-n{number}", port, settings | {"dLegerSelfId": f"n{number}"})
+            for number, port in enumerate(ports)
         }
+        await asyncio.gather(*(self._run(member) for member in members.values()))
+        await self._until_registered(name)
+        return members
+
+    def _broker(self, home: str, port: int, settings: Mapping[str, str]) -> Server:
+        own = {"listenPort": str(port), "storePathRootDir": str(self.directory / home), **settings}
         command = ["broker", "-n", self.namesrv]
         for key, value in own.items():
             command += ["--set", f"{key}={value}"]
-        server = await self._run(Server(name, command, self.directory / f"{name}.log"))
+        return Server(home, command, self.directory / f"{home}.log")
+
+    async def _until_registered(self, name: str) -> None:
         async with Admin(self.namesrv) as admin:
             await admin.until_registered([name])
-        return server
 
     async def _run(self, server: Server) -> Server:
         self._servers.append(server)

@@ -182,6 +182,35 @@ def test_a_broker_that_comes_back_gets_the_send() -> None:
     assert receipt(results.only).ok
 
 
+def test_a_master_that_is_elected_after_a_quarter_of_a_second_is_found_within_half_a_second() -> None:
+    """A DLedger group needs so long. Who asks for the route only once a second waits for that second."""
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    producer, results = started(cluster), Results()
+    receipt(send(cluster, producer, Message("t", b"x")))
+    cluster.refused = {cluster.masters["a"]}
+    for _ in range(8):  # a client under load notices often
+        producer.send(Message("t", b"y"), results.append)
+    cluster.advance(250)
+    cluster.masters["a"] = "elected:10911"
+    cluster.advance(500)
+    assert cluster.addresses(SEND)[-1] == "elected:10911"
+    assert all(receipt(each).ok for each in results)
+
+
+def test_a_long_outage_is_asked_about_once_a_second_however_many_sends_wait() -> None:
+    cluster = FakeCluster("a")
+    cluster.create_topic("t")
+    producer, results = started(cluster), Results()
+    receipt(send(cluster, producer, Message("t", b"x")))
+    cluster.refused = {cluster.masters["a"]}
+    for _ in range(100):
+        producer.send(Message("t", b"y"), results.append, timeout_ms=15_000)
+    before = len(cluster.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+    cluster.advance(10_000)
+    assert 5 <= len(cluster.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC)) - before <= 14
+
+
 def test_a_send_follows_the_master_role_to_another_broker_of_the_group() -> None:
     """The old master lives, and says as a slave that it takes no messages: only the name server knows who does."""
     cluster = FakeCluster("a")

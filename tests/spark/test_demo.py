@@ -16,6 +16,7 @@ def test_the_demo_runs_through_every_chapter() -> None:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "0 of the acknowledged messages" in ran.stdout
+    assert re.search(r"^  leader +killed after [\d,]+ of 2,000, [\d,]+ ms until n\d went on, 0 lost$", ran.stdout, re.MULTILINE)
     assert "1 rolled back, 1 asked about, 1 timer cancelled, 1 fired, 1 retried, 1 dead letter sent again" in ran.stdout
     if "Left out:" not in ran.stdout:  # without Java there is no last chapter
         assert re.findall(r"^   (\w+) +[\d,]+ +[\d,]+$", ran.stdout, re.MULTILINE) == ["Bergen", "Lyon", "Porto", "Turin"]

@@ -50,7 +50,11 @@ PERSIST_MS = 5_000
 REBALANCE_MS = 20_000
 CALL_TIMEOUT_MS = 3_000
 REACH_AGAIN_MS = 200
-REFRESH_AGAIN_MS = 1_000
+REFRESH_AGAIN_MS, REFRESH_AGAIN_MAX_MS = 100, 1_000
+"""Between two looks at where a topic in trouble is: the first pause, and the longest. Each is twice the one before."""
+REFRESH_CALM_MS = 10_000
+"""After so long without trouble the pauses begin anew."""
+HEARTBEAT_AGAIN_MS = 1_000
 """Remedies (a fresh route, a heartbeat out of turn) are not tried more often than this."""
 
 T = TypeVar("T")
@@ -90,8 +94,8 @@ class ClientCore:
         self.closed = False
         self._greeted: set[str] = set()  # addresses that had a heartbeat since the set of groups last changed
         self._unreached = ""
-        self._refreshed_ms: dict[str, int] = {}
-        self._heartbeat_ms = -REFRESH_AGAIN_MS  # when heartbeat_soon last sent
+        self._refreshed: dict[str, tuple[int, int]] = {}  # topic: when it was looked for, and the pause after that
+        self._heartbeat_ms = -HEARTBEAT_AGAIN_MS  # when heartbeat_soon last sent
         self.tasks.start(self._every(ROUTE_POLL_MS, self.poll_routes))
         self.tasks.start(self._every(HEARTBEAT_MS, self.heartbeat_now))
         self.tasks.start(self._every(PERSIST_MS, self.persist_all))
@@ -228,11 +232,14 @@ class ClientCore:
                 self.routes.forget(topic)
 
     def refresh(self, topic: str) -> None:
-        """Something went wrong with this topic's brokers: look where it is now, at most once a second."""
+        """Something went wrong with this topic's brokers: look where it is now, soon again at first, then at most once a second."""
         now = self.clock.steady_ms()
-        if now - self._refreshed_ms.get(topic, now - REFRESH_AGAIN_MS) >= REFRESH_AGAIN_MS:
-            self._refreshed_ms[topic] = now
-            self.routes.fetch_again(topic)
+        before, pause_ms = self._refreshed.get(topic, (now - REFRESH_CALM_MS, 0))
+        if now - before < pause_ms:
+            return
+        calm = now - before >= REFRESH_CALM_MS
+        self._refreshed[topic] = now, REFRESH_AGAIN_MS if calm else min(2 * pause_ms, REFRESH_AGAIN_MAX_MS)
+        self.routes.fetch_again(topic)
 
     def _route_changed(self, route: TopicRoute) -> None:
         for address in self._audience():
@@ -268,7 +275,7 @@ class ClientCore:
     def heartbeat_soon(self) -> None:
         """A broker does not know us: tell all, now, but at most once a second however many queues notice."""
         now = self.clock.steady_ms()
-        if now - self._heartbeat_ms >= REFRESH_AGAIN_MS:
+        if now - self._heartbeat_ms >= HEARTBEAT_AGAIN_MS:
             self._heartbeat_ms = now
             self.heartbeat_now()
 
