@@ -1,7 +1,7 @@
 """Real clients against a running cluster, and stores handed from one broker to another. One line a check.
 
 python interop/run.py [--against roquet|apache|apache-5.5.0] [--json] [--keep] [--accept]
-                      [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,dledger,differential,spark]
+                      [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,dledger,failover,migration,differential,spark]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import dledger_groups
 import go_client
 import java_client
 import mixed
+import moving
 import mqadmin
 import replication
 import report
@@ -38,7 +39,8 @@ from store_exchange import ApachePeer, Peer, RoquetPeer
 from roquet.errors import ClientError
 from roquet.spark.session import need_spark, session
 
-PARTS = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed", "store", "replication", "dledger", "differential", "spark")
+ON_ONE_CLUSTER = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed")
+PARTS = (*ON_ONE_CLUSTER, "store", "replication", "dledger", "failover", "migration", "differential", "spark")
 PEERS: dict[str, Callable[[], Peer]] = {
     "roquet": RoquetPeer,
     "apache": lambda: ApachePeer(apache.SERVER),
@@ -106,14 +108,14 @@ class Run:
         needed = {part.removeprefix("java-") for part in self.only if part.startswith("java-")}
         if {"mqadmin", "mixed", "spark"} & set(self.only):
             needed |= set(java_client.VERSIONS)
-        if {"store", "go"} & set(self.only):
+        if {"store", "go", "failover", "migration"} & set(self.only):
             needed |= {java_client.VERSIONS[0]}
         if not missing:
             self.java = {version: JavaClient(version, self.directory) for version in sorted(needed)}
         for part in self.only:
             if missing and part not in ("go", "mixed"):
                 self._skip(part, f"{', '.join(missing)} missing")
-        if {"go", "mixed"} & set(self.only):
+        if {"go", "mixed", "failover"} & set(self.only):
             if shutil.which("go") is None:
                 self._skip("go", "go missing")
             else:
@@ -201,6 +203,22 @@ class Run:
             jobs.append((Section(f"a DLedger group of {', '.join(peer.name for peer in peers)}"), body))
         return jobs
 
+    def of_moves(self) -> list[Job]:
+        """Clients whose master changes. Apache's servers alone prove the check itself."""
+        if not self.java or self.new:
+            return []
+        client, jobs = self.java[java_client.VERSIONS[0]], list[Job]()
+        for title, check in (("the leader is killed", moving.check_leader), ("a slave is made the master", moving.check_promoted)):
+            if "failover" in self.only:
+                directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="moving-"))
+                body = partial(check, peer=self.peer, directory=directory, java=client, go=self.go)
+                jobs.append((Section(f"clients of {self.peer.name} go on when {title}"), body))
+        if "migration" in self.only:
+            directory, old = Path(tempfile.mkdtemp(dir=self.directory, prefix="moving-")), ApachePeer(apache.SERVER)
+            migration = partial(moving.check_migration, old=old, new=self.peer, directory=directory, java=client)
+            jobs.append((Section(f"a master of {old.name} is replaced by a slave of {self.peer.name}"), migration))
+        return jobs
+
     def of_differences(self) -> list[Job]:
         """The same requests to Apache and to the cluster asked for, compared; each has a cluster of its own."""
         if "differential" not in self.only or apache.missing_tools():
@@ -247,13 +265,7 @@ class Run:
         with ThreadPoolExecutor(AT_ONCE) as pool, ThreadPoolExecutor(1) as beside:
             try:
                 compared = [beside.submit(self.reporter.run, *job) for job in self.of_differences()]
-                if self.java.keys() | ({"go"} if self.go else set()) and set(self.only) - {
-                    "store",
-                    "replication",
-                    "dledger",
-                    "differential",
-                    "spark",
-                }:
+                if self.java.keys() | ({"go"} if self.go else set()) and set(self.only) & set(ON_ONE_CLUSTER):
                     with (
                         self.peer.name_server(apache.free_port(), self.directory / "namesrv") as namesrv,
                         self.peer.broker(
@@ -270,7 +282,10 @@ class Run:
                 for each in [
                     *compared,
                     beside.submit(self.spark),
-                    *(pool.submit(self.reporter.run, *job) for job in [*self.of_stores(), *self.of_pairs(), *self.of_groups()]),
+                    *(
+                        pool.submit(self.reporter.run, *job)
+                        for job in [*self.of_stores(), *self.of_pairs(), *self.of_groups(), *self.of_moves()]
+                    ),
                 ]:
                     each.result()
             except BaseException:
