@@ -16,6 +16,8 @@ from roquet.raft.messages import (
     DensePush,
     HeartBeatAnswer,
     HeartBeatRequest,
+    MetadataAnswer,
+    MetadataRequest,
     PushAnswer,
     PushRequest,
     Request,
@@ -48,6 +50,7 @@ class Stand:
         self.now_ms = 1_000
         self.saves = True
         self.member = Member(Options("g", "n0", PEERS, **options), self.ledger, saved, Random(1), self.now_ms)  # type: ignore[arg-type]
+        self.member.looking.known |= ALL
         if ours:
             self.member.ours |= ALL
         self.asked: list[Ask] = []
@@ -631,3 +634,54 @@ def test_peers_are_read_as_java_reads_them() -> None:
         Options("g", "n7", PEERS)
     with pytest.raises(BadGroup, match="preferredLeaderId names 'n9'"):
         Options("g", "n0", PEERS, ("n9",))
+
+
+def started_anew(**options: object) -> Stand:
+    """A member that was in term 3 and voted for n1 in it, and has heard of nobody since its start."""
+    stand = Stand(saved=(3, "n1"), ours=False, **options)
+    stand.member.looking.known.clear()
+    return stand
+
+
+def test_a_member_that_was_started_asks_who_leads_before_it_asks_for_votes() -> None:
+    stand = started_anew()
+    stand.turn(500)
+    assert not stand.take(VoteRequest)
+    assert {ask.member for ask, _ in stand.take(MetadataRequest)} == ALL
+    assert stand.member.term == 3
+
+
+@pytest.mark.parametrize(("ours", "heartbeat_ms"), [(True, 300), (False, 2_000)], ids=["Roquet's", "Java's"])
+def test_who_hears_of_a_leader_waits_for_three_of_its_heartbeats(ours: bool, heartbeat_ms: int) -> None:
+    stand = started_anew()
+    stand.turn(10)
+    for ask, _ in stand.take(MetadataRequest):
+        stand.say(ask, MetadataAnswer(code=Code.SUCCESS, leader_id="n1"), ours=ours)
+    stand.turn(3 * heartbeat_ms - 100)
+    assert not stand.take(VoteRequest)
+    stand.turn(500)
+    assert stand.take(VoteRequest)
+
+
+def test_a_member_that_reaches_no_majority_after_its_start_never_raises_its_term() -> None:
+    stand = started_anew()
+    for _ in range(50):
+        stand.turn(100)
+        for ask, _ in stand.take(MetadataRequest):
+            stand.say(ask, None)
+    assert (stand.member.term, stand.member.vote) == (3, "n1")
+    assert not stand.take(VoteRequest)
+
+
+def test_a_trial_goes_only_to_members_that_are_known_to_understand_it() -> None:
+    """n2 was never heard: it may be Java's, and would take the trial for a vote."""
+    stand = started_anew()
+    stand.turn(10)
+    for ask, _ in stand.take(MetadataRequest):
+        stand.say(ask, MetadataAnswer(code=Code.SUCCESS) if ask.member == "n1" else None)
+    stand.turn(200)
+    ((ask, vote),) = stand.take(VoteRequest)
+    assert (ask.member, vote.trial) == ("n1", True)
+    stand.say(ask, VoteAnswer(term=3, result=VoteResult.ACCEPT))
+    assert {ask.member: vote.trial for ask, vote in stand.take(VoteRequest)} == {"n1": False, "n2": False}
+    assert stand.member.term == 4

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from roquet.broker.part import Part, Shared
 from roquet.broker.roles import STORES, is_slave
 from roquet.errors import Broken, CallTimeout, Refused, RoquetError
-from roquet.ports import Caller, Guard, Peer, Rest
+from roquet.ports import FOREVER, Caller, Guard, Peer, Rest
 from roquet.raft.codes import Code, Role
 from roquet.raft.frames import answer_from, command_of, refusal_of, reply_to, request_from
 from roquet.raft.ledger import HEAD
@@ -353,7 +353,7 @@ class GroupDoor:
     def __init__(self, group: GroupMember) -> None:
         self.group = group
 
-    def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
+    def receive(self, peer: Peer, frames: list[Frame], until_ms: int = FOREVER) -> list[Frame] | None:
         for frame in frames:
             try:
                 command = decode(frame)

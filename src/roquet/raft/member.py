@@ -19,7 +19,8 @@ The rules are DLedger's with what it gets wrong put right:
     this one, is never asked for again: two ledgers of one term would have different entries with equal numbers (DLedger asks again)
     a leader commits by counting only entries of its own term; so it appends one of its own when it begins (`Leading.begins`)
     a leader that no majority has answered for a while stops being one; it could not commit anything anyway
-    trial votes, where every member knows them: a member that was cut off comes back without raising the term
+    trial votes, where every member that is known knows them: a member that was cut off comes back without raising the term
+    a member that was started looks who is there before it asks for votes (`looking`): one that comes back unseats nobody
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from roquet.raft.following import Following
 from roquet.raft.handing import Handing
 from roquet.raft.leading import Leading
 from roquet.raft.ledger import Ledger
+from roquet.raft.looking import Looking
 from roquet.raft.messages import (
     OURS,
     Answer,
@@ -126,6 +128,7 @@ class Member:
         self.changes: list[Change] = []
         self.reads: list[tuple[Cold, Callable[[int], None]]] = []
         """Bytes that must come into memory, and what to call then, with the time."""
+        self.looking = Looking(self)
         self.following = Following(self)
         self.leading = Leading(self)
         self.handing = Handing(self)
@@ -167,6 +170,7 @@ class Member:
 
     def note_kind(self, member: str | None, message: Message) -> None:
         if member in self.options.peers and member is not None:
+            self.looking.known.add(member)
             if message.ours:
                 self.ours.add(member)
             else:
@@ -195,7 +199,8 @@ class Member:
                 self.handing.receive(token, request, now_ms)
             case MetadataRequest():
                 peers = dict(self.options.peers)
-                self.reply(token, MetadataAnswer(group=self.options.group, leader_id=self.leader, peers=peers))
+                ours = OURS if request.ours else 0
+                self.reply(token, MetadataAnswer(group=self.options.group, leader_id=self.leader, peers=peers, ours=ours))
             case GetRequest():
                 self._get(token, request)
             case _:
@@ -417,8 +422,8 @@ class Member:
         if self.poll is not None:
             if now_ms >= self.poll.deadline_ms:
                 self._judge(now_ms)
-        elif now_ms >= self.next_vote_ms and self.unsaved is None:
-            if len(self.ours) >= len(self.options.others) and self.options.others:
+        elif self.looking.is_over(now_ms) and now_ms >= self.next_vote_ms and self.unsaved is None:
+            if self.ours and self.ours >= self.looking.known:
                 self._start_poll(max(self.term, self.known_max) + 1, now_ms, trial=True)
             else:
                 self.campaign(now_ms)
@@ -442,6 +447,9 @@ class Member:
         poll = self.poll = Poll(len(options.peers), term, now_ms + options.vote_wait_ms, trial=trial)
         end, end_term = self.ledger.end, self.ledger.end_term
         for member in options.others:
+            if trial and member not in self.ours:  # nobody knows yet if it would take a trial for more than that
+                poll.take(member, VoteResult.UNKNOWN, -1)
+                continue
             request = VoteRequest(leader_id=options.me, term=term, ledger_end_index=end, ledger_end_term=end_term, trial=trial)
             self.ask(member, request, self._vote_taker(poll, member), options.vote_wait_ms)
         self._own_vote = poll
