@@ -9,8 +9,10 @@ from typing import Any
 from roquet.broker.core import Broker
 from roquet.broker.dledger import GroupDoor
 from roquet.broker.roles import is_slave
+from roquet.client.core.instance import ClientCore
 from roquet.errors import RoquetError
 from roquet.nameserver.core import NameServer
+from roquet.raft import member as raft
 from roquet.settings import BrokerSettings, NameServerSettings
 from roquet.testing.background import SimBackground
 from roquet.testing.disk import SimDisk
@@ -20,6 +22,7 @@ from roquet.testing.whole_broker import SMALL_FILES
 from roquet.wire.command import Command
 
 NAME_SERVER = "10.0.1.1:9876"
+CLIENT = "10.0.3.1"
 TICK_US = 50_000
 PATIENCE_US = 30 * SECOND
 
@@ -43,6 +46,11 @@ class Member:
     def core(self) -> Broker:
         assert self.broker is not None, f"{self.name} does not run"
         return self.broker
+
+    @property
+    def raft(self) -> raft.Member:
+        assert self.core.group is not None
+        return self.core.group.member
 
     @property
     def serves(self) -> bool:
@@ -73,7 +81,8 @@ class Member:
         tick()
 
     def kill(self) -> None:
-        assert self.caller is not None and self.background is not None
+        assert self.caller is not None
+        assert self.background is not None
         self.broker = None
         self.background.kill()
         self.caller.kill()
@@ -100,7 +109,7 @@ class SimulatedGroup:
             **SMALL_FILES,
             **settings,
         }
-        self.client = SimCaller(self.network, "10.0.3.1")
+        self.client = SimCaller(self.network, CLIENT)
 
     def start(self) -> Member:
         """All of them; returns the one that serves then."""
@@ -124,6 +133,25 @@ class SimulatedGroup:
 
     def run(self, seconds: float) -> None:
         self.simulation.run(self.simulation.now_us + int(seconds * SECOND))
+
+    def cut_off(self, member: Member) -> None:
+        """Nothing reaches it, and nothing that it sends arrives. No connection breaks by that."""
+        for host in ("10.0.1.1", CLIENT, *(other.host for other in self.others(member))):
+            self.network.part(member.host, host)
+
+    def client_core(self) -> ClientCore:
+        """A client that lives as long as the simulation."""
+        clock = SimClock(self.simulation)
+        caller = SimCaller(self.network, CLIENT)
+        core = ClientCore(name_servers=[NAME_SERVER], client_id="client", caller=caller, clock=clock, random=Random(1))
+        caller.handler = core.receive
+
+        def tick() -> None:
+            core.tick(clock.steady_ms())
+            self.simulation.after(5_000, tick)
+
+        tick()
+        return core
 
     def begin(self, address: str, request: Command, timeout_ms: int = 5_000) -> list[Command | RoquetError]:
         """A list that gets the answer when it has come."""

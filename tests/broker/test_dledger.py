@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
+from roquet.broker.dledger import PREPARE_MS
+from roquet.broker.portions import Work
+from roquet.raft.codes import Role
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from tests.broker.simulated_group import SimulatedGroup
+from tests.broker.simulated_group import Member, SimulatedGroup
 from tests.broker.whole import send_fields
 
 
-def message(topic: str = "T", body: bytes = b"hello") -> Command:
-    return Command(RequestCode.SEND_MESSAGE_V2, send_fields(topic), body)
+def message(topic: str = "T", body: bytes = b"hello", properties: str = "") -> Command:
+    return Command(RequestCode.SEND_MESSAGE_V2, send_fields(topic, properties=f"UNIQ_KEY\x01{body.decode()}\x02{properties}"), body)
+
+
+def count(member: Member, topic: str = "T") -> int:
+    """Messages that consumers can see there."""
+    return sum(queue.visible - queue.first for queue in member.core.store.queues_of(topic))
 
 
 def test_another_member_serves_when_the_leader_is_killed() -> None:
@@ -26,11 +36,83 @@ def test_another_member_serves_when_the_leader_is_killed() -> None:
 def test_a_follower_that_is_restarted_unseats_nobody() -> None:
     group = SimulatedGroup()
     leader = group.start()
-    term = leader.core.group.member.term  # type: ignore[union-attr]
+    term = leader.raft.term
     for member in group.others(leader):
         member.kill()
         group.run(1.0)
         member.start()
         group.run(3.0)
     assert leader.serves
-    assert [member.core.group.member.term for member in group.members] == [term] * 3  # type: ignore[union-attr]
+    assert [member.raft.term for member in group.members] == [term] * 3
+
+
+class LongWork:
+    """Preparing to lead takes so many milliseconds, in pieces of one. State: how long each turn of the loop took for it."""
+
+    def __init__(self, group: SimulatedGroup, member: Member, ms: int) -> None:
+        self.simulation, self.ms, self.done = group.simulation, ms, 0
+        self.turns: list[int] = []
+        self._event = -1
+        assert member.core.group is not None
+        member.core.group._prepare_to_lead = self.work
+
+    def work(self) -> Work[None]:
+        for _ in range(self.ms):
+            if self.simulation.events != self._event:
+                self._event = self.simulation.events
+                self.turns.append(0)
+            self.simulation.now_us += 1_000
+            self.turns[-1] += 1
+            self.done += 1
+            yield None
+
+
+def test_a_member_that_prepares_for_long_keeps_the_lead_and_serves_when_it_is_ready() -> None:
+    group = SimulatedGroup()
+    first = group.start()
+    works = {member: LongWork(group, member, 5_000) for member in group.others(first)}
+    first.kill()
+    group.wait(lambda: any(member.raft.role is Role.LEADER for member in works), "somebody is elected")
+    second = next(member for member in works if member.raft.role is Role.LEADER)
+    term = second.raft.term
+    group.run(3)
+    assert not second.serves
+    group.wait(lambda: second.serves, "it serves")
+    assert (second.raft.role, second.raft.term) == (Role.LEADER, term)
+    assert works[second].done == 5_000
+    assert max(works[second].turns) <= PREPARE_MS
+    assert group.ask(second.address, message()).code == ResponseCode.SUCCESS
+
+
+def test_a_member_that_is_deposed_while_it_prepares_begins_anew_the_next_time() -> None:
+    group = SimulatedGroup()
+    first = group.start()
+    works = {member: LongWork(group, member, 3_000) for member in group.others(first)}
+    first.kill()
+    group.wait(lambda: any(work.done > 1_000 for work in works.values()), "somebody prepares")
+    second = next(member for member in works if works[member].done)
+    group.cut_off(second)
+    group.wait(lambda: second.raft.role is not Role.LEADER, "it is deposed")
+    before = works[second].done
+    assert before < 3_000
+    group.run(1)
+    assert (second.serves, works[second].done) == (False, before)
+    group.network.heal()
+    served = group.leader(but=first)
+    assert works[served].done >= 3_000 + (before if served is second else 0)
+
+
+@pytest.mark.parametrize("cold_ratio", [0.0, 0.5], ids=["in memory", "half of it on disk"])
+def test_timed_delayed_and_prepared_messages_come_once_from_the_next_leader(cold_ratio: float) -> None:
+    group = SimulatedGroup()
+    for member in group.members:
+        member.disk.cold_ratio = cold_ratio
+    leader = group.start()
+    for number, asks in enumerate(("TIMER_DELAY_SEC\x013", "TIMER_DELAY_SEC\x0120", "DELAY\x012", "DELAY\x013")):
+        assert group.ask(leader.address, message("T", b"%d" % number, asks)).code == ResponseCode.SUCCESS
+    group.wait(lambda: count(leader) == 2, "the first of each is delivered")  # after 3 and 5 s
+    leader.kill()
+    second = group.leader(but=leader)
+    assert count(second) == 2
+    group.run(25)
+    assert count(second) == 4

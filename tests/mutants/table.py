@@ -420,14 +420,14 @@ FAULTS = [
     ),
     Fault(
         "broker/delay.py",
-        "                if draft is not None and not behind.take(draft):",
+        "                if draft is not None and not (yield from behind.take(draft)):",
         "                if draft is not None:",
         "tests/broker/test_delay.py::TestAfterAKill::test_deliveries_since_the_last_save_are_found_in_the_log",
         "deliveries of before a crash are made again",
     ),
     Fault(
         "broker/delay.py",
-        "                    self._find_later_ones(queue, level, behind)\n",
+        "                    yield from self._find_later_ones(queue, level, behind)\n",
         "",
         "tests/model/test_broker_model.py::test_nothing_is_lost_early_out_of_order_or_there_twice_whatever_happens",
         "deliveries that outlived an earlier one are made again",
@@ -455,8 +455,8 @@ FAULTS = [
     ),
     Fault(
         "broker/transactions.py",
-        "            self._finish_commits(halves)\n",
-        "            pass\n",
+        "        self._finish_commits()\n",
+        "",
         "tests/broker/test_transactions.py::TestABrokerThatIsKilled::test_with_a_commit_half_written_completes_it",
         "a commit that a crash cut off is done twice",
     ),

@@ -636,9 +636,9 @@ def test_peers_are_read_as_java_reads_them() -> None:
         Options("g", "n0", PEERS, ("n9",))
 
 
-def started_anew(**options: object) -> Stand:
+def started_anew() -> Stand:
     """A member that was in term 3 and voted for n1 in it, and has heard of nobody since its start."""
-    stand = Stand(saved=(3, "n1"), ours=False, **options)
+    stand = Stand(saved=(3, "n1"), ours=False)
     stand.member.looking.known.clear()
     return stand
 

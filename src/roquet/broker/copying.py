@@ -22,6 +22,7 @@ from roquet.broker.delay import Delays
 from roquet.broker.groups import Groups
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Part, Shared
+from roquet.broker.portions import Work, unhurried
 from roquet.broker.register import Registration
 from roquet.broker.roles import is_slave
 from roquet.broker.topics import Topic, Topics
@@ -98,6 +99,8 @@ class Copying(Part):
         self._who_leads_ms = 0
         self.known_to = 0
         """Topics of messages that stand before this in the log were told by the master, if it had them."""
+        self._fresh: dict[str, int] = {}
+        """Topic -> how many queues it has, of messages behind that."""
         self._shown_ms = 0
         self._said = ""
         self._registration = registration
@@ -127,14 +130,18 @@ class Copying(Part):
         self.master = self.ha_master = ""
         self._make_topics_of_new_messages()
 
+    def prepare_to_lead(self) -> Work[None]:
+        self.master = ""  # what the old one answers from now on counts for nothing
+        self._fresh = {}
+        for queue in list(self.store.queues.values()):
+            entry = (yield from unhurried(queue.entry, queue.next - 1)) if queue.next > queue.first else None
+            yield None
+            if entry is not None and entry[0] >= self.known_to:
+                self._fresh[queue.topic] = max(self._fresh.get(queue.topic, 0), queue.queue_id + 1)
+
     def _make_topics_of_new_messages(self) -> None:
         """The old master may have died before it told of a topic that it made, or of more queues, and this log has messages there."""
-        fresh: dict[str, int] = {}
-        for queue in self.store.queues.values():
-            entry = blocking(queue.entry, queue.next - 1) if queue.next > queue.first else None
-            if entry is not None and entry[0] >= self.known_to:
-                fresh[queue.topic] = max(fresh.get(queue.topic, 0), queue.queue_id + 1)
-        for name, count in sorted(fresh.items()):
+        for name, count in sorted(self._fresh.items()):
             topic = self._topics.get(name) or Topic(name, 0, 0)
             if topic.read_queue_nums < count:
                 log.warning("topic %s has %d queues now: their messages are here, and the old master did not tell of them", name, count)
@@ -401,9 +408,12 @@ class Copying(Part):
         self._metadata_said = trouble
 
     def _ask(self, asking: Asking[T], done: Callable[[T | RoquetError], None]) -> None:
-        """Go on with it, answer by answer, until it returns."""
+        """Go on with it, answer by answer, until it returns, or another one is the master."""
+        master = self.master
 
         def go_on(answer: Command | RoquetError | None) -> None:
+            if self.master != master:
+                answer = RoquetError(f"{master} is the master no more")
             if isinstance(answer, RoquetError):
                 asking.close()
                 done(answer)
@@ -415,7 +425,7 @@ class Copying(Part):
             except RoquetError as error:
                 done(error)
             else:
-                self._caller.call(self.master, request, CALL_MS, go_on)
+                self._caller.call(master, request, CALL_MS, go_on)
 
         go_on(None)
 

@@ -36,6 +36,7 @@ from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Part, Shared
+from roquet.broker.portions import Work, finish
 from roquet.broker.pull import Puller
 from roquet.broker.queries import Queries
 from roquet.broker.register import Registration
@@ -156,7 +157,7 @@ class Broker:
         self.admin = add(Admin(shared, self.topics, self.groups, self.offsets, self.members, self.stats, self._changed, keep, self.parts))
         self.group = None
         if self.store.ledger is not None:
-            self.group = add(GroupMember(shared, caller, self._guards, self.become_slave, self.become_master))
+            self.group = add(GroupMember(shared, caller, self._guards, self.become_slave, self.prepare_to_lead, self._become_leader))
         for part in more:
             add(part(self))
         self.admission = Admission(self.store, self.flow)
@@ -221,22 +222,28 @@ class Broker:
         self.settings.broker_id = broker_id
         self.registration.now()
 
-    def become_master(self, role: str = "SYNC_MASTER") -> None:
-        """Take messages from now on. Raises ValueError when not all of the log is applied. What parts know of their progress they take
-        from files and queues, as at a start; that may wait for the disk."""
+    def prepare_to_lead(self) -> Work[None]:
+        """What a slave does before it becomes a master: parts take their progress from files and queues, as at a start. In portions."""
+        self.store.crashed = True  # whoever wrote this log before may have stopped anywhere
+        for part in self.parts:
+            yield from part.prepare_to_lead()
+
+    def become_master(self, role: str = "SYNC_MASTER", *, prepared: bool = False) -> None:
+        """Take messages from now on. Raises ValueError when not all of the log is applied. `prepared`: `prepare_to_lead` is done, and
+        nothing has come since; else it is done here, and may wait for the disk."""
         if is_slave(self.settings):
             self.store.applier.lead()
+            if not prepared:
+                finish(self.prepare_to_lead())
             self.settings.broker_role, self.settings.broker_id = role, 0
             self.admission.guards.remove(self._slave_guard)
             self.store.begin(self.clock.now_ms())
-            self.store.crashed = True  # whoever wrote this log before may have stopped anywhere
             for part in self.parts:
-                if part.master_only:
-                    part.forget()
-                    part.load()
-                    part.open()
                 part.became_master()
         self.registration.now()
+
+    def _become_leader(self) -> None:
+        self.become_master(prepared=True)
 
     def _tell_of_damage(self) -> None:
         for name in self.store.missing:

@@ -26,13 +26,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from zlib import crc32
 
 from roquet.broker.gather import cut
 from roquet.broker.handler import answers
 from roquet.broker.part import ColdReads, Shared
+from roquet.broker.portions import Work, finish, unhurried
 from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.broker.send import Sender
 from roquet.broker.stored import put_again, take_apart
@@ -40,7 +40,7 @@ from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.message import Property
 from roquet.ports import Peer
-from roquet.store.disk import Cold, blocking
+from roquet.store.disk import Cold
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, delay_level, queue_tag
 from roquet.store.queue import ConsumeQueue
 from roquet.store.recovery import first_at_or_after
@@ -108,6 +108,17 @@ class Delays(SavedPart):
         self._loaded = self.saving.load(parse_offsets)  # one that nobody can read is not passed over: everything would come again
 
     def open(self) -> None:
+        if finish(self._find_progress()):
+            self.saving.try_now()
+
+    def prepare_to_lead(self) -> Work[None]:
+        self.forget()
+        self.load()
+        if (yield from self._find_progress()):
+            self.saving.changed()
+
+    def _find_progress(self) -> Work[bool]:
+        """Returns whether the file is to be written: what was read back is flushed, so from here on every delivery can be found."""
         # Without a file: nothing was delivered when the log was empty, as long as the log still begins there.
         saved, log_offset, copied = self._loaded or ({}, 0 if self.store.log.start == 0 else None, False)
         crashed = self.store.crashed or copied
@@ -120,40 +131,39 @@ class Delays(SavedPart):
                 log.warning("delay level %d: delivered up to %d, but its queue ends at %d; going on from there", level, at, end)
             self.offsets[level] = max(first, min(at, end))
         if crashed and log_offset is not None:
-            self._step_over_delivered(log_offset)
-        if crashed or log_offset is None:
-            # What was read back is flushed, so from here on every delivery can be found.
-            self.saving.try_now()
+            yield from self._step_over_delivered(log_offset)
+        return crashed or log_offset is None
 
-    def _step_over_delivered(self, log_offset: int) -> None:
+    def _step_over_delivered(self, log_offset: int) -> Work[None]:
         """The saved cursors were true when the log ended at this offset. Every delivery since stands behind it, in its level's
-        order: what is found there is not made again. Waits for the disk, as opening may."""
+        order: what is found there is not made again."""
         behind = Delivered(self.store, log_offset)
         for queue in self.store.queues_of(SCHEDULE_TOPIC):
             level = queue.queue_id + 1
             start = self.offsets[level]
             while self.offsets[level] < queue.visible:
-                draft = self._draft_at(queue, self.offsets[level])
-                if draft is not None and not behind.take(draft):
-                    self._find_later_ones(queue, level, behind)
+                draft = yield from self._draft_at(queue, self.offsets[level])
+                if draft is not None and not (yield from behind.take(draft)):
+                    yield from self._find_later_ones(queue, level, behind)
                     break
                 self.offsets[level] += 1
             if self.offsets[level] > start:
                 log.info("delay level %d: %d deliveries before the crash are in the log", level, self.offsets[level] - start)
 
-    def _find_later_ones(self, queue: ConsumeQueue, level: int, behind: Delivered) -> None:
+    def _find_later_ones(self, queue: ConsumeQueue, level: int, behind: Delivered) -> Work[None]:
         """Where the log has a hole, a delivery may have outlived one that was made before it."""
         if not any(end > behind.log_offset for _, end in self.store.timeline.overtaken):
             return
         for at in range(self.offsets[level] + 1, min(queue.visible, self.offsets[level] + LATER_MAX)):
-            draft = self._draft_at(queue, at)
-            if draft is not None and behind.take(draft):
+            draft = yield from self._draft_at(queue, at)
+            if draft is not None and (yield from behind.take(draft)):
                 self._delivered_ahead.setdefault(level, set()).add(at)
                 self._found_from = behind.log_offset
 
-    def _draft_at(self, queue: ConsumeQueue, at: int) -> Draft | None:
-        entry = blocking(queue.entry, at)
-        record = None if entry is None else self.record(entry[0], entry[1], wait=True)
+    def _draft_at(self, queue: ConsumeQueue, at: int) -> Work[Draft | None]:
+        entry = yield from unhurried(queue.entry, at)
+        record = None if entry is None else (yield from unhurried(self.record, entry[0], entry[1]))
+        yield None
         return None if record is None else self.draft(record, queue.queue_id + 1)
 
     # On the way in
@@ -359,16 +369,15 @@ class Delays(SavedPart):
         self._due[level] = 0
         self.saving.unsaved = True
 
-    def record(self, position: int, size: int, *, wait: bool = False) -> Record | None:
-        """None when it is gone. Raises Cold unless it may wait."""
+    def record(self, position: int, size: int) -> Record | None:
+        """None when it is gone. Raises Cold."""
         if size == BLANK_LENGTH:
             return None  # the log lost it; recovery said so
         if position < self.store.log.start:
             log.error("a delayed message left with an old log file before it was delivered: log offset %d", position)
             return None
-        read = partial(self.store.log.read, position, size)
         try:
-            record = Record.decode(blocking(read) if wait else read())
+            record = Record.decode(self.store.log.read(position, size))
             if record.physical_offset != position:
                 raise BadRecord(f"the record there says that it stands at {record.physical_offset}")
         except (LookupError, BadRecord) as error:
@@ -482,29 +491,33 @@ class Delivered:
         self._places: dict[tuple[str, int], dict[int, list[int]]] = {}
         self._found: dict[tuple[str, int, int], Counter[object]] = {}
 
-    def take(self, draft: Draft) -> bool:
+    def take(self, draft: Draft) -> Work[bool]:
         """Whether there is one like this that was not taken yet."""
         queue_key, size = (draft.topic, draft.queue_id), size_of(draft)
         places = self._places.get(queue_key)
         if places is None:
-            places = self._places[queue_key] = self._places_of(*queue_key)
+            places = self._places[queue_key] = yield from self._places_of(*queue_key)
         found = self._found.get((*queue_key, size))
         if found is None:
-            records = [Record.decode(blocking(self.store.record_at, at), check_crc=False) for at in places.get(size, [])]
-            found = self._found[*queue_key, size] = Counter([identity_of(Draft.of(record)) for record in records])
+            found = self._found[*queue_key, size] = Counter()
+            for at in places.get(size, []):
+                raw = yield from unhurried(self.store.record_at, at)
+                found[identity_of(Draft.of(Record.decode(raw, check_crc=False)))] += 1
+                yield None
         identity = identity_of(draft)
         if found[identity] == 0:
             return False
         found[identity] -= 1
         return True
 
-    def _places_of(self, topic: str, queue_id: int) -> dict[int, list[int]]:
+    def _places_of(self, topic: str, queue_id: int) -> Work[dict[int, list[int]]]:
         """Size -> log offsets."""
         places: dict[int, list[int]] = {}
         queue = self.store.find_queue(topic, queue_id)
         at = 0 if queue is None else first_at_or_after(queue, self.log_offset)
         while queue is not None and at < queue.visible:
-            raw = blocking(queue.read, at, min(READ_MAX, queue.visible - at))
+            raw = yield from unhurried(queue.read, at, min(READ_MAX, queue.visible - at))
+            yield None
             if not raw:
                 break
             for position, size, _ in ENTRY.iter_unpack(raw):

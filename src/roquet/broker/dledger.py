@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from roquet.broker.part import Part, Shared
+from roquet.broker.portions import Work
 from roquet.broker.roles import STORES, is_slave
 from roquet.errors import Broken, CallTimeout, Refused, RoquetError
 from roquet.ports import FOREVER, Caller, Guard, Peer, Rest
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("roquet.broker")
 
 APPLY_MS = 5
+PREPARE_MS = 10
+"""How long one turn prepares to lead."""
 RETRY_MS = 1_000
 """After term and vote, or the first entry of a term, could not be written."""
 BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
@@ -86,13 +89,15 @@ class GroupMember(Part):
 
     def __init__(
         self, shared: Shared, caller: Caller, guards: Callable[[], list[Guard]], become_slave: Callable[[int], None],
-        become_master: Callable[[], None],
+        prepare_to_lead: Callable[[], Work[None]], become_master: Callable[[], None],
     ) -> None:  # fmt: skip
         super().__init__(shared)
         self.options = options_of(shared.settings)
         self._caller = caller
         self._guards = guards
-        self._become_slave, self._become_master = become_slave, become_master
+        self._become_slave, self._prepare_to_lead, self._become_master = become_slave, prepare_to_lead, become_master
+        self._preparing: Work[None] | None = None
+        self._waits = False  # for the next turn of the loop, or the disk
         ledger = shared.store.ledger
         assert ledger is not None
         self.ledger: LedgerPart = ledger
@@ -265,6 +270,7 @@ class GroupMember(Part):
     def _changed(self, change: Change) -> None:
         log.info("%s of the group %s is %s in term %d: %s", self.options.me, self.options.group, change.role, change.term, change.why)
         self.last_change, self.last_change_ms = change, self.clock.now_ms()
+        self._preparing = None
         if change.role is Role.LEADER:
             self._begin_term = change.term
             self._begin()
@@ -310,8 +316,47 @@ class GroupMember(Part):
             applier = self.store.applier
             applier.advance(self.clock.steady_ms() + APPLY_MS)
             if applier.applied == self.store.log.end:
-                self._become_master()
-                log.info("%s serves as the master of its group since term %d", self.options.me, member.term)
+                self._prepare()
+            else:
+                self._next_turn()
+
+    def _prepare(self) -> None:
+        """All of the log is applied: some of what is to be done before this broker serves. It serves when that was the last of it."""
+        if self._waits:
+            return
+        work = self._preparing = self._preparing or self._prepare_to_lead()
+        until_ms = self.clock.steady_ms() + PREPARE_MS
+        try:
+            while self.clock.steady_ms() < until_ms:
+                cold = next(work)
+                if cold is not None:
+                    return self._next_turn(cold)
+        except StopIteration:
+            self._preparing = None
+            self._become_master()
+            log.info("%s serves as the master of its group since term %d", self.options.me, self.member.term)
+        except Exception:
+            self._preparing = None  # it is begun anew with the next tick
+            raise
+        else:
+            self._next_turn()
+
+    def _next_turn(self, cold: Cold | None = None) -> None:
+        """Go on when others had their turn, or when that was fetched. The tick would come for it, too, but later."""
+        if self._waits:
+            return
+        self._waits = True
+
+        def turn(result: object = None) -> None:
+            self._waits = False
+            self.step(lambda member: None)
+
+        try:
+            if cold is not None:
+                return self.shared.fetch(cold, turn)
+        except Refused:
+            pass  # the disk has too much to do: it is tried again
+        self.shared.background.run(lambda: None, turn)
 
     def _guard(self, why: str) -> None:
         guards = self._guards()

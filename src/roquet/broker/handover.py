@@ -13,6 +13,7 @@ import logging
 
 from roquet.broker.delay import AHEAD_MAX, Delays
 from roquet.broker.part import Part, Shared
+from roquet.broker.portions import Work
 from roquet.broker.timed.properties import CANCEL, DUE, MOVES
 from roquet.broker.writer import Draft
 from roquet.errors import Refused, StoreUnavailable
@@ -39,6 +40,10 @@ class Handover(Part):
         self.moved = 0
         """Since the start."""
         self.forget()
+
+    def prepare_to_lead(self) -> Work[None]:
+        self.forget()
+        yield None
 
     def forget(self) -> None:
         self._below = 0

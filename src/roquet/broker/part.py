@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from roquet.broker.handler import Handler
 from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
+from roquet.broker.portions import Work
 from roquet.errors import Refused
 from roquet.ports import Background, Clock, Peer
 from roquet.settings import BrokerSettings
@@ -91,15 +92,16 @@ class Part:
     def open(self) -> None:
         """The store is open and the parts before this one are."""
 
+    def prepare_to_lead(self) -> Work[None]:
+        """This slave is about to become a master, all of the log is applied, and nothing is put until then. What takes long is done
+        here, in portions. It may be broken off, and begun again another time."""
+        yield from ()
+
     def became_master(self) -> None:
-        """This broker was a slave and is a master now; all of the log is applied. One that is `master_only` has forgotten what it knew
-        before (`forget`), and is loaded and opened after this."""
+        """This broker was a slave and is a master now; `prepare_to_lead` is done."""
 
     def became_slave(self) -> None:
         """This broker was a master and is a slave now."""
-
-    def forget(self) -> None:
-        """Be as if it was never opened: it is loaded and opened again. For those that are `master_only`."""
 
     def listening(self, address: str, ha_address: str) -> None:
         """These are the addresses that clients and other brokers use; `store.staging.store_host` is known too."""

@@ -31,11 +31,13 @@ clock; ticks come every 50 ms, so it fires that much late.
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
 
 from roquet.broker.handler import answers
 from roquet.broker.one_by_one import OneByOne
 from roquet.broker.part import Part, Shared
+from roquet.broker.portions import Work, unhurried
 from roquet.broker.send import Sender
 from roquet.broker.timed.cancelling import Cancelling
 from roquet.broker.timed.firing import Firing
@@ -50,11 +52,12 @@ from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused, Unstorable
 from roquet.message import Property
-from roquet.ports import Peer
+from roquet.ports import FOREVER, Peer
 from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK
 from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
+from roquet.store.scan import CHUNK
 from roquet.store.timers import GONE, Deliveries, Fired, TimerCheckpoint, TimerFiles, rows_of
 from roquet.wire.calls.sends import RECALL_MESSAGE
 from roquet.wire.codes import ResponseCode
@@ -65,6 +68,13 @@ log = logging.getLogger("roquet.broker")
 
 SLACK_MS = 1_000
 """A clock that is put right by less than this moves no timer."""
+
+FIND_MS = 5
+"""How long one tick looks for deliveries."""
+WARM = 1 << 20
+"""Bytes of the log that come into memory at a time, before they are read."""
+AHEAD = 2 * CHUNK
+"""And so many before the reader comes to them: it reads in pieces of CHUNK."""
 
 
 class Timers(Part):
@@ -94,8 +104,21 @@ class Timers(Part):
         self.following = Following(near, self.moving)
         self.saving = TimerSaving(near, self.following, self.settings)
         self._moved_out = MovedOut(self.store.log)
+        self._finding: Work[None] | None = None
+        """Looks for deliveries in the log; nothing is delivered before that is over."""
 
     def open(self) -> None:
+        self._begin()
+        while self._finding is not None:
+            self._find_some(FOREVER)
+
+    def prepare_to_lead(self) -> Work[None]:
+        """Deliveries are looked for after that, while others send: a member that leads for the first time reads all of the log for them."""
+        self.forget()
+        yield None
+        self._begin()
+
+    def _begin(self) -> None:
         """Take up the files where the last checkpoint left them, or derive them from the log anew. Blocking."""
         self.files.disk.make_dir(self.files.directory)
         queue = self.store.find_queue(TIMER_TOPIC, 0)
@@ -107,7 +130,7 @@ class Timers(Part):
         self.following.behind = queue.next
         start = self._take_up(queue, saved)
         self.near.horizon = self.near.mark[0]
-        self._find_delivered(start)
+        self._finding = self._find_delivered(start)
 
     def _take_up(self, queue: ConsumeQueue, saved: TimerCheckpoint | None) -> int:
         """Returns from which log offset on deliveries are looked for."""
@@ -125,9 +148,34 @@ class Timers(Part):
         entry = blocking(queue.entry, queue.first)
         return commit_log.written if entry is None else max(commit_log.start, entry[0])
 
-    def _find_delivered(self, start: int) -> None:
+    def _find_some(self, until_ms: int) -> None:
+        assert self._finding is not None
+        try:
+            while self.clock.steady_ms() < until_ms:
+                cold = next(self._finding)
+                if cold is not None and until_ms == FOREVER:
+                    cold.fetch()
+                elif cold is not None:
+                    return self.reader.start(cold)
+        except StopIteration:
+            self._finding = None
+
+    def _find_delivered(self, start: int) -> Work[None]:
+        """In the log as it is now. What is delivered later than this was put by this part."""
         rows: list[tuple[int, int, int]] = []
-        for due, offset in Deliveries(self.store.log.segments, start):
+        deliveries, warm = Deliveries(self.store.log.segments, start, self.store.log.written), start
+        reading = iter(deliveries)
+        while True:
+            while warm < min(deliveries.stop, deliveries.at + AHEAD):
+                warm = yield from self._warm(warm, deliveries.stop)
+            try:
+                found = next(reading)
+            except StopIteration:
+                break
+            yield None
+            if found is None:
+                continue
+            due, offset = found
             rows.append((max(due, self.near.mark[0]), offset, GONE))
             if len(rows) == FOLLOW_MAX:
                 self.files.add(rows_of(rows))
@@ -135,13 +183,25 @@ class Timers(Part):
                 rows.clear()
         self.files.add(rows_of(rows))
 
+    def _warm(self, at: int, stop: int) -> Work[int]:
+        """Let the next piece of the log come into memory, where it is read then. Returns where that ends."""
+        segments = self.store.log.segments
+        base = segments.base_of(at)
+        if base is None:
+            return stop
+        size = min(WARM, stop - at, base + segments.size - at)
+        with contextlib.suppress(LookupError):
+            yield from unhurried(self.store.log.read, at, size)
+        return at + size
+
     @property
     def busy(self) -> bool:
         """Files are being written in the background; a clean stop waits for that."""
         return self.saving.busy
 
     def save_now(self) -> None:
-        self.saving.save_now()
+        if self._finding is None:
+            self.saving.save_now()
 
     # Taking messages, and cancelling
 
@@ -202,6 +262,10 @@ class Timers(Part):
 
     def tick(self, now_ms: int) -> None:
         """First of all parts: it commits what it puts, and must not commit what others staged."""
+        if self._finding is not None:
+            if not self.reader.busy():
+                self._find_some(self.clock.steady_ms() + FIND_MS)
+            return
         wall_ms = self.store.staging.now_ms
         if self.near.mark[0] > wall_ms + SLACK_MS and not self._put_back(wall_ms):
             return
@@ -231,6 +295,8 @@ class Timers(Part):
         """Retention asks: does no pending timer need the log below this offset? If one does, moving them begins."""
         if self.store.find_queue(TIMER_TOPIC, 0) is None:
             return True
+        if self._finding is not None:
+            return False
         if self.files.oldest() < end or self.following.needs(end):
             self.moving.below = max(self.moving.below, end)
             return False

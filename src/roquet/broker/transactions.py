@@ -45,6 +45,7 @@ from roquet.broker.handler import answers
 from roquet.broker.members import Members
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import ColdReads, Part, Shared
+from roquet.broker.portions import Work, finish, unhurried
 from roquet.broker.send import Sender
 from roquet.broker.stored import Stored, put_again, take_apart
 from roquet.broker.topics import Topics
@@ -144,9 +145,21 @@ class Transactions(Part):
         self._round_end: int | None = None
         self._rested_ms = self.clock.steady_ms()
         self._moved = MovedOut(self.store.log)
+        self._cut_off: set[int] = set()  # half messages that were committed, and whose op records are missing
 
     def open(self) -> None:
-        """Find what is pending. Blocks; reads the op records since the saved offset and every pending message."""
+        finish(self._find_pending())
+        self._complete()
+
+    def prepare_to_lead(self) -> Work[None]:
+        self.forget()
+        yield from self._find_pending()
+
+    def became_master(self) -> None:
+        self._complete()
+
+    def _find_pending(self) -> Work[None]:
+        """Reads the op records since the saved offset and every pending message."""
         self._rested_ms = self.clock.steady_ms()
         halves, ops = self.store.find_queue(HALF_TOPIC, 0), self.store.find_queue(OP_HALF_TOPIC, 0)
         if halves is None:
@@ -156,7 +169,8 @@ class Transactions(Part):
         if ops is not None:
             self._op_base = max(self.offsets.find(TRANSACTION_GROUP, OP_HALF_TOPIC, 0), ops.first)
             while self._op_base + len(self._ops) < ops.visible:
-                op = blocking(self._read, ops, self._op_base + len(self._ops))
+                op = yield from unhurried(self._read, ops, self._op_base + len(self._ops))
+                yield None
                 named = self._named(op)
                 for half in named:
                     if op is not None and half < self._base:
@@ -164,7 +178,8 @@ class Transactions(Part):
                 self._take(named)
         at = self._next_pending(self._base)
         while at < halves.visible:
-            record = blocking(self._read, halves, at)
+            record = yield from unhurried(self._read, halves, at)
+            yield None
             if record is None:
                 self._mark(at)
             else:
@@ -177,7 +192,14 @@ class Transactions(Part):
                         self._mark(at)
             at = self._next_pending(at + 1)
         if self.store.crashed:
-            self._finish_commits(halves)
+            yield from self._find_cut_off(halves)
+
+    def _complete(self) -> None:
+        """Write what a crash left out, when this broker may write."""
+        halves = self.store.find_queue(HALF_TOPIC, 0)
+        if halves is None:
+            return
+        self._finish_commits()
         self._advance(halves)
         if self.pending:
             log.info("%d prepared messages wait for the end of their transaction", self.pending)
@@ -201,19 +223,22 @@ class Transactions(Part):
         begin = op.physical_offset - len(self.store.log.lead)
         return begin == copy.physical_offset + copy.size or begin in self.store.log.segments.bases  # the copy filled its file
 
-    def _finish_commits(self, halves: ConsumeQueue) -> None:
-        """A crash may leave a committed message without its op record, or with one that is doubted (`_named`): write it, so that
+    def _find_cut_off(self, halves: ConsumeQueue) -> Work[None]:
+        """A crash may leave a committed message without its op record, or with one that is doubted (`_named`): it is written, so that
         the message is not committed again. It is the log's last record, or stands where the log has holes."""
         oldest = self._next_pending(self._base)
-        entry = blocking(halves.entry, oldest) if oldest < halves.visible else None
+        entry = (yield from unhurried(halves.entry, oldest)) if oldest < halves.visible else None
         if entry is None:
             return
-        places = [self._last_record()]
+        places = [(yield from self._last_record())]
         for start, stop in self.store.timeline.overtaken:
             if stop > entry[0]:
                 found = records_between(self.store.log.segments, max(start, entry[0]), stop)
                 places += [one.offset for one in found if one.sys_flag & KINDS == COMMIT]
-        ended = {half for half in map(self._half_of, places) if half is not None and not self._is_done(half)}
+        self._cut_off = {half for half in map(self._half_of, places) if half is not None and not self._is_done(half)}
+
+    def _finish_commits(self) -> None:
+        ended, self._cut_off = self._cut_off, set()
         if ended:
             log.info("the commits of %d half messages were cut off by the crash after their messages were written: completed", len(ended))
             self.store.begin(self.clock.now_ms())
@@ -221,9 +246,13 @@ class Transactions(Part):
                 self._write_op(Ending(half))
             self.store.commit()
 
-    def _last_record(self) -> int:
-        entries = [blocking(queue.entry, queue.next - 1) for queue in self.store.queues.values() if queue.next > queue.first]
-        return max((entry[0] for entry in entries if entry is not None), default=-1)
+    def _last_record(self) -> Work[int]:
+        last = -1
+        for queue in list(self.store.queues.values()):
+            entry = (yield from unhurried(queue.entry, queue.next - 1)) if queue.next > queue.first else None
+            last = last if entry is None else max(last, entry[0])
+            yield None
+        return last
 
     def _half_of(self, offset: int) -> int | None:
         """The half message that stands for the one which was committed with the message at this log offset."""

@@ -20,7 +20,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
@@ -431,16 +431,17 @@ class Deliveries:
     """The deliveries of timed messages that the log records from an offset on, found by reading it forward. Blocking."""
 
     segments: Segments
-    start: int
-    records: int = field(default=0, init=False)
+    at: int
+    """So far it is read."""
+    stop: int
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """(due, offset of the timer's record) of each."""
-        for found in Walk(self.segments, self.start, check_crc=False):
-            if isinstance(found, Hole):
-                continue
-            self.records += 1
-            if found.topic == TIMER_TOPIC or TIMER_OUT_MARK not in found.properties:
+    def __iter__(self) -> Iterator[tuple[int, int] | None]:
+        """For each record: (due, offset of the timer's record) of a delivery, None of all others."""
+        walk = Walk(self.segments, self.at, check_crc=False, stop=self.stop)
+        for found in walk:
+            self.at = walk.end
+            if isinstance(found, Hole) or found.topic == TIMER_TOPIC or TIMER_OUT_MARK not in found.properties:
+                yield None
                 continue
             at = FRONTS[found.sys_flag & HOSTS_V6].size - PREPARED_BEFORE_BODY
             prepared = int.from_bytes(self.segments.read(found.offset + at, 8), "big", signed=True)

@@ -250,6 +250,7 @@ class Gathering:
         outgoing = together[0].outgoing if len(together) == 1 else join(together)
         waiting.under_way += 1
         command = outgoing.command(producer.template(outgoing, queue.broker_name), queue.queue_id)
+        producer.client.silence.sent(address, outgoing.topic)
         producer.client.caller.call(address, command, left, partial(self._answered, waiting, together, outgoing, queue, address, now))
 
     def _queue(self, place: Place, together: list[Sending]) -> MessageQueue | None:
@@ -282,6 +283,7 @@ class Gathering:
     ) -> None:
         waiting.under_way -= 1
         producer = together[0].producer
+        producer.client.silence.ended(address)
         if len(together) == 1 or not isinstance(result, Command) or result.code in RETRIED:
             for send in together:  # as if each had been a request of its own
                 send.queue, send.address, send.sent_ms = queue, address, sent_ms

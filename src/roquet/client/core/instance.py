@@ -20,6 +20,7 @@ from roquet.client.core.failures import GroupTaken, rejected
 from roquet.client.core.replies import Replies
 from roquet.client.core.resolver import TopicRoute
 from roquet.client.core.routes import Routes
+from roquet.client.core.silence import Silence
 from roquet.client.core.tasks import Tasks, Wait
 from roquet.client.core.tasks import call as answered
 from roquet.client.core.timers import Timer, Timers
@@ -89,6 +90,7 @@ class ClientCore:
         self.producers: dict[str, ProducerCore] = {}
         self.consumers: dict[str, GroupMember] = {}
         self.replies = Replies(self)
+        self.silence = Silence(self)
         self.broker_versions: dict[str, int] = {}
         self.started_ms = clock.now_ms()
         self.closed = False
@@ -242,6 +244,7 @@ class ClientCore:
         self.routes.fetch_again(topic)
 
     def _route_changed(self, route: TopicRoute) -> None:
+        self.silence.route_changed(route)
         for address in self._audience():
             if address not in self._greeted:
                 self.tasks.start(self._heartbeat(address))

@@ -228,6 +228,7 @@ class PlainSends:
         outgoing = self._alone(group, 0) if len(group.waiters) == 1 else self._together(group)
         self._count_under_way(1)
         command = outgoing.command(producer.template(outgoing, queue.broker_name), queue.queue_id)
+        producer.client.silence.sent(group.address, self.topic)
         producer.client.caller.call(group.address, command, left, partial(self._answered, group, queue))
 
     def _count_under_way(self, step: int) -> None:
@@ -249,6 +250,7 @@ class PlainSends:
 
     def _answered(self, group: Group, queue: MessageQueue, result: Command | RoquetError) -> None:
         self._count_under_way(-1)
+        self.producer.client.silence.ended(group.address)
         status = STATUSES.get(result.code) if isinstance(result, Command) else None
         if status is None or (status is not SendStatus.SEND_OK and self.producer.settings.retry_when_not_ok):
             self._trouble(group, queue, result)

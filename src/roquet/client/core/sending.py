@@ -164,11 +164,17 @@ class Sending:
             self.give_up()
             return
         command = outgoing.command(producer.template(outgoing, queue.broker_name), queue.queue_id)
-        producer.client.caller.call(address, command, left, self.answered)
+        client = producer.client
+        client.silence.sent(address, outgoing.topic)
+        client.caller.call(address, command, left, self._came)
 
     def left_ms(self, now_ms: int) -> int:
         """How long an attempt that begins now may take."""
         return min(self.deadline_ms - now_ms, self.attempt_ms)
+
+    def _came(self, result: Command | RoquetError) -> None:
+        self.producer.client.silence.ended(self.address)
+        self.answered(result)
 
     def answered(self, result: Command | RoquetError) -> None:
         producer = self.producer
