@@ -15,10 +15,12 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from roquet.errors import RoquetError
-from roquet.settings import BrokerSettings, NameServerSettings
+from roquet.net.connection import Tls
+from roquet.settings import BrokerSettings, NameServerSettings, of_both
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, layered
 
 if TYPE_CHECKING:
@@ -32,27 +34,32 @@ SUSPENDED_MS = 10
 """An orderly consumer's pause after a failure, with fast retries."""
 SMALL = {"mappedFileSizeCommitLog": str(64 << 20), "maxHashSlotNum": "10000", "maxIndexNum": "40000"}
 """Files of a store that is thrown away. One that is kept has the usual sizes, so that any broker can open it."""
+ALONE = {"listenPort": "0", "bindAddress": "127.0.0.1", "tls.config.file": ""}
+"""What the machine has set up for its servers is not for these."""
 
 
 class Embedded:
     """What `embedded()` gives: where the servers are, and clients that know it."""
 
-    def __init__(self, namesrv: str, broker: str, data: Path, *, fast_retries: bool = False) -> None:
+    def __init__(self, namesrv: str, broker: str, data: Path, *, fast_retries: bool = False, tls: Tls | None = None) -> None:
         self.namesrv = namesrv
         self.broker = broker
         self.data = data
         self.fast_retries = fast_retries
+        self.tls = tls
 
     def producer(self, group: str = "embedded_producer", **options: Unpack[ProducerKeywords]) -> Producer:
         """A Producer that is not started yet: use it in `async with`."""
         from roquet.client import Producer
 
+        options.setdefault("tls", self.tls)
         return Producer(group, self.namesrv, **options)
 
     def consumer(self, group: str = "embedded_consumer", **options: Unpack[PushConsumerArguments]) -> PushConsumer:
         """A PushConsumer that is not started yet: subscribe, then use it in `async with`."""
         from roquet.client import PushConsumer
 
+        options.setdefault("tls", self.tls)
         if self.fast_retries:
             options.setdefault("suspend_queue_ms", SUSPENDED_MS)
         return PushConsumer(group, self.namesrv, **options)
@@ -61,13 +68,14 @@ class Embedded:
         """A PullConsumer that is not started yet."""
         from roquet.client import PullConsumer
 
+        options.setdefault("tls", self.tls)
         return PullConsumer(group, self.namesrv, **options)
 
     def admin(self, **options: Any) -> Admin:
         """An Admin that is not started yet: use it in `async with`."""
         from roquet.admin import Admin
 
-        return Admin(self.namesrv, **options)
+        return Admin(self.namesrv, **{"tls": self.tls, **options})
 
     def __repr__(self) -> str:
         return f"<Embedded name server {self.namesrv}, broker {self.broker}, data {self.data}>"
@@ -75,7 +83,7 @@ class Embedded:
 
 @contextlib.asynccontextmanager
 async def embedded(
-    data: str | Path | None = None, *, settings: Mapping[str, str] | None = None, fast_retries: bool = False
+    data: str | Path | None = None, *, settings: Mapping[str, str] | None = None, fast_retries: bool = False, tls: bool | Tls = False
 ) -> AsyncIterator[Embedded]:
     """Start a name server and a broker here; stop them at the end of the block.
 
@@ -83,7 +91,10 @@ async def embedded(
     RocketMQ's keys, {"flushDiskType": "SYNC_FLUSH"}; an unknown key raises.
     `fast_retries`: a failed message comes again after milliseconds instead of 10 s, 30 s, 1 min ... (and so do messages with a
     `delay_level`), so that a test can wait for retries and dead letters.
+    `tls`: nobody gets in without TLS, and the clients made here use it: True with a self-signed certificate; a `Tls` as that says, with the
+    servers' own certificate in `settings` (tls.server.certPath ...). The settings tls.* are the name server's too.
     """
+    how = Tls(verify=False) if tls is True else tls or None
     async with contextlib.AsyncExitStack() as stack:
         if data is None:
             # Before the servers on the stack, so removed after they have stopped.
@@ -92,25 +103,26 @@ async def embedded(
             root = Path(data)
         kept = str(root / "broker-0" / BROKER_FILE)
         fast = {"messageDelayLevel": FAST_RETRIES} if fast_retries else {}
-        broker_settings = read_settings({**(SMALL if data is None else {}), **fast, **(settings or {})}, kept)
-        namesrv = await stack.enter_async_context(name_server(root))
+        given = {**({"tls.server.mode": "enforcing"} if how else {}), **(settings or {})}
+        broker_settings = read_settings({**(SMALL if data is None else {}), **fast, **given}, kept)
+        namesrv = await stack.enter_async_context(name_server(root, of_both(given)))
         broker_settings = broker_settings.replace(namesrv_addr=namesrv, store_path_root_dir=str(root / "broker-0"))
         broker = await stack.enter_async_context(one_broker(broker_settings))
-        yield Embedded(namesrv, broker, root, fast_retries=fast_retries)
+        yield Embedded(namesrv, broker, root, fast_retries=fast_retries, tls=how)
 
 
 def read_settings(pairs: Mapping[str, str], kept: str = "") -> BrokerSettings:
-    found, warnings = BrokerSettings.read(layered(None, kept, {"listenPort": "0", "bindAddress": "127.0.0.1", **pairs}))
+    found, warnings = BrokerSettings.read(layered(None, kept, {**ALONE, **pairs}))
     if warnings:
         raise RoquetError("; ".join(warnings))
     return found
 
 
 @contextlib.asynccontextmanager
-async def name_server(root: Path) -> AsyncIterator[str]:
+async def name_server(root: Path, pairs: Mapping[str, str] = MappingProxyType({})) -> AsyncIterator[str]:
     from roquet.programs import run_nameserver
 
-    settings, _ = NameServerSettings.read(layered(None, str(root / NAMESERVER_FILE), {"listenPort": "0", "bindAddress": "127.0.0.1"}))
+    settings, _ = NameServerSettings.read(layered(None, str(root / NAMESERVER_FILE), {**ALONE, **pairs}))
     stop, listening = asyncio.Event(), asyncio.get_running_loop().create_future()
     server = asyncio.create_task(run_nameserver(settings, data_dir=str(root), stop=stop, ready=listening.set_result, own_process=False))
     async with running(server, listening, stop) as address:
@@ -121,11 +133,12 @@ async def name_server(root: Path) -> AsyncIterator[str]:
 async def one_broker(settings: BrokerSettings) -> AsyncIterator[str]:
     from roquet.admin import Admin
     from roquet.programs import run_broker
+    from roquet.settings_tls import broker_connection
 
     stop, listening = asyncio.Event(), asyncio.get_running_loop().create_future()
     server = asyncio.create_task(run_broker(settings, stop=stop, ready=listening.set_result, own_process=False))
     async with running(server, listening, stop) as address:
-        async with Admin(settings.namesrv_addr) as admin:
+        async with Admin(settings.namesrv_addr, connection=broker_connection(settings)) as admin:
             await admin.until_registered([settings.broker_name])
         yield address
 

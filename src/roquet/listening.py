@@ -1,7 +1,7 @@
 """Where a server listens, and which address others are given: decided once, before it starts, and said in the log.
 
-RocketMQ listens on every address, always. Roquet has no access control, so without a setting it listens on 127.0.0.1 alone. A
-configuration that names an address beyond this machine means to be reached there:
+RocketMQ listens on every address, always. Roquet does so only when it is told to, and says then who can come in: without a setting it
+listens on 127.0.0.1 alone. A configuration that names an address beyond this machine means to be reached there:
 
     bindAddress                             listen there, whatever else is set
     brokerIP1, an address of this machine   listen there
@@ -16,6 +16,7 @@ import contextlib
 import ipaddress
 import logging
 import socket
+from collections.abc import Callable
 
 from roquet.settings import BrokerSettings, NameServerSettings
 
@@ -41,19 +42,28 @@ def given_address(settings: BrokerSettings) -> str:
     return settings.broker_ip1 or reachable(settings.bind_address)
 
 
-def tell(settings: BrokerSettings | NameServerSettings) -> None:
-    """Say who can connect. `bind_address` of the settings is where the server listens now."""
+def tell(settings: BrokerSettings | NameServerSettings, warn: Callable[[str], None]) -> None:
+    """Say who can connect. `bind_address` of the settings is where the server listens now. `warn` is told when that is everybody."""
     bind = settings.bind_address
     if isinstance(settings, BrokerSettings):
         tell_of_disagreement(bind, given_address(settings))
     if is_loopback(resolved(bind) or bind):
         log.info("only programs on this machine can connect, at %s; bindAddress=0.0.0.0 in the configuration lets others in", bind)
         return
-    where = "every address of this machine" if bind in ALL else bind
-    log.warning(
-        "listening on %s, without access control: whoever reaches the port can read, send and delete everything; "
-        "let only those reach it who may, or set bindAddress=127.0.0.1",
-        where,
+    if text := open_to_everybody(settings):
+        warn(text)
+
+
+def open_to_everybody(settings: BrokerSettings | NameServerSettings) -> str:
+    """What that means and what to do, in a sentence; "" when whoever connects from another machine must show who it is."""
+    encrypted = settings.tls_server_mode == "enforcing"
+    if encrypted and settings.tls_server_need_client_auth == "require":
+        return ""
+    where = "every address of this machine" if settings.bind_address in ALL else settings.bind_address
+    how = "with TLS for everybody and without access control" if encrypted else "without access control and without TLS for everybody"
+    return (
+        f"listening on {where}, {how}: whoever reaches the port can read, send and delete everything; ask for clients' certificates "
+        "(tls.server.mode=enforcing and tls.server.need.client.auth=require), let only those reach it who may, or set bindAddress=127.0.0.1"
     )
 
 

@@ -42,6 +42,8 @@ class Peer(Protocol):
     closed: bool
     principal: str
     """Who it is, as far as it has proved that; "" when it has not."""
+    certificate_subject: str
+    """Of the certificate that it showed over TLS and that was verified, as in CN=orders,O=Example; "" of none."""
 
     def send(self, data: bytes | memoryview) -> None:
         """Queue whole frames for writing. Never blocks; a peer that does not read is closed by the shell. What a view looks at

@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from roquet.broker.core import Broker
@@ -20,12 +20,13 @@ from roquet.nameserver.core import NameServer
 from roquet.net.background import ThreadBackground
 from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
-from roquet.net.connection import PLAIN
 from roquet.net.server import Core, Server, host_bytes
 from roquet.net.streams import NetDialer, StreamHost
+from roquet.net.tls import ServerTls
 from roquet.ports import Clock
 from roquet.settings import BrokerSettings, NameServerSettings
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, keep
+from roquet.settings_tls import broker_connection, server_tls
 from roquet.store.disk import RealDisk, how_reads_wait
 from roquet.store.recovery import ShowProgress
 from roquet.store.store import Store
@@ -60,15 +61,17 @@ async def run_nameserver(
     settings = settings.replace(
         bind_address=bind_address(settings), config_store_path=settings.config_store_path or os.path.join(data_dir, NAMESERVER_FILE)
     )
+    tls = server_tls(settings)
     core = NameServer(settings, clock, RealDisk(), data_dir, partial(keep, settings.config_store_path))
-    server = server_of(core, clock, settings, connections_max)
+    server = server_of(core, clock, settings, connections_max, tls)
     port = await listen_on(server, settings.bind_address, settings.listen_port)
     if own_process:
         quiet_collector()
     server.start_ticking()
-    tell(settings)
-    ready(f"{reachable(settings.bind_address)}:{port}")
-    await stop.wait()
+    tell(settings, partial(log.warning, "%s"))
+    async with kept_fresh(tls):
+        ready(f"{reachable(settings.bind_address)}:{port}")
+        await stop.wait()
     await server.close()
 
 
@@ -87,21 +90,22 @@ async def run_broker(
     files_max = allow_many_files()
     store_files = min(OPEN_FILES_MAX, files_max // 4)
     connections_max = connections_within(files_max - store_files, settings.connections_max)
+    tls, connection = server_tls(settings), broker_connection(settings)
     clock = SystemClock()
     background = ThreadBackground(asyncio.get_running_loop())
     reading = ThreadBackground(asyncio.get_running_loop())
-    caller = AsyncCaller(connection=PLAIN)
-    dialer = NetDialer()
+    caller = AsyncCaller(connection=connection)
+    dialer = NetDialer(connection)
     settings = settings.replace(
         bind_address=bind_address(settings),
         config_store_path=settings.config_store_path or os.path.join(settings.store_path_root_dir, BROKER_FILE),
     )
     kept = partial(keep, settings.config_store_path)
     broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading, kept, dialer=dialer)
-    slaves = StreamHost(broker.slaves)
+    slaves = StreamHost(broker.slaves, tls)
     broker.store.files.limit = store_files
-    server = server_of(broker, clock, settings, connections_max)
-    group = None if broker.group is None else server_of(GroupDoor(broker.group), clock, settings, connections_max)
+    server = server_of(broker, clock, settings, connections_max, tls)
+    group = None if broker.group is None else server_of(GroupDoor(broker.group), clock, settings, connections_max, tls)
     try:
         broker.open(progress)
         log_how_reads_wait(broker.store)
@@ -115,7 +119,7 @@ async def run_broker(
             await listen_on(group, settings.bind_address, broker.group.port)
         else:
             await listen_for_slaves(slaves, settings, port + 1)
-        tell(settings)
+        tell(settings, partial(broker.notices.warn, "open to everybody"))
         tell_what_is_missing()
         ip = given_address(settings)
         broker.listening(f"{ip}:{port}", host_bytes(resolved(ip) or LOOPBACK, port), f"{settings.broker_ip2 or ip}:{port + 1}")
@@ -131,7 +135,8 @@ async def run_broker(
         await done_within(3, broker.registration.now)
         ready(f"{ip}:{port}")
         asyncio.get_running_loop().call_later(LOAD_LATER_S, reading.run, load, _loaded)
-        await stop.wait()
+        async with kept_fresh(tls):
+            await stop.wait()
         if broker.group is not None:
             await done_within(1, broker.group.leave)
         await server.stop_listening()
@@ -188,9 +193,19 @@ async def done_within(seconds: float, work: Callable[[Callable[[], None]], None]
         await asyncio.wait_for(done.wait(), seconds)
 
 
-def server_of(core: Core, clock: Clock, settings: BrokerSettings | NameServerSettings, connections_max: int) -> Server:
+@contextlib.asynccontextmanager
+async def kept_fresh(tls: ServerTls) -> AsyncIterator[None]:
+    """Meanwhile changed certificates are taken."""
+    task = asyncio.create_task(tls.keep_fresh())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def server_of(core: Core, clock: Clock, settings: BrokerSettings | NameServerSettings, connections_max: int, tls: ServerTls) -> Server:
     idle_s, unfinished_max = settings.server_channel_max_idle_time_seconds, settings.unfinished_frames_max
-    return Server(core, clock, idle_s=idle_s, connections_max=connections_max, unfinished_max=unfinished_max)
+    return Server(core, clock, idle_s=idle_s, connections_max=connections_max, unfinished_max=unfinished_max, tls=tls)
 
 
 def log_how_reads_wait(store: Store) -> None:

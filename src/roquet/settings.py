@@ -57,6 +57,8 @@ class Spec:
     mutable: bool = False
     check: Callable[[str], object] | None = None
     """Of a text with a form of its own: raises BadSetting when it is not in it."""
+    secret: bool = False
+    """Never shown: not in answers, not by -p, not in the log."""
 
     def parse(self, text: str) -> Value:
         text = text.strip()
@@ -81,7 +83,8 @@ class Spec:
 
 def setting(default: Value, about: str, *, key: str = "", **more: Any) -> Any:
     """A field of a table. Its upstream key is its name in camel case unless it is given; `more` is the rest of its Spec."""
-    return field(default=default, metadata={"spec": Spec("", key, type(default), default, about, **more)})
+    spec = Spec("", key, type(default), default, about, **more)
+    return field(default=default, repr=not spec.secret, metadata={"spec": spec})
 
 
 @once_per_class
@@ -89,10 +92,12 @@ def table(kind: type) -> dict[str, Spec]:
     """Upstream's key -> Spec, in the order of the class. Not to be changed."""
     named = [(one.name, one.metadata["spec"]) for one in fields(kind) if "spec" in one.metadata]
     specs = [dataclasses.replace(spec, name=name, key=spec.key or camel(name)) for name, spec in named]
-    return {spec.key: spec for spec in specs}
+    return {spec.key: spec for spec in sorted(specs, key=lambda one: one.key.startswith("tls."))}  # what is common to programs comes last
 
 
 S = TypeVar("S", bound="Settings")
+MASK = "********"
+"""In place of a secret."""
 
 
 @dataclass
@@ -158,8 +163,10 @@ class Settings:
     def items(self) -> Iterator[tuple[str, str]]:
         """(upstream's key, value as Java writes it): what is served, and what was given besides."""
         for key, spec in table(type(self)).items():
-            yield key, show(getattr(self, spec.name))
-        yield from self.others.items()
+            value = show(getattr(self, spec.name))
+            yield key, MASK if spec.secret and value else value
+        for key, value in self.others.items():
+            yield key, MASK if key.endswith("Password") and value else value
 
     def every_item(self) -> dict[str, str]:
         """The same with all that upstream shows: its tools read keys that mean nothing here."""
@@ -327,8 +334,65 @@ def check_role(role: str, broker_id: str) -> None:
         raise BadSetting(f"{given}: a master has the id 0, and other ids are for slaves; {own}")
 
 
+TLS_FILE = "/etc/rocketmq/tls.properties"
+"""Where upstream looks for the settings of TLS, unless told otherwise."""
+
+
 @dataclass
-class NameServerSettings(Settings):
+class ServerSettings(Settings):
+    """What both programs have. Upstream's are system properties of its Java, or stand in tls.config.file; here they may also stand in the
+    file of the server."""
+
+    tls_server_mode: str = setting(
+        "permissive", "TLS on all ports: not at all, for clients that begin with it, for everybody",
+        key="tls.server.mode", choices=("disabled", "permissive", "enforcing"),
+    )  # fmt: skip
+    tls_config_file: str = setting(
+        TLS_FILE, "file with tls.* settings; those of the server's own file and --set are stronger. It need not exist; empty: none",
+        key="tls.config.file",
+    )  # fmt: skip
+    tls_test_mode_enable: bool = setting(
+        True, "for trying it: without tls.server.certPath show a self-signed certificate, and without tls.client.trustCertPath trust any "
+        "server", key="tls.test.mode.enable",
+    )  # fmt: skip
+    tls_server_cert_path: str = setting("", "certificate of this server, PEM; read again when it changes", key="tls.server.certPath")
+    tls_server_key_path: str = setting("", "its key, PEM; empty: in tls.server.certPath", key="tls.server.keyPath")
+    tls_server_key_password: str = setting("", "password of the key; it is never shown", key="tls.server.keyPassword", secret=True)
+    tls_server_trust_cert_path: str = setting("", "authorities of clients' certificates, PEM", key="tls.server.trustCertPath")
+    tls_server_need_client_auth: str = setting(
+        "none", "whether clients show certificates, which are always verified", key="tls.server.need.client.auth",
+        choices=("none", "optional", "require"),
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_tls(self)
+
+
+def of_both(pairs: Mapping[str, str]) -> dict[str, str]:
+    """Of a broker's settings those that are meant for the name server beside it, too."""
+    return {key: value for key, value in pairs.items() if key.startswith("tls.")}
+
+
+def check_tls(settings: ServerSettings) -> None:
+    """Raises BadSetting for settings of TLS that contradict each other. Files are looked at when the server starts."""
+    if settings.tls_server_mode == "disabled":
+        return
+    if settings.tls_server_key_path and not settings.tls_server_cert_path:
+        raise BadSetting("tls.server.keyPath is set and tls.server.certPath is not: name the certificate that the key belongs to")
+    if settings.tls_server_need_client_auth != "none" and not settings.tls_server_trust_cert_path:
+        raise BadSetting(
+            f"tls.server.need.client.auth={settings.tls_server_need_client_auth} needs tls.server.trustCertPath: a PEM file with the "
+            "authorities whose clients are let in"
+        )
+    if settings.tls_server_mode == "enforcing" and not settings.tls_server_cert_path and not settings.tls_test_mode_enable:
+        raise BadSetting(
+            "tls.server.mode=enforcing and no certificate: set tls.server.certPath and tls.server.keyPath, or tls.test.mode.enable=true "
+            "for a self-signed one"
+        )
+
+
+@dataclass
+class NameServerSettings(ServerSettings):
     harmless = NAMESERVER_HARMLESS
     refused = NAMESERVER_REFUSED
 
@@ -353,7 +417,7 @@ class NameServerSettings(Settings):
 
 
 @dataclass
-class BrokerSettings(Settings):
+class BrokerSettings(ServerSettings):
     harmless = BROKER_HARMLESS
     refused = BROKER_REFUSED
 
@@ -408,6 +472,22 @@ class BrokerSettings(Settings):
         128 * MIB, "bytes of frames that have begun and not ended, of all connections: then some wait or go", low=64 * MIB, high=1 << 40
     )
     server_channel_max_idle_time_seconds: int = setting(120, "close a connection with no traffic for this long", low=1, high=86_400)
+
+    # TLS of the connections that the broker opens
+    use_tls: bool = setting(
+        False, "use TLS towards name servers, master and members; so does tls.enable=true, and tls.server.mode=enforcing", key="useTLS"
+    )
+    tls_enable: bool = setting(False, "the same as useTLS", key="tls.enable")
+    tls_client_cert_path: str = setting("", "certificate that the broker shows, PEM; read again when it changes", key="tls.client.certPath")
+    tls_client_key_path: str = setting("", "its key, PEM; empty: in tls.client.certPath", key="tls.client.keyPath")
+    tls_client_key_password: str = setting("", "password of the key; it is never shown", key="tls.client.keyPassword", secret=True)
+    tls_client_trust_cert_path: str = setting(
+        "", "authorities of the servers' certificates, PEM; empty: the machine's own", key="tls.client.trustCertPath"
+    )
+    tls_client_auth_server: bool = setting(True, "verify the servers' certificates", key="tls.client.authServer")
+    tls_client_check_host: bool = setting(
+        True, "certificates must name the address that was connected to, besides being of the right authority", key="tls.client.checkHost"
+    )
 
     # permissions and automatic things
     broker_permission: int = setting(6, "4 read + 2 write", low=0, high=7, mutable=True)
@@ -526,6 +606,7 @@ class BrokerSettings(Settings):
         check_role(pairs.get("brokerRole", cls.broker_role).strip(), pairs.get("brokerId", str(cls.broker_id)).strip())
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.namesrv_addr = name_servers(self.namesrv_addr)
         self.mapped_file_size_consume_queue = -(-self.mapped_file_size_consume_queue // ENTRY.size) * ENTRY.size
         index_size = INDEX_HEADER.size + INDEX_SLOT * self.max_hash_slot_num + INDEX_ENTRY.size * self.max_index_num

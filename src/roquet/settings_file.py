@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from roquet.properties import edited, parse_properties
-from roquet.settings import BadSetting
+from roquet.settings import TLS_FILE, BadSetting
 from roquet.system import sync_data, sync_directory
 
 BROKER_FILE = "config/broker.properties"
@@ -39,7 +39,17 @@ def layered(file: str | None, kept: str, given: Mapping[str, str]) -> dict[str, 
     place = given.get("configStorePath") or pairs.get("configStorePath") or own
     if not (file and os.path.exists(place) and os.path.samefile(place, file)) and os.path.exists(place):
         pairs |= read_file(place)
-    return {**pairs, **given, "configStorePath": place}
+    pairs = {**pairs, **given}
+    return {**of_tls(pairs.get("tls.config.file")), **pairs, "configStorePath": place}
+
+
+def of_tls(path: str | None) -> dict[str, str]:
+    """Upstream's file of TLS settings: the one that is named, or the one at its usual place if there is one. Raises BadSetting."""
+    named = path is not None and path != TLS_FILE
+    place = TLS_FILE if path is None else path.strip()
+    if not place or not (named or os.path.exists(place)):
+        return {}
+    return {key: value for key, value in read_file(place).items() if key.startswith("tls.") and key != "tls.config.file"}
 
 
 def keep(path: str, pairs: Mapping[str, str]) -> None:

@@ -132,7 +132,7 @@ BROKER_HARMLESS = harmless(
         "the HA port is listenPort + 1, as RocketMQ 4.9 itself sets it at every start": "haListenPort=10912",
         "entries are always pushed many at a time": "isEnableBatchPush=false enableBatchPush=",
         "counts only with enableLmq": "maxLmqConsumeQueueNum=20000",
-        "counts only with TLS": "tls.test.mode.enable=",
+        "a certificate that a client shows is always verified": "tls.server.authClient=",
     }
 )
 
@@ -141,7 +141,11 @@ NAMESERVER_HARMLESS = harmless(
     | {
         "nothing is loaded from it": "rocketmqHome=",
         "counts only with clusterTest": "productEnvName=center",
-        "counts only with TLS": "tls.test.mode.enable=",
+        "a certificate that a client shows is always verified": "tls.server.authClient=",
+        "a name server opens no connections": """
+            tls.enable= tls.client.keyPath= tls.client.keyPassword= tls.client.certPath= tls.client.trustCertPath= tls.client.authServer=
+            tls.client.checkHost=
+            """,
     }
 )
 
@@ -149,26 +153,10 @@ NAMESERVER_HARMLESS = harmless(
 # Refused
 
 REPLICATION = "controller and its replication (of RocketMQ 5)"
-TLS = "TLS"
-PLAIN_TEXT = "put a TLS proxy in front of it, and leave the tls.* settings and useTLS out"
-
-TLS_REFUSED = {
-    "tls.enable": Refusal(("false",), TLS, PLAIN_TEXT, shown=False),
-    "tls.server.mode": Refusal(("permissive", "disabled"), TLS, PLAIN_TEXT, shown=False),
-    "tls.config.file": Refusal(("/etc/rocketmq/tls.properties", ""), TLS, PLAIN_TEXT, shown=False),
-    "tls.server.need.client.auth": Refusal(("none",), TLS, PLAIN_TEXT, shown=False),
-    "tls.server.authClient": Refusal(("false",), TLS, PLAIN_TEXT, shown=False),
-    "tls.client.authServer": Refusal(("false",), TLS, PLAIN_TEXT, shown=False),
-} | {
-    f"tls.{side}.{what}": Refusal(("",), TLS, PLAIN_TEXT, shown=False)
-    for side in ("server", "client")
-    for what in ("keyPath", "keyPassword", "certPath", "trustCertPath")
-}
 
 BROKER_REFUSED: Mapping[str, Refusal] = {
     "duplicationEnable": Refusal(("false",), "copies of its own messages (duplicationEnable)"),
     "aclEnable": Refusal(("false",), "access control", "set aclEnable=false, and let only those reach the broker's port who may use it"),
-    "useTLS": Refusal(("false",), TLS, PLAIN_TEXT),
     "messageStorePlugIn": Refusal(("",), "plug-ins of the store: they are Java classes"),
     "fetchNamesrvAddrByAddressServer": Refusal(
         ("false",), "look-up of name servers at an address server", "name them in namesrvAddr, separated by ';'"
@@ -190,12 +178,12 @@ BROKER_REFUSED: Mapping[str, Refusal] = {
     "inSyncReplicas": Refusal(("1",), REPLICATION, shown=False),
     "minInSyncReplicas": Refusal(("1",), REPLICATION, shown=False),
     "storeType": Refusal(("default",), "store in RocksDB", shown=False),
-} | TLS_REFUSED
+}
 
 NAMESERVER_REFUSED: Mapping[str, Refusal] = {
     "clusterTest": Refusal(("false",), "look-up of routes in another cluster"),
     "enableControllerInNamesrv": Refusal(("false",), "controller (of RocketMQ 5)", shown=False),
-} | TLS_REFUSED
+}
 
 
 OF_NO_VERSION: Mapping[str, str] = {

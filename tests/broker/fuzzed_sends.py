@@ -58,7 +58,7 @@ class BytesPeer:
     """Keeps what it is sent as it is."""
 
     def __init__(self, host: bytes) -> None:
-        self.address, self.host, self.principal = "127.0.0.1:40001", host, ""
+        self.address, self.host, self.principal, self.certificate_subject = "127.0.0.1:40001", host, "", ""
         self.closed, self.reason, self.out = False, "", bytearray()
 
     def send(self, data: bytes | memoryview) -> None:

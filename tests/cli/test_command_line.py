@@ -70,7 +70,7 @@ def test_a_wrong_setting_exits_with_2(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("command", [["broker"], ["broker", "--shards", "2"], ["up"]], ids=" ".join)
-@pytest.mark.parametrize("setting", ["aclEnable=true", "tls.server.mode=enforcing"])
+@pytest.mark.parametrize("setting", ["aclEnable=true", "enableControllerMode=true"])
 def test_a_start_that_asks_for_what_is_not_there_is_refused(command: list[str], setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--set", setting]) == 2
     assert f"roquet: {setting}: Roquet {roquet.__version__} has no " in capsys.readouterr().err
@@ -84,9 +84,9 @@ def test_up_makes_the_copies_itself(setting: str, option: str, capsys: pytest.Ca
 
 def test_a_name_server_refuses_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "namesrv.conf"
-    file.write_text("tls.server.keyPath=/etc/key.pem\n")
+    file.write_text("clusterTest=true\n")
     assert main(["namesrv", "-c", str(file)]) == 2
-    assert "tls.server.keyPath=/etc/key.pem: Roquet" in capsys.readouterr().err
+    assert "clusterTest=true: Roquet" in capsys.readouterr().err
 
 
 def test_a_slip_in_a_key_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from roquet.client.running import finished
 from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import MessageQueue
 from roquet.net.caller import AsyncCaller
-from roquet.net.connection import PLAIN, ConnectionOptions
+from roquet.net.connection import PLAIN, ConnectionOptions, Tls
 from roquet.routing.name_servers import NameServers, parse_name_servers
 from roquet.wire.calls.call import Answer, Answered, AnswerHeader, Asked, Call, Header
 from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO, GET_ROUTEINFO_BY_TOPIC, ClusterInfo, RouteHeader, RouteInfo
@@ -55,8 +55,11 @@ class Broker:
 class Asking:
     """Belongs to the event loop it is entered in. Connections are made on first use and kept until it is closed."""
 
-    def __init__(self, namesrv: str | Sequence[str], *, timeout_ms: int = 5_000, connection: ConnectionOptions = PLAIN) -> None:
-        self.connection = connection
+    def __init__(
+        self, namesrv: str | Sequence[str], *, timeout_ms: int = 5_000, connection: ConnectionOptions = PLAIN, tls: Tls | None = None
+    ) -> None:
+        """`tls`: encrypt all connections so; the same as in `connection`."""
+        self.connection = connection.over(tls)
         self.name_server_addresses = parse_name_servers(namesrv)
         self.timeout_ms = timeout_ms
         self._caller: AsyncCaller | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from roquet.cli.render import note
 
 if TYPE_CHECKING:
-    from roquet.client import ConnectionOptions
+    from roquet.client import ConnectionOptions, Tls
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
@@ -82,6 +82,7 @@ def cluster_options(parser: argparse.ArgumentParser) -> None:
         default=default_namesrv(),
         help="name servers, separated by ';' (default: $NAMESRV_ADDR, else 127.0.0.1:9876)",
     )
+    tls_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     parser.add_argument("--timeout", type=positive_seconds, default=5.0, metavar="SECONDS", help="limit for one answer (default: 5)")
     parser.add_argument("-v", "--verbose", action="store_true", help="log requests and answers to standard error")
@@ -91,7 +92,37 @@ def connection_of(arguments: argparse.Namespace) -> ConnectionOptions:
     """How every command connects. Here, and nowhere else, an option about that becomes what the client takes."""
     from roquet.client import ConnectionOptions
 
-    return ConnectionOptions()
+    return ConnectionOptions(tls=tls_of(arguments))
+
+
+TLS_FILES = {"tls_ca": "ROQUET_TLS_CA", "tls_cert": "ROQUET_TLS_CERT", "tls_key": "ROQUET_TLS_KEY"}
+"""Options that name files, and the environment variables that stand for them."""
+
+
+def tls_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tls", action="store_true", help="encrypt all connections (default: $ROQUET_TLS=true; so do the options below)")
+    parser.add_argument("--tls-ca", metavar="FILE", help="authorities to trust, PEM (default: $ROQUET_TLS_CA, else the machine's)")
+    parser.add_argument("--tls-cert", metavar="FILE", help="our certificate, for servers that want one, PEM (default: $ROQUET_TLS_CERT)")
+    parser.add_argument("--tls-key", metavar="FILE", help="its key, PEM (default: $ROQUET_TLS_KEY, else in the same file)")
+    parser.add_argument(
+        "--tls-insecure", action="store_true", help="trust any server, for self-signed ones (default: $ROQUET_TLS_INSECURE=true)"
+    )
+
+
+def tls_of(arguments: argparse.Namespace) -> Tls | None:
+    """None: plain. A key's password comes from $ROQUET_TLS_KEY_PASSWORD alone: a command line is there for everybody to read."""
+    from roquet.client import Tls
+
+    files = {name: getattr(arguments, name) or os.environ.get(variable) or None for name, variable in TLS_FILES.items()}
+    insecure = arguments.tls_insecure or is_true("ROQUET_TLS_INSECURE")
+    if not (arguments.tls or insecure or is_true("ROQUET_TLS") or any(getattr(arguments, name) for name in TLS_FILES)):
+        return None
+    password = os.environ.get("ROQUET_TLS_KEY_PASSWORD") or None
+    return Tls(files["tls_ca"], files["tls_cert"], files["tls_key"], verify=not insecure, key_password=password)
+
+
+def is_true(variable: str) -> bool:
+    return os.environ.get(variable, "").strip().lower() in ("true", "1", "yes")
 
 
 def timeout_ms(arguments: argparse.Namespace) -> int:

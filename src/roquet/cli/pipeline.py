@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 
-from roquet.cli.options import Commands, default_namesrv, noun
+from roquet.cli.options import Commands, default_namesrv, noun, tls_of, tls_options
 from roquet.errors import ClientError
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def place_options(parser: argparse.ArgumentParser, *, store: bool = True) -> Non
         parser.add_argument("--store", metavar="DIR", default=None, help="read the files of this store instead; no broker is needed")
     parser.add_argument("--access-key", metavar="KEY", default=None, help="for brokers that check access")
     parser.add_argument("--secret-key", metavar="SECRET", default=None, help="its secret (better: $ROQUET_SECRET_KEY)")
-    parser.add_argument("--tls", action="store_true", help="use TLS to name servers and brokers")
+    tls_options(parser)
 
 
 def job_options(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +89,12 @@ def place_of(arguments: argparse.Namespace) -> dict[str, str]:
     if arguments.access_key:
         where["accessKey"] = arguments.access_key
         where["secretKey"] = arguments.secret_key or os.environ.get("ROQUET_SECRET_KEY", "")
-    if arguments.tls:
-        where["useTLS"] = "true"
+    tls = tls_of(arguments)
+    if tls is not None:
+        files = {"tlsCaFile": tls.ca_file, "tlsCertFile": tls.cert_file, "tlsKeyFile": tls.key_file}
+        where |= {
+            "useTLS": "true",
+            "tlsVerify": str(tls.verify).lower(),
+            **{name: os.path.abspath(file) for name, file in files.items() if file},
+        }
     return where

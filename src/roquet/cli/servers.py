@@ -23,7 +23,7 @@ from roquet.cli.shards import Node, broker_program, nodes, warn_of_stores_left_o
 from roquet.errors import RoquetError
 from roquet.listening import bind_address, given_address
 from roquet.properties import escaped
-from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings
+from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings, of_both
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, layered
 from roquet.supervisor import BOOT_SUCCESS, Supervisor
 from roquet.system import on_stop_signals
@@ -247,7 +247,7 @@ def run_up(arguments: argparse.Namespace) -> Any:
     base = base.replace(bind_address=bind)
     brokers = nodes(base, arguments.shards, arguments.data, slave=arguments.slave, replicas=arguments.replicas)
     warn_of_stores_left_out(arguments.data, brokers)
-    given = {"listenPort": str(arguments.namesrv_port), "bindAddress": bind}
+    given = {**of_both(dict(arguments.set)), "listenPort": str(arguments.namesrv_port), "bindAddress": bind}
     namesrv, _ = NameServerSettings.read(layered(None, os.path.join(arguments.data, NAMESERVER_FILE), given))
     return up(namesrv, brokers, arguments)
 
@@ -297,8 +297,9 @@ async def run_one(broker: Node, namesrv: str, stop: asyncio.Event) -> int:
 async def greet(namesrv: str, brokers: Sequence[tuple[Node, str]]) -> None:
     """Once clients can find them: the commands that are offered shall work at once."""
     from roquet.admin import Admin
+    from roquet.settings_tls import broker_connection
 
-    async with Admin(namesrv) as admin:
+    async with Admin(namesrv, connection=broker_connection(brokers[0][0].settings)) as admin:
         try:
             await admin.until_registered(one.settings.broker_name for one, _ in brokers)
             for one, _ in brokers:

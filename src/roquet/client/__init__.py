@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from roquet.client.stopping import run, serve
     from roquet.client.transaction_producer import TransactionProducer
     from roquet.message import Message, MessageQueue, ReceivedMessage
-    from roquet.net.connection import ConnectionOptions
+    from roquet.net.connection import ConnectionOptions, Tls
     from roquet.routing.sql92 import BadSql
     from roquet.routing.subscription import BadExpression
 
@@ -59,6 +59,7 @@ __all__ = [
     "SendTimedOut",
     "ServerRejected",
     "Suspend",
+    "Tls",
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
@@ -84,7 +85,7 @@ _HOMES = {
     "client.stopping": ("run", "serve"),
     "client.transaction_producer": ("TransactionProducer",),
     "message": ("Message", "MessageQueue", "ReceivedMessage"),
-    "net.connection": ("ConnectionOptions",),
+    "net.connection": ("ConnectionOptions", "Tls"),
     "routing.sql92": ("BadSql",),
     "routing.subscription": ("BadExpression",),
 }

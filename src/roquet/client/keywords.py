@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from roquet.net.connection import ConnectionOptions
+from roquet.net.connection import ConnectionOptions, Tls
 from roquet.routing.assign import Strategy
 from roquet.wire.calls.members import ConsumeFromWhere
 
@@ -19,6 +19,7 @@ class MemberKeywords(TypedDict, total=False):
     instance_name: str | None
     unit_name: str
     connection: ConnectionOptions
+    tls: Tls | None
     start_timeout_ms: int
 
 

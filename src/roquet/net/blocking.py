@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from roquet.errors import Broken, CallTimeout, ClientError, ConnectFailed, Rejected, RoquetError
 from roquet.net.address import endpoint
-from roquet.net.connection import PLAIN, ConnectionOptions
+from roquet.net.connection import PLAIN, ConnectionOptions, Contexts, no_encryption
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import FRAME_SIZE_MAX, Framer
 from roquet.wire.pending import OPAQUE_MAX
@@ -69,7 +69,7 @@ class BlockingCaller:
         self.credentials = connection.credentials
         self.connect_timeout_s = connection.connect_timeout_ms / 1000
         self.frame_size_max = frame_size_max
-        self._tls = None if connection.tls is None else connection.tls.context()
+        self._contexts = Contexts(connection.tls)
         self._lines: dict[str, _Line] = {}
 
     def call(self, address: str, command: Command, timeout_s: float) -> Command:
@@ -88,7 +88,8 @@ class BlockingCaller:
         deadline = time.monotonic() + timeout_s
         line = self._lines.get(address)
         if line is None or line.ended is not None:
-            line = self._lines[address] = _Line(address, min(self.connect_timeout_s, timeout_s), self._tls, self.frame_size_max)
+            tls = self._contexts.current()
+            line = self._lines[address] = _Line(address, min(self.connect_timeout_s, timeout_s), tls, self.frame_size_max)
         command.opaque = line.new_opaque()
         if self.credentials is not None:
             command.body, body = command.body or bytes(body), b""  # a signature is of the body, too
@@ -206,8 +207,7 @@ class _Line:
             made.setblocking(True)  # time limits are the kernel's, so that one call can receive a whole body
         except (OSError, ValueError) as error:
             made.close()
-            text = f"no encrypted connection to {self.address}: {error}; does the server speak TLS, and does its certificate fit?"
-            raise ConnectFailed(text) from None
+            raise ConnectFailed(no_encryption(self.address, error)) from None
         return made
 
     def new_opaque(self) -> int:

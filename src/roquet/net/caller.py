@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import cast
 
 from roquet.errors import Broken, ClientError, ConnectFailed, RoquetError
 from roquet.net.address import endpoint
-from roquet.net.connection import PLAIN, ConnectionOptions
+from roquet.net.connection import PLAIN, ConnectionOptions, Contexts, no_encryption
 from roquet.net.unfinished import Unfinished
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import Framer
@@ -44,11 +45,12 @@ class AsyncCaller:
     """Belongs to the loop it was made in; every method is called on that loop."""
 
     def __init__(self, handler: Handler | None = None, connection: ConnectionOptions = PLAIN) -> None:
-        """Raises ClientError for what is not served: credentials and TLS."""
-        if connection.credentials is not None or connection.tls is not None:
-            raise ClientError("credentials and TLS are not served by the asyncio client, admin and the broker yet; leave them out")
+        """Raises ClientError for what is not served, credentials, and when the files of the connection's TLS cannot be used."""
+        if connection.credentials is not None:
+            raise ClientError("credentials are not served by the asyncio client, admin and the broker yet; leave them out")
         self.handler = handler
         self.connection = connection
+        self.contexts = Contexts(connection.tls)
         self.closed = False
         self._loop = asyncio.get_running_loop()
         self._lines: dict[str, _Line] = {}
@@ -192,13 +194,18 @@ class _Line(asyncio.BufferedProtocol):
     async def _connect(self) -> None:
         try:
             host, port = endpoint(self.address)
+            how = self.caller.contexts.how(host)
             async with asyncio.timeout(self.caller.connection.connect_timeout_ms / 1000):
-                await self._loop.create_connection(lambda: self, host, port)
+                await self._loop.create_connection(lambda: self, host, port, **how)
         except TimeoutError:
             limit = self.caller.connection.connect_timeout_ms
             self.end(ConnectFailed(f"no connection to {self.address} within {limit} ms; is it reachable from this host?"))
         except (OSError, ValueError) as error:
-            self.end(ConnectFailed(f"cannot connect to {self.address}: {error}; is the server running there, and the address right?"))
+            encrypting = self.caller.contexts.tls is not None and isinstance(
+                error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError
+            )
+            plain = f"cannot connect to {self.address}: {error}; is the server running there, and the address right?"
+            self.end(ConnectFailed(no_encryption(self.address, error) if encrypting else plain))
         finally:
             self._connecting = None
 

@@ -3,11 +3,19 @@ that registers, Spark's readers and sink."""
 
 from __future__ import annotations
 
+import logging
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from roquet.errors import ClientError
+from roquet.net.looks import looks
 from roquet.wire.signing import Credentials
+
+log = logging.getLogger(__name__)
+
+GOODBYE_S = 1.0
+"""How long the end of a TLS connection waits for the other end's goodbye."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,25 +27,66 @@ class Tls:
     """Who we are, for servers that want to know; the key may be in the same file."""
     key_file: str | None = None
     verify: bool = True
+    key_password: str | None = field(default=None, repr=False)
+    check_host: bool = True
+    """Whether the certificate must name the address that was connected to, besides being one of `ca_file`'s."""
 
     def context(self) -> ssl.SSLContext:
         """Raises ClientError naming the file that cannot be used."""
-        made = ssl.create_default_context()
+        try:
+            made = ssl.create_default_context(cafile=self.ca_file)
+        except (OSError, ValueError) as error:
+            raise ClientError(f"the authorities in {self.ca_file!r} cannot be read: {error}; give a PEM file") from None
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        made.check_hostname = self.verify and self.check_host
         if not self.verify:
-            made.check_hostname = False
             made.verify_mode = ssl.CERT_NONE
         try:
-            if self.ca_file is not None:
-                made.load_verify_locations(self.ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ClientError(f"the authorities in {self.ca_file!r} cannot be read: {error}; give a PEM file") from None
-        try:
             if self.cert_file is not None:
-                made.load_cert_chain(self.cert_file, self.key_file)
-        except (OSError, ssl.SSLError) as error:
+                made.load_cert_chain(self.cert_file, self.key_file, self._password)
+        except (OSError, ValueError) as error:
             files = " and ".join(repr(one) for one in (self.cert_file, self.key_file) if one)
             raise ClientError(f"the certificate and key in {files} cannot be read: {error}; give PEM files that belong together") from None
         return made
+
+    def _password(self) -> str:
+        """Without this OpenSSL would ask at the terminal."""
+        if not self.key_password:
+            raise ClientError(f"the key in {self.key_file or self.cert_file!r} has a password and none was given: key_password=...")
+        return self.key_password
+
+    def files(self) -> list[str]:
+        return [name for name in (self.ca_file, self.cert_file, self.key_file) if name]
+
+
+class Contexts:
+    """What the next connection needs for its TLS. The files are read again when they have changed."""
+
+    def __init__(self, tls: Tls | None) -> None:
+        """Raises ClientError when the files cannot be used."""
+        self.tls = tls
+        self._looks = looks(tls.files()) if tls is not None else ()
+        self._context = tls.context() if tls is not None else None
+
+    def current(self) -> ssl.SSLContext | None:
+        """None: plain."""
+        if self.tls is not None and (now := looks(self.tls.files())) != self._looks:
+            self._looks = now
+            try:
+                self._context = self.tls.context()
+            except ClientError as error:
+                log.warning("! files for TLS have changed and are not taken; those before stay in force: %s", error)
+        return self._context
+
+    def how(self, host: str) -> dict[str, Any]:
+        """What `create_connection` takes besides host and port."""
+        context = self.current()
+        return {} if context is None else {"ssl": context, "server_hostname": host, "ssl_shutdown_timeout": GOODBYE_S}
+
+
+def no_encryption(address: str, error: object) -> str:
+    """The sentence for a TLS handshake that failed."""
+    return f"no encrypted connection to {address}: {error}; does the server speak TLS, and does its certificate fit?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +97,11 @@ class ConnectionOptions:
     credentials: Credentials | None = None
     """With them every request is signed. Spark's readers and sink do that; the asyncio client refuses them for now."""
     tls: Tls | None = None
-    """The same."""
+    """With it every connection is encrypted, to name servers and brokers alike."""
+
+    def over(self, tls: Tls | None) -> ConnectionOptions:
+        """The same with this TLS; None: as it is."""
+        return self if tls is None else replace(self, tls=tls)
 
     def __post_init__(self) -> None:
         if not 1 <= self.connect_timeout_ms <= 3_600_000:

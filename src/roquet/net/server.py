@@ -16,8 +16,11 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from roquet.errors import Broken
+from roquet.net.address import shown
 from roquet.net.buffers import LargeMemory
+from roquet.net.entrance import Entrance
 from roquet.net.processor import ProcessorTime
+from roquet.net.tls import PLAIN_ONLY, ServerTls, subject_of
 from roquet.net.unfinished import Unfinished
 from roquet.ports import TURN_MS, Clock, Peer, Rest
 from roquet.wire.frame import Frame, Framer
@@ -49,7 +52,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_busy", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_transport", "_unread",
         "_waiting",
-        "active", "address", "closed", "host", "principal",
+        "active", "address", "certificate_subject", "closed", "host", "principal",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -70,6 +73,7 @@ class Connection(asyncio.Protocol):
         self.active = True  # traffic since the last look for idle connections
         self.closed = False
         self.principal = ""
+        self.certificate_subject = ""
         self.address = ""
         self.host = bytes(8)
 
@@ -80,8 +84,9 @@ class Connection(asyncio.Protocol):
             self.closed = True
             transport.abort()
             return
-        self.address = f"{peer[0]}:{peer[1]}" if ":" not in peer[0] else f"[{peer[0]}]:{peer[1]}"
+        self.address = shown(peer)
         self.host = host_bytes(peer[0], peer[1])
+        self.certificate_subject = subject_of(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         if (raw := transport.get_extra_info("socket")) is not None:
             with contextlib.suppress(OSError):
@@ -214,13 +219,17 @@ class Connection(asyncio.Protocol):
 class Server:
     """The listening sockets of one core, its connections, and the clock that drives it."""
 
-    def __init__(self, core: Core, clock: Clock, *, idle_s: int, connections_max: int, unfinished_max: int = UNFINISHED_MAX) -> None:
+    def __init__(
+        self, core: Core, clock: Clock, *, idle_s: int, connections_max: int, unfinished_max: int = UNFINISHED_MAX,
+        tls: ServerTls = PLAIN_ONLY,
+    ) -> None:  # fmt: skip
         self.core = core
         self.clock = clock
         self.idle_s = idle_s
         self.connections_max = connections_max
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
+        self.entrance = Entrance(tls, silent_s=idle_s, has_room=self._has_room)
         self.unfinished = Unfinished(unfinished_max)
         self._memory = LargeMemory()
         self._listening: list[asyncio.Server] = []
@@ -275,7 +284,7 @@ class Server:
 
     async def listen(self, host: str, port: int) -> int:
         """Returns the port, chosen by the system when 0 was asked for."""
-        server = await self.loop.create_server(lambda: Connection(self), host, port, backlog=4_096)
+        server = await self.loop.create_server(self.entrance.before(lambda: Connection(self)), host, port, backlog=4_096)
         self._listening.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
@@ -320,13 +329,19 @@ class Server:
                 connection.close(f"silent for more than {self.idle_s} s")
 
     def admit(self, connection: Connection) -> bool:
-        if len(self.connections) >= self.connections_max:
+        room = self._has_room()
+        if room:
+            self.connections.add(connection)
+        return room
+
+    def _has_room(self) -> bool:
+        """For one more."""
+        there = len(self.connections) + len(self.entrance)
+        if there >= self.connections_max:
             if self._refused % 1_000 == 0:
-                log.warning("connections are refused: %d are open, limit is connectionsMax=%d", len(self.connections), self.connections_max)
+                log.warning("connections are refused: %d are open, limit is connectionsMax=%d", there, self.connections_max)
             self._refused += 1
-            return False
-        self.connections.add(connection)
-        return True
+        return there < self.connections_max
 
     def note_waiting(self, connection: Connection, size: int) -> None:
         """Bound what waits for all slow readers together. Beyond it the one with most is closed: whoever goes beyond it just now may be
@@ -352,6 +367,7 @@ class Server:
     async def stop_listening(self) -> None:
         for server in self._listening:
             server.close()
+        self.entrance.close()
 
     async def close(self, before_end: Callable[[], None] = lambda: None) -> None:
         """Stop listening and ticking, let every connection take what was written to it, close."""

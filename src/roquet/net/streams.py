@@ -9,7 +9,10 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from roquet.net.address import endpoint
+from roquet.net.address import endpoint, shown
+from roquet.net.connection import PLAIN, ConnectionOptions, Contexts
+from roquet.net.entrance import Entrance
+from roquet.net.tls import PLAIN_ONLY, ServerTls
 from roquet.ports import StreamEnd
 
 log = logging.getLogger("roquet.net")
@@ -18,6 +21,8 @@ UNSENT_MAX = 16 << 20
 """Bytes that wait for the other end to read them. Whoever sends is held back by what is confirmed long before."""
 STREAMS_MAX = 64
 """Streams that are accepted at once."""
+SILENT_S = 60.0
+"""Time for the first word of whoever opens one. A slave says at once what it has."""
 
 
 class NetStream(asyncio.Protocol):
@@ -38,7 +43,7 @@ class NetStream(asyncio.Protocol):
         if not peer or (self._host is not None and not self._host.admit(self)):
             transport.abort()
             return
-        self.address = f"{peer[0]}:{peer[1]}" if ":" not in peer[0] else f"[{peer[0]}]:{peer[1]}"
+        self.address = shown(peer)
         self.closed = False
         if (raw := transport.get_extra_info("socket")) is not None:
             with contextlib.suppress(OSError):
@@ -84,28 +89,36 @@ class NetStream(asyncio.Protocol):
 class StreamHost:
     """Listens for streams. State: those that are open."""
 
-    def __init__(self, end: StreamEnd) -> None:
+    def __init__(self, end: StreamEnd, tls: ServerTls = PLAIN_ONLY) -> None:
         self._end = end
         self.streams: set[NetStream] = set()
+        self.entrance = Entrance(tls, silent_s=SILENT_S, has_room=self._has_room)
         self._listening: list[asyncio.Server] = []
 
     async def listen(self, host: str, port: int) -> int:
         """Returns the port, chosen by the system when 0 was asked for."""
-        server = await asyncio.get_running_loop().create_server(lambda: NetStream(self._end, self), host, port)
+        make = self.entrance.before(lambda: NetStream(self._end, self))
+        server = await asyncio.get_running_loop().create_server(make, host, port)
         self._listening.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
     def admit(self, stream: NetStream) -> bool:
-        if len(self.streams) >= STREAMS_MAX:
-            log.warning("a stream is refused: %d are open, which is the limit", len(self.streams))
-            return False
-        self.streams.add(stream)
-        return True
+        room = self._has_room()
+        if room:
+            self.streams.add(stream)
+        return room
+
+    def _has_room(self) -> bool:
+        there = len(self.streams) + len(self.entrance)
+        if there >= STREAMS_MAX:
+            log.warning("a stream is refused: %d are open, which is the limit", there)
+        return there < STREAMS_MAX
 
     def close(self) -> None:
         for server in self._listening:
             server.close()
+        self.entrance.close()
         for stream in list(self.streams):
             stream.close("this broker stops")
 
@@ -113,8 +126,10 @@ class StreamHost:
 class NetDialer:
     """Opens streams. State: tasks that are under way, so that nobody drops them."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: ConnectionOptions = PLAIN) -> None:
+        """Raises ClientError when the files of the connection's TLS cannot be used."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._contexts = Contexts(connection.tls)
 
     def dial(self, address: str, end: StreamEnd, timeout_ms: int) -> None:
         task = asyncio.get_running_loop().create_task(self._open(address, end, timeout_ms))
@@ -125,9 +140,11 @@ class NetDialer:
         loop = asyncio.get_running_loop()
         try:
             host, port = endpoint(address)
-            await asyncio.wait_for(loop.create_connection(lambda: NetStream(end), host, port), timeout_ms / 1_000)
+            how = self._contexts.how(host)
+            await asyncio.wait_for(loop.create_connection(lambda: NetStream(end), host, port, **how), timeout_ms / 1_000)
         except (OSError, ValueError, TimeoutError) as error:
-            end.lost(None, f"{address} cannot be reached: {error or 'it does not answer'}")
+            encrypted = "; does it speak TLS, and does its certificate fit?" if self._contexts.tls is not None else ""
+            end.lost(None, f"{address} cannot be reached: {error or 'it does not answer'}{encrypted}")
 
     def close(self) -> None:
         for task in self._tasks:

@@ -181,6 +181,7 @@ class SimPeer:
         self.host = stored_host(address)
         self.closed = False
         self.principal = ""
+        self.certificate_subject = ""
         self._wire = wire
         self._core = core
         self._framer = Framer()

@@ -15,6 +15,7 @@ class FakePeer:
         self.host = bytes(8)
         self.closed = False
         self.principal = ""
+        self.certificate_subject = ""
         self.close_reason = ""
         self.sent: list[Command] = []
         self.sends = 0

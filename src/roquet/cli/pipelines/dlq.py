@@ -83,13 +83,13 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def answer(arguments: argparse.Namespace) -> int:
     from roquet.spark.pipelines import dead_letters as dead
-    from roquet.spark.pipelines.administration import name_servers
+    from roquet.spark.pipelines.administration import must_ask
 
     where = place_of(arguments)
     since_ms, until_ms = times_of(arguments)
     sends = arguments.redrive or arguments.dry_run
     if sends:
-        name_servers(where, dead.SENDING)  # says so before Spark starts
+        must_ask(where, dead.SENDING)  # says so before Spark starts
     selection = dead.Selection(tuple(arguments.group), arguments.origin_topic, arguments.tag, arguments.key, arguments.where)
     with Bar("reading dead letters", 3) as bar:
         attempts = dead.attempts_of(where)

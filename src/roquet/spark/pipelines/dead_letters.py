@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from roquet.admin.dead_letters import Choice, DeadLetters, Plan, Step
 from roquet.errors import ClientError, RoquetError
 from roquet.message import MessageQueue, Property, ReceivedMessage
-from roquet.spark.pipelines.administration import can_ask, name_servers
+from roquet.spark.pipelines.administration import administrator, can_ask, must_ask
 from roquet.wire.names import DLQ_PREFIX, dead_letter_topic
 
 if TYPE_CHECKING:
@@ -100,9 +100,7 @@ def attempts_of(where: Mapping[str, str]) -> dict[str, int]:
         return {}
 
     async def work() -> dict[str, int]:
-        from roquet.admin import Admin
-
-        async with Admin(where["namesrvAddr"]) as admin:
+        async with administrator(where) as admin:
             return {name: config.retry_max_times for name, config in (await admin.groups()).items()}
 
     return asyncio.run(work())
@@ -262,13 +260,11 @@ def redrive(
 ) -> list[Redriven]:
     """Send these letters (`offsets_by_group`) again, group by group: to the topic each came from, to another, or to the
     group's own retry topic. A dry run only finds out what would be sent. One group's failure does not stop the others."""
-    namesrv = name_servers(where, SENDING)
+    must_ask(where, SENDING)
 
     async def work() -> list[Redriven]:
-        from roquet.admin import Admin
-
         done = []
-        async with Admin(namesrv) as admin:
+        async with administrator(where) as admin:
             for group, queues in offsets.items():
                 dead = Paced(admin, group, rate, to=to, only_this_group=only_this_group)
                 done.append(await _one_group(dead, Letters(offsets=queues), again, dry_run, progress))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from roquet.errors import ClientError, RoquetError
-from roquet.spark.pipelines.administration import name_servers
+from roquet.spark.pipelines.administration import administrator, must_ask
 from roquet.wire.names import is_system_group
 
 if TYPE_CHECKING:
@@ -88,13 +88,12 @@ def as_table(rows: Sequence[Sample]) -> pa.Table:
 
 def sample(where: Mapping[str, str], groups: Collection[str] = (), *, system: bool = False) -> list[Sample]:
     """Every queue of every group that has read something, now. `groups`: only these. `system`: also the brokers' own."""
-    return asyncio.run(_sample_once(name_servers(where, SAMPLING), groups, system))
+    must_ask(where, SAMPLING)
+    return asyncio.run(_sample_once(where, groups, system))
 
 
-async def _sample_once(namesrv: str, groups: Collection[str], system: bool) -> list[Sample]:
-    from roquet.admin import Admin
-
-    async with Admin(namesrv) as admin:
+async def _sample_once(where: Mapping[str, str], groups: Collection[str], system: bool) -> list[Sample]:
+    async with administrator(where) as admin:
         return await sample_with(admin, groups, system=system)
 
 
@@ -130,13 +129,11 @@ def watch(
 ) -> None:
     """A sample at once and every `every_s` until `for_s` have passed. One that fails is missed, but the first must succeed."""
 
-    namesrv = name_servers(where, SAMPLING)
+    must_ask(where, SAMPLING)
 
     async def work() -> None:
-        from roquet.admin import Admin
-
         clock = asyncio.get_running_loop().time
-        async with Admin(namesrv) as admin:
+        async with administrator(where) as admin:
             started = clock()
             taken(await sample_with(admin, groups, system=system))
             for number in range(1, int(for_s / every_s) + 1):

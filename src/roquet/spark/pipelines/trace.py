@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roquet.errors import ClientError, NoRoute
-from roquet.spark.pipelines.administration import can_ask
+from roquet.spark.pipelines.administration import administrator, can_ask
 from roquet.wire.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
@@ -279,15 +279,13 @@ def subscribed(spark: SparkSession, where: Mapping[str, str], events: DataFrame)
     pairs = {(row.topic, row.group) for row in readers(events).collect()}
     if not pairs:
         return None
-    rows = asyncio.run(_subscriptions(where["namesrvAddr"], pairs))
+    rows = asyncio.run(_subscriptions(where, pairs))
     return spark.createDataFrame(rows, "topic string, `group` string, tags array<string>")
 
 
-async def _subscriptions(namesrv: str, pairs: set[tuple[str, str]]) -> list[tuple[str, str, list[str] | None]]:
-    from roquet.admin import Admin
-
+async def _subscriptions(where: Mapping[str, str], pairs: set[tuple[str, str]]) -> list[tuple[str, str, list[str] | None]]:
     found: dict[tuple[str, str], list[str] | None] = dict.fromkeys(pairs)
-    async with Admin(namesrv) as admin:
+    async with administrator(where) as admin:
         for group in sorted({group for _, group in pairs}):
             try:
                 members = await admin.members(group)

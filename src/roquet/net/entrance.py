@@ -1,0 +1,224 @@
+"""The entrance of a server's ports: the first byte that a peer sends says whether it speaks TLS, and only then its connection is made.
+
+    accepted --first byte 0x16--> handshake, in turns --> the connection, over TLS
+             --anything else----> the connection, plain; nothing of this is in its way any more       (enforcing: closed)
+
+No frame begins with 0x16 (that would be 350 MB), and no stream of a slave does. Who says nothing, or does not end its handshake, is
+closed after a while. Handshakes cost time before anybody has proved anything, so they get some of each turn of the loop and no
+more, and only so many are under way: beyond that the oldest goes, of the address that has most of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from itertools import takewhile
+from typing import TypeVar, cast
+
+from roquet.net.address import shown
+from roquet.net.encrypted import EncryptedTransport
+from roquet.net.tls import DISABLED, ENFORCING, ServerTls
+
+log = logging.getLogger("roquet.net")
+
+HANDSHAKE = 0x16
+"""The first byte of a TLS connection."""
+HANDSHAKE_S = 10.0
+"""Time for a handshake, from its first byte."""
+HANDSHAKES_MAX = 256
+"""Under way at once, for one server."""
+TURN_S = 0.005
+"""Of each turn of the loop, for handshakes."""
+LOOK_S = 0.5
+"""Between looks for those that are late."""
+COMPLAINT_S = 10.0
+"""Between two log lines of one kind: a stranger must not fill the log."""
+
+Make = Callable[[], asyncio.BaseProtocol]
+T = TypeVar("T")
+
+
+class FirstByte(asyncio.Protocol):
+    """A peer that has said nothing yet."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, entrance: Entrance, make: Make) -> None:
+        self._entrance = entrance
+        self._make = make
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if not self._entrance.admit(self):
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._entrance.decide(self, self._transport, data, self._make)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._entrance.silent.pop(self, None)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+class Entrance:
+    """Of one server. State: who has said nothing, whose handshake is under way, and when."""
+
+    def __init__(self, tls: ServerTls, *, silent_s: float, has_room: Callable[[], bool]) -> None:
+        """`silent_s`: time for the first byte. `has_room`: whether one more may come."""
+        self.tls = tls
+        self.silent: dict[FirstByte, float] = {}
+        self.shaking: dict[EncryptedTransport, float] = {}
+        self._silent_s = silent_s
+        self._has_room = has_room
+        self._hosts: dict[EncryptedTransport, str] = {}
+        self._due: deque[EncryptedTransport] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._complaints = Complaints()
+
+    def __len__(self) -> int:
+        return len(self.silent) + len(self.shaking)
+
+    def before(self, make: Make) -> Make:
+        """What a listening socket makes of whom it accepts."""
+        return make if self.tls.mode == DISABLED else lambda: FirstByte(self, make)
+
+    def admit(self, newcomer: FirstByte) -> bool:
+        if not self._has_room():
+            return False
+        self.silent[newcomer] = time.monotonic()
+        self._watch()
+        return True
+
+    def decide(self, newcomer: FirstByte, transport: asyncio.Transport, data: bytes, make: Make) -> None:
+        if self.silent.pop(newcomer, None) is None:
+            return  # it is on its way out
+        if data[0] == HANDSHAKE:
+            self._begin(transport, data, make)
+        elif self.tls.mode == ENFORCING:
+            where = shown(transport.get_extra_info("peername"))
+            self._complaints.say("x %s closed: it does not speak TLS, and tls.server.mode=enforcing lets nobody in without", where)
+            transport.abort()
+        else:
+            protocol = cast(asyncio.Protocol, make())
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            if not transport.is_closing():
+                protocol.data_received(data)
+
+    # -- handshakes
+
+    def _begin(self, transport: asyncio.Transport, data: bytes, make: Make) -> None:
+        peer = transport.get_extra_info("peername")
+        try:
+            one = EncryptedTransport(transport, self.tls.context, make, self)
+        except Exception:
+            log.exception("! a TLS connection cannot be made")
+            transport.abort()
+            return
+        self.shaking[one] = time.monotonic()
+        self._hosts[one] = peer[0] if peer else ""
+        if len(self.shaking) > HANDSHAKES_MAX:
+            self._send_one_away()
+        self._watch()
+        transport.set_protocol(one)
+        one.data_received(data)
+
+    def _send_one_away(self) -> None:
+        most, _ = Counter(self._hosts.values()).most_common(1)[0]
+        oldest = next(one for one in self.shaking if self._hosts[one] == most)
+        self._complaints.say(
+            "x a TLS handshake of %s is given up: %d are under way, which is the limit, and most are from there", most, HANDSHAKES_MAX
+        )
+        self._forget(oldest)
+        oldest.abort()
+
+    def due(self, one: EncryptedTransport) -> None:
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._turn)
+        self._due.append(one)
+
+    def _turn(self) -> None:
+        ends = time.monotonic() + TURN_S
+        while self._due:
+            one = self._due.popleft()
+            try:
+                one.shake_hands()
+            except Exception:
+                log.exception("! a TLS connection cannot be made")
+                self._forget(one)
+                one.abort()
+            if time.monotonic() >= ends:
+                break
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def passed(self, one: EncryptedTransport) -> None:
+        self._forget(one)
+
+    def failed(self, one: EncryptedTransport, why: str) -> None:
+        if self._forget(one) and why:
+            where = shown(one.get_extra_info("peername"))
+            self._complaints.say("x %s closed: its TLS handshake failed: %s", where, why)
+
+    def _forget(self, one: EncryptedTransport) -> bool:
+        self._hosts.pop(one, None)
+        return self.shaking.pop(one, None) is not None
+
+    # -- those who are late
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        late = first_until(self.silent, now - self._silent_s)
+        slow = first_until(self.shaking, now - HANDSHAKE_S)
+        for newcomer in late:
+            self.silent.pop(newcomer)
+            newcomer.abort()
+        for one in slow:
+            self.failed(one, f"it did not end within {HANDSHAKE_S:g} s")
+            one.abort()
+        if len(self):
+            self._watch()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        silent, shaking = list(self.silent), list(self.shaking)
+        self.silent.clear()
+        self.shaking.clear()
+        self._hosts.clear()
+        for newcomer in silent:
+            newcomer.abort()
+        for one in shaking:
+            one.abort()
+
+
+def first_until(since: dict[T, float], limit: float) -> list[T]:
+    """Those that are here since before the limit; they stand first."""
+    return list(takewhile(lambda one: since[one] < limit, since))
+
+
+class Complaints:
+    """Log lines about strangers: one of a kind in a while, with how many were left out."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def say(self, text: str, *values: object) -> None:
+        now = time.monotonic()
+        if now - self._said.get(text, -COMPLAINT_S) < COMPLAINT_S:
+            self._left_out[text] += 1
+            return
+        self._said[text] = now
+        left_out = self._left_out.pop(text, 0)
+        log.warning(text + (f" (and {left_out} more like this before)" if left_out else ""), *values)
