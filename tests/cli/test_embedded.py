@@ -10,6 +10,7 @@ import pytest
 import roquet
 from roquet import Message, ReceivedMessage
 from roquet.errors import RoquetError
+from tests.certificates import authority, issued
 
 
 def test_what_is_sent_is_consumed() -> None:
@@ -92,3 +93,30 @@ def test_a_store_that_cannot_be_opened_raises_its_own_error(tmp_path: Path) -> N
 
     with pytest.raises((RoquetError, OSError), match="broker-0"):
         asyncio.run(scenario())
+
+
+def test_with_tls_nobody_gets_in_without_it_and_the_clients_made_here_use_it() -> None:
+    async def scenario() -> None:
+        async with roquet.embedded(tls=True) as mq, asyncio.timeout(600):
+            async with mq.producer() as producer, mq.admin() as admin, mq.pull_consumer() as reader:
+                await producer.send(Message("t", b"hello"))
+                assert [one.name for one in await admin.brokers()] == ["broker-a"]
+                assert sum([await reader.max_offset(queue) for queue in await reader.fetch_queues("t")]) == 1
+            with pytest.raises(roquet.ConnectFailed, match="not started"):
+                await roquet.Producer("plain", mq.namesrv, start_timeout_ms=500).start()
+
+    asyncio.run(scenario())
+
+
+def test_with_a_certificate_of_one_s_own_clients_verify_it() -> None:
+    shown = issued()
+    settings = {"tls.server.certPath": shown.cert, "tls.server.keyPath": shown.key, "tls.client.trustCertPath": authority().file}
+
+    async def scenario() -> None:
+        async with roquet.embedded(tls=roquet.Tls(authority().file), settings=settings) as mq, asyncio.timeout(600):
+            async with mq.producer() as producer:
+                await producer.send(Message("t", b"hello"))
+            with pytest.raises(roquet.ConnectFailed, match="certificate"):
+                await roquet.Producer("other", mq.namesrv, tls=roquet.Tls(), start_timeout_ms=500).start()
+
+    asyncio.run(scenario())
