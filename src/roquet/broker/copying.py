@@ -99,6 +99,8 @@ class Copying(Part):
         self._who_leads_ms = 0
         self.known_to = 0
         """Topics of messages that stand before this in the log were told by the master, if it had them."""
+        self.copied_to = 0
+        """Changes of topics and groups that stand before this in the log are in this broker's tables."""
         self._fresh: dict[str, int] = {}
         """Topic -> how many queues it has, of messages behind that."""
         self._shown_ms = 0
@@ -111,10 +113,11 @@ class Copying(Part):
     def open(self) -> None:
         if is_slave(self.settings):
             self.became_slave()
+        self.copied_to = 0  # of what was copied before the start nobody knows how far it reached
 
     def became_slave(self) -> None:
         self._next_ms = 0
-        self.known_to = self.store.log.safe  # what is there it knew as a master, or heard of before it was stopped
+        self.known_to = self.copied_to = self.store.log.safe  # what is there it knew as a master, or heard of before it was stopped
         self._metadata_ms = self.clock.steady_ms() + (METADATA_FIRST_MS if self.store.ledger is None else IN_A_GROUP_MS)
         given = self.settings.ha_master_address
         if given:
@@ -386,6 +389,8 @@ class Copying(Part):
         with_body(offsets.GET_ALL_DELAY_OFFSET.answer(answer), lambda table: self._delays.take_over(table, log_end))
         answer = yield groups.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.request()
         with_body(groups.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.answer(answer), self._groups.take_over)
+        if not answer.code and self.known_to == log_end:
+            self.copied_to = log_end
         if not self.master_is_java:
             answer = yield log_pieces.LOG_PIECE.request(log_pieces.LogPieceHeader(0, 0))
             header = expect(log_pieces.LOG_PIECE.answer(answer)).header

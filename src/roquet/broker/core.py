@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from roquet.broker import dledger
 from roquet.broker.admin import NOT_YET, Admin
 from roquet.broker.admission import Admission
+from roquet.broker.changes import Changes
 from roquet.broker.copying import Copying
 from roquet.broker.delay import Delays
 from roquet.broker.dledger import GroupMember
@@ -154,6 +155,7 @@ class Broker:
         if self.store.ledger is not None:
             dialer = None  # the log comes another way
         self.copying = add(Copying(shared, caller, dialer, self.registration, self.topics, self.groups, self.offsets, self.delays))
+        self.changes = add(Changes(shared, self.topics, self.groups, self.writer, self.copying))
         self.admin = add(Admin(shared, self.topics, self.groups, self.offsets, self.members, self.stats, self._changed, keep, self.parts))
         self.group = None
         if self.store.ledger is not None:

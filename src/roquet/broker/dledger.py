@@ -133,6 +133,8 @@ class GroupMember(Part):
     # Steps of the member
 
     def tick(self, now_ms: int) -> None:
+        if self._member is not None:
+            self._member.disk_refuses = bool(self.store.trouble.full or self.store.trouble.failed) or self._retry_ms > now_ms
         self.step(lambda member: member.tick(now_ms))
         if self._member is not None and self._member.following.conflict:
             self.notices.warn(NOTICE, self._member.following.conflict)
@@ -209,10 +211,15 @@ class GroupMember(Part):
     def leave(self, done: Callable[[], None]) -> None:
         """A clean stop: if this member leads, let the one lead that has most of the ledger. `done`: it leads no more, or nobody can take
         it over."""
-        member = self.member
-        copies = member.leading.copies.values() if member.role is Role.LEADER else ()
-        best = max(copies, key=lambda copy: copy.match, default=None)
-        if best is None or member.ledger.end - best.match >= self.options.lag_max or member.handing.transferee is not None:
+        member, now_ms = self.member, self.clock.steady_ms()
+        able = [copy for copy in member.leading.copies.values() if member.leading.could_lead(copy, now_ms)]
+        best = max(able, key=lambda copy: copy.match, default=None)
+        if (
+            member.role is not Role.LEADER
+            or best is None
+            or member.ledger.end - best.match >= self.options.lag_max
+            or member.handing.transferee is not None
+        ):
             return done()
         self._left = done
         log.info("%s stops and hands the leadership over to %s", self.options.me, best.member)

@@ -7,7 +7,7 @@ carried along, so that a Java broker finds its file as it left it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -56,6 +56,8 @@ class Groups(SavedPart):
         self._unknown: dict[str, Any] = {}
         self.texts = Fragments[str](lambda name: member(name, self._table[name].encode()))
         self.pretty = Fragments[str](lambda name: member(name, indented(self._table[name].to_json())))
+        self.record: Callable[[Mapping[str, calls.GroupConfig | None], Done], None] = lambda changed, done: done(None)
+        """As `Topics.record`."""
         self.saving = SavedDocument(shared, "subscriptionGroup.json", self._snapshot, pause=by_size(lambda: len(self._table)))
 
     def load(self) -> None:
@@ -135,7 +137,7 @@ class Groups(SavedPart):
             self.texts.removed(name)
             self.pretty.removed(name)
             self.notices.clear("groups full")
-            self._changed([], done)
+            self._changed([], done, gone=name)
         elif done is not None:
             done(None)
 
@@ -155,11 +157,22 @@ class Groups(SavedPart):
         self.saving.changed()
         return True
 
-    def _changed(self, names: Iterable[str], done: Done | None = None) -> None:
+    def _changed(self, names: Iterable[str], done: Done | None = None, gone: str = "") -> None:
         self.data_version = self.data_version.next(self.clock.now_ms())
         self.texts.changed(names)
         self.pretty.changed(names)
-        self.saving.changed(done)
+        if done is None:
+            self.saving.changed()
+            return
+        waiting: list[Exception | None] = []
+
+        def one(error: Exception | None) -> None:
+            waiting.append(error)
+            if len(waiting) == 2:
+                done(next(filter(None, waiting), None))
+
+        self.record({name: self._table.get(name) for name in (*names, *filter(None, [gone]))}, one)
+        self.saving.changed(one)
 
     def encode(self) -> bytes:
         """The answer of 201."""

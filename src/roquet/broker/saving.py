@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from roquet.broker.handler import send_answer
 from roquet.broker.part import Part, Shared
-from roquet.errors import Damaged
+from roquet.errors import Damaged, RoquetError
 from roquet.ports import Peer
 from roquet.store.documents import Document, Snapshot
 from roquet.wire.codes import ResponseCode
@@ -190,7 +190,9 @@ def answer_when_saved(peer: Peer, command: Command, reply: Command | None = None
     """The operator's answer waits for the disk: what it says is done stays done. `reply`: the answer of success, if not a plain one."""
 
     def done(error: Exception | None) -> None:
-        if error is not None:
+        if isinstance(error, RoquetError):
+            send_answer(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, f"the change is made here, and is not safe: {error}"))
+        elif error is not None:
             text = f"the change holds until the restart only: it could not be written ({error}). The broker tries again every second"
             send_answer(peer, command, command.reply(ResponseCode.SYSTEM_ERROR, text))
         else:

@@ -7,7 +7,7 @@ topics that a plain send may enter (writable, not a system or retry topic), and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -59,6 +59,8 @@ class Topics(SavedPart):
         """The same of retry topics, for sends that are still to be tried (`Retries.plain_queues`)."""
         self.changed: Changed = lambda names, done: done()
         """Set by the core to the registration's `tell`."""
+        self.record: Callable[[Mapping[str, Topic | None], Done], None] = lambda changed, done: done(None)
+        """Told of changes that somebody waits for; None: the topic is deleted. `done` when no failover can undo them."""
         self.on_delete: Callable[[str], None] = lambda topic: None
         self.texts = Fragments[str](lambda name: member(name, self._table[name].encode()))
         self.saving = SavedDocument(shared, "topics.json", self._snapshot, pause=by_size(lambda: len(self._table)))
@@ -218,7 +220,7 @@ class Topics(SavedPart):
         def noted(error: Exception | None) -> None:
             # Not before: should a crash come between, the topic is still whole, or known to be deleted.
             if error is None and known:
-                self._next_version((), done)
+                self._next_version((), done, gone=name)
             elif done is not None:
                 done(error)
 
@@ -226,8 +228,8 @@ class Topics(SavedPart):
         self.on_delete(name)
         self.notices.clear(f"hidden {name}")
 
-    def _next_version(self, names: Sequence[str], done: Done | None) -> None:
-        """These topics changed. An empty list: one is gone."""
+    def _next_version(self, names: Sequence[str], done: Done | None, gone: str = "") -> None:
+        """These topics changed, or this one is gone."""
         self.data_version = self.data_version.next(self.clock.now_ms())
         self.texts.changed(names)
         if done is None:
@@ -238,9 +240,10 @@ class Topics(SavedPart):
 
         def one(error: Exception | None = None) -> None:
             waiting.append(error)
-            if len(waiting) == 2:
-                done(waiting[0] or waiting[1])
+            if len(waiting) == 3:
+                done(next(filter(None, waiting), None))
 
+        self.record({name: self._table.get(name) for name in (*names, *filter(None, [gone]))}, one)
         self.saving.changed(one)
         self.changed(names, one)
 

@@ -58,6 +58,8 @@ class Following:
         self._waiting: dict[int, Waiting] = {}
         self._waiting_bytes = 0
         self._unflushed: list[Unflushed] = []
+        self.refused_until_ms = 0
+        """So long after the disk refused a write this member counts as one that cannot write."""
 
     def forget(self) -> None:
         """Another leader, or none: nothing is known of its ledger."""
@@ -273,6 +275,7 @@ class Following:
         if isinstance(error, Misplaced):
             self._answer(token, request, Code.INCONSISTENT_STATE)
         else:
+            self.refused_until_ms = self.member.now_ms + self.member.options.cannot_write_ms
             self._answer(token, request, Code.DISK_FULL if error.errno in NO_ROOM else Code.DISK_ERROR)
 
     def _when_held(self, last: int, token: object, request: PushRequest | DensePush, end: int | None = None) -> None:

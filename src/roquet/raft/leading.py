@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from roquet.raft.codes import Code, PushType, Role
-from roquet.raft.messages import Answer, DensePush, HeartBeatRequest, PushAnswer, PushRequest
+from roquet.raft.messages import Answer, DensePush, HeartBeatAnswer, HeartBeatRequest, PushAnswer, PushRequest
 from roquet.store.disk import Cold
 from roquet.wire.ledger_entry import Entry
 
 if TYPE_CHECKING:
     from roquet.raft.member import Member
 
+DISK_REFUSES = (Code.DISK_FULL, Code.DISK_ERROR)
 BEATS_MAX = 4
 """Heartbeats to one member that nobody has answered yet."""
 
@@ -55,6 +56,8 @@ class Copy:
     heard_ms: int = 0
     """When that was sent which it answered last."""
     beats: int = 0
+    cannot_write: bool = False
+    """Its disk is full, or has failed, as it says."""
     second: int = 0
     sent_bytes: int = 0
     """In this second."""
@@ -72,6 +75,7 @@ class Leading:
         self.since_ms = 0
         self._beat_ms = 0
         self._prefer_ms = 0
+        self._could_not_write = False
 
     def begins(self, now_ms: int) -> None:
         """Elected. Whoever runs this member appends an entry of this term now."""
@@ -113,9 +117,10 @@ class Leading:
                 self._beat(copy, now_ms)
         for copy in list(self.copies.values()):
             self.pump(copy, now_ms)
-        if now_ms >= self._prefer_ms:
+        if now_ms >= self._prefer_ms or (self.member.cannot_write and not self._could_not_write):
             self._prefer_ms = now_ms + 1_000
             self._prefer(now_ms)
+        self._could_not_write = self.member.cannot_write
 
     def stored(self, now_ms: int) -> None:
         for copy in self.copies.values():
@@ -150,6 +155,7 @@ class Leading:
             copy.beats -= 1
             if not self._current(copy) or answer is None:
                 return
+            copy.cannot_write = isinstance(answer, HeartBeatAnswer) and answer.cannot_write
             if answer.code == Code.SUCCESS:
                 copy.heard_ms = max(copy.heard_ms, now_ms)
             elif answer.code == Code.TERM_NOT_READY:
@@ -297,7 +303,8 @@ class Leading:
             elif answer.code != Code.REPEATED_PUSH:
                 at_once = answer.code == Code.INCONSISTENT_STATE and copy.match > copy.stuck
                 copy.stuck = copy.match
-                self._back(copy, then_ms, 0 if at_once else self._pause(copy))
+                pause_ms = self.options.cannot_write_ms if answer.code in DISK_REFUSES else self._pause(copy)
+                self._back(copy, then_ms, 0 if at_once else pause_ms)
                 self.pump(copy, then_ms)
 
         copy.next = last + 1
@@ -368,13 +375,22 @@ class Leading:
         if index >= self.term_start and index > self.ledger.committed:
             self.ledger.note_committed(index)
 
-    # Preferred leaders
+    # Who should lead instead
+
+    def could_lead(self, copy: Copy, now_ms: int) -> bool:
+        """It has answered this leader, not long ago, and can write."""
+        return copy.match >= 0 and self._lives(copy, now_ms) and not copy.cannot_write
 
     def _prefer(self, now_ms: int) -> None:
-        options, handing = self.options, self.member.handing
-        if not options.preferred or options.me in options.preferred or handing.transferee is not None or not self.ready:
+        """A preferred member, or any other when this one cannot write."""
+        options, handing, wanted = self.options, self.member.handing, self.options.preferred
+        if self.member.cannot_write:
+            wanted = tuple(options.others)
+        elif options.me in wanted or not self.ready:
             return
-        able = [copy for copy in self.copies.values() if copy.member in options.preferred and self._lives(copy, now_ms)]
+        if not wanted or handing.transferee is not None:
+            return
+        able = [copy for copy in self.copies.values() if copy.member in wanted and self.could_lead(copy, now_ms)]
         best = max(able, key=lambda copy: copy.match, default=None)
         if best is not None and self.ledger.end - best.match < options.lag_max:
             handing.start(best.member, None, now_ms)

@@ -121,6 +121,8 @@ class Member:
         """When the leader counts as lost unless it is heard."""
         self.gone = False
         """The leader's connection ended, and it was not heard since."""
+        self.disk_refuses = False
+        """Whoever runs this member says so: its disk is full, or has failed."""
         self._ticked_ms = now_ms
         self.out: list[Ask | Reply] = []
         self._held: list[Ask | Reply] = []
@@ -323,7 +325,13 @@ class Member:
         options = self.options
         if self.taking:
             return options.takeover_pause_ms + self.random.randrange(options.takeover_random_ms)
-        return options.pause_ms + self.random.randrange(options.pause_random_ms)
+        late_ms = options.cannot_write_ms if self.cannot_write else 0
+        return late_ms + options.pause_ms + self.random.randrange(options.pause_random_ms)
+
+    @property
+    def cannot_write(self) -> bool:
+        """One who leads lets another member lead; one who does not waits until others had their chance."""
+        return self.disk_refuses or self.now_ms < self.following.refused_until_ms
 
     @property
     def taking(self) -> bool:
@@ -353,7 +361,8 @@ class Member:
                 else f"nothing was heard of {self.leader} for {now_ms - self.heard_ms} ms"
             )
             self.become_candidate(self.term, why, now_ms)
-            self.next_vote_ms = now_ms
+            if not self.cannot_write:
+                self.next_vote_ms = now_ms
 
     @property
     def leader_lives(self) -> bool:
@@ -363,7 +372,7 @@ class Member:
 
     def _beat(self, token: object, request: HeartBeatRequest, now_ms: int) -> None:
         code, term = self._take_beat(request, now_ms)
-        self.reply(token, HeartBeatAnswer(code=code, term=term, ours=OURS if request.ours else 0))
+        self.reply(token, HeartBeatAnswer(code=code, term=term, ours=OURS if request.ours else 0, cannot_write=self.cannot_write))
 
     def _take_beat(self, request: HeartBeatRequest, now_ms: int) -> tuple[Code, int]:
         leader = request.leader_id

@@ -119,7 +119,8 @@ class HeartBeatRequest(Request):
 
 @dataclass(slots=True, kw_only=True)
 class HeartBeatAnswer(Answer):
-    pass
+    cannot_write: bool = False
+    """Told among Roquet's members: its disk is full, or has failed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -339,7 +340,7 @@ ANSWERS: dict[int, Callable[[Fields], Answer]] = {
     Call.APPEND: lambda fields: AppendAnswer(**common(fields), index=fields.number("index", -1), pos=fields.number("pos", -1)),
     Call.GET: lambda fields: GetAnswer(**common(fields), entries=fields.entries("entries")),
     Call.VOTE: lambda fields: VoteAnswer(**common(fields), result=fields.name_of("voteResult", VoteResult, VoteResult.UNKNOWN)),
-    Call.HEART_BEAT: lambda fields: HeartBeatAnswer(**common(fields)),
+    Call.HEART_BEAT: lambda fields: HeartBeatAnswer(**common(fields), cannot_write=fields.flag("cannotWrite")),
     Call.PUSH: lambda fields: PushAnswer(
         **common(fields),
         index=fields.number("index", 0) if "index" in fields.values else None,
@@ -448,6 +449,8 @@ def more_of(message: Message) -> dict[str, Any]:
             return {"voteResult": str(message.result)}
         case HeartBeatRequest():
             return {"everyMs": message.every_ms} if message.every_ms else {}
+        case HeartBeatAnswer():
+            return {"cannotWrite": True} if message.cannot_write and message.ours else {}
         case TransferRequest():
             return transfer_object(message)
         case MetadataAnswer():

@@ -58,6 +58,8 @@ class Options:
     pause_random_ms: int = 200
     takeover_pause_ms: int = 30
     takeover_random_ms: int = 70
+    cannot_write_ms: int = 2_000
+    """A member whose disk is full waits so much longer: others go first. And so long its leader sends it nothing then."""
     vote_wait_ms: int = 1_000
     """For the answers to a vote: a member that is gone without a word must not hold up the next try."""
     rpc_ms: int = 3_000
