@@ -116,3 +116,13 @@ def test_timed_delayed_and_prepared_messages_come_once_from_the_next_leader(cold
     assert count(second) == 2
     group.run(25)
     assert count(second) == 4
+
+
+def test_a_follower_that_is_restarted_commits_what_its_leader_has_while_nobody_sends() -> None:
+    group = SimulatedGroup()
+    leader = group.start()
+    assert group.ask(leader.address, message()).code == ResponseCode.SUCCESS
+    for member in group.others(leader):
+        member.kill()
+        member.start()
+    group.wait(lambda: all(count(member) == 1 for member in group.members), "the message is seen everywhere")

@@ -334,6 +334,8 @@ class Leading:
 
         def done(answer: PushAnswer, then_ms: int) -> None:
             copy.telling = False
+            if answer.ours and answer.code == Code.SUCCESS and answer.committed < min(committed, copy.match):
+                self._back(copy, then_ms, self._pause(copy))  # it started anew, and does not know that these entries are the leader's
 
         copy.telling = True
         self._ask(copy, PushRequest(kind=PushType.COMMIT), done, now_ms)
