@@ -173,9 +173,7 @@ def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
 
 
 def run() -> int:
-    parser = argparse.ArgumentParser(
-        description="Roquet at work: real processes, crashes, an order flow, a data pipeline."
-    )
+    parser = argparse.ArgumentParser(description="Roquet at work: real processes, crashes, an order flow, a data pipeline.")
     parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help=f"of the first chapter (default: {MESSAGES:,})")
     parser.add_argument("--install-spark", action="store_true", help="install what the chapter about Spark needs, where it is missing")
     arguments = parser.parse_args()

@@ -1050,8 +1050,8 @@ FAULTS = [
     ),
     Fault(
         "broker/saving.py",
-        "        if error is not None:\n            text",
-        "        if False:\n            text",
+        "        elif error is not None:\n            text",
+        "        elif False:\n            text",
         "tests/broker/test_topics.py::TestAFullDisk::test_is_in_the_answer_of_every_change_that_it_keeps_from_the_disk",
         "a change that is not on disk is answered with success",
     ),
@@ -1155,8 +1155,8 @@ FAULTS = [
     ),
     Fault(
         "settings_file.py",
-        '    return {**pairs, **given, "configStorePath": place}',
-        '    return {**given, **pairs, "configStorePath": place}',
+        "    pairs = {**pairs, **given}\n",
+        "    pairs = {**given, **pairs}\n",
         "tests/process/test_settings_kept.py::test_without_a_file_they_are_kept_beside_the_store",
         "what is kept wins over what is given at the start",
     ),
