@@ -36,9 +36,13 @@ class SimBackground:
     """Jobs begin in the order of the calls; as with threads, results come back in any order. A job's work happens at one instant, and
     its result is told some time after: a crash between the two leaves work that was done and that nobody heard of."""
 
-    def __init__(self, simulation: Simulation, *, slowest_us: int = 20_000) -> None:
+    def __init__(
+        self, simulation: Simulation, *, slowest_us: int = 20_000, when_awake: Callable[[Callable[[], None]], None] = lambda act: act()
+    ) -> None:
+        """`when_awake`: acts at once, or when the process that stands still goes on."""
         self.simulation = simulation
         self.slowest_us = slowest_us
+        self.when_awake = when_awake
         self.dead = False
         self._begun_us = 0
 
@@ -50,9 +54,9 @@ class SimBackground:
             if self.dead:
                 return
             result = attempt(work)
-            simulation.after(simulation.between(10, self.slowest_us), lambda: None if self.dead else done(result))
+            simulation.after(simulation.between(10, self.slowest_us), lambda: self.when_awake(lambda: None if self.dead else done(result)))
 
-        simulation.at(self._begun_us, begin)
+        simulation.at(self._begun_us, lambda: self.when_awake(begin))
 
     def kill(self) -> None:
         """The process is gone: what has not begun never will, and nobody is told of the rest."""

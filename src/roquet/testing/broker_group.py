@@ -9,7 +9,7 @@ from roquet.broker.core import Broker
 from roquet.broker.topics import Topic
 from roquet.testing.broker_node import BrokerNode
 from roquet.testing.checker import listed
-from roquet.testing.names import GROUP, READERS, SHARED_TOPIC, TOPICS
+from roquet.testing.names import GROUP, READERS, SHARED_TOPIC
 
 if TYPE_CHECKING:
     from roquet.testing.world import World
@@ -39,13 +39,24 @@ class BrokerGroup:
             "default_topic_queue_nums": QUEUES,
             "clean_file_forcibly_enable": False,
             "sync_flush_timeout": random.choice((200, 5_000)),
-        }
+        } | world.broker_settings
         self.promises = world.checker.add(self.name, sync_flush=self.sync_flush)
-        self.members = [BrokerNode(self, broker_id) for broker_id in range(member_count)]
+        self.members = [self._member(number) for number in range(member_count)]
+
+    def host_of(self, number: int) -> str:
+        return f"10.0.2.{self.number * 10 + number + 1}"
+
+    def _member(self, number: int) -> BrokerNode:
+        return BrokerNode(self, number)
 
     @property
     def master(self) -> BrokerNode:
         return self.members[0]
+
+    def look(self) -> None:
+        """At rest: is everything where it must be?"""
+        assert self.master.core is not None
+        self.promises.look(self.master.core)
 
     def started(self, node: BrokerNode, core: Broker) -> None:
         """One of us is up again: did it keep what the group promised? The topic that stands in every group stands here too."""
@@ -66,12 +77,18 @@ class BrokerGroup:
                 return f"{name_server.name} is down"
             registry = name_server.core.registry
             for node in self.members:
-                known = registry.holder(self.name, node.broker_id)
+                known = registry.holder(self.name, node.present_id)
                 if known is None or known.address != node.address:
                     return f"{name_server.name} does not know {node.name} at {node.address}"
             if self.name not in registry.topics.get(SHARED_TOPIC, {}):
                 return f"{name_server.name} does not know {SHARED_TOPIC} of {self.name}"
         return ""
+
+    def _pending(self) -> str:
+        """Are transactions left?"""
+        broker = self.master.core
+        count = 0 if broker is None else broker.transactions.pending
+        return f"{self.name} has {count} transactions that have not ended" if count else ""
 
     def _not_consumed(self) -> str:
         for group in (GROUP, READERS):
@@ -80,7 +97,7 @@ class BrokerGroup:
                 return f"group {group} never got {listed(missing)} of {self.name}"
         broker = self.master.core
         assert broker is not None
-        for topic in TOPICS:
+        for topic in self.world.topics:
             for queue in broker.store.queues_of(topic):
                 offset = broker.offsets.find(GROUP, topic, queue.queue_id)
                 if queue.visible and offset != queue.visible:

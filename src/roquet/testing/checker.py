@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from roquet.message import Message, ReceivedMessage
+from roquet.testing.decisions import Decisions
 from roquet.testing.promises import Promises, Violation, name_of
 
 
@@ -16,10 +17,11 @@ class Checker:
         self.consumed: dict[str, set[bytes]] = {}
         self.failed: set[bytes] = set()
         """What a listener failed to consume at least once; the repetition is a record of its own, maybe in another broker group."""
+        self.decisions = Decisions()
         self._promises: dict[str, Promises] = {}
 
     def add(self, broker_name: str, *, sync_flush: bool) -> Promises:
-        promises = self._promises[broker_name] = Promises(self.sent, sync_flush=sync_flush)
+        promises = self._promises[broker_name] = Promises(self.sent, self.decisions, sync_flush=sync_flush)
         return promises
 
     def of(self, broker_name: str) -> Promises:

@@ -15,6 +15,7 @@ from roquet.message import Message, MessageQueue, ReceivedMessage
 from roquet.testing.names import GROUP, TOPICS
 from roquet.testing.network import SimCaller
 from roquet.testing.node import Node
+from roquet.testing.payer import Payer
 from roquet.testing.promises import Violation, name_of
 from roquet.testing.reader import Reader
 
@@ -49,12 +50,13 @@ class ClientNode(Node):
 
     core: ClientCore | None = None
 
-    def __init__(self, world: World, number: int, *, produces: bool, consumes: bool, reads: bool) -> None:
+    def __init__(self, world: World, number: int, *, produces: bool, consumes: bool, reads: bool, transacts: bool = False) -> None:
         self.label = chr(ord("A") + number)
         super().__init__(world, f"client {self.label}", f"10.0.3.{number + 1}:0")
         self.produces = produces
         self.consumes = consumes
         self.reads = reads
+        self.transacts = transacts
         self.count = 0
         self.finished: set[str] = set()
         """The broker groups that acknowledged a message of its after the faults ended."""
@@ -101,10 +103,12 @@ class ClientNode(Node):
             self._order = KeyOrder(f"{self.name}, run {self.runs}")
             self._producer.start()
             self._send_later()
+        if self.transacts:
+            Payer(self, core).start()
         if self.consumes:
             settings = PushConsumerSettings(consume_from=FROM_FIRST, pull_batch_size=self.random.choice((2, 32)), suspend_ms=5_000)
             consumer = cores.consumer(core, GROUP, self._consume, settings)
-            for topic in TOPICS:
+            for topic in self.world.topics:
                 consumer.subscribe(topic)
             consumer.start()
         if self.reads:
@@ -226,7 +230,7 @@ class ClientNode(Node):
             self.simulation.note(f"{self.label} got {name_of(message.body).decode()}")
             self.world.checker.of(message.queue.broker_name).showed(message)
         # A few fail, twice at most: the broker brings them again ten seconds later, then thirty.
-        fails = self.random.random() < 0.02 and messages[0].reconsume_times < 2
+        fails = self.random.random() < self.world.fails and messages[0].reconsume_times < 2
         if fails:
             self.world.checker.failed.update(name_of(message.body) for message in messages)
 

@@ -33,9 +33,9 @@ class Faults:
         self.network = world.network
         self.simulation.interrupted = self._interrupted
 
-    def plan(self, until_us: int) -> None:
-        """So many faults as there are machines to have them, between now and then."""
-        kinds: list[tuple[int, Callable[[], None]]] = [
+    def _kinds(self) -> list[tuple[int, Callable[[], None]]]:
+        """(how often it is chosen, what happens)."""
+        return [
             (5, lambda: self._lose_power(self._server())),
             (1, self._power_loss_everywhere),
             (4, self._power_loss_at_a_write),
@@ -52,10 +52,13 @@ class Faults:
             (4, self._set_a_clock),
             (3, self._disk_errors),
         ]
+
+    def plan(self, until_us: int) -> None:
+        """So many faults as there are machines to have them, between now and then."""
         for broker in self.world.brokers:
             if self.random.random() < 0.1:
                 broker.disk.power_off_after(self.random.randint(1, 60))  # while it makes its first files
-        faults = [fault for weight, fault in kinds for _ in range(weight)]
+        faults = [fault for weight, fault in self._kinds() for _ in range(weight)]
         for _ in range(self.random.randint(3, 9) + 3 * (len(self.world.brokers) - 1)):
             self.simulation.at(self.random.randint(SECOND, until_us), self.random.choice(faults))
 
@@ -63,6 +66,7 @@ class Faults:
         self.simulation.note("= faults end")
         self.world.calm = True
         self.network.heal()
+        self.network.still.clear()
         self.network.slowest_us = 5_000
         for node in self.world.nodes:
             disk = node.disk

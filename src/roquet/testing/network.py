@@ -1,7 +1,11 @@
 """SimNetwork: connections between simulated hosts.
 
 Bytes arrive in order and in pieces of any size, after delays from the seed. A connection can be cut: both ends learn of it,
-each in its own time, and what was under way is lost. A partition holds bytes back until it heals, as TCP does.
+each in its own time, and what was under way is lost. A partition holds bytes back until it heals, as TCP does; it may be in one
+direction only. Where packets are lost, bytes come later. A host can stand still: nothing reaches its process until it goes on.
+
+Servers whose frames stand each for itself may be `unordered`: what is sent to them, and what they answer, is lost, doubled, and
+comes in any order. TCP does nothing of this. The rules of a group must bear it all the same.
 
     caller.call ──> line ──> wire ──> SimPeer ──> core.receive(peer, frames)
                      ^                  │
@@ -35,6 +39,27 @@ class Core(Protocol):
     def disconnected(self, peer: Peer) -> None: ...
 
 
+class ServerEnd(Protocol):
+    """A connection where it was accepted."""
+
+    address: str
+    closed: bool
+
+    def received(self, data: bytes) -> None: ...
+
+    def disconnected(self) -> None: ...
+
+
+class ClientEnd(Protocol):
+    """A connection where it was opened."""
+
+    ended: bool
+
+    def received(self, data: bytes) -> None: ...
+
+    def end(self, error: ConnectFailed) -> None: ...
+
+
 class SimNetwork:
     """State: who listens where, which wires exist, and which pairs of hosts cannot reach each other."""
 
@@ -47,15 +72,26 @@ class SimNetwork:
         self.split_ratio = 0.1
         """How many sends arrive in pieces."""
         self._listening: dict[str, Core] = {}
+        self._accept: dict[str, Callable[[Wire, str], ServerEnd]] = {}
         self._wires: dict[Wire, None] = {}
         self._apart: set[frozenset[str]] = set()
+        self._deaf: set[tuple[str, str]] = set()
+        """(from, to) where nothing arrives."""
+        self.loss = 0.0
+        """How many pieces must be sent again, or are lost for ever where there is no order."""
+        self.unordered: set[str] = set()
+        """Addresses of servers."""
+        self.still: dict[str, int] = {}
+        """Host -> until when its process stands still."""
         self._ports = 40_000
 
     # Servers
 
-    def listen(self, address: str, core: Core) -> None:
+    def listen(self, address: str, core: Core, accept: Callable[[Wire, str], ServerEnd] | None = None) -> None:
+        """`accept` makes the server's end of a connection, given the address of the other end; None: one that carries commands."""
         assert address not in self._listening, f"{address} is in use"
         self._listening[address] = core
+        self._accept[address] = accept or (lambda wire, other: SimPeer(wire, other, core))
 
     def stop(self, address: str, *, slowest_us: int = 50_000) -> None:
         """The server is gone; whoever is connected learns of it within this time."""
@@ -80,13 +116,37 @@ class SimNetwork:
     def rejoin(self, host: str, other: str) -> None:
         self._apart.discard(frozenset((host, other)))
 
+    def deafen(self, source: str, target: str) -> None:
+        """What `source` sends to `target` does not arrive; the other direction works."""
+        self._deaf.add((source, target))
+
+    def undeafen(self, source: str, target: str) -> None:
+        self._deaf.discard((source, target))
+
     def heal(self) -> None:
-        """Everybody reaches everybody again, and no host is slow."""
+        """Everybody reaches everybody again, nothing is lost, and no host is slow."""
         self._apart.clear()
+        self._deaf.clear()
         self.slow.clear()
+        self.loss = 0.0
 
     def parted(self, host: str, other: str) -> bool:
-        return bool(self._apart) and frozenset((host, other)) in self._apart
+        """At least one of the two does not hear the other."""
+        return (bool(self._apart) and frozenset((host, other)) in self._apart) or (
+            bool(self._deaf) and ((host, other) in self._deaf or (other, host) in self._deaf)
+        )
+
+    def arrives(self, source: str, target: str) -> bool:
+        """Does what is sent now from here to there arrive?"""
+        return not (self._apart and frozenset((source, target)) in self._apart) and (source, target) not in self._deaf
+
+    def when_awake(self, host: str, action: Callable[[], object]) -> None:
+        """Do it now, or when the host's process goes on."""
+        until_us = self.still.get(host, 0) if self.still else 0
+        if until_us > self.simulation.now_us:
+            self.simulation.at(until_us, lambda: self.when_awake(host, action))
+        else:
+            action()
 
     # Inside
 
@@ -94,7 +154,10 @@ class SimNetwork:
         slow = self.slow
         return self.simulation.between(50, max(self.slowest_us, slow.get(host, 0), slow.get(other, 0)) if slow else self.slowest_us)
 
-    def connect(self, host: str, address: str, line: Line) -> Wire:
+    def accept(self, wire: Wire, other: str) -> ServerEnd:
+        return self._accept[wire.address](wire, other)
+
+    def connect(self, host: str, address: str, line: ClientEnd) -> Wire:
         self._ports += 1
         wire = Wire(self, host, address, line, self._ports)
         self._wires[wire] = None
@@ -107,20 +170,25 @@ class SimNetwork:
 class Wire:
     """One connection. Two directions, each with the pieces that are under way in it."""
 
-    def __init__(self, network: SimNetwork, host: str, address: str, line: Line, port: int) -> None:
+    def __init__(self, network: SimNetwork, host: str, address: str, line: ClientEnd, port: int) -> None:
         self.network = network
         self.host = host
         self.address = address
+        self.server_host = host_of(address)
         self.line = line
-        self.peer = SimPeer(self, f"{host}:{port}", network.core_at(address))
         self.broken = False
+        self._unordered = address in network.unordered
         self._to_server: deque[bytes] = deque()
         self._to_client: deque[bytes] = deque()
+        self.peer = network.accept(self, f"{host}:{port}")
 
     def send(self, data: bytes, *, to_server: bool) -> None:
         if self.broken:
             return
         network, simulation = self.network, self.network.simulation
+        if self._unordered:
+            self._carry(data, to_server)
+            return
         pieces = [data]
         if len(data) > 1 and simulation.random.random() < network.split_ratio:
             cuts = sorted({0, len(data), simulation.random.randrange(1, len(data)), simulation.random.randrange(1, len(data))})
@@ -129,18 +197,38 @@ class Wire:
             (self._to_server if to_server else self._to_client).append(piece)
             simulation.after(self._delay_us(), lambda: self._arrive(to_server))
 
+    def _carry(self, data: bytes, to_server: bool) -> None:
+        """Frames that stand each for itself."""
+        network, random = self.network, self.network.simulation.random
+        if random.random() < network.loss or not network.arrives(*self._way(to_server)):
+            return
+
+        def arrive() -> None:
+            if not self.broken and not (self.peer.closed if to_server else self.line.ended):
+                self._deliver(data, to_server)
+
+        for _ in range(1 if random.random() < 0.98 else 2):
+            network.simulation.after(self._delay_us(), lambda: network.when_awake(self._way(to_server)[1], arrive))
+
+    def _way(self, to_server: bool) -> tuple[str, str]:
+        return (self.host, self.server_host) if to_server else (self.server_host, self.host)
+
     def _arrive(self, to_server: bool) -> None:
         """The next piece, whichever this event was scheduled for: so the order stays."""
         pieces = self._to_server if to_server else self._to_client
         if self.broken or not pieces:
             return
-        if self.network.parted(self.host, host_of(self.address)):
-            self.network.simulation.after(100_000 + self._delay_us(), lambda: self._arrive(to_server))
-            return
-        self._deliver(pieces.popleft(), to_server)
+        network = self.network
+        source, target = self._way(to_server)
+        if not network.arrives(source, target) or (network.loss and network.simulation.random.random() < network.loss):
+            network.simulation.after(100_000 + self._delay_us(), lambda: self._arrive(to_server))
+        elif network.still and network.still.get(target, 0) > network.simulation.now_us:
+            network.simulation.at(network.still[target], lambda: self._arrive(to_server))
+        else:
+            self._deliver(pieces.popleft(), to_server)
 
     def _delay_us(self) -> int:
-        return self.network.delay_us(self.host, host_of(self.address))
+        return self.network.delay_us(self.host, self.server_host)
 
     def _deliver(self, data: bytes, to_server: bool) -> None:
         way = f"{self.peer.address} > {self.address}" if to_server else f"{self.address} > {self.peer.address}"
@@ -156,7 +244,7 @@ class Wire:
             return
         simulation = self.network.simulation
         late: list[bytes] = []
-        if simulation.random.random() < 0.5 and not self.network.parted(self.host, host_of(self.address)):
+        if simulation.random.random() < 0.5 and not self.network.parted(self.host, self.server_host):
             late = list(self._to_client)[: simulation.random.randint(0, len(self._to_client))]
         self.broken = True
         self._to_client.clear()
@@ -169,8 +257,9 @@ class Wire:
                     self._deliver(data, to_server=False)
             self.line.end(ConnectFailed(f"the connection to {self.address} was lost; the request may or may not have been carried out"))
 
-        simulation.after(simulation.between(50, slowest_us), client_learns)
-        simulation.after(simulation.between(50, slowest_us), self.peer.disconnected)
+        network = self.network
+        simulation.after(simulation.between(50, slowest_us), lambda: network.when_awake(self.host, client_learns))
+        simulation.after(simulation.between(50, slowest_us), lambda: network.when_awake(self.server_host, self.peer.disconnected))
 
 
 class SimPeer:
@@ -277,7 +366,8 @@ class SimCaller:
         """One alarm for all calls, as the real caller has."""
         if deadline_ms < self._alarm_ms:
             self._alarm_ms = deadline_ms
-            self.network.simulation.at(deadline_ms * 1_000 + 10_000, lambda: self._expire(deadline_ms))
+            network = self.network
+            network.simulation.at(deadline_ms * 1_000 + 10_000, lambda: network.when_awake(self.host, lambda: self._expire(deadline_ms)))
 
     def _expire(self, alarm_ms: int) -> None:
         if self.dead or alarm_ms != self._alarm_ms:
@@ -304,9 +394,10 @@ class Line:
         network = caller.network
         if network.parted(caller.host, host_of(address)):
             error = ConnectFailed(f"no connection to {address} within 3000 ms; is it reachable from this host?")
-            network.simulation.after(CONNECT_TIMEOUT_US, lambda: self.end(error))
+            network.simulation.after(CONNECT_TIMEOUT_US, lambda: network.when_awake(caller.host, lambda: self.end(error)))
         else:
-            network.simulation.after(network.delay_us(caller.host, host_of(address)), self._connected)
+            delay_us = network.delay_us(caller.host, host_of(address))
+            network.simulation.after(delay_us, lambda: network.when_awake(caller.host, self._connected))
 
     def _connected(self) -> None:
         if self.ended or self.caller.dead:

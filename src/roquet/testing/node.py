@@ -71,11 +71,13 @@ class Node:
 
     def kill(self) -> None:
         self.simulation.note(f"! {self.name} is killed")
+        self.world.network.still.pop(self.host, None)
         self._end(50_000)
         self.disk.kill()
 
     def power_loss(self) -> None:
         self.simulation.note(f"! {self.name} loses power")
+        self.world.network.still.pop(self.host, None)
         self._end(3 * SECOND)
         self.disk.crash()
         self.clock.boot(self.random.randrange(60_000))
@@ -83,7 +85,22 @@ class Node:
     def while_up(self, action: Callable[[], None]) -> Callable[[], None]:
         """For things to do later: nothing when this process is gone by then."""
         run = self.runs
-        return lambda: action() if self.up and self.runs == run else None
+        still, simulation = self.world.network.still, self.simulation
+
+        def act() -> None:
+            if self.up and self.runs == run:
+                if still and still.get(self.host, 0) > simulation.now_us:
+                    simulation.at(still[self.host], act)
+                else:
+                    action()
+
+        return act
+
+    def stand_still(self, us: int) -> None:
+        """The process is stopped for so long; its connections stay, and its clocks go on."""
+        if self.up:
+            self.simulation.note(f"! {self.name} stands still for {us // 1_000} ms")
+            self.world.network.still[self.host] = self.simulation.now_us + us
 
     def _begin(self) -> None:
         raise NotImplementedError

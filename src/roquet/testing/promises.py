@@ -24,6 +24,7 @@ from roquet.errors import RoquetError
 from roquet.message import Message, Property, ReceivedMessage
 from roquet.store.disk import blocking
 from roquet.store.store import Store
+from roquet.testing.decisions import Decisions
 from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.layout import BLANK_LENGTH, OFFSET_AT
 from roquet.wire.record import Record
@@ -31,6 +32,14 @@ from roquet.wire.record import Record
 QueuePosition = tuple[str, int, int]
 """(topic, queue, queue offset)."""
 
+ADDED = frozenset((Property.UNIQUE_KEY, Property.CLUSTER))
+"""Properties that a message gets on its way."""
+ADDED_BY_TRANSACTIONS = frozenset(
+    (
+        Property.TRANSACTION_PREPARED, Property.PRODUCER_GROUP, Property.REAL_TOPIC, Property.REAL_QUEUE_ID, Property.WAIT,
+        Property.TRANSACTION_CHECK_TIMES, Property.TRANSACTION_PREPARED_QUEUE_OFFSET, Property.TRANSACTION_ID,
+    )
+)  # fmt: skip
 QUERIES = 25
 """Messages looked up by key at each check."""
 
@@ -60,9 +69,10 @@ class LastSeen:
 class Promises:
     """State: what was acknowledged and shown by place. `sent` is everything that any client sent, by name."""
 
-    def __init__(self, sent: dict[bytes, Message], *, sync_flush: bool) -> None:
+    def __init__(self, sent: dict[bytes, Message], decisions: Decisions, *, sync_flush: bool) -> None:
         self.sync_flush = sync_flush
         self.sent = sent
+        self.decisions = decisions
         self.acked: dict[QueuePosition, Held] = {}
         self.shown: dict[QueuePosition, Held] = {}
         self.ends: dict[tuple[str, int], int] = {}
@@ -164,7 +174,7 @@ class Promises:
             if topic is None or topic.read_queue_nums <= place[1]:
                 raise Violation(f"{show_held(held)} was acknowledged at {show(place)}, but the broker has {topic or 'no such topic'}")
         copies = Counter(held.name for held in contents.values())
-        doubled = [name for name, count in copies.items() if count > 1 and name in self.once]
+        doubled = [name for name, count in copies.items() if count > 1 and (name in self.once or name in self.decisions.begun)]
         if doubled:
             raise Violation(f"{doubled[0].decode(errors='replace')} was sent once, and is there {copies[doubled[0]]} times")
         self._offsets(broker)
@@ -174,12 +184,23 @@ class Promises:
         for place, held in list(self.acked.items())[::step]:
             self._query(store, place, held)
 
+    def holds_all(self, broker: Broker, name: str) -> None:
+        """At rest a copy has everything, too."""
+        contents = self._read(broker.store)
+        for what, table in (("acknowledged", self.acked), ("shown", self.shown)):
+            for place, held in table.items():
+                if contents.get(place) != held:
+                    raise Violation(
+                        f"{show_held(held)} was {what} at {show(place)}; {name} holds {show_held(contents.get(place))} there"
+                    )
+
     def _read(self, store: Store) -> dict[QueuePosition, Held]:
         """Every queue from its first to its last visible message."""
         contents: dict[QueuePosition, Held] = {}
         for (topic, queue_id), queue in sorted(store.queues.items()):
             if not self._is_ours(topic):
                 continue
+            before = -1
             for offset in range(queue.first, queue.visible):
                 place = (topic, queue_id, offset)
                 entry = blocking(queue.entry, offset)
@@ -198,6 +219,9 @@ class Promises:
                 message = ReceivedMessage(record, "")
                 if (record.topic, record.queue_id, record.queue_offset, record.physical_offset) != (*place, position):
                     raise Violation(f"{show(place)} leads to log offset {position}, whose record says {message!r}")
+                if position <= before:
+                    raise Violation(f"{show(place)} leads to log offset {position}, and the message before it stands at {before}")
+                before = position
                 contents[place] = self._unchanged(message, place)
         return contents
 
@@ -211,8 +235,13 @@ class Promises:
             raise Violation(f"{show(place)} holds a message that nobody sent: {message.body[:60]!r}")
         if message.body != sent.body or message.topic != sent.topic or message.flag != sent.flag:
             raise Violation(f"{show(place)} does not hold {name!r} as it was sent: {message.body[:60]!r}")
+        added = ADDED
+        if name in self.decisions.begun:
+            if why := self.decisions.forbids(name):
+                raise Violation(f"{show(place)} holds {name!r}, and {why}")
+            added = ADDED | ADDED_BY_TRANSACTIONS
         expected = {key: value for key, value in sent.properties.items() if key != Property.WAIT}
-        stored = {key: value for key, value in message.properties.items() if key not in (Property.UNIQUE_KEY, Property.CLUSTER)}
+        stored = {key: value for key, value in message.properties.items() if key not in added}
         if stored != expected:
             raise Violation(f"{show(place)} holds {name!r} with properties {stored}, sent were {expected}")
         return Held(name, message.physical_offset, message.properties.get(Property.UNIQUE_KEY, ""))

@@ -9,7 +9,7 @@ from roquet.client.core.pull_consumer import PullConsumerCore
 from roquet.client.core.pulling import PullResult, PullStatus
 from roquet.errors import RoquetError
 from roquet.message import MessageQueue
-from roquet.testing.names import READERS, TOPICS
+from roquet.testing.names import READERS
 from roquet.testing.simulation import SECOND
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Reader:
         self._look()
 
     def _look(self) -> None:
-        for topic in TOPICS:
+        for topic in self.node.world.topics:
             self.consumer.client.tasks.start(self.consumer.fetch_queues(topic), self._found)
         self.simulation.after(2 * SECOND, self.node.while_up(self._look))
 

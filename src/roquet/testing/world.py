@@ -12,14 +12,16 @@ broker group. Clocks stay as wrong as they are then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from roquet.broker.core import Broker
 from roquet.client.core.producer import ProducerCore
 from roquet.client.core.push_consumer import PushConsumerCore
+from roquet.client.core.transactions import TransactionCore
 from roquet.nameserver.core import NameServer
 from roquet.testing.broker_group import BrokerGroup
 from roquet.testing.broker_node import BrokerNode
@@ -27,6 +29,7 @@ from roquet.testing.checker import Checker
 from roquet.testing.client_node import ClientNode
 from roquet.testing.faults import Faults
 from roquet.testing.name_server_node import NameServerNode
+from roquet.testing.names import TOPICS
 from roquet.testing.network import SimNetwork
 from roquet.testing.node import Node
 from roquet.testing.promises import Violation
@@ -63,6 +66,7 @@ class Cores:
     name_server: Callable[..., NameServer] = NameServer
     producer: Callable[..., ProducerCore] = ProducerCore
     consumer: Callable[..., PushConsumerCore] = PushConsumerCore
+    transactions: Callable[..., TransactionCore] = TransactionCore
 
 
 USUAL = Shape()
@@ -71,6 +75,13 @@ REAL = Cores()
 
 class World:
     """One run. `run` is its whole life; a test of one thing calls `start`, does that, and calls `come_to_rest`."""
+
+    topics: tuple[str, ...] = TOPICS
+    troubled_s = (6, 16)
+    """So many seconds things go wrong, at least and at most."""
+    broker_settings: Mapping[str, Any] = MappingProxyType({})
+    fails = 0.02
+    """How many messages a listener fails to consume."""
 
     def __init__(
         self, seed: int, shape: Shape = USUAL, cores: Cores = REAL, *, show: Callable[[str], None] | None = None
@@ -86,22 +97,31 @@ class World:
         """The time of faults is over."""
         self.name_servers = [NameServerNode(self, number) for number in range(shape.name_servers)]
         self.name_server_addresses = [node.address for node in self.name_servers]
-        self.groups = [BrokerGroup(self, number, shape.members) for number in range(shape.groups)]
+        self.groups: list[BrokerGroup] = self._make_groups()
         self.brokers: list[BrokerNode] = [node for group in self.groups for node in group.members]
-        self.clients = [ClientNode(self, number, **roles(number, shape.clients)) for number in range(shape.clients)]
+        self.clients = [ClientNode(self, number, **self._roles(number)) for number in range(shape.clients)]
         self.nodes: list[Node] = [*self.name_servers, *self.brokers, *self.clients]
+
+    def _make_groups(self) -> list[BrokerGroup]:
+        return [BrokerGroup(self, number, self.shape.members) for number in range(self.shape.groups)]
+
+    def _roles(self, number: int) -> dict[str, Any]:
+        return roles(number, self.shape.clients)
+
+    def _faults(self) -> Faults:
+        return Faults(self)
 
     def run(self) -> None:
         """The whole life of it. Raises Violation, or whatever else goes wrong."""
         with watched_log(self.simulation):
             self.start()
-            faults = Faults(self)
-            troubled_us = self.random.randint(6, 16) * SECOND
+            faults = self._faults()
+            troubled_us = self.random.randint(*self.troubled_s) * SECOND
             faults.plan(troubled_us)
             self.simulation.run(troubled_us)
             faults.end()
             self.come_to_rest()
-            self._stop_and_look_again()
+            self._last_things()
             self.simulation.note(f"= end, {self.checker.acked_count} acknowledged")
 
     def start(self) -> None:
@@ -120,15 +140,14 @@ class World:
             raise Violation(f"not at rest {REST_US // SECOND} s after the last fault: {'; '.join(self._unrest())}")
         self.simulation.note("= at rest")
         for group in self.groups:
-            assert group.master.core is not None
-            group.promises.look(group.master.core)
+            group.look()
 
     def _unrest(self) -> Iterator[str]:
         """What is not as it must be, one reason a client and a broker group."""
         everybody: list[ClientNode | BrokerGroup] = [*self.clients, *self.groups]
         return (reason for one in everybody if (reason := one.unrest()))
 
-    def _stop_and_look_again(self) -> None:
+    def _last_things(self) -> None:
         """After a clean stop even a power loss takes nothing."""
         for broker in self.brokers:
             broker.stop_cleanly(lambda: None)
