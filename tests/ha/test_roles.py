@@ -9,6 +9,7 @@ import pytest
 from roquet.broker.roles import NOT_HERE
 from roquet.message import Property
 from roquet.testing import WholeBroker
+from roquet.wire.calls.offsets import DelayOffsetTable
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -170,3 +171,15 @@ def test_a_slave_that_stops_leaves_the_files_of_the_parts_that_do_not_work_on_it
     slave.close()
     assert (tmp_path / "config" / "delayOffset.json").read_text() == '{"offsetTable":{1:5}}'
     assert not (tmp_path / "timers" / "checkpoint.json").exists()
+
+
+def test_a_slave_that_writes_a_copied_table_just_now_becomes_the_master_all_the_same(tmp_path: Path) -> None:
+    """It stopped in the middle of it: half of its parts were a master's. Found by the simulation of whole groups."""
+    slave = a_slave(tmp_path)
+    slave.background.hold = True
+    slave.broker.delays.take_over(DelayOffsetTable({1: 5}), 0)
+    slave.broker.become_master()
+    slave.background.hold = False
+    slave.background.release()
+    assert send(slave).code == ResponseCode.SUCCESS
+    slave.close()

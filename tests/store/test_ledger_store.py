@@ -578,3 +578,47 @@ def test_many_entries_at_once_get_what_they_get_one_by_one(
     assert found[0][0] == [[blocking(queue.entry, at) for at in range(queue.visible)] for _, queue in sorted(leader.queues.items())]
     for store in slow.opened:
         store.close()
+
+
+def test_a_member_whose_start_was_followed_by_a_cut_counts_what_it_flushes(kit: LedgerKit, tmp_path: Path) -> None:
+    """The opening's own fsync reached farther than the log does after the cut; the member was stuck. Found by the simulation of groups."""
+    store = kit.open(flush_disk_type="SYNC_FLUSH", leads=True)
+    sends(store, b"one", b"two", b"three")
+    leader = LedgerKit(tmp_path / "leader").open(leads=True)
+    sends(leader, b"o")
+    kit.crash(store)
+    store = kit.open()
+    mine = part(store).ledger
+    mine.truncate(entries_of(leader)[0])
+    store.flush.begin()
+    assert (mine.end, mine.flushed_index) == (0, 0)
+    leader.close()
+
+
+def test_a_clean_stop_waits_for_the_checkpoint_that_is_being_written(kit: LedgerKit) -> None:
+    store = kit.open(leads=True)
+    sends(store, b"one")
+    commit_all(store)
+    store.flush.begin()
+    kit.background.hold = True
+    part(store).tick(kit.clock.steady_ms() + 10_000)
+    assert store.busy
+    kit.background.hold = False
+    kit.background.release()
+    assert not store.busy
+
+
+def test_a_ledger_does_not_begin_anew_while_its_checkpoint_is_being_written(kit: LedgerKit) -> None:
+    """What is under way would come last, and speak of the old ledger."""
+    store = kit.open(leads=True)
+    sends(store, b"one")
+    commit_all(store)
+    store.flush.begin()
+    kit.background.hold = True
+    part(store).tick(kit.clock.steady_ms() + 10_000)
+    with pytest.raises(OSError, match="is being written"):
+        entry_log(store).begin_anew(40, 32_768)
+    kit.background.hold = False
+    kit.background.release()
+    entry_log(store).begin_anew(40, 32_768)
+    assert part(store).checkpoint.load() == (-1, 32_768)

@@ -224,7 +224,8 @@ class EntryLog(CommitLog):
         self.flushed_index = min(self.flushed_index, last)
         if last < self.begin:
             self.begin = -1
-        self._syncs = deque((target, min(index, last)) for target, index in self._syncs)
+        # One whose end nobody hears of (the opening's own, or one that found no descriptor) must not stand in the way of those to come.
+        self._syncs = deque((min(target, end), min(index, last)) for target, index in self._syncs)
         self.index.cut(last + 1)
 
     def begin_anew(self, index: int, pos: int) -> None:

@@ -9,6 +9,7 @@ memory and in files, unseen by consumers; when it stops leading they are taken b
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,6 +106,10 @@ class LedgerPart:
                 self._saved = told.committed
                 self.checkpoint.document.save_later(encode_told(told, self.log.last), self._store.background, self._was_saved)
 
+    @property
+    def busy(self) -> bool:
+        return self.checkpoint.document.busy
+
     def close(self) -> None:
         """At a clean stop, when the log is flushed."""
         self.checkpoint.save(self._told(), self.log.last)
@@ -130,6 +135,8 @@ class LedgerPart:
 
     def _began_anew(self, pos: int) -> None:
         assert self._store is not None
+        if self.busy:
+            raise OSError(errno.EAGAIN, "it is being written, and would come last: the ledger begins anew when that is done", self.checkpoint.document.path)
         log.warning("the ledger begins anew at offset %d: the leader does not have what this member lacks before it any more", pos)
         self._anew_at = pos
         self.log.segments.begin_pos = pos

@@ -154,7 +154,8 @@ class Store:
     @property
     def busy(self) -> bool:
         """A sync is under way in the background. A clean stop waits for it, to hear if it failed."""
-        return self.flush.busy or self.derived.busy or self.old_files.unlinking.busy
+        ledger = self.ledger is not None and self.ledger.busy
+        return ledger or self.flush.busy or self.derived.busy or self.old_files.unlinking.busy
 
     def open(self, progress: ShowProgress = lambda what, done, total: None) -> None:
         """Recover and get ready to append. Raises Damaged when this directory must not be opened; it is left as it was then."""
