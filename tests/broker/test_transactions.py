@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from roquet.broker.topics import Topic
 from roquet.broker.transactions import DEAR
 from roquet.store.disk import Cold, RealFile
 from roquet.testing import FakePeer
@@ -291,6 +292,23 @@ class TestAnEnd:
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
         assert cluster.bodies() == []
 
+    @pytest.mark.parametrize("known", [True, False])
+    def test_that_commits_to_a_queue_its_topic_lacks_makes_that_queue(self, cluster: Cluster, *, known: bool) -> None:
+        """A new master may know of the topic only what it finds in its log. Found by the simulation of whole groups."""
+        half = cluster.prepare(b"m", "T", 3)
+        cluster.crash()
+        topics = cluster.whole.broker.topics
+        if known:
+            topics.put(Topic("T", 1, 1))
+        else:
+            del topics._table["T"]
+            topics.texts.removed("T")
+        cluster.end(half, COMMIT)
+        assert cluster.bodies("T", 3) == [b"m"]
+        found = topics.get("T")
+        assert found is not None
+        assert found.read_queue_nums == 4
+
     def test_commits_no_message_that_is_not_prepared(self, cluster: Cluster) -> None:
         plain = cluster.whole.ask(310, send_fields(properties="PGROUP\x01pg\x02REAL_TOPIC\x01T\x02REAL_QID\x010"), b"plain")
         answer = cluster.ask_end(plain, COMMIT)
@@ -552,7 +570,19 @@ class TestAsking:
         cluster = clusters(file_reserved_time=1)
         cluster.prepare()
         cluster.round(3_700_000)
+        cluster.round()
         assert len(cluster.messages(CHECK_MAX_TIME_TOPIC)) == 1
+
+    def test_gives_up_no_message_for_its_age_that_nobody_was_asked_about(self, clusters: Callable[..., Cluster]) -> None:
+        """Ages are counted by two machines' clocks, and one may be wrong by years. Found by the simulation of whole groups."""
+        cluster = clusters(file_reserved_time=1)
+        half = cluster.prepare()
+        cluster.whole.clock.forward(3_700_000)
+        cluster.join()
+        cluster.round()
+        assert len(cluster.checks()) == 1
+        assert cluster.messages(CHECK_MAX_TIME_TOPIC) == []
+        assert cluster.ask_end(half, COMMIT).code == ResponseCode.SUCCESS
 
     def test_can_be_resumed_by_an_operator(self, clusters: Callable[..., Cluster]) -> None:
         cluster = clusters(transaction_check_max=1)

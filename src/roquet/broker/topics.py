@@ -6,6 +6,7 @@ topics that a plain send may enter (writable, not a system or retry topic), and 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -170,6 +171,18 @@ class Topics(SavedPart):
     def ensure(self, name: str, queues: int = 1, *, perm: int = 6, sys_flag: int = 0) -> Topic:
         found = self._table.get(name)
         return found if found is not None else self.put(Topic(name, queues, queues, perm, topic_sys_flag=sys_flag))
+
+    def make_reachable(self, name: str, queue_id: int) -> None:
+        """The first message of this queue comes from elsewhere in the log: a transaction, a delay. Its topic may have been made by another
+        node that told nobody of it, and consumers read no queue that their topic does not have. A deleted topic stays deleted."""
+        known = self._table.get(name)
+        if known is None and name not in self.store.deletions.table:
+            known = Topic(name, 0, 0)
+        if known is not None and known.read_queue_nums <= queue_id:
+            count = queue_id + 1
+            log.warning("topic %s has %d queues now, it had %d: a message of the log belongs there", name, count, known.read_queue_nums)
+            with contextlib.suppress(Refused):
+                self.put(replace(known, read_queue_nums=count, write_queue_nums=max(count, known.write_queue_nums)))
 
     def create_on_send(self, name: str, default_topic: str, producer: str, queues_wanted: int) -> Topic | None:
         """Automatic creation: as many queues as the producer wants and the default topic allows. None: not allowed."""

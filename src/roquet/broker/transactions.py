@@ -559,7 +559,8 @@ class Transactions(Part):
         settings, properties = self.settings, decode_properties(record.properties)
         times = number(properties.get(Property.TRANSACTION_CHECK_TIMES), 0)
         age_ms = self.store.wall.age_ms(record.born_timestamp)  # a clock set forward makes no message old
-        if times >= settings.transaction_check_max or age_ms > settings.file_reserved_time * 3_600_000:
+        too_old = times > 0 and age_ms > settings.file_reserved_time * 3_600_000  # the producer's clock may be wrong: it is asked once
+        if times >= settings.transaction_check_max or too_old:
             self._give_up(record, properties, times)
             return True
         immunity_s = properties.get(Property.CHECK_IMMUNITY_SECONDS)

@@ -114,6 +114,7 @@ class Writer:
         queue = self.store.find_queue(draft.topic, draft.queue_id)
         if queue is None:
             check_place(draft.topic, draft.queue_id)
+            self.topics.make_reachable(draft.topic, draft.queue_id)
             queue = self.store.queue(draft.topic, draft.queue_id)
         log_offset, queue_offset = self.store.put(
             queue,

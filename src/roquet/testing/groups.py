@@ -38,10 +38,13 @@ class GroupWorld(World):
 
     topics = (*TOPICS, PAID_TOPIC)
     troubled_s = (5, 11)
-    # Whose end got lost is asked about soon, and never given up.
+    # Whose end got lost is asked about soon, and never given up, whatever the clocks say.
     broker_settings = MappingProxyType(
-        {"transaction_time_out": 1_000, "transaction_check_interval": 1_500, "transaction_check_max": 10_000, "slave_timeout": 1_000}
-    )
+        {
+            "transaction_time_out": 1_000, "transaction_check_interval": 1_500, "transaction_check_max": 10_000, "slave_timeout": 1_000,
+            "file_reserved_time": 100_000,
+        }
+    )  # fmt: skip
 
     def __init__(self, seed: int, shape: str = "any", cores: Cores = REAL, *, show: Callable[[str], None] | None = None) -> None:
         random = Random(f"groups {seed}")

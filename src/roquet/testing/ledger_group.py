@@ -221,6 +221,7 @@ class LedgerGroup(BrokerGroup):
             node.compared = -1
             self.compare(node)
             assert node.core is not None
+            node.core.store.applier.advance()
             self.promises.holds_all(node.core, node.name)
 
 

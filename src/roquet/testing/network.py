@@ -77,6 +77,8 @@ class SimNetwork:
         self._apart: set[frozenset[str]] = set()
         self._deaf: set[tuple[str, str]] = set()
         """(from, to) where nothing arrives."""
+        self.forbidden: set[tuple[str, str]] = set()
+        """The same for good: no healing changes it."""
         self.loss = 0.0
         """How many pieces must be sent again, or are lost for ever where there is no order."""
         self.unordered: set[str] = set()
@@ -134,11 +136,13 @@ class SimNetwork:
         """At least one of the two does not hear the other."""
         return (bool(self._apart) and frozenset((host, other)) in self._apart) or (
             bool(self._deaf) and ((host, other) in self._deaf or (other, host) in self._deaf)
-        )
+        ) or (host, other) in self.forbidden  # fmt: skip
 
     def arrives(self, source: str, target: str) -> bool:
         """Does what is sent now from here to there arrive?"""
-        return not (self._apart and frozenset((source, target)) in self._apart) and (source, target) not in self._deaf
+        if self._apart and frozenset((source, target)) in self._apart:
+            return False
+        return (source, target) not in self._deaf and (source, target) not in self.forbidden
 
     def when_awake(self, host: str, action: Callable[[], object]) -> None:
         """Do it now, or when the host's process goes on."""

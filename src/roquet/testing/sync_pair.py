@@ -52,6 +52,12 @@ class PairNode(BrokerNode):
 
     def _listen(self, core: Broker) -> None:
         super()._listen(core)
+        for client in self.world.clients if not self.group.promises.copies_show else ():
+            for pair in ((client.host, self.host), (self.host, client.host)):
+                if self.is_master:
+                    self.world.network.forbidden.discard(pair)
+                else:
+                    self.world.network.forbidden.add(pair)
         if self.is_master:
             door = StreamDoor(core.slaves)
             self.doors[self.ha_address] = door
@@ -72,6 +78,8 @@ class SyncPair(BrokerGroup):
         super().__init__(world, number, SIZE)
         self.promises.sync_flush = True  # nothing may be lost, whatever the flush level: see PairNode.power_loss
         self.changes = 0
+        self.promises.copies_show = world.random.random() < 0.5
+        """Can clients reach the slave? It shows all that it has, also what the master never counted as safe."""
 
     def _member(self, number: int) -> BrokerNode:
         return PairNode(self, number)
