@@ -226,3 +226,21 @@ def test_queues_of_a_topic_are_found_without_looking_at_the_others(whole: Whole)
     store.delete_topic("A")
     assert store.queues_of("A") == []
     assert len(store.queues_of("B")) == 3
+
+
+@pytest.mark.parametrize(("crashed", "queues"), [(True, 4), (False, 1)])
+def test_a_queue_that_got_its_first_message_just_before_a_crash_is_read_again(tmp_path: Path, *, crashed: bool, queues: int) -> None:
+    """topics.json is older than the log then. After a clean stop it is not: the topic is as small as an operator made it."""
+    broker = Whole(tmp_path)
+    broker.ask(310, send_fields("T", 3, ""), b"m")
+    broker.broker.topics.put(Topic("T", 1, 1))
+    broker.broker.topics.save_now()
+    if crashed:
+        broker.broker.store.locks.close()
+    else:
+        broker.close()
+    again = Whole(tmp_path)
+    found = again.broker.topics.get("T")
+    assert found is not None
+    assert found.read_queue_nums == queues
+    again.close()

@@ -198,6 +198,7 @@ def test_a_slave_with_sync_flush_confirms_what_is_on_its_disk(tmp_path: Path) ->
     pair.wire.carry()
     assert [answer.code for answer in pair.master.peer.take()] == [0]
     pair.slave.background.hold = False
+    pair.slave.background.release()
     pair.close()
 
 
@@ -246,10 +247,27 @@ def promoted(pair: Pair) -> WholeBroker:
 def test_a_topic_that_the_old_master_made_and_did_not_tell_of_is_there_when_it_holds_messages(pair: Pair) -> None:
     send(pair.master, b"one", topic="Made", queue_id=2)
     pair.settle()
-    assert pair.slave.broker.topics.get("Made") is None
     made = promoted(pair).broker.topics.get("Made")
     assert made is not None
     assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (3, 3, 6)
+
+
+@pytest.mark.parametrize("known", [0, 2])
+def test_a_slave_makes_the_topic_of_a_new_queue_at_once_and_keeps_it_when_it_is_restarted_as_the_master(pair: Pair, known: int) -> None:
+    """Found by the simulation of whole groups: what was acknowledged stood in a queue that no consumer was told of."""
+    if known:
+        pair.slave.broker.topics.ensure("Made", known)
+    send(pair.master, b"one", topic="Made", queue_id=3)
+    pair.settle(10)
+    made = pair.slave.broker.topics.get("Made")
+    assert made is not None
+    assert made.read_queue_nums == 4
+    pair.stop(pair.master)
+    pair.stop(pair.slave)
+    master = pair.start_master("s")
+    made = master.broker.topics.get("Made")
+    assert made is not None
+    assert made.read_queue_nums == 4
 
 
 def test_queues_that_the_old_master_added_and_did_not_tell_of_are_read_when_they_hold_messages(pair: Pair) -> None:

@@ -97,6 +97,7 @@ class Copying(Part):
         self._metadata_said: str | None = None
         self._metadata_bytes = 0
         self._who_leads_ms = 0
+        self._queues: set[tuple[str, int]] = set()  # those whose topics were looked at
         self.known_to = 0
         """Topics of messages that stand before this in the log were told by the master, if it had them."""
         self.copied_to = 0
@@ -117,6 +118,7 @@ class Copying(Part):
 
     def became_slave(self) -> None:
         self._next_ms = 0
+        self._queues = set(self.store.queues)
         self.known_to = self.copied_to = self.store.log.safe  # what is there it knew as a master, or heard of before it was stopped
         self._metadata_ms = self.clock.steady_ms() + (METADATA_FIRST_MS if self.store.ledger is None else IN_A_GROUP_MS)
         given = self.settings.ha_master_address
@@ -141,6 +143,14 @@ class Copying(Part):
             yield None
             if entry is not None and entry[0] >= self.known_to:
                 self._fresh[queue.topic] = max(self._fresh.get(queue.topic, 0), queue.queue_id + 1)
+
+    def _make_topics_of_new_queues(self) -> None:
+        """Before the master tells of them: it may be lost first, and this slave restarted as the master."""
+        queues = self.store.queues
+        if len(queues) != len(self._queues):
+            for topic, queue_id in sorted(queues.keys() - self._queues):
+                self._topics.make_reachable(topic, queue_id)
+            self._queues = set(queues)
 
     def _make_topics_of_new_messages(self) -> None:
         """The old master may have died before it told of a topic that it made, or of more queues, and this log has messages there."""
@@ -167,6 +177,8 @@ class Copying(Part):
     def tick(self, now_ms: int) -> None:
         if not is_slave(self.settings):
             return
+        if self.store.ledger is None:
+            self._make_topics_of_new_queues()
         link, settings = self.link, self.settings
         if self.store.trouble.failed:
             if link is not None:

@@ -18,6 +18,7 @@ from roquet.broker.part import Shared
 from roquet.broker.saving import Done, SavedDocument, SavedPart, answer_when_saved, by_size
 from roquet.errors import Refused
 from roquet.ports import Peer
+from roquet.store.disk import blocking
 from roquet.store.queue import ConsumeQueue
 from roquet.store.store import Store
 from roquet.wire import names
@@ -108,9 +109,16 @@ class Topics(SavedPart):
         if newest > self.data_version.counter:
             self.data_version = replace(self.data_version, counter=newest)
 
+    def _is_recent(self, queue: ConsumeQueue) -> bool:
+        """Was its last message stored since the last checkpoint before a crash? Then topics.json may be older than it is. What was hidden
+        before that was hidden by an operator, who made the topic smaller."""
+        entry = blocking(queue.entry, queue.next - 1) if self.store.crashed else None
+        return entry is not None and entry[0] >= self.store.recovered_from
+
     def _find_lost(self) -> None:
         """A topic made by a send just before a crash may not have reached topics.json, or the file is gone, while its messages are
         safe in the log: they were acknowledged, so they must be reachable."""
+        widened = False
         for (name, queue_id), queue in sorted(self.store.queues.items()):
             if queue.next > queue.first:
                 known = self._table.get(name)
@@ -119,7 +127,12 @@ class Topics(SavedPart):
                     log.warning("topic %s is not in %s, but queue %d has messages: it is made again", name, path, queue_id)
                     self._found_again.add(name)
                     self._table[name] = Topic(name, queue_id + 1, queue_id + 1)
-        if self._found_again:
+                elif known.read_queue_nums <= queue_id and self._is_recent(queue):
+                    log.warning("topic %s has %d queues now: a crash left messages in a queue that it did not have yet", name, queue_id + 1)
+                    count = max(known.write_queue_nums, queue_id + 1)
+                    self._table[name] = replace(known, read_queue_nums=queue_id + 1, write_queue_nums=count)
+                    widened = True
+        if self._found_again or widened:
             self.data_version = self.data_version.next(self.clock.now_ms())
             self.saving.unsaved = True  # the first tick writes it: nothing is written before everything is open
 

@@ -94,6 +94,8 @@ class Store:
         self.crashed = False
         """Whether the run before this one ended without a clean stop; known after `open`."""
         self.recovered_records = 0
+        self.recovered_from = 0
+        """Up to here the last run's checkpoint had everything."""
         self.holes: list[Hole] = []
         """Damaged places that recovery found in the log."""
         self.missing: list[str] = []
