@@ -7,11 +7,12 @@ by a Roquet slave, in the steps of docs/replication.md.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,36 +32,40 @@ TOPIC, QUEUES, BROKER = "Moving", 4, "broker-a"
 BEFORE = 50
 """Acknowledged messages of each language before anything happens."""
 PAUSE_S = 0.02
-PRODUCER = {"poll": 30_000, "timeout": 3_000}
-"""What Apache's Java producers have by themselves."""
+POLL_MS = 30_000
+"""So often Apache's Java clients ask for routes by themselves."""
+GROUPS = STAYING, LEAVING = "stays", "leaves"
+ASK_AGAIN_S, REST_S = 10.0, 3.0
 SETTINGS: dict[str, object] = {"waitTimeMillsInSendQueue": 10_000, "flushConsumerOffsetInterval": 1_000}
 JAVA = "4.9.8"
 
 
 class Clients:
-    """Each language sends, and consumes in a group of its own what all of them send."""
+    """Each language sends, and consumes in two groups of its own what all of them send: the consumer of one stays, that of the other
+    leaves before anything moves, and comes back afterwards. Then it has nothing but the offsets that the brokers know."""
 
-    def __init__(self, section: Section, namesrv: str, everyone: Sequence[Agent]) -> None:
+    def __init__(self, section: Section, namesrv: str, everyone: Sequence[Agent], poll_ms: int) -> None:
         self.section, self.everyone = section, everyone
         self.stage = Stage("moving", namesrv, list(everyone), 0)
         self.stage.topic(TOPIC, QUEUES)
         self.stage.await_routed(TOPIC)
         for agent in everyone:
-            self.stage.group(self.group(agent))
-            self._consume(agent, "first")
-        self.loads = [Load(agent, TOPIC, pause_s=PAUSE_S, **PRODUCER) for agent in everyone]
+            for kind in GROUPS:
+                self.stage.group(self.group(agent, kind))
+                self._consume(agent, kind, "first")
+        self.loads = [Load(agent, TOPIC, pause_s=PAUSE_S, poll=poll_ms, timeout=3_000) for agent in everyone]
         self._settled: set[str] = set()
         self._moved_ms = 0
 
     @staticmethod
-    def group(agent: Agent) -> str:
-        return f"moving_{agent.language}".replace(".", "-")
+    def group(agent: Agent, kind: str) -> str:
+        return f"{kind}_{agent.language}".replace(".", "-")
 
-    def _client(self, agent: Agent, which: str) -> str:
-        return f"{self.group(agent)}.{which}"
+    def _client(self, agent: Agent, kind: str, which: str) -> str:
+        return f"{self.group(agent, kind)}.{which}"
 
-    def _consume(self, agent: Agent, which: str) -> None:
-        agent.ask("consume", name=self._client(agent, which), group=self.group(agent), topic=TOPIC)
+    def _consume(self, agent: Agent, kind: str, which: str) -> None:
+        agent.ask("consume", name=self._client(agent, kind, which), group=self.group(agent, kind), topic=TOPIC)
 
     def settle(self, brokers: Sequence[str]) -> None:
         """Wait until what was sent by now is consumed, and these brokers know that."""
@@ -69,14 +74,16 @@ class Clients:
         lines = {address: Connection(address) for address in brokers}
         ends = self._numbers(lines[brokers[0]], RequestCode.GET_MAX_OFFSET, {})
         for address, line in lines.items():
-            for agent in self.everyone:
-                header = {"consumerGroup": self.group(agent)}
+            for agent, kind in itertools.product(self.everyone, GROUPS):
+                header = {"consumerGroup": self.group(agent, kind)}
                 apache.wait_until(
                     lambda line=line, header=header: self._passed(line, header, ends),  # type: ignore[misc]
                     f"the progress of {header['consumerGroup']} at {address}: it must reach {ends}",
                     every_s=0.2,
                 )
         self._settled = settled
+        for agent in self.everyone:
+            agent.ask("close", name=self._client(agent, LEAVING, "first"))
 
     def _passed(self, line: Connection, header: dict[str, str], ends: list[int]) -> bool:
         return all(at >= end for at, end in zip(self._numbers(line, RequestCode.QUERY_CONSUMER_OFFSET, header), ends, strict=True))
@@ -105,8 +112,8 @@ class Clients:
                 self.section.judge("python: no send fails, each waits", f"{failed} did: {load.failures[-1][1]}" if failed else None)
 
     def all_come_to_a_new_group(self, source: str) -> None:
-        java, client = self.everyone[0], "moving_new.client"
-        java.ask("consume", name=client, group="moving_new", topic=TOPIC)
+        java, client = self.everyone[0], "new.client"
+        java.ask("consume", name=client, group="new", topic=TOPIC)
         with contextlib.suppress(apache.InteropError):
             apache.wait_until(lambda: self._sent() <= set(self.stage.bodies(client)), "all messages", every_s=0.3)
         missing = self._sent() - set(self.stage.bodies(client))
@@ -115,37 +122,37 @@ class Clients:
         )
 
     def end(self) -> None:
-        """A second consumer takes over from the first in every group; then all must have come, and nothing settled again."""
+        """The consumers that left come back. Then all must have come to every group, and nothing settled again."""
         for agent in self.everyone:
-            agent.ask("close", name=self._client(agent, "first"))
-            self._consume(agent, "second")
+            self._consume(agent, LEAVING, "second")
         for load in self.loads:
             load.first_after(time.monotonic())
             load.stop()
-        for agent in self.everyone:
-            names = [self._client(agent, which) for which in ("first", "second")]
+        sent = self._sent()
+        for agent, kind in itertools.product(self.everyone, GROUPS):
+            names = [self._client(agent, kind, which) for which in ("first", "second")]
             with contextlib.suppress(apache.InteropError):
-                apache.wait_until(lambda names=names: self._sent() <= set(self.stage.bodies(*names)), "all messages", every_s=0.3)  # type: ignore[misc]
-            missing = self._sent() - set(self.stage.bodies(*names))
-            what = f"{agent.language}: its consumers had all that was acknowledged"
-            self.section.judge(what, f"{shown(missing)} of {len(self._sent())} never came" if missing else None)
+                apache.wait_until(lambda names=names: sent <= set(self.stage.bodies(*names)), "all messages", every_s=0.3)  # type: ignore[misc]
             events = self.stage.events("got", *names)
+            missing = sent - {event.body for event in events}
+            what = f"{agent.language}, a consumer that {kind}: it had all that was acknowledged"
+            self.section.judge(what, f"{shown(missing)} of {len(sent)} never came" if missing else None)
             again = {event.body for event in events if event.at_ms > self._moved_ms} & self._settled
-            what = f"{agent.language}: its consumers went on from their offsets"
+            what = f"{agent.language}, a consumer that {kind}: it went on from its offsets"
             self.section.judge(what, f"{shown(again)} of {len(self._settled)} that were committed came again" if again else None)
 
 
 @contextlib.contextmanager
 def clients(
-    section: Section, namesrv: str, directory: Path, java: JavaClient, go: Path | None, languages: Sequence[str] = ()
+    section: Section, namesrv: str, directory: Path, java: JavaClient, go: Path | None, *, python: bool = True, poll_ms: int = POLL_MS
 ) -> Iterator[Clients]:
     agents = Agents(namesrv, directory, {JAVA: java}, go, ())
     found: Clients | None = None
     try:
-        chosen = languages or [f"java-{JAVA}", *(["go"] if go else []), "python"]
+        chosen = [f"java-{JAVA}", *(["go"] if go else []), *(["python"] if python else [])]
         with ThreadPoolExecutor() as pool:
             everyone = list(pool.map(agents.start, chosen))
-        found = Clients(section, namesrv, everyone)
+        found = Clients(section, namesrv, everyone, poll_ms)
         yield found
     finally:
         for load in found.loads if found else ():
@@ -213,12 +220,12 @@ def check_migration(section: Section, old: Peer, new: Peer, directory: Path, jav
             )
 
         master = start(old, apache.free_port(), "master", "ASYNC_MASTER", 0)
-        with clients(section, namesrv.address, directory / "agents", java, None, [f"java-{JAVA}", "python"]) as playing:
+        with clients(section, namesrv.address, directory / "agents", java, None, python=False, poll_ms=2_000) as playing:
             slave = start(new, slave_port, "slave", "SLAVE", 1)
             playing.settle([master.address, slave.address])
             playing.moves()
-            playing.everyone[0].ask("mqadmin", line=f"wipeWritePerm -n {namesrv.address} -b {BROKER}")
-            await_rest(master.address)
+            await_rest(master.address, lambda: send_away(playing.everyone[0], namesrv.address))
+            section.ok("mqadmin sends producers away")
             apache.wait_until(lambda: behind(namesrv.address) == 0, "`roquet ha status`: 0 bytes behind", every_s=0.5)
             section.ok("roquet ha status says that the slave has all")
             since = time.monotonic()
@@ -230,16 +237,25 @@ def check_migration(section: Section, old: Peer, new: Peer, directory: Path, jav
             playing.end()
 
 
-def await_rest(address: str) -> None:
-    """Until nobody sends any more: producers ask for routes now and then."""
-    line, last, since = Connection(address), "", time.monotonic()
+def send_away(admin: Agent, namesrv: str) -> None:
+    printed = admin.ask("mqadmin", line=f"wipeWritePerm -n {namesrv} -b {BROKER}")
+    if " OK, " not in printed:
+        raise apache.InteropError(f"mqadmin wipeWritePerm: {printed}")
+
+
+def await_rest(address: str, send_away: Callable[[], None]) -> None:
+    """Until nobody sends any more. Producers ask for routes now and then; a topic that is new at the master gives the permission back."""
+    line, last, grew, asked = Connection(address), "", time.monotonic(), 0.0
 
     def rests() -> bool:
-        nonlocal last, since
-        end = line.runtime()["commitLogMaxOffset"]
+        nonlocal last, grew, asked
+        end, now = line.runtime()["commitLogMaxOffset"], time.monotonic()
         if end != last:
-            last, since = end, time.monotonic()
-        return time.monotonic() - since > 3
+            last, grew = end, now
+            if now - asked > ASK_AGAIN_S:
+                asked = now
+                send_away()
+        return now - grew > REST_S
 
     apache.wait_until(rests, "a log that does not grow", every_s=0.2)
 
