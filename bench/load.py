@@ -21,6 +21,7 @@ import json
 import os
 import select
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Iterator
@@ -72,8 +73,10 @@ def parse_header(data: bytes, at: int) -> dict[str, Any]:
 class Sender:
     """One connection that has its own run of equally long frames to send."""
 
-    def __init__(self, port: int, timeout_s: float) -> None:
+    def __init__(self, port: int, timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
         self.socket = connect(port, timeout_s)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         self.rest = b""
         self.answered = 0
 
@@ -168,6 +171,12 @@ def connect(port: int, timeout_s: float) -> socket.socket:
     return connection
 
 
+def trusting() -> ssl.SSLContext:
+    made = ssl.create_default_context()
+    made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+    return made
+
+
 def go() -> None:
     print("ready", flush=True)
     if not sys.stdin.readline():
@@ -207,7 +216,7 @@ def run_sends(options: argparse.Namespace) -> Outcome:
     stream = stream_of(options)
     batch = options.batch if options.what == "batch" else 0
     outcome = Outcome()
-    senders = [Sender(options.port, options.timeout) for _ in range(options.connections)]
+    senders = [Sender(options.port, options.timeout, trusting() if options.tls else None) for _ in range(options.connections)]
     window = max(1, options.inflight // len(senders))
     waiting = True
     for frames, size in chunks(stream, options.count // (batch or 1), batch):
@@ -437,10 +446,13 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=32, help="messages in a pull")
     parser.add_argument("--no-wait", action="store_true", help="WAIT=false: do not ask for the message to be flushed")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds without any answer after which to give up")
+    parser.add_argument("--tls", action="store_true", help="encrypt, and trust any server")
     parser.add_argument("--core", type=int, help="run on this core only")
     options = parser.parse_args()
     if not 1 <= options.queues <= 10:
         parser.error("--queues must be 1 to 10")
+    if options.tls and options.connections > 1:
+        parser.error("--tls goes with one connection: what OpenSSL has decrypted already, no poll tells")
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
     run = {"pull": run_pulls, **dict.fromkeys(JOURNEYS, run_journey), **dict.fromkeys(FILTERS, run_filtered)}.get(options.what, run_sends)

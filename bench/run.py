@@ -50,14 +50,25 @@ JAVA_ROWS = ("producer", "batchproducer", "consumer")
 JOURNEY_ROWS = {"transaction": "transaction", "delay": "delay", "retries": "back"}  # row: what the generator does
 FILTER_ROWS = {"tagged": "tag", "sql": "sql"}
 FEATURE_ROWS = (*JOURNEY_ROWS, *FILTER_ROWS)
-MAIN_ROWS = ("send64", "send1", "conn16", "batch", "pull", "memory", *FEATURE_ROWS, *JAVA_ROWS)
+MAIN_ROWS = ("send64", "send1", "conn16", "tls", "batch", "pull", "memory", *FEATURE_ROWS, *JAVA_ROWS)
 TIMER_ROWS = ("timers-memory", "timers-lateness")
 CLIENT_ROWS = tuple(client_rows.WORKS)  # all of them: --rows client
 SHARD_CLIENT_ROWS = tuple(client_rows.SHARD_WORKS)  # all of them: --rows shards-clients
 GROUP_ROWS = tuple(group_rows.STARTS)
 FAILOVER_ROWS = tuple(failover.ROWS)  # all of them: --rows failover
 OWN_ROWS = {"turns"}  # without any server of Apache's
-QUICK_WITHOUT = ("conn16", *FEATURE_ROWS, *JAVA_ROWS, *TIMER_ROWS, *CLIENT_ROWS, *SHARD_CLIENT_ROWS, *GROUP_ROWS, *FAILOVER_ROWS, *OWN_ROWS)
+QUICK_WITHOUT = (
+    "conn16",
+    "tls",
+    *FEATURE_ROWS,
+    *JAVA_ROWS,
+    *TIMER_ROWS,
+    *CLIENT_ROWS,
+    *SHARD_CLIENT_ROWS,
+    *GROUP_ROWS,
+    *FAILOVER_ROWS,
+    *OWN_ROWS,
+)
 MEMORY_AFTER = 2_000_000
 SETTLE_S = 0.3  # a round's CPU is taken so much later: work that the server put off (queues, index, flush) is part of the price
 
@@ -174,6 +185,7 @@ class Bench:
                 ("send64", 0, "send", self.plan.send64, ()),
                 ("send1", 0, "send", self.plan.send1, ("--inflight", "1")),
                 ("conn16", 1, "send", self.plan.send64, ("--connections", "16")),
+                ("tls", 1, "send", self.plan.send64, ("--tls",)),
                 ("batch", 2, "batch", self.plan.batch, ("--inflight", "8")),
                 ("pull", 2, "pull", self.plan.pull, ()),
             ]
@@ -181,10 +193,19 @@ class Bench:
                 if row in self.rows:
                     topic = WARM_TOPIC if what == "pull" else TOPIC
                     self.in_turns(row, pairs, warm, lambda r, t=topic, w=what, c=count, a=arguments: self.round(r, w, t, c, *a))  # type: ignore[misc]
+            self.compare_tls(pairs)
             if "memory" in self.rows:
                 self.memory_row(pairs)
             self.feature_rows(pairs)
             self.java_rows(pairs)
+
+    def compare_tls(self, pairs: list[Running]) -> None:
+        """What TLS costs each server beside its own plain sends, in the same run."""
+        if {"send64", "tls"} <= self.rows:
+            for running in pairs:
+                plain, encrypted = (self.report.at(row, running.kind).cpu_us for row in ("send64", "tls"))
+                if plain and encrypted:
+                    self.report.note(f"{running.kind}: a send over TLS costs {encrypted / plain:.2f} times the CPU of a plain one")
 
     def warm_up(self, running: Running) -> None:
         count = self.plan.warm_apache if running.kind == APACHE else self.plan.warm_roquet

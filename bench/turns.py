@@ -155,6 +155,7 @@ class BenchPeer:
         self.host = bytes((10, number >> 16, number >> 8 & 255, number & 255)) + (40_000).to_bytes(4, "big")
         self.closed = False
         self.principal = ""
+        self.certificate_subject = ""
         self.answers = 0
 
     def send(self, data: bytes | memoryview) -> None:

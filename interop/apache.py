@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import tempfile
@@ -179,12 +180,17 @@ def java(*, heap: str = "256m", properties: dict[str, str] | None = None) -> lis
 # ---------------------------------------------------------------- one question of our own
 
 
-def call(address: str, code: int, ext_fields: dict[str, str] | None = None, *, timeout_s: float = 30.0) -> tuple[dict[str, Any], bytes]:
+def call(
+    address: str, code: int, ext_fields: dict[str, str] | None = None, *, timeout_s: float = 30.0, tls: ssl.SSLContext | None = None
+) -> tuple[dict[str, Any], bytes]:
     """Send one request with a JSON header to `address` and return the answer's header and body."""
     header = {"code": code, "language": "JAVA", "version": 401, "opaque": 1, "flag": 0, "extFields": ext_fields or {}}
     encoded = json.dumps(header).encode()
     host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=timeout_s))
+        if tls is not None:
+            connection = stack.enter_context(tls.wrap_socket(connection, server_hostname=host))
         # total size (counts all that follows it), header size, header; no body
         connection.sendall(struct.pack(">ii", 4 + len(encoded), len(encoded)) + encoded)
         (size,) = struct.unpack(">i", _receive(connection, 4))
@@ -205,10 +211,10 @@ def _receive(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-def is_registered(namesrv: str, broker_address: str) -> bool:
+def is_registered(namesrv: str, broker_address: str, tls: ssl.SSLContext | None = None) -> bool:
     """Whether the name server knows a broker that listens at `broker_address`."""
     try:
-        _, body = call(namesrv, GET_BROKER_CLUSTER_INFO)
+        _, body = call(namesrv, GET_BROKER_CLUSTER_INFO, tls=tls)
     except (OSError, ValueError):
         return False
     return f'"{broker_address}"'.encode() in body  # text, since Java writes {0:"address"}, which is not quite JSON
@@ -252,11 +258,11 @@ class Server:
             self.kill()
             raise
 
-    def wait_registered(self, namesrv: str) -> None:
+    def wait_registered(self, namesrv: str, tls: ssl.SSLContext | None = None) -> None:
         """Wait until the process has booted and the name server knows it as a broker."""
         self.wait_booted()
         try:
-            wait_until(lambda: is_registered(namesrv, self.address), f"{self.address} at the name server")
+            wait_until(lambda: is_registered(namesrv, self.address, tls), f"{self.address} at the name server")
         except BaseException:
             self.kill()
             raise

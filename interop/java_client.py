@@ -77,10 +77,12 @@ def check(
     header: str,
     *,
     extra: tuple[client_logs.PassedOver, ...] = (),
+    run: str = "check",
+    properties: dict[str, str] | None = None,
 ) -> None:
-    """Everything a client can do."""
+    """Everything a client can do. `run` names its directory, `properties` are system properties of its Java."""
     prefix = f"j{client.version[0]}{header[0]}"
-    command, log = client.command(f"check-{header}", "Interop", "check", namesrv, prefix, header=header)
+    command, log = client.command(f"{run}-{header}", "Interop", "check", namesrv, prefix, header=header, properties=properties)
     output, finished = run_program(command)
     phases = section.take(output, finished=finished)
     section.judge("no warning or error in the client's log", log_problem(log, phases, extra))

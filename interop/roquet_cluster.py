@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import sys
 from pathlib import Path
 
@@ -24,11 +25,14 @@ class NameServer(apache.Server):
 class Broker(apache.Server):
     """A Roquet broker, booted and known to the name server by the time the constructor returns. The store is `dir`/store."""
 
-    def __init__(self, port: int, namesrv: str, dir: str | os.PathLike[str], **settings: object) -> None:
+    def __init__(
+        self, port: int, namesrv: str, dir: str | os.PathLike[str], *, tls: ssl.SSLContext | None = None, **settings: object
+    ) -> None:
+        """`tls`: how to ask the name server."""
         directory = Path(dir).absolute()
         directory.mkdir(parents=True, exist_ok=True)
         conf = apache.write_settings(directory / "broker.conf", apache.broker_settings(port, namesrv, directory, settings))
         command = [sys.executable, "-m", "roquet", "broker", "-c", str(conf)]
         super().__init__(command, name="broker", port=port, directory=directory)
         self.namesrv = namesrv
-        self.wait_registered(namesrv)
+        self.wait_registered(namesrv, tls)

@@ -1,7 +1,7 @@
 """Real clients against a running cluster, and stores handed from one broker to another. One line a check.
 
 python interop/run.py [--against roquet|apache|apache-5.5.0] [--json] [--keep] [--accept]
-                      [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,dledger,failover,migration,differential,spark]
+                      [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,dledger,failover,migration,differential,spark,tls]
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import report
 import spark_acl
 import spark_exchange
 import store_exchange
+import tls
 from client_logs import PassedOver
 from java_client import JavaClient
 from report import Reporter, Section
@@ -40,7 +41,7 @@ from roquet.errors import ClientError
 from roquet.spark.session import need_spark, session
 
 ON_ONE_CLUSTER = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed")
-PARTS = (*ON_ONE_CLUSTER, "store", "replication", "dledger", "failover", "migration", "differential", "spark")
+PARTS = (*ON_ONE_CLUSTER, "store", "replication", "dledger", "failover", "migration", "differential", "spark", "tls")
 PEERS: dict[str, Callable[[], Peer]] = {
     "roquet": RoquetPeer,
     "apache": lambda: ApachePeer(apache.SERVER),
@@ -106,7 +107,7 @@ class Run:
         """Compile what the parts need; a part whose tools are missing is skipped by name."""
         missing = apache.missing_tools()
         needed = {part.removeprefix("java-") for part in self.only if part.startswith("java-")}
-        if {"mqadmin", "mixed", "spark"} & set(self.only):
+        if {"mqadmin", "mixed", "spark", "tls"} & set(self.only):
             needed |= set(java_client.VERSIONS)
         if {"store", "go", "failover", "migration"} & set(self.only):
             needed |= {java_client.VERSIONS[0]}
@@ -228,6 +229,23 @@ class Run:
             return [(section, lambda section: section.skip("all checks", "5.5.0 answers differently in many places, and is not compared"))]
         return [(section, partial(differential.check, peer=self.peer, directory=self.directory / "differential", accept=self.accept))]
 
+    def of_tls(self) -> list[Job]:
+        """Everything over TLS: Apache's clients with our servers, and our client with Apache's."""
+        if "tls" not in self.only or not self.java or self.new:
+            return []
+        jobs: list[Job] = []
+        if isinstance(self.peer, ApachePeer):
+            directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="tls-"))
+            return [(Section(f"our client, {self.peer.name} over TLS"), partial(tls.check_apache, directory=directory))]
+        for version, client in self.java.items():
+            for certificates in (False, True) if version == java_client.VERSIONS[0] else (False,):
+                directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="tls-"))
+                title = f"java-{version} over TLS{', with certificates' if certificates else ''}"
+                body = partial(tls.check_java, client=client, directory=directory, settings=SETTINGS, certificates=certificates)
+                jobs.append((Section(title), body))
+        directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="tls-"))
+        return [*jobs, (Section(f"our client, apache-{apache.SERVER} over TLS"), partial(tls.check_apache, directory=directory))]
+
     def spark(self) -> None:
         """Tables and streams, with the cluster asked for and with Apache's: one after the other, in one session."""
         if "spark" not in self.only or not self.java:
@@ -284,7 +302,7 @@ class Run:
                     beside.submit(self.spark),
                     *(
                         pool.submit(self.reporter.run, *job)
-                        for job in [*self.of_stores(), *self.of_pairs(), *self.of_groups(), *self.of_moves()]
+                        for job in [*self.of_stores(), *self.of_pairs(), *self.of_groups(), *self.of_moves(), *self.of_tls()]
                     ),
                 ]:
                     each.result()

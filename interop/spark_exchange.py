@@ -21,7 +21,7 @@ import mqadmin
 import store_exchange
 from java_client import JavaClient
 from report import Section, run_program
-from store_exchange import ApachePeer, Peer
+from store_exchange import Peer
 
 from roquet import Admin, Message, Producer
 from roquet.wire.codes import SysFlag
@@ -386,10 +386,7 @@ def check(
             judge(section, "the same from its files, while it writes them", exchange.of_files)
             judge(section, "tags and SQL, with gaps in the offsets", exchange.filtered)
             judge(section, "from a moment on", exchange.since)
-            if isinstance(peer, ApachePeer):
-                judge(section, "over TLS", exchange.encrypted)
-            else:
-                section.skip("over TLS", "Roquet's servers do not speak it")
+            judge(section, "over TLS", exchange.encrypted)
             judge(section, "a stream in two runs, and its group's progress", exchange.streamed)
         written = exchange.topic(WRITTEN)
         judge(section, "the sink writes", partial(exchange.write, written))
