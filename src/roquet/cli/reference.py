@@ -30,8 +30,8 @@ change holds until the restart, and the answer (code 1) says so.
 
 ## Who can connect
 
-RocketMQ listens on every address. Roquet has no access control, so it listens where the configuration says that it is reached, and the
-log says at the start who can connect:
+RocketMQ listens on every address. Roquet listens where the configuration says that it is reached, and the log says at the start who can
+connect:
 
 | configuration | the broker listens on | clients are told |
 |---|---|---|
@@ -44,7 +44,8 @@ log says at the start who can connect:
 `bindAddress` is stronger than the others. Where the address that clients are told is not one that the broker listens on, a warning says so.
 A name server listens on `bindAddress`, else on 127.0.0.1: RocketMQ's `namesrv.conf` has no key that names an address, so add
 `bindAddress=0.0.0.0` to it when brokers and clients are on other machines. The name server of `roquet up` listens where its broker does.
-Beyond 127.0.0.1 each server warns at the start: whoever reaches the port may do everything.
+Beyond 127.0.0.1 each server warns at the start, and brokers in `roquet status`, while whoever reaches the port may do everything: until
+everybody must show a certificate ([TLS](tls.md)).
 """
 
 UPSTREAM = """\
@@ -54,9 +55,10 @@ The tables below have every key of RocketMQ's BrokerConfig, MessageStoreConfig, 
 NamesrvConfig and TLS, and Roquet's own (as served). "Served" does here what it does there; "no effect" is taken, so that an
 existing file can be used as it is; "refused" asks for something that this version does not do, and the server does not start.
 RocketMQ's own default is always taken, and served settings have the same default, except where it names a place or an
-address: `brokerName` (there the host's name), `brokerIP1`, `storePathRootDir`, `kvConfigPath`, `configStorePath`.
+address: `brokerName` (there the host's name), `brokerIP1`, `storePathRootDir`, `kvConfigPath`, `configStorePath`; and except
+`tls.client.authServer`, where RocketMQ's default trusts any server.
 `bindAddress`, a key of RocketMQ 5, is 0.0.0.0 there. Here a server listens on 127.0.0.1 alone when the configuration names no address
-beyond this machine, since it has no access control.
+beyond this machine.
 """
 
 

@@ -56,6 +56,7 @@ class Tls:
         return self.key_password
 
     def files(self) -> list[str]:
+        """Those that are named."""
         return [name for name in (self.ca_file, self.cert_file, self.key_file) if name]
 
 
