@@ -18,6 +18,7 @@ from roquet.message import Property, ReceivedMessage
 from roquet.spark.columns import BY_NAME, COLUMNS, arrow_schema
 from roquet.spark.decode import Decoder
 from roquet.spark.places import Chunk
+from roquet.spark.properties import of_columns
 from roquet.spark.slices import gather
 from roquet.store.reader import StoreReader
 from roquet.wire.compression import KINDS, compress
@@ -203,11 +204,18 @@ def test_a_store_of_apache(kind: str, tmp_path: Path) -> None:
     assert seen > 100
 
 
-def test_many_rows_come_in_batches_of_at_most_so_many() -> None:
+def test_many_rows_come_in_batches_of_at_most_so_many_and_none_is_small() -> None:
     made = plain(10_000)
     batches = list(Decoder(ALL, "b").batches(chunk_of(made), 4096))
-    assert [batch.num_rows for batch in batches] == [4096, 4096, 1808]
+    assert [batch.num_rows for batch in batches] == [3334, 3333, 3333]
     assert pa.Table.from_batches(batches)["queue_offset"].to_pylist() == list(range(10_000))
+
+
+@pytest.mark.parametrize("count", [1, 16, 31, 32, 33, 100])
+def test_the_least_and_greatest_byte_of_a_column_are_found_in_any_row(count: int) -> None:
+    table = np.random.default_rng(count).integers(0, 256, (count, 7)).astype(np.uint8)
+    assert of_columns(np.minimum, table).tolist() == table.min(axis=0).tolist()
+    assert of_columns(np.maximum, table).tolist() == table.max(axis=0).tolist()
 
 
 def test_large_records_make_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,28 @@ def test_requests_hold_what_the_client_would_have_sent_byte_for_byte(found: list
     assert joined == expected
 
 
+@pytest.mark.parametrize("odd", ["none", "a longer body", "a longer key", "a row without a key", "a row with a tag", "no keys"])
+def test_rows_of_one_size_and_of_several_are_encoded_alike(odd: str) -> None:
+    """Values of one size are put together by numpy, others by Arrow."""
+    rest: dict[str, Any] = {"topic": "a", "tags": None, "properties": None, "order_key": None, "flag": 0}
+    found = [{"body": b"body %06d" % number, "keys": [f"key-{number:06d}"], **rest} for number in range(100)]
+    changes: dict[str, dict[str, Any]] = {
+        "a longer body": {"body": b"longer" * 9},
+        "a longer key": {"keys": ["k" * 30]},
+        "a row with a tag": {"tags": "t"},
+    }
+    found[40] |= changes.get(odd, {})
+    for row in found if odd == "no keys" else found[60:61] if odd == "a row without a key" else ():
+        row["keys"] = None
+    [request] = requests(encode(table(found).slice(3), partition=0, first=3, prefix=PREFIX), queues_of("a"))
+    messages = [message_of(row, number) for number, row in enumerate(found)][3:]
+    assert bytes(request.body) == join_batch([(one.flag, one.body, encode_properties(one.properties).encode()) for one in messages])
+
+
+def test_no_rows_are_no_requests() -> None:
+    assert requests(encode(table([]), partition=0, first=0, prefix=PREFIX), {}) == []
+
+
 def test_a_string_body_is_written_as_utf_8_and_keys_may_be_one_string() -> None:
     [request] = requests(encoded(body=["grün"], keys=["a b"]), queues_of("t"))
     [(_, body, properties)] = split_batch(bytes(request.body))

@@ -24,7 +24,7 @@ from roquet.message import Property, host_text
 from roquet.spark.columns import BY_NAME, TIME
 from roquet.spark.places import Chunk, Positions, Sizes
 from roquet.spark.properties import Properties
-from roquet.spark.slices import WINDOW_MAX, Bytes, Places, at_every_byte, bytes_of, gather
+from roquet.spark.slices import HEX, WINDOW_MAX, Bytes, Places, at_every_byte, bytes_of, gather
 from roquet.wire.codes import TRANSACTION_MASK, SysFlag
 from roquet.wire.columns import COLUMNS as FRONT_COLUMNS
 from roquet.wire.compression import decompress
@@ -38,8 +38,6 @@ EXPANDED_MAX = 256 * 1024 * 1024
 TIME_MS_MAX = 2**63 // 1000 - 1
 
 
-HEX = np.array([int.from_bytes(f"{value:02X}".encode(), "little") for value in range(256)], "<u2")
-"""The two digits of each byte, as they stand in memory."""
 TRANSACTIONS = pa.array([None, "prepared", "committed", "rolled_back"], pa.string())
 
 
@@ -60,7 +58,8 @@ class Decoder:
         self._brokers = pa.nulls(0, pa.string())  # the column of the last batch: mostly the next one has as many rows
 
     def batches(self, chunk: Chunk, rows_max: int = 4096) -> Iterator[Any]:
-        """Record batches of exactly `schema`. Raises BadRecord or Damaged, naming the message."""
+        """Record batches of exactly `schema`, of about the same number of rows each: a batch costs as much as a thousand rows, so a small
+        one at the end would be dear. Raises BadRecord or Damaged, naming the message."""
         if not len(chunk.positions):
             return
         data = Data(chunk)
@@ -68,7 +67,8 @@ class Decoder:
         start, count = 0, len(ends)
         while start < count:
             done = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, min(start + rows_max, int(np.searchsorted(ends, done + BATCH_BYTES, side="right"))))
+            share = -(-(count - start) // -(-(count - start) // rows_max))
+            stop = max(start + 1, min(start + share, int(np.searchsorted(ends, done + BATCH_BYTES, side="right"))))
             # Bytes that other queues' records take between these count too: Arrow reaches over 2 GiB at most.
             reach = int(np.searchsorted(data.stops, int(data.starts[start]) + WINDOW_MAX, side="right"))
             stop = max(start + 1, min(stop, reach))

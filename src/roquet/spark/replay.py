@@ -183,7 +183,7 @@ def unique_ids(run: str, origin: Any) -> npt.NDArray[np.uint8]:
 
 def with_ids(rows: Rows, ids: npt.NDArray[np.uint8]) -> Rows:
     """The same messages with these unique ids: `encode` writes the id as the last 32 bytes of the properties."""
-    return replace(rows, properties=ending(rows.properties, ids), frames=ending(rows.frames, ids))
+    return replace(rows, frames=ending(rows.frames, ids))
 
 
 def ending(values: Any, tails: npt.NDArray[np.uint8]) -> Any:

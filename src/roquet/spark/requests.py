@@ -64,7 +64,7 @@ def requests(rows: Rows, queues: Mapping[str, Sequence[MessageQueue]], bytes_max
         first, last = int(by_target[start]), int(by_target[stop - 1])
         topic, queue = targets[int(sorted_target[start])]
         if alone[start]:
-            text = rows.properties[first].as_py().decode()
+            text = rows.properties(first).decode()
             made.append(Request(topic, queue, False, rows.body[first].as_py(), text, int(rows.flag[first]), 1, rows.name(first)))
         else:
             named = rows.name(first) if start + 1 == stop else f"{stop - start} rows, {rows.name(first)} to {rows.name(last)}"

@@ -24,10 +24,11 @@ log = logging.getLogger("roquet.spark")
 
 Bounds = dict[MessageQueue, tuple[int, int]]
 
-BATCH_ROWS = 4_096
-"""Rows of a record batch. Between 1,000 and 10,000 it makes no difference to Spark; a hundred would halve the speed."""
-BATCH_BYTES = 8 * 1024 * 1024
-"""A batch of so many bytes is not small, whatever its rows: putting it together with others would copy it for nothing."""
+BATCH_ROWS = 8_192
+"""Rows of a record batch. Between 1,000 and 10,000 it makes no difference to Spark's JVM; a hundred would halve the speed. What is done
+once a batch costs Python as much as a thousand rows."""
+ENOUGH_ROWS, ENOUGH_BYTES = 2_048, 4 * 1024 * 1024
+"""A batch of so many rows or bytes is not small: putting it together with others would copy it for nothing."""
 OPEN_MAX = 4
 """Places that a worker process keeps open between its tasks."""
 
@@ -280,7 +281,7 @@ def gathered(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting.append(part)
         rows += part.num_rows
         size += part.nbytes
-        if rows > BATCH_ROWS // 2 or size > BATCH_BYTES // 2:
+        if rows > ENOUGH_ROWS or size > ENOUGH_BYTES:
             yield _joined(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:

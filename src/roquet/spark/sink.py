@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from roquet.errors import Refused
 from roquet.net.blocking import BlockingCaller
+from roquet.net.buffers import keep_memory
 from roquet.routing.name_servers import parse_name_servers
 from roquet.spark.ahead import ahead
 from roquet.spark.encode import BATCH_BYTES_MAX, check_columns, encode, id_prefix
@@ -130,6 +131,7 @@ def write_batches(settings: Settings, batches: Iterator[pa.RecordBatch], partiti
     """Send every row and wait for every answer. Raises BadRow, SendFailed and what else goes wrong, naming the rows."""
     begun = time.monotonic()
     spare_loaded()
+    keep_memory()
     where = settings.where
     caller = BlockingCaller(connection_of(where))
     sending = Sending(

@@ -13,6 +13,8 @@ Bytes = npt.NDArray[np.uint8]
 
 WINDOW_MAX = 2**31 - 1
 """Arrow counts the bytes of a binary array with 32 bits."""
+HEX = np.array([int.from_bytes(f"{value:02X}".encode(), "little") for value in range(256)], "<u2")
+"""The two digits of each byte, as they stand in memory."""
 
 
 def gather(data: pa.Buffer, starts: Places, stops: Places, kind: pa.DataType) -> Any:
