@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from roquet.broker.core import Broker
-from roquet.broker.dledger import GroupDoor
+from roquet.broker.dledger import GroupDoor, GroupMember
 from roquet.clock import SystemClock
 from roquet.collector import quiet_collector
 from roquet.listening import LOOPBACK, bind_address, given_address, reachable, resolved, tell
@@ -40,9 +40,11 @@ Ready = Callable[[str], None]
 
 OPEN_FILES_MAX = 4_096
 """Files of the log and the queues that stay open; fewer where the system allows few."""
-OTHER_FILES = 64
+OTHER_FILES = 64 + 128 + 32
 """Descriptors for all else: libraries, the loop, tables being saved, calls to name servers."""
 
+GROUP_CONNECTIONS_MAX = 128
+"""Connections to the port where members of a DLedger group meet."""
 LOAD_LATER_S = 0.3
 """After its start a broker loads what its first answers did without (numpy), beside its work."""
 
@@ -103,9 +105,10 @@ async def run_broker(
     kept = partial(keep, settings.config_store_path)
     broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading, kept, dialer=dialer)
     slaves = StreamHost(broker.slaves, tls)
+    slaves.is_spare = broker.slaves.is_spare
     broker.store.files.limit = store_files
     server = server_of(broker, clock, settings, connections_max, tls)
-    group = None if broker.group is None else server_of(GroupDoor(broker.group), clock, settings, connections_max, tls)
+    group = None if broker.group is None else group_server(broker.group, clock, settings, tls)
     try:
         broker.open(progress)
         log_how_reads_wait(broker.store)
@@ -206,6 +209,13 @@ async def kept_fresh(tls: ServerTls) -> AsyncIterator[None]:
 def server_of(core: Core, clock: Clock, settings: BrokerSettings | NameServerSettings, connections_max: int, tls: ServerTls) -> Server:
     idle_s, unfinished_max = settings.server_channel_max_idle_time_seconds, settings.unfinished_frames_max
     return Server(core, clock, idle_s=idle_s, connections_max=connections_max, unfinished_max=unfinished_max, tls=tls)
+
+
+def group_server(member: GroupMember, clock: Clock, settings: BrokerSettings, tls: ServerTls) -> Server:
+    """Members have two connections each, tools some; whoever else opens many must not keep them out."""
+    server = server_of(GroupDoor(member), clock, settings, GROUP_CONNECTIONS_MAX, tls)
+    server.is_spare = lambda peer: not member.knows(peer)
+    return server
 
 
 def log_how_reads_wait(store: Store) -> None:

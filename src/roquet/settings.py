@@ -461,6 +461,12 @@ class BrokerSettings(ServerSettings):
         low=50,
         high=10_000,
     )
+    dleger_refuse_strangers: bool = setting(
+        True,
+        "refuse votes, heartbeats and entries from addresses that dLegerPeers does not name. Members that are named by host name may come "
+        "from anywhere. Turn it off where members reach each other through a translation of addresses (NAT)",
+        key="dLegerRefuseStrangers",
+    )
     preferred_leader_id: str = setting("", "members that should lead when they can, separated by ';'")
     store_path_dledger_commit_log: str = setting(
         "", "directory of the ledger's data files; empty: dledger-<id>/data under storePathRootDir", key="storePathDLedgerCommitLog"

@@ -685,3 +685,32 @@ def test_a_trial_goes_only_to_members_that_are_known_to_understand_it() -> None:
     stand.say(ask, VoteAnswer(term=3, result=VoteResult.ACCEPT))
     assert {ask.member: vote.trial for ask, vote in stand.take(VoteRequest)} == {"n1": False, "n2": False}
     assert stand.member.term == 4
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        VoteRequest(leader_id="n1", term=1 << 62, ledger_end_index=9, ledger_end_term=1 << 61),
+        HeartBeatRequest(leader_id="n1", term=1 << 62),
+        PushRequest(leader_id="n1", term=1 << 62, kind=PushType.COMMIT, commit_index=1 << 62),
+        DensePush(leader_id="n1", term=1 << 62, first=0, count=1, data=b"x"),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_a_term_that_nobody_can_have_reached_is_refused(request_: Request) -> None:
+    """Else one message would use up all terms that there are."""
+    stand = Stand(saved=(3, ""))
+    stand.receive(request_)
+    assert stand.answers[0].code == Code.UNEXPECTED_ARGUMENT
+    assert stand.member.term == 3
+    assert stand.member.unsaved is None
+
+
+def test_an_answer_with_a_term_that_nobody_can_have_reached_counts_as_none() -> None:
+    stand = Stand(saved=(3, ""))
+    stand.elect()
+    term = stand.member.term
+    stand.turn(400)
+    for ask, _ in stand.take(HeartBeatRequest):
+        stand.say(ask, HeartBeatAnswer(code=Code.EXPIRED_TERM, term=1 << 62))
+    assert (stand.member.role, stand.member.term, stand.member.known_max) == (Role.LEADER, term, -1)

@@ -19,7 +19,7 @@ from roquet.broker.portions import Work
 from roquet.broker.roles import STORES, is_slave
 from roquet.errors import Broken, CallTimeout, Refused, RoquetError
 from roquet.ports import FOREVER, Caller, Guard, Peer, Rest
-from roquet.raft.codes import Code, Role
+from roquet.raft.codes import Call, Code, Role
 from roquet.raft.frames import answer_from, command_of, refusal_of, reply_to, request_from
 from roquet.raft.ledger import HEAD
 from roquet.raft.member import Ask, Change, Member, Reply
@@ -46,6 +46,8 @@ RETRY_MS = 1_000
 BUSY = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 """Upstream's remark for everything that a group cannot take now."""
 NOTICE = "dledger"
+AMONG_MEMBERS = frozenset((Call.VOTE, Call.HEART_BEAT, Call.PUSH, Call.DENSE_PUSH))
+"""What only members ask each other. Tools ask for the rest."""
 
 
 def options_of(settings: BrokerSettings) -> Options:
@@ -70,6 +72,16 @@ def place_of(settings: BrokerSettings) -> LedgerPlace | None:
     settings.broker_role, settings.broker_id = "SLAVE", slave_id(options)
     home = f"{settings.store_path_root_dir}/dledger-{options.me}"
     return LedgerPlace(home, settings.store_path_dledger_commit_log)
+
+
+def member_hosts(options: Options) -> frozenset[str]:
+    """The addresses that members come from. None where a host name is among them: what it means may change."""
+    hosts = frozenset(address.rpartition(":")[0].strip("[]") for address in options.peers.values())
+    return hosts if all(map(is_ip, hosts)) else frozenset()
+
+
+def is_ip(host: str) -> bool:
+    return ":" in host or all(part.isdecimal() for part in host.split("."))
 
 
 def slave_id(options: Options) -> int:
@@ -108,6 +120,8 @@ class GroupMember(Part):
         self._retry_ms = 0
         self._begin_term = -1  # of the entry that must be written first
         self._names: dict[Peer, str] = {}
+        self._complained: set[Peer] = set()
+        self._hosts = member_hosts(self.options) if shared.settings.dleger_refuse_strangers else frozenset()
         self._guarding = ""
         self._left: Callable[[], None] | None = None
         self.last_change: Change | None = None
@@ -228,16 +242,33 @@ class GroupMember(Part):
     # Other members
 
     def receive(self, peer: Peer, command: Command) -> None:
+        if command.code in AMONG_MEMBERS and self._is_stranger(peer):
+            why = f"{peer.address} is no address of a member ({', '.join(sorted(self._hosts))}); see dLegerRefuseStrangers"
+            self._complain(peer, why)
+            return peer.send(refusal_of(command, why).encode())
         try:
             request = request_from(command)
         except KeyError:
             return peer.send(refusal_of(command, "").encode())
         except Unreadable as error:
-            log.warning("%s sent a request %d that cannot be read: %s", peer.address, command.code, error)
+            self._complain(peer, f"{peer.address} sent a request {command.code} that cannot be read: {error}")
             return peer.send(refusal_of(command, str(error)).encode())
         if request.local_id in self.options.peers and request.local_id is not None:
             self._names[peer] = request.local_id
         self._take(Token(peer, command), request)
+
+    def _is_stranger(self, peer: Peer) -> bool:
+        return bool(self._hosts) and peer.address.rpartition(":")[0].strip("[]") not in self._hosts
+
+    def _complain(self, peer: Peer, why: str) -> None:
+        """Once for each connection: whoever sends rubbish sends much of it."""
+        if peer not in self._complained:
+            self._complained.add(peer)
+            log.warning("a request is refused: %s", why)
+
+    def knows(self, peer: Peer) -> bool:
+        """Has this connection said which member it is?"""
+        return peer in self._names
 
     def _take(self, token: Token, request: Request) -> None:
         now_ms = self.clock.steady_ms()
@@ -250,6 +281,7 @@ class GroupMember(Part):
                 token.peer.send(refusal_of(token.command, "too many reads from disk wait").encode())
 
     def disconnected(self, peer: Peer) -> None:
+        self._complained.discard(peer)
         name = self._names.pop(peer, None)
         if name is not None and self._member is not None:
             now_ms = self.clock.steady_ms()
@@ -406,7 +438,7 @@ class GroupDoor:
         self.group = group
 
     def receive(self, peer: Peer, frames: list[Frame], until_ms: int = FOREVER) -> list[Frame] | None:
-        for frame in frames:
+        for at, frame in enumerate(frames):
             try:
                 command = decode(frame)
             except Broken as error:
@@ -414,6 +446,10 @@ class GroupDoor:
                 return None
             if not command.is_response:
                 self.group.receive(peer, command)
+            if peer.closed:
+                return None
+            if self.group.clock.steady_ms() >= until_ms:
+                return frames[at + 1 :] or None
         return None
 
     def disconnected(self, peer: Peer) -> None:

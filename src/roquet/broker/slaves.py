@@ -110,6 +110,11 @@ class Slaves(Part):
 
     # What others ask
 
+    def is_spare(self, stream: Stream) -> bool:
+        """It has not said yet what it holds: maybe it is no slave at all."""
+        link = self.links.get(stream)
+        return link is None or not link.begun
+
     def one_counts(self) -> bool:
         """Is there a slave, and is it near enough that a send may wait for it? One that has said nothing yet counts as near as the last."""
         if not self.links:

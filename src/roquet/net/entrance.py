@@ -94,6 +94,14 @@ class Entrance:
         self._watch()
         return True
 
+    def send_oldest_away(self) -> bool:
+        """Of those who have said nothing: another one needs the room. False: there is none."""
+        oldest = next(iter(self.silent), None)
+        if oldest is not None:
+            del self.silent[oldest]
+            oldest.abort()
+        return oldest is not None
+
     def decide(self, newcomer: FirstByte, transport: asyncio.Transport, data: bytes, make: Make) -> None:
         if self.silent.pop(newcomer, None) is None:
             return  # it is on its way out

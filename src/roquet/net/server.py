@@ -228,7 +228,8 @@ class Server:
         self.idle_s = idle_s
         self.connections_max = connections_max
         self.loop = asyncio.get_running_loop()
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
+        """In the order in which they came."""
         self.entrance = Entrance(tls, silent_s=idle_s, has_room=self._has_room)
         self.unfinished = Unfinished(unfinished_max)
         self._memory = LargeMemory()
@@ -249,6 +250,8 @@ class Server:
         self.on_processor_awaited: Callable[[float], None] = lambda share: None
         """Told at every tick for which share of the time since the last one this thread had something to do and no processor."""
         self._processor = ProcessorTime()
+        self.is_spare: Callable[[Peer], bool] | None = None
+        """May this connection be closed to let another one in? None: nobody may."""
 
     def turn_ends_ms(self) -> int:
         """Until when this turn of the loop takes requests that cost something. A new one begins when the loop went round, which uvloop's
@@ -331,17 +334,30 @@ class Server:
     def admit(self, connection: Connection) -> bool:
         room = self._has_room()
         if room:
-            self.connections.add(connection)
+            self.connections[connection] = None
         return room
 
     def _has_room(self) -> bool:
         """For one more."""
         there = len(self.connections) + len(self.entrance)
-        if there >= self.connections_max:
+        room = there < self.connections_max or self._make_room()
+        if not room:
             if self._refused % 1_000 == 0:
                 log.warning("connections are refused: %d are open, limit is connectionsMax=%d", there, self.connections_max)
             self._refused += 1
-        return there < self.connections_max
+        return room
+
+    def _make_room(self) -> bool:
+        """Close the oldest connection that nobody would miss, if there is one."""
+        if self.is_spare is None:
+            return False
+        if self.entrance.send_oldest_away():
+            return True
+        spare = next(filter(self.is_spare, self.connections), None)
+        if spare is not None:
+            spare.close(f"{len(self.connections)} connections are open, and this one has said nothing of use")
+            self.connections.pop(spare)
+        return spare is not None
 
     def note_waiting(self, connection: Connection, size: int) -> None:
         """Bound what waits for all slow readers together. Beyond it the one with most is closed: whoever goes beyond it just now may be
@@ -361,7 +377,7 @@ class Server:
 
     def forget(self, connection: Connection) -> bool:
         known = connection in self.connections
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         return known
 
     async def stop_listening(self) -> None:

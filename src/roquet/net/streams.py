@@ -13,13 +13,14 @@ from roquet.net.address import endpoint, shown
 from roquet.net.connection import PLAIN, ConnectionOptions, Contexts
 from roquet.net.entrance import Entrance
 from roquet.net.tls import PLAIN_ONLY, ServerTls
-from roquet.ports import StreamEnd
+from roquet.ports import Stream, StreamEnd
 
 log = logging.getLogger("roquet.net")
 
-UNSENT_MAX = 16 << 20
-"""Bytes that wait for the other end to read them. Whoever sends is held back by what is confirmed long before."""
-STREAMS_MAX = 64
+UNSENT_MAX = 8 << 20
+"""Bytes that wait for the other end to read them. Whoever sends is held back by what is confirmed long before; one who confirms and does
+not read is closed. All of them together hold STREAMS_MAX times that at most."""
+STREAMS_MAX = 32
 """Streams that are accepted at once."""
 SILENT_S = 60.0
 """Time for the first word of whoever opens one. A slave says at once what it has."""
@@ -65,7 +66,7 @@ class NetStream(asyncio.Protocol):
         known = self.address
         self.closed = True
         if self._host is not None:
-            self._host.streams.discard(self)
+            self._host.streams.pop(self, None)
         if known:
             self._tell(lambda: self._end.lost(self, str(error) if error is not None else self._why))
 
@@ -91,7 +92,10 @@ class StreamHost:
 
     def __init__(self, end: StreamEnd, tls: ServerTls = PLAIN_ONLY) -> None:
         self._end = end
-        self.streams: set[NetStream] = set()
+        self.is_spare: Callable[[Stream], bool] | None = None
+        """May this one be closed to let another one in? None: nobody may."""
+        self.streams: dict[NetStream, None] = {}
+        """In the order in which they came."""
         self.entrance = Entrance(tls, silent_s=SILENT_S, has_room=self._has_room)
         self._listening: list[asyncio.Server] = []
 
@@ -106,14 +110,27 @@ class StreamHost:
     def admit(self, stream: NetStream) -> bool:
         room = self._has_room()
         if room:
-            self.streams.add(stream)
+            self.streams[stream] = None
         return room
 
     def _has_room(self) -> bool:
         there = len(self.streams) + len(self.entrance)
-        if there >= STREAMS_MAX:
+        room = there < STREAMS_MAX or self._make_room()
+        if not room:
             log.warning("a stream is refused: %d are open, which is the limit", there)
-        return there < STREAMS_MAX
+        return room
+
+    def _make_room(self) -> bool:
+        """Close the oldest that nobody would miss, if there is one."""
+        if self.is_spare is None:
+            return False
+        if self.entrance.send_oldest_away():
+            return True
+        spare = next(filter(self.is_spare, self.streams), None)
+        if spare is not None:
+            spare.close(f"{len(self.streams)} streams are open, and this one has said nothing of use")
+            self.streams.pop(spare, None)
+        return spare is not None
 
     def close(self) -> None:
         for server in self._listening:

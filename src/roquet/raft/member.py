@@ -56,7 +56,7 @@ from roquet.raft.messages import (
     VoteAnswer,
     VoteRequest,
 )
-from roquet.raft.options import JAVA_HEARTBEAT_MS, Options
+from roquet.raft.options import JAVA_HEARTBEAT_MS, TERM_STEP_MAX, Options
 from roquet.raft.voting import Outcome, Poll, Verdict, Voter, Why, trial_verdict, verdict
 from roquet.store.disk import Cold
 
@@ -148,6 +148,8 @@ class Member:
 
         def answered(answer: Answer | None, now_ms: int) -> None:
             self.now_ms = now_ms
+            if answer is not None and answer.term > self.term + TERM_STEP_MAX:
+                answer = None
             if answer is not None:
                 self.note_kind(member, answer)
             done(answer, now_ms)
@@ -186,6 +188,8 @@ class Member:
             return self.reply(token, self.refusal(request, Code.UNKNOWN_MEMBER))
         if request.group != self.options.group:
             return self.reply(token, self.refusal(request, Code.UNKNOWN_GROUP))
+        if request.term > self.term + TERM_STEP_MAX:
+            return self.reply(token, self.refusal(request, Code.UNEXPECTED_ARGUMENT))
         if request.local_id != self.options.me:
             self.note_kind(request.local_id, request)
         match request:

@@ -17,6 +17,10 @@ from roquet.raft.messages import NAME_MAX
 JAVA_HEARTBEAT_MS = 2_000
 
 
+TERM_STEP_MAX = 1 << 32
+"""Nobody is so many terms ahead of another: a term like that is refused, or terms would be used up (they have 63 bits)."""
+
+
 class BadGroup(RoquetError):
     """The settings name no group that could work. The text says what was given and what is expected."""
 

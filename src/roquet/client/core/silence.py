@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LOOK_MS = 250
 SILENT_LOOKS = 4
 """Looks in a row at which nothing was answered since the one before: then the broker is silent."""
+OFTEN_LOOKS = 8
+"""Until then the name servers are asked at each look; a new leader is there after a second or two. Then ever more seldom."""
 
 
 class Waited:
@@ -69,7 +71,7 @@ class Silence:
         else:
             waited.looks += 1
             if waited.looks >= waited.next:
-                waited.next = 2 * waited.looks - SILENT_LOOKS + 1
+                waited.next = waited.looks + (1 if waited.looks < OFTEN_LOOKS else waited.looks // 2)
                 self._client.routes.fetch_again(waited.topic)
         self._client.after(LOOK_MS, partial(self._look, address, waited))
 
