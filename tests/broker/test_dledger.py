@@ -7,6 +7,7 @@ import pytest
 from roquet.broker.dledger import PREPARE_MS
 from roquet.broker.portions import Work
 from roquet.raft.codes import Role
+from roquet.raft.options import BadGroup
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from tests.broker.simulated_group import Member, SimulatedGroup
@@ -126,3 +127,28 @@ def test_a_follower_that_is_restarted_commits_what_its_leader_has_while_nobody_s
         member.kill()
         member.start()
     group.wait(lambda: all(count(member) == 1 for member in group.members), "the message is seen everywhere")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/data/store/commitlog",
+        "/data/store/commitlog/",
+        "/data/store/./x/../commitlog",
+        "/data/store/consumequeue",
+        "/data/store",
+        "/data/log",
+    ],
+)
+def test_data_files_of_the_ledger_do_not_go_where_other_files_of_the_store_are(place: str) -> None:
+    """With the plain log's directory it started, once."""
+    group = SimulatedGroup(store_path_dledger_commit_log=place, store_path_commit_log="/data/log" if place == "/data/log" else "")
+    with pytest.raises(BadGroup, match="storePathDLedgerCommitLog"):
+        group.members[0].start()
+    assert group.members[0].disk.list("/data") == []
+
+
+def test_data_files_of_the_ledger_may_have_a_directory_of_their_own() -> None:
+    group = SimulatedGroup(store_path_dledger_commit_log="/data/ledger")
+    assert group.ask(group.start().address, message()).code == ResponseCode.SUCCESS
+    assert group.members[0].disk.list("/data/ledger")

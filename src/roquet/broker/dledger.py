@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple
 
 from roquet.broker.part import Part, Shared
@@ -71,7 +72,20 @@ def place_of(settings: BrokerSettings) -> LedgerPlace | None:
     options = options_of(settings)
     settings.broker_role, settings.broker_id = "SLAVE", slave_id(options)
     home = f"{settings.store_path_root_dir}/dledger-{options.me}"
+    check_place(settings, home)
     return LedgerPlace(home, settings.store_path_dledger_commit_log)
+
+
+def check_place(settings: BrokerSettings, home: str) -> None:
+    """The ledger's data files must be alone: they have names as the plain log's and the queues' have. Raises BadGroup."""
+    root, given = settings.store_path_root_dir, settings.store_path_dledger_commit_log
+    others = [settings.store_path_commit_log or f"{root}/commitlog", root, home, f"{home}/index"]
+    others += [f"{root}/{name}" for name in ("consumequeue", "index", "config", "timers", "lost")]
+    if given and normpath(given) in map(normpath, others):
+        raise BadGroup(
+            f"storePathDLedgerCommitLog is {given}, where this broker has other files: give the ledger's data a directory of its own, or "
+            f"leave it empty for {home}/data"
+        )
 
 
 def member_hosts(options: Options) -> frozenset[str]:
