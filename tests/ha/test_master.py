@@ -235,6 +235,9 @@ def test_e12_a_slave_whose_place_is_gone_is_told_so_and_does_not_count(tmp_path:
     report(master, stream, 428)
     assert stream.closed
     assert "begins at 4096" in stream.reason
+    assert "until its store is emptied" in stream.reason
+    assert stream.transfers() == []
+    assert any("until its store is emptied" in notice.text for notice in master.broker.notices.list())
     assert send(master).code == ResponseCode.SLAVE_NOT_AVAILABLE
     master.close()
 
