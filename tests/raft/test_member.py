@@ -714,3 +714,41 @@ def test_an_answer_with_a_term_that_nobody_can_have_reached_counts_as_none() -> 
     for ask, _ in stand.take(HeartBeatRequest):
         stand.say(ask, HeartBeatAnswer(code=Code.EXPIRED_TERM, term=1 << 62))
     assert (stand.member.role, stand.member.term, stand.member.known_max) == (Role.LEADER, term, -1)
+
+
+def sent_in_seconds(stand: Stand, member: str, seconds: int) -> list[int]:
+    """Bytes of entries that this follower, which takes all at once, is sent in each second of the clock."""
+    sent: list[int] = []
+    stand.turn(-stand.now_ms % 1_000)
+    for _ in range(seconds):
+        sent.append(0)
+        for _ in range(100):
+            while asks := stand.take(DensePush, member):
+                for ask, push in asks:
+                    sent[-1] += len(push.data)
+                    stand.say(ask, PushAnswer(index=push.last, count=push.count, end_index=push.last))
+            for ask, beat in stand.take(HeartBeatRequest):
+                stand.say(ask, HeartBeatAnswer(code=Code.SUCCESS, term=beat.term))
+            stand.turn(10)
+    return sent
+
+
+def test_a_follower_that_is_far_behind_is_sent_so_much_a_second_and_one_that_is_near_all_there_is() -> None:
+    """DLedger's rule, with other numbers: more than 1,000 entries and 300 MiB behind, 20 MiB a second."""
+    stand = Stand(saved=(3, ""), throttle_behind=20_000, throttle_bytes=3_000, lag_max=10, push_bytes=500)
+    stand.elect()
+    for _ in range(200):
+        stand.lead(b"x" * 200)
+    stand.pushed("n1", 0)
+    ((ask, compare),) = stand.take(PushRequest, "n2")
+    stand.say(ask, PushAnswer(index=compare.last, end_index=0))
+    copy, sent = stand.member.leading.copies["n2"], sent_in_seconds(stand, "n2", 3)
+    assert all(3_000 <= each < 3_500 for each in sent[1:])
+    while copy.match < stand.ledger.end:
+        behind = stand.ledger.end_pos - stand.ledger.place_of(copy.next)[0]
+        (sent_bytes,) = sent_in_seconds(stand, "n2", 1)
+        assert sent_bytes < 3_500 or behind < 20_000 + 3_500
+        assert len(sent) < 50
+        sent.append(sent_bytes)
+    assert len(sent) > 5
+    assert sent[-1] > 15_000  # the last 20,000 came at once
