@@ -110,7 +110,7 @@ def test_rubbish_at_the_members_ports_harms_nobody(served: Group, data: bytes) -
         line.socket.close()
 
 
-ODD = [None, True, -1, 0, 1 << 31, 1 << 62, (1 << 63) - 1, 1 << 70, 0.5, "", "n0", "x" * 10_000, [], {}, [{}], "AAAA"]
+ODD: list[object] = [None, True, -1, 0, 1 << 31, 1 << 62, (1 << 63) - 1, 1 << 70, 0.5, "", "n0", "x" * 10_000, [], {}, [{}], "AAAA"]
 
 
 def test_requests_with_odd_fields_change_nothing(served: Group) -> None:

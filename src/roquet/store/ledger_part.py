@@ -136,7 +136,11 @@ class LedgerPart:
     def _began_anew(self, pos: int) -> None:
         assert self._store is not None
         if self.busy:
-            raise OSError(errno.EAGAIN, "it is being written, and would come last: the ledger begins anew when that is done", self.checkpoint.document.path)
+            raise OSError(
+                errno.EAGAIN,
+                "it is being written, and would come last: the ledger begins anew when that is done",
+                self.checkpoint.document.path,
+            )
         log.warning("the ledger begins anew at offset %d: the leader does not have what this member lacks before it any more", pos)
         self._anew_at = pos
         self.log.segments.begin_pos = pos
