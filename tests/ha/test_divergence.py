@@ -12,6 +12,10 @@ import pytest
 
 from roquet.ha.compare import BLOCK, BeginAt, CutBack, GoOn, Own, Piece, Refuse, Told, Verdict, compare
 from roquet.ports import Answered
+from roquet.store import rejoining
+from roquet.store.scan import Found
+from roquet.store.segments import Segments
+from roquet.testing import WholeBroker
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 
@@ -340,3 +344,25 @@ def test_e11_a_java_master_that_is_behind_is_not_continued(java: Pair) -> None:
     java.settle(300)
     assert log_of(java.slave) == before
     assert any("lost messages" in notice.text for notice in java.slave.broker.notices.list())
+
+
+def test_the_last_whole_record_is_found_without_reading_a_file_from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files have a gigabyte, and a slave that reads one stands still."""
+    broker = WholeBroker(tmp_path)
+    for number in range(200):
+        send(broker, b"%d" % number, queue_id=number % 4)
+    records = list(rejoining.read_records(broker.broker.store.log.segments, 0, broker.broker.store.log.written))
+    read: list[int] = []
+    whole = rejoining.read_records
+
+    def counted(segments: Segments, start: int, stop: int) -> Iterator[Found]:
+        for found in whole(segments, start, stop):
+            read.append(found.offset)
+            yield found
+
+    monkeypatch.setattr(rejoining, "read_records", counted)
+    for place in (records[150].offset, records[150].offset + 1, records[151].offset - 1):
+        assert broker.broker.store.rejoining.last_whole(place) == records[150].offset
+    assert broker.broker.store.rejoining.last_whole(0) == 0
+    assert len(read) <= 6
+    broker.close()

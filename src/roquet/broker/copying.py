@@ -16,7 +16,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from roquet.broker.delay import Delays
 from roquet.broker.groups import Groups
@@ -31,7 +31,7 @@ from roquet.ha.compare import BeginAt, CutBack, GoOn, Own, Refuse, Told, Verdict
 from roquet.ha.master_link import MasterLink
 from roquet.ha.stream import BadStream
 from roquet.ports import Caller, Dialer, Stream
-from roquet.store.disk import blocking
+from roquet.store.disk import Cold, blocking
 from roquet.wire.calls import brokers, groups, log_pieces, offsets, pulls, topics
 from roquet.wire.calls.call import Answer, Answered, AnswerHeader
 from roquet.wire.codes import ResponseCode
@@ -62,8 +62,9 @@ SHOWN_MS = 10_000
 NOTICE = "master"
 
 T = TypeVar("T")
-Asking = Generator[Command, Command, T]
-"""Yields requests to the master, is sent their answers, and returns what came of them. An answer that fails ends it with RoquetError."""
+Asking = Generator[Command | Cold, Any, T]
+"""Yields requests to the master, is sent their answers (Command), and returns what came of them. An answer that fails ends it with
+RoquetError. Or yields what must be read from disk first, and goes on when that is in memory."""
 
 
 class NotMine(RoquetError):
@@ -277,6 +278,7 @@ class Copying(Part):
                 return (yield from self._agree_with_java())
             self.master_is_java = False
             header = expect(log_pieces.LOG_PIECE.answer(answer)).header
+            yield from self._warm(piece.offset, piece.size)
             try:
                 piece = comparing.send(Told(header.start, header.end, header.file_size, header.checksum, answer.body))
             except StopIteration as stop:
@@ -289,6 +291,16 @@ class Copying(Part):
                         "one that is wrong, or give each its own brokerName"
                     ) from None
                 return verdict
+
+    def _warm(self, offset: int, size: int) -> Asking[None]:
+        """What is about to be compared comes into memory."""
+        end = min(offset + size, self.store.log.safe)
+        while self.store.log.start <= offset < end:
+            try:
+                self.store.log.read(offset, end - offset)
+                return
+            except Cold as cold:
+                yield cold
 
     def _agree_with_java(self) -> Asking[Verdict]:
         """It knows no checksums. The size of its files, its end, and its record at the place of this slave's last one are compared."""
@@ -437,6 +449,8 @@ class Copying(Part):
                 return
             try:
                 request = next(asking) if answer is None else asking.send(answer)
+                if isinstance(request, Cold):
+                    return self.shared.fetch(request, lambda: go_on(None))
             except StopIteration as stop:
                 done(stop.value)
             except RoquetError as error:

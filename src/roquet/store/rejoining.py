@@ -9,8 +9,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from roquet.store import lost
+from roquet.store.disk import blocking
+from roquet.store.recovery import first_at_or_after
 from roquet.store.scan import read_records
 from roquet.store.segments import file_name
+from roquet.wire.layout import BLANK_LENGTH
 
 if TYPE_CHECKING:
     from roquet.store.store import Store
@@ -55,12 +58,24 @@ class Rejoining:
         """Where the last whole record before this offset ends."""
         segments = self._store.log.segments
         base = segments.base_of(offset)
-        end = offset if base is None else base
-        if base is not None and offset > base:
-            for found in read_records(segments, base, offset):
-                if found.offset + found.size > offset:
-                    break
-                end = found.offset + found.size
+        if base is None or offset == base:
+            return offset
+        end = self._last_in_queues(base, offset)
+        for found in read_records(segments, end, offset):
+            if found.offset + found.size > offset:
+                break
+            end = found.offset + found.size
+        return end
+
+    def _last_in_queues(self, base: int, offset: int) -> int:
+        """Where the last record of a queue ends that is whole before this offset, in this file: from there on the log itself is read, and
+        not from the file's beginning, which may be a gigabyte before."""
+        end = base
+        for queue in self._store.queues.values():
+            number = first_at_or_after(queue, offset)
+            entry = blocking(queue.entry, number - 1) if number > queue.first else None
+            if entry is not None and entry[1] != BLANK_LENGTH and base <= entry[0] and entry[0] + entry[1] <= offset:
+                end = max(end, entry[0] + entry[1])
         return end
 
     def _end_at(self, offset: int) -> None:
