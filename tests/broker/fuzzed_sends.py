@@ -22,13 +22,16 @@ from typing import Any
 import orjson
 import pytest
 
+from roquet.broker.runs import Request, Take
 from roquet.broker.topics import Topic
 from roquet.errors import Broken
 from roquet.speedups import native
 from roquet.store.disk import RealFile
+from roquet.store.store import Store
 from roquet.wire.batch import join_batch
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer, encode_frame
+from roquet.wire.names import HALF_TOPIC
 
 from .usual_sends import GROUP, TOPIC, TRACES, USUAL
 from .whole import Whole, long_names, pull_fields, send_fields
@@ -45,6 +48,12 @@ PROPERTIES = [
     "MYDELAY\x013", "WAITS\x01true", "KEYS\x01" + " ".join(map(str, range(70))), "TIMER_DEL_UNIQKEY\x01k", "TIMER_DELAY_MS\x010",
     "TIMER_DELIVER_MS\x010", "INNER_MULTI_DISPATCH\x01q", "TAGS\x01a\x01b", "aDELAY\x01b",
 ]  # fmt: skip
+ELSEWHERE = [
+    [], [], [], ["DELAY\x011"], ["DELAY\x014"], ["DELAY\x0199"], ["TRAN_MSG\x01true", "PGROUP\x01g"], ["TRAN_MSG\x01true", "PGROUP\x01g"],
+    ["TRAN_MSG\x01true", "PGROUP\x01g", "CHECK_IMMUNITY_TIME_IN_SECONDS\x015"], ["DELAY\x01\u0661"], ["TRAN_MSG\x01TRUE"],
+    ["DELAY\x012", "TRAN_MSG\x01true"], ["DELAY\x011", "DELAY\x012"], ["DELAY\x011", "REAL_TOPIC\x01x"], ["DELAY\x0100000000000000000001"],
+]  # fmt: skip
+"""What makes messages go elsewhere first, or looks as if."""
 WHOLES = [
     "WAIT\x01true", "WAIT\x01true", "", "UNIQ_KEY\x01B\x02WAIT\x01true\x02", "WAIT\x01true\x02UNIQ_KEY\x01B", "TAGS\x01w",
     "KEYS\x01w\x02c\x01d",
@@ -73,11 +82,22 @@ class Side:
         self.whole = Whole(root, mapped_file_size_commit_log=1 << 17, max_message_size=4_096, max_index_num=40_000, **settings)
         self.broker = self.whole.broker
         if not compiled:
-            self.broker.sender.plain.native = None
+            self.broker.sender.plain.native = self.broker.store.staging.native = None
+            self.broker.runs.clear()
+        self.together = 0
+        self.broker.runs = {code: self.counted(take) for code, take in self.broker.runs.items()}
         for name in (TOPIC, TRACES, "T", "U", f"%RETRY%{GROUP}"):
             self.broker.topics.put(Topic(name, 4, 4))
         self.broker.groups.find(GROUP)
         self.connect(HOSTS[0])
+
+    def counted(self, take: Take) -> Take:
+        def taken(requests: list[Request]) -> int:
+            count = take(requests)
+            self.together += count
+            return count
+
+        return taken
 
     def connect(self, host: bytes) -> None:
         self.peer, self.framer = BytesPeer(host), Framer()
@@ -238,13 +258,61 @@ def one_read(rnd: random.Random, opaque: int) -> bytes:
     frames = []
     for number in range(rnd.randrange(1, 24)):
         if usual:
-            text = f"KEYS\x01k{number}\x02UNIQ_KEY\x01{opaque + number:032X}\x02WAIT\x01true\x02TAGS\x01t"
-            fields = send_fields(rnd.choice("TU"), rnd.randrange(4), text)
+            items = [f"KEYS\x01k{number}", f"UNIQ_KEY\x01{opaque + number:032X}", "WAIT\x01true", "TAGS\x01t", *rnd.choice(ELSEWHERE)]
+            if rnd.random() < 0.2:
+                rnd.shuffle(items)
+            fields = send_fields(rnd.choice("TU"), rnd.randrange(4), "\x02".join(items))
             frames.append(Command(310, fields, rnd.randbytes(99), opaque=opaque + number, binary=rnd.random() < 0.5).encode())
         else:
             frame = request(rnd, opaque + number)
             frames.append(spoiled(rnd, frame) if spoil and rnd.random() < 0.1 else frame)
     return b"".join(frames) + (b"\0\0\0\x02junkjunk" if rnd.random() < 0.005 else b"")
+
+
+def journey(rnd: random.Random, store: Store, opaque: int) -> bytes:
+    """Ends of transactions, or messages that are sent back: many of one kind, of what is stored, now and then an odd one."""
+    ends = rnd.random() < 0.5
+    queues = [queue for queue in store.queues.values() if queue.visible > queue.first and (queue.topic == HALF_TOPIC or not ends)]
+    if not queues:
+        return b""
+    queue, frames = rnd.choice(queues), []
+    at = rnd.randrange(queue.first, queue.visible)
+    for number in range(rnd.randrange(1, 30)):
+        entry = queue.entry(at)
+        place = str(odd(rnd, entry[0] if entry else 0, 0, 7, 1 << 62, -1, share=0.02))
+        if ends:
+            code, flag = 37, odd(rnd, 2, 0, share=0.3)
+            fields = {
+                "producerGroup": odd(rnd, "g", "h", "", None, 5), "tranStateTableOffset": odd(rnd, str(at), "0", "x", 7, None),
+                "commitLogOffset": odd(rnd, place, "x", 5, [1]), "commitOrRollback": odd(rnd, "8", "12", "12", "0", "9", 8, share=0.2),
+                "msgId": odd(rnd, "id", None, 5), "fromTransactionCheck": odd(rnd, "false", "true", None, "x", True), "bname": "broker-a",
+            }  # fmt: skip
+        else:
+            code, flag = 36, odd(rnd, 0, 2)
+            fields = {
+                "offset": odd(rnd, place, "x", 5, "1_0"), "group": odd(rnd, GROUP, "other", "a b", None, ["g"]), "originTopic": "T",
+                "delayLevel": odd(rnd, "0", "1", "1", "99", "-1", "x", 1, share=0.3), "unitMode": odd(rnd, "false", "true", None, False),
+                "maxReconsumeTimes": odd(rnd, "16", "1", "0", None, "-1", "99999999999", 3, share=0.2), "originMsgId": "id",
+            }  # fmt: skip
+            if rnd.random() < 0.1:
+                fields["failure"] = rnd.choice(("ValueError: größe", "", "x" * 5_000, 5))
+        if rnd.random() < 0.3:
+            texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+            frames.append(Command(code, texts, b"", opaque=opaque + number, flag=flag, binary=True).encode())
+        else:
+            head = {
+                "code": code,
+                "extFields": fields,
+                "flag": flag,
+                "language": "JAVA",
+                "opaque": opaque + number,
+                "version": odd(rnd, 407, 120, 0),
+            }
+            frames.append(encode_frame(0, orjson.dumps(head), b""))
+        at = at + odd(rnd, 1, 0, 3, share=0.2)
+        if at >= queue.visible:
+            break
+    return b"".join(frames)
 
 
 @dataclass
@@ -254,6 +322,8 @@ class Report:
     sends: int = 0
     compiled: int = 0
     closed: int = 0
+    together: int = 0
+    """Ends of transactions and messages sent back that were taken in runs."""
 
 
 def play(reads: int, seed: int, base: Path, **settings: Any) -> Report:
@@ -267,6 +337,8 @@ def _play(report: Report, rnd: random.Random, base: Path, settings: dict[str, An
     sides = [Side(base / "python", compiled=False, **settings), Side(base / "compiled", compiled=True, **settings)]
     for number in range(report.reads):
         data = one_read(rnd, number * 32)
+        if rnd.random() < 0.3:
+            data = journey(rnd, sides[0].broker.store, number * 32) + data
         cut = rnd.randrange(len(data)) if rnd.random() < 0.2 else len(data)
         for piece in (data[:cut], data[cut:]):
             for side in sides:
@@ -278,12 +350,15 @@ def _play(report: Report, rnd: random.Random, base: Path, settings: dict[str, An
             side.whole.clock.ms += 7
             if number % 50 == 49:
                 side.whole.tick(1_000)
+            elif number % 5 == 4:
+                side.whole.tick(1)
         if sides[0].peer.closed:
             report.closed += 1
             host = rnd.choice(HOSTS)
             for side in sides:
                 side.connect(host)
     report.messages = sum(queue.next for queue in sides[0].broker.store.queues.values())
+    report.together = sides[1].together
     report.sends, report.compiled = sides[1].broker.sender.fast, sides[1].broker.sender.plain.compiled
     for side in sides:
         side.whole.close()

@@ -51,6 +51,7 @@ def test_two_brokers_one_without_it_do_the_same_with_the_same_reads(tmp_path: Pa
     report = play(120, seed, tmp_path)
     assert report.compiled > 500
     assert report.closed > 5
+    assert report.together > 30
 
 
 def test_they_do_the_same_while_each_send_waits_for_its_flush(tmp_path: Path) -> None:

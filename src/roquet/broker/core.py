@@ -45,6 +45,7 @@ from roquet.broker.replies import Replies
 from roquet.broker.resets import Resets
 from roquet.broker.retry import Retries
 from roquet.broker.roles import RoleReport, SlaveGuard, is_slave
+from roquet.broker.runs import Take, requests_of
 from roquet.broker.send import SENDS, Sender
 from roquet.broker.slaves import Slaves
 from roquet.broker.stats import Stats
@@ -168,6 +169,10 @@ class Broker:
         self.store.mender.on_hole = self._tell_of_hole
         self.topics.on_delete = self._topic_deleted
         self.table = self._table()
+        self.runs: dict[int, Take] = {
+            RequestCode.END_TRANSACTION: self.transactions.take_ends,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.take_backs,
+        }
         self._ticking: deque[Ticking] = deque((self.store, *self.parts))
 
     def _guards(self) -> list[Guard]:
@@ -331,6 +336,10 @@ class Broker:
                         at, head = plain.take(frames, at - 1, host)
                         if at == count:
                             break
+                        if head is not None and not over and (taken := self._take_run(peer, frames, at, head)):
+                            at += taken
+                            over = steady_ms() >= until_ms
+                            continue
                         at += 1
                     frame = frames[at - 1]
                     try:
@@ -360,6 +369,24 @@ class Broker:
             return self.receive(peer, frames[at:], until_ms)
         sender.finish(answers)
         return rest
+
+    def _take_run(self, peer: Peer, frames: list[Frame], at: int, head: Head) -> int:
+        """Requests of one kind from here on, the first of which has this header, that a part takes together: how many."""
+        code = head.get("code") if isinstance(head, dict) else head[0]
+        take = self.runs.get(code) if type(code) is int else None
+        if take is None:
+            return 0
+        assert type(code) is int
+        self.newcomers.peer = peer
+        mark = self.store.log.end
+        try:
+            return take(requests_of(code, frames, at))
+        except (Cold, Refused, StoreUnavailable):
+            pass
+        except Exception:  # a mistake of ours
+            log.exception("! requests %d from %s, taken together, failed: they are looked at one by one", code, peer.address)
+        self.store.undo(mark)
+        return 0
 
     def _take_pulls(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame]:
         """Answer the pulls that come first and are like those before them. Returns the frames from the first on that is none: they cost

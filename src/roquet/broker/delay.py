@@ -35,7 +35,7 @@ from roquet.broker.part import ColdReads, Shared
 from roquet.broker.portions import Work, finish, unhurried
 from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.broker.send import Sender
-from roquet.broker.stored import put_again, take_apart
+from roquet.broker.stored import row_of, take_apart
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.message import Property
@@ -44,6 +44,7 @@ from roquet.store.disk import Cold
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, delay_level, queue_tag
 from roquet.store.queue import ConsumeQueue
 from roquet.store.recovery import first_at_or_after
+from roquet.store.staging import Row
 from roquet.store.store import Store
 from roquet.store.window import LogWindow
 from roquet.wire import fastjson
@@ -51,7 +52,7 @@ from roquet.wire.calls.offsets import GET_ALL_DELAY_OFFSET, DelayOffsetTable
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.layout import BLANK_LENGTH, ENTRY, HOST, QUEUE_ID_MAX, RECORD_MIN
-from roquet.wire.names import HALF_TOPIC, NOT_ALLOWED_SEND_TOPICS, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX, check_topic
+from roquet.wire.names import HALF_TOPIC, NOT_ALLOWED_SEND_TOPICS, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX, TIMER_TOPIC, check_topic
 from roquet.wire.record import BadRecord, Record
 
 log = logging.getLogger("roquet.broker")
@@ -306,7 +307,7 @@ class Delays(SavedPart):
         except (Cold, LookupError):
             return 0
         queues: dict[tuple[str | None, str | None], ConsumeQueue | None] = {}
-        done = 0
+        rows: list[Row] = []
         for record, position in zip(records, places, strict=True):
             message = take_apart(record, position)
             if message is None or message.topic != SCHEDULE_TOPIC:
@@ -315,17 +316,24 @@ class Delays(SavedPart):
             queue = queues[real] if real in queues else queues.setdefault(real, self._real_queue(*real))
             if queue is None:
                 break
-            try:
-                put_again(self.store.staging, queue, message, message.sys_flag)
-            except (Refused, ValueError):
-                break
-            budget.take(len(record))
-            done += 1
-        return done
+            rows.append(row_of(message, queue, message.sys_flag))
+        try:
+            self.store.staging.put_rows(rows)
+        except (Refused, ValueError):
+            return 0
+        for size in sizes[: len(rows)]:
+            budget.take(size)
+        return len(rows)
 
     def _real_queue(self, topic: str | None, queue_id: str | None) -> ConsumeQueue | None:
         """Where messages go that name this topic and this queue. None: not sure."""
-        if not topic or topic in (HALF_TOPIC, SCHEDULE_TOPIC) or not queue_id or not queue_id.isascii() or not queue_id.isdigit():
+        if (
+            not topic
+            or topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
+            or not queue_id
+            or not queue_id.isascii()
+            or not queue_id.isdigit()
+        ):
             return None
         if self.writer.topics.get(topic) is None or len(queue_id) > 5:
             return None

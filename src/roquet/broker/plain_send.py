@@ -186,7 +186,7 @@ class PlainSends:
         again = True
         while again:
             at, again, records, answers, queues, keys, sends = self.native.take_sends(
-                frames, at, self._queues, fixed, log.end, log.room, staging.now_ms, host
+                frames, at, self._queues, self.diversions, fixed, log.end, log.room, staging.now_ms, host
             )
             if sends:
                 staging.put_run(records, queues, keys)

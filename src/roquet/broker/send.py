@@ -14,7 +14,7 @@ from roquet.broker.batches import BatchSend, messages_of
 from roquet.broker.flow import Flow
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
-from roquet.broker.plain_send import NO_ANSWER, Plain, PlainSends, one_by_one
+from roquet.broker.plain_send import NO_ANSWER, Plain, PlainSends, one_by_one, prefix
 from roquet.broker.send_properties import KEPT_FLAGS, NOTHING_ASKED, REFUSED, SPECIAL, SPECIAL_MARKS, WAITS_NOT
 from roquet.broker.topics import Topic, Topics, spelled
 from roquet.broker.writer import Diversion, Draft, Writer
@@ -26,7 +26,7 @@ from roquet.wire.batch import split_batch
 from roquet.wire.calls.sends import SEND_BATCH_MESSAGE, SEND_MESSAGE, SEND_MESSAGE_V2, SendHeader, SendResponseHeader
 from roquet.wire.calls.table import CALLS
 from roquet.wire.codes import Perm, RequestCode, ResponseCode
-from roquet.wire.command import Command
+from roquet.wire.command import VERSION, Command
 from roquet.wire.frame import BINARY
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
 
@@ -62,6 +62,8 @@ class Answers:
 STORED = (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
 """The message is stored; the last three say where it is not yet."""
 ALONE = (ResponseCode.SLAVE_NOT_AVAILABLE, "the message is stored here, and no slave is near enough to have it in time")
+
+BARE_SUCCESS = b'{"code":0,"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 
 NOBODY = Answers(None)
 """Between batches."""
@@ -326,9 +328,16 @@ class Sender(Part):
             ]
         else:
             answers = self.plain.encode(plain)
-        answers += [self._reply(one, code, remark).encode() for one in sent if not one[0].is_oneway]
+        answers += [self._encoded(one, code, remark) for one in sent if not one[0].is_oneway]
         if answers:
             peer.send(b"".join(answers))
+
+    def _encoded(self, sent: Sent, code: int, remark: str | None) -> bytes:
+        command = sent[0]
+        if not code and not command.binary and CALLS[command.code].answer_header_type is not SendResponseHeader:
+            head = BARE_SUCCESS % command.opaque  # what `_reply` would say: consumers in trouble send many back
+            return prefix(len(head)) + head
+        return self._reply(sent, code, remark).encode()
 
     def _reply(self, sent: Sent, code: int, remark: str | None) -> Command:
         command, queue_id, queue_offset, ids, recall_handle = sent

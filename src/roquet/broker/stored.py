@@ -12,9 +12,8 @@ from zlib import crc32
 from roquet.broker.writer import Draft, StoredAt
 from roquet.store.fanout import index_keys, is_indexed, queue_tag
 from roquet.store.queue import ConsumeQueue
-from roquet.store.staging import Staging
+from roquet.store.staging import Row, Staging
 from roquet.wire.layout import FRONT, HOSTS_V6, MAGIC_V1, PROPERTIES_MAX, RECORD_MIN, TOPIC_MAX_V1
-from roquet.wire.record import decode_properties
 
 BODY_AT = FRONT.size
 
@@ -70,13 +69,23 @@ def take_apart(record: bytes | memoryview, offset: int) -> Stored | None:
         text, topic = raw.decode(), bytes(record[topic_at + 1 : topic_stop]).decode()
     except UnicodeDecodeError:
         return None
-    properties = decode_properties(text)
-    # Nothing was left out: no name stands twice, no name and no value is empty, and no separator stands at the end.
-    if sum(map(len, properties)) + sum(map(len, properties.values())) + max(2 * len(properties) - 1, 0) != len(text) or "\0" in text:
+    items = [item.partition("\x01") for item in text.split("\x02")] if text else []
+    properties = {name: value for name, _, value in items}
+    # They read and write as the same text: no name stands twice, no name and no value is empty, and no separator stands at the end.
+    if len(properties) != len(items) or "" in properties or "" in properties.values() or "\0" in text:
         return None
     return Stored(
         topic, body, raw, text, properties, flag, sys_flag, queue_offset, offset, born_ms, born_host,
         store_host, reconsumed,
+    )  # fmt: skip
+
+
+def row_of(message: Stored, queue: ConsumeQueue, sys_flag: int, prepared: int = 0) -> Row:
+    """For `Staging.put_rows`: the message for this queue, with the properties that it has. Not for queues of the broker's own topics, whose
+    entries carry a time."""
+    return (
+        queue, message.body, message.raw, None, sys_flag, message.flag, message.born_ms, message.born_host, message.reconsumed, prepared,
+        message.store_host,
     )  # fmt: skip
 
 

@@ -41,13 +41,15 @@ from array import array
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from roquet.broker import runs
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import ColdReads, Part, Shared
 from roquet.broker.portions import Work, finish, unhurried
+from roquet.broker.runs import Request
 from roquet.broker.send import Sender
-from roquet.broker.stored import Stored, put_again, take_apart
+from roquet.broker.stored import Stored, put_again, row_of, take_apart
 from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, StoredAt, Writer
 from roquet.errors import Refused
@@ -59,12 +61,22 @@ from roquet.store.log import MovedOut
 from roquet.store.queue import ConsumeQueue
 from roquet.store.recovery import first_at_or_after
 from roquet.store.scan import records_between
+from roquet.store.staging import Row
+from roquet.store.window import LogWindow
 from roquet.wire.calls import transactions as calls
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.ids import offset_message_id, parse_offset_message_id
 from roquet.wire.layout import QUEUE_ID_MAX
-from roquet.wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, check_topic
+from roquet.wire.names import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANSACTION_GROUP,
+    check_topic,
+)  # fmt: skip
 from roquet.wire.record import BadRecord, Record, decode_properties, join_properties
 
 log = logging.getLogger("roquet.broker")
@@ -72,6 +84,10 @@ log = logging.getLogger("roquet.broker")
 UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
 """Values of commitOrRollback; the last two are also the bits of a record's sys flag."""
 KINDS = 0xC
+KINDS_AS_TEXT = (str(COMMIT), str(ROLLBACK))
+BOOLEANS = (None, "false", "true")
+TIMED_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
+"""Their queues' entries carry a time."""
 
 LOOKS_MAX = 1_000
 """Op records taken in, in one tick, of those that this broker wrote itself."""
@@ -127,6 +143,7 @@ class Transactions(Part):
         self.given_up = 0
         self._turn = 0
         self._reads = ColdReads(shared.fetch)
+        self._window = LogWindow(self.store.log)
         self.forget()
         sender.diversions.append(self.divert)
         sender.plain.diversions[Property.TRANSACTION_PREPARED] = self.divert_plain
@@ -346,6 +363,53 @@ class Transactions(Part):
         self.sender.answer_when_stored(command)
         return None
 
+    def take_ends(self, requests: list[Request]) -> int:
+        """`end` of the first of these whose half messages are in memory and as they were sent (`runs.Take`)."""
+        if self.store.trouble.refuse_own():
+            return 0
+        ended: dict[int, Row | None] = {}  # half message -> what is committed of it
+        for request in requests:
+            found = self._end_of(request)
+            if found is None or found[0] in ended:
+                break
+            ended[found[0]] = found[1]
+        if not ended:
+            return 0
+        rows: list[Row] = []
+        for half, row in ended.items():
+            rows += (self._op_row(half),) if row is None else (row, self._op_row(half))
+        first = self.store.queue(OP_HALF_TOPIC, 0).next
+        self.store.staging.put_rows(rows)
+        for number, (request, half) in enumerate(zip(requests, ended, strict=False)):
+            self._op_written(first + number, Ending(half))
+            if request.flag != ONEWAY:
+                self.sender.answer_when_stored(request.command(calls.END_TRANSACTION.code))
+        return len(ended)
+
+    def _end_of(self, request: Request) -> tuple[int, Row | None] | None:
+        """(the half message that this one ends, what is committed of it). None: look properly."""
+        get = request.fields.get
+        kind, offset, half = get("commitOrRollback"), runs.number(get("commitLogOffset")), runs.number(get("tranStateTableOffset"))
+        if kind not in KINDS_AS_TEXT or offset < 0 or get("fromTransactionCheck") not in BOOLEANS or type(get("msgId")) is not str:
+            return None
+        if half in self._copies or self._is_done(half) or self._is_ending(half):
+            return None
+        try:
+            message = take_apart(self.store.raw_by(self._window.view, offset), offset)
+        except (Cold, LookupError):
+            return None
+        if message is None or message.topic != HALF_TOPIC or message.queue_offset != half:
+            return None
+        properties = message.properties
+        group = properties.get(Property.PRODUCER_GROUP)
+        if group is None or group != get("producerGroup") or Property.TRANSACTION_PREPARED_QUEUE_OFFSET in properties:
+            return None
+        if kind == str(ROLLBACK):
+            return half, None
+        topic, queue_id = properties.get(Property.REAL_TOPIC, ""), number(properties.get(Property.REAL_QUEUE_ID), -1)
+        queue = None if topic in TIMED_TOPICS else self.store.find_queue(topic, queue_id)
+        return None if queue is None else (half, row_of(message, queue, message.sys_flag & ~KINDS | COMMIT, offset))
+
     def _prepared(self, header: calls.EndTransactionHeader) -> Half:
         """The half message that an end means. Raises Refused when it is none, or another one."""
         half = self._half_at(header.commit_log_offset)
@@ -401,9 +465,17 @@ class Transactions(Part):
 
     def _write_op(self, ending: Ending) -> None:
         """Stage the record that says: this half message is done with. What follows happens when it is safe (`_settle`)."""
+        row = self._op_row(ending.half)
+        at = row[0].next
+        self.store.staging.put_rows([row])
+        self._op_written(at, ending)
+
+    def _op_row(self, half: int) -> Row:
         staging = self.store.staging
-        queue, body, host = self.store.queue(OP_HALF_TOPIC, 0), b"%d" % ending.half, staging.store_host
-        _, at = staging.put_derived(queue, body, OP_PROPERTIES, OP_TAG, (), 0, 0, staging.now_ms, host)
+        queue, host = self.store.queue(OP_HALF_TOPIC, 0), staging.store_host
+        return queue, b"%d" % half, OP_PROPERTIES, OP_TAG, 0, 0, staging.now_ms, host, 0, 0, host
+
+    def _op_written(self, at: int, ending: Ending) -> None:
         overwritten = self._written.get(at)
         if overwritten is not None:
             self._ending.pop(overwritten.half, None)  # its write failed, so its place is free again

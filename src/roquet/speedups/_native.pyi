@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roquet.store.queue import ConsumeQueue
+from roquet.store.staging import Row
 from roquet.wire.frame import Frame
 
 EDITION: int
@@ -23,6 +24,7 @@ def take_sends(
     frames: list[Frame],
     at: int,
     queues: dict[str, dict[str, ConsumeQueue]],
+    diversions: dict[str, Callable[[str, str], tuple[ConsumeQueue, str, int | None] | None]],
     fixed: Fixed,
     log_end: int,
     room: int,
@@ -33,6 +35,11 @@ def take_sends(
     """broker.plain_send.PlainSends.take, as far as it goes: (where the first frame stands that was not taken, whether it is only that the
     others touch too many queues, records, answers, (queue, its `next`, entries), index.KEYS, how many sends). `room`: bytes of records that
     the log's file still holds."""
+
+def put_messages(
+    rows: list[Row], at: int, lead: bytes, log_end: int, room: int, now_ms: int, /
+) -> tuple[int, int, bytes, bytes, list[tuple[ConsumeQueue, int, bytes]], bytes, int]:
+    """store.staging.Staging.put_rows, as far as it goes; returns what `take_sends` does."""
 
 def pull_shape(form: int, header: bytes, /) -> tuple[bytes, int, int, int] | None:
     """wire.pull_shapes.pull_shape."""

@@ -3,7 +3,7 @@
 
 #include "text.h"
 
-enum { BODY_AT = 88, PROPERTIES_MAX = 32767, BODY_MAX = 1 << 30 }; /* as in wire/layout.py, where the magic numbers below are, too */
+enum { BODY_MAX = 1 << 30 };
 
 static int utf8(PyObject *object, Text *found) {
     found->at = (const byte *)PyUnicode_AsUTF8AndSize(object, &found->size);
@@ -11,21 +11,16 @@ static int utf8(PyObject *object, Text *found) {
 }
 
 /* join_messages(bodies, texts, message ids, the ids' property) -> the body; None: one does not fit, and Python says which. */
-PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 4 || !PyList_Check(args[0]) || !PyList_Check(args[1]) || !PyList_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "join_messages(bodies, texts, message_ids, name), three lists and a text");
-        return NULL;
-    }
+PyObject *join_messages(PyObject *Py_UNUSED(module), PyObject *args) {
     Text name, text, id;
     Buffer out = {NULL, 0, 0};
-    PyObject *made = NULL;
-    Py_ssize_t count = PyList_GET_SIZE(args[0]);
-    if (PyList_GET_SIZE(args[1]) != count || PyList_GET_SIZE(args[2]) != count) Py_RETURN_NONE;
-    if (utf8(args[3], &name)) return NULL;
+    PyObject *made = NULL, *lists[3];
+    if (!PyArg_ParseTuple(args, "O!O!O!s#:join_messages", &PyList_Type, lists, &PyList_Type, lists + 1, &PyList_Type, lists + 2, TEXT(name))) return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(lists[0]);
+    if (PyList_GET_SIZE(lists[1]) != count || PyList_GET_SIZE(lists[2]) != count) Py_RETURN_NONE;
     for (Py_ssize_t at = 0; at < count; at++) {
-        Text body = bytes_text(PyList_GET_ITEM(args[0], at));
-        if (!body.at || utf8(PyList_GET_ITEM(args[1], at), &text) || utf8(PyList_GET_ITEM(args[2], at), &id)) goto end;
+        Text body = bytes_text(PyList_GET_ITEM(lists[0], at));
+        if (!body.at || utf8(PyList_GET_ITEM(lists[1], at), &text) || utf8(PyList_GET_ITEM(lists[2], at), &id)) goto end;
         Py_ssize_t properties = text.size + (text.size > 0) + name.size + 1 + id.size, size = 22 + body.size + properties;
         if (body.size > BODY_MAX || properties > PROPERTIES_MAX) { made = Py_NewRef(Py_None); goto end; } /* texts are in memory: no sum is too large */
         if (reserve(&out, size)) goto end;
@@ -49,19 +44,17 @@ end:
 }
 
 /* cut_records(data, topic, queue id) -> [(record, queue offset, bytes of its body)]; None: one is not sound, or of another queue. */
-PyObject *cut_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 3) { PyErr_SetString(PyExc_TypeError, "cut_records(data, topic, queue_id)"); return NULL; }
-    Text data = bytes_text(args[0]), topic = bytes_text(args[1]);
-    int64_t queue = PyLong_AsLongLong(args[2]);
-    if (PyErr_Occurred()) return NULL;
+PyObject *cut_records(PyObject *Py_UNUSED(module), PyObject *args) {
+    Text data, topic;
+    long long queue;
+    if (!PyArg_ParseTuple(args, "y#y#L:cut_records", TEXT(data), TEXT(topic), &queue)) return NULL;
     PyObject *found = PyList_New(0);
     for (Py_ssize_t at = 0; found && at < data.size;) {
         const byte *record = data.at + at;
         Py_ssize_t left = data.size - at;
-        if (left < BODY_AT + 3) goto odd;
+        if (left < RECORD_MIN) goto odd;
         int64_t size = (int32_t)get32(record), body_at = BODY_AT + 12 * (record[39] >> 4 & 1) + 12 * (record[39] >> 5 & 1);
-        int width = get32(record + 4) == 0xDAA320A7u ? 1 : get32(record + 4) == 0xDAA320ABu ? 2 : 0;
+        int width = get32(record + 4) == MAGIC_V1 ? 1 : get32(record + 4) == 0xDAA320ABu ? 2 : 0;
         if (!width || size > left || size < body_at + width + topic.size + 2 || (int32_t)get32(record + 12) != queue) goto odd;
         int64_t body_size = (int32_t)get32(record + body_at - 4), topic_at = body_at + body_size + width;
         if (body_size < 0 || topic_at + topic.size + 2 > size) goto odd;

@@ -15,12 +15,10 @@ static PyObject *frame(const byte *at, uint32_t word, Py_ssize_t size) {
 
 /* cut_frames(data, limit) -> (frames, where the first byte stands that belongs to none, bytes needed from there on).
    A stream that cannot be trusted: (frames, where, 0), and Python says why. */
-PyObject *cut_frames(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 2) { PyErr_SetString(PyExc_TypeError, "cut_frames(data, limit)"); return NULL; }
-    Text data = bytes_text(args[0]);
-    Py_ssize_t limit = PyLong_AsSsize_t(args[1]), at = 0, need = 8;
-    if (PyErr_Occurred()) return NULL;
+PyObject *cut_frames(PyObject *Py_UNUSED(module), PyObject *args) {
+    Text data;
+    Py_ssize_t limit, at = 0, need = 8;
+    if (!PyArg_ParseTuple(args, "y#n:cut_frames", TEXT(data), &limit)) return NULL;
     PyObject *frames = PyList_New(0);
     if (!frames) return NULL;
     while (data.size - at >= 8) {

@@ -19,8 +19,7 @@ static byte *add_character(byte *to, uint32_t c) {
     if (c < 0x80) { *to++ = (byte)c; return to; }
     if (c < 0x800) *to++ = (byte)(0xC0 | c >> 6);
     else {
-        if (c < 0x10000) *to++ = (byte)(0xE0 | c >> 12);
-        else { *to++ = (byte)(0xF0 | c >> 18); *to++ = (byte)(0x80 | (c >> 12 & 0x3F)); }
+        *to++ = (byte)(0xE0 | c >> 12);
         *to++ = (byte)(0x80 | (c >> 6 & 0x3F));
     }
     *to++ = (byte)(0x80 | (c & 0x3F));
@@ -37,17 +36,10 @@ static int escaped(Json *json, byte **to) {
             if ((byte)pair[0] == *at) { *(*to)++ = (byte)pair[1]; json->at = at + 1; return PLAIN; }
         return LEAVE;
     }
-    uint32_t unit, second;
-    if (end - at < 5 || !hex4(at + 1, &unit)) return LEAVE;
-    at += 5;
-    if (unit >= 0xD800 && unit < 0xE000) { /* a pair, or nothing that UTF-8 can hold */
-        if (unit >= 0xDC00 || end - at < 6 || at[0] != '\\' || at[1] != 'u' || !hex4(at + 2, &second)) return LEAVE;
-        if (second < 0xDC00 || second >= 0xE000) return LEAVE;
-        at += 6;
-        unit = 0x10000 + ((unit - 0xD800) << 10) + (second - 0xDC00);
-    }
+    uint32_t unit;
+    if (end - at < 5 || !hex4(at + 1, &unit) || (unit >= 0xD800 && unit < 0xE000)) return LEAVE; /* a pair of them is rare */
     *to = add_character(*to, unit);
-    json->at = at;
+    json->at = at + 5;
     return PLAIN;
 }
 

@@ -2,23 +2,21 @@
 
 #include "speedups.h"
 
-enum { HEAD = 48, UNIT = 32, SMALLEST = 91 }; /* SMALLEST: layout.RECORD_MIN */
+enum { HEAD = 48, UNIT = 32 };
 
 /* The next record that stands behind room for a head: its size; 0 where none does any more; -1 where something else stands. */
 static int64_t next_record(Text data, Py_ssize_t at) {
     if (at == data.size || data.at[at]) return 0; /* a blank begins with 0xFF */
-    if (data.size - at < HEAD + SMALLEST) return -1;
+    if (data.size - at < HEAD + RECORD_MIN) return -1;
     int64_t size = (int32_t)get32(data.at + at + HEAD);
-    return size < SMALLEST || size > data.size - at - HEAD ? -1 : size;
+    return size < RECORD_MIN || size > data.size - at - HEAD ? -1 : size;
 }
 
 /* fill_heads(data, pos, index, term) -> (data with its heads, the units of the ledger's index) */
-PyObject *fill_heads(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 4) { PyErr_SetString(PyExc_TypeError, "fill_heads(data, pos, index, term)"); return NULL; }
-    Text data = bytes_text(args[0]);
-    int64_t pos = PyLong_AsLongLong(args[1]), index = PyLong_AsLongLong(args[2]), term = PyLong_AsLongLong(args[3]);
-    if (PyErr_Occurred()) return NULL;
+PyObject *fill_heads(PyObject *Py_UNUSED(module), PyObject *args) {
+    Text data;
+    long long pos, index, term;
+    if (!PyArg_ParseTuple(args, "y#LLL:fill_heads", TEXT(data), &pos, &index, &term)) return NULL;
     Py_ssize_t count = 0, at = 0;
     int64_t size;
     for (; (size = next_record(data, at)) > 0; at += HEAD + size) count++;

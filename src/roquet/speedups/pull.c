@@ -3,24 +3,11 @@
    Both see bytes that may be damaged. An entry or a record that is not exactly as it should be makes them return None, and then Python looks
    at one entry after another. Nothing is decided here that Python does not decide in the same way. */
 
-#include "speedups.h"
+#include "text.h"
 
-#define ENTRY_SIZE 20
-#define RECORD_MIN 91
-#define BODY_AT 88
-#define SYS_FLAG_AT 36
-#define QUEUE_OFFSET_AT 20
-#define HOSTS_V6 0x30
-#define MAGIC_V1 0xDAA320A7u
-#define ENTRIES_MAX 1024
-#define CODES_MAX 64
-#define NAMES_MAX 8
-#define FOREIGN_MAX (128 * 1024)
-#define GAP_MAX (16 * 1024)
+enum { ENTRIES_MAX = 1024, CODES_MAX = 64, NAMES_MAX = 8, FOREIGN_MAX = 128 * 1024, GAP_MAX = 16 * 1024 };
 
 typedef struct { int64_t place, number; Py_ssize_t size; } Entry;
-
-static PyObject *none(void) { Py_RETURN_NONE; }
 
 /* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
@@ -58,11 +45,11 @@ typedef struct {
 
 /* Fills `chosen`, which has room for every entry. How many; -1: one of the entries is not as it should be. */
 static Py_ssize_t choose(const Wish *wish, Entry *chosen, Py_ssize_t *judged) {
-    Py_ssize_t all = wish->raw.size / ENTRY_SIZE, count = 0;
+    Py_ssize_t all = wish->raw.size / ENTRY, count = 0;
     int64_t before = wish->start, total = 0;
     int full = 0;
     for (Py_ssize_t i = 0; i < all; i++) {
-        const byte *entry = wish->raw.at + i * ENTRY_SIZE;
+        const byte *entry = wish->raw.at + i * ENTRY;
         int64_t place = (int64_t)get64(entry), size = (int32_t)get32(entry + 8);
         if (size < RECORD_MIN || size > wish->record_max || place < before || place > INT64_MAX - size) return -1;
         before = place + size; /* they neither overlap nor go back */
@@ -76,7 +63,7 @@ static Py_ssize_t choose(const Wish *wish, Entry *chosen, Py_ssize_t *judged) {
         chosen[count++] = (Entry){place, wish->number + i, size};
     }
     if (!full) *judged = all;
-    if (wish->codes && (int64_t)get64(wish->raw.at + (all - 1) * ENTRY_SIZE) > wish->end) return -1;
+    if (wish->codes && (int64_t)get64(wish->raw.at + (all - 1) * ENTRY) > wish->end) return -1;
     return count;
 }
 
@@ -98,12 +85,9 @@ static int is_record(const byte *at, const Entry *entry) {
 
 /* So many bytes of the log from there on. */
 static int view_log(PyObject *view, int64_t place, Py_ssize_t length, Py_buffer *data) {
-    PyObject *arguments[] = {PyLong_FromLongLong(place), PyLong_FromSsize_t(length)};
-    PyObject *bytes = arguments[0] && arguments[1] ? PyObject_Vectorcall(view, arguments, 2, NULL) : NULL;
+    PyObject *bytes = PyObject_CallFunction(view, "Ln", place, length);
     int failed = !bytes || PyObject_GetBuffer(bytes, data, PyBUF_SIMPLE); /* it holds the memory from here on */
     Py_XDECREF(bytes);
-    Py_XDECREF(arguments[1]);
-    Py_XDECREF(arguments[0]);
     if (!failed && data->len != length) {
         PyErr_Format(PyExc_ValueError, "a view of %zd bytes, asked for %zd", data->len, length);
         PyBuffer_Release(data);
@@ -139,34 +123,27 @@ static PyObject *gathered(const Entry *chosen, Py_ssize_t count, Py_ssize_t judg
     int done = count ? copy_records(chosen, count, total, view, span_max, (byte *)PyBytes_AS_STRING(body)) : 1;
     if (done == 1) return Py_BuildValue("(Nnn)", body, count, judged);
     Py_DECREF(body);
-    return done ? NULL : none();
+    return done ? NULL : Py_NewRef(Py_None);
 }
 
 /* gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max) -> (records, how many, entries judged) or None */
-PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 10) { PyErr_SetString(PyExc_TypeError, "gather takes 10 arguments"); return NULL; }
+PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args) {
     int32_t codes[CODES_MAX];
-    Wish wish = {.raw = bytes_text(args[0])};
-    if (PyErr_Occurred()) return NULL;
-    wish.number = PyLong_AsLongLong(args[2]);
-    wish.count_max = PyLong_AsSsize_t(args[3]);
-    wish.size_max = PyLong_AsLongLong(args[4]);
-    wish.start = PyLong_AsLongLong(args[5]);
-    wish.end = PyLong_AsLongLong(args[6]);
-    wish.record_max = PyLong_AsLongLong(args[7]);
-    Py_ssize_t span_max = PyLong_AsSsize_t(args[9]);
-    if (PyErr_Occurred()) return NULL;
-    if (args[1] != Py_None) {
-        if ((wish.codes_count = read_codes(args[1], codes)) < 0) return NULL;
+    Wish wish = {.codes = NULL};
+    PyObject *wanted, *view;
+    Py_ssize_t span_max;
+    if (!PyArg_ParseTuple(args, "y#OLnLLLLOn:gather", TEXT(wish.raw), &wanted, &wish.number, &wish.count_max, &wish.size_max, &wish.start, &wish.end,
+            &wish.record_max, &view, &span_max)) return NULL;
+    if (wanted != Py_None) {
+        if ((wish.codes_count = read_codes(wanted, codes)) < 0) return NULL;
         wish.codes = codes;
     }
-    Py_ssize_t all = wish.raw.size / ENTRY_SIZE, judged = 0;
-    if (!all || (!wish.codes && all > ENTRIES_MAX) || wish.start < 0 || wish.record_max > INT32_MAX) return none();
+    Py_ssize_t all = wish.raw.size / ENTRY, judged = 0;
+    if (!all || (!wish.codes && all > ENTRIES_MAX) || wish.start < 0 || wish.record_max > INT32_MAX) return Py_NewRef(Py_None);
     Entry *chosen = PyMem_New(Entry, all);
     if (!chosen) return PyErr_NoMemory();
     Py_ssize_t count = choose(&wish, chosen, &judged);
-    PyObject *result = count < 0 ? none() : gathered(chosen, count, judged, args[8], span_max);
+    PyObject *result = count < 0 ? Py_NewRef(Py_None) : gathered(chosen, count, judged, view, span_max);
     PyMem_Free(chosen);
     return result;
 }
@@ -182,25 +159,13 @@ static Py_ssize_t properties_at(const byte *record, Py_ssize_t size) {
     return at > size ? -1 : at;
 }
 
-static Text value_in(Text property, Text name) {
-    if (property.size <= name.size || property.at[name.size] != 1 || memcmp(property.at, name.at, name.size)) return (Text){NULL, 0};
-    return (Text){property.at + name.size + 1, property.size - name.size - 1};
-}
-
 /* The values of these names among the properties. 1: done, 0: one is empty (an earlier one might count), -1: the exception is set. */
 static int read_row(Text properties, const Text *names, Py_ssize_t count, PyObject **row) {
     Text values[NAMES_MAX] = {{NULL, 0}};
-    const byte *at = properties.at, *stop = at + properties.size;
-    for (;;) {
-        const byte *end = at < stop ? memchr(at, 2, stop - at) : NULL;
-        Text property = {at, (end ? end : stop) - at};
-        for (Py_ssize_t i = 0; i < count; i++) {
-            Text value = value_in(property, names[i]);
-            if (value.at) values[i] = value; /* of two with one name the last */
-        }
-        if (!end) break;
-        at = end + 1;
-    }
+    Item item;
+    while (next_item(&properties, &item))
+        for (Py_ssize_t i = 0; item.value.at && i < count; i++)
+            if (same(item.name, names[i])) values[i] = item.value; /* of two with one name the last */
     for (Py_ssize_t i = 0; i < count; i++)
         if (values[i].at && !values[i].size) return 0;
     if (!(*row = PyTuple_New(count))) return -1;
@@ -232,42 +197,25 @@ static PyObject *rows_of(const Py_buffer *data, const Py_buffer *begins, const P
             Py_ssize_t at = is_record(record, &entry) ? properties_at(record, size) : -1;
             if (at >= 0) done = read_row((Text){record + at, size - at}, names, count, &row);
         }
-        if (done != 1) { Py_DECREF(rows); return done ? NULL : none(); }
+        if (done != 1) { Py_DECREF(rows); return done ? NULL : Py_NewRef(Py_None); }
         PyList_SET_ITEM(rows, i, row);
     }
     return rows;
 }
 
-static int is_column(const Py_buffer *column) {
-    if (column->itemsize == 8 && column->ndim == 1) return 1;
-    PyErr_SetString(PyExc_TypeError, "a column of 64-bit numbers is expected");
-    return 0;
-}
-
 /* property_rows(data, begins, sizes, number, names) -> rows of values, or None */
-PyObject *property_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 5 || !PyTuple_Check(args[4]) || PyTuple_GET_SIZE(args[4]) > NAMES_MAX) {
-        PyErr_SetString(PyExc_TypeError, "property_rows(data, begins, sizes, number, names), 8 names at most");
-        return NULL;
-    }
+PyObject *property_rows(PyObject *Py_UNUSED(module), PyObject *args) {
     Text names[NAMES_MAX];
-    Py_ssize_t names_count = PyTuple_GET_SIZE(args[4]);
-    for (Py_ssize_t i = 0; i < names_count; i++) names[i] = bytes_text(PyTuple_GET_ITEM(args[4], i));
-    int64_t number = PyLong_AsLongLong(args[3]);
     Py_buffer data, begins, sizes;
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE)) return NULL;
-    PyObject *rows = NULL;
-    if (!PyObject_GetBuffer(args[1], &begins, PyBUF_ND)) {
-        if (!PyObject_GetBuffer(args[2], &sizes, PyBUF_ND)) {
-            if (is_column(&begins) && is_column(&sizes)) {
-                if (begins.len == sizes.len) rows = rows_of(&data, &begins, &sizes, number, names, names_count);
-                else PyErr_SetString(PyExc_ValueError, "as many sizes as places are expected");
-            }
-            PyBuffer_Release(&sizes);
-        }
-        PyBuffer_Release(&begins);
-    }
+    PyObject *all, *rows = NULL;
+    long long number;
+    if (!PyArg_ParseTuple(args, "y*y*y*LO!:property_rows", &data, &begins, &sizes, &number, &PyTuple_Type, &all)) return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(all);
+    for (Py_ssize_t i = 0; i < count && i < NAMES_MAX; i++) names[i] = bytes_text(PyTuple_GET_ITEM(all, i));
+    if (count > NAMES_MAX || begins.len != sizes.len || begins.len % 8) PyErr_SetString(PyExc_ValueError, "8 names at most, two columns of 64-bit numbers");
+    if (!PyErr_Occurred()) rows = rows_of(&data, &begins, &sizes, number, names, count);
+    PyBuffer_Release(&sizes);
+    PyBuffer_Release(&begins);
     PyBuffer_Release(&data);
     return rows;
 }

@@ -10,26 +10,24 @@
 
 #include "json.h"
 
-#define CODE_LONG 10 /* fields have long names */
-#define CODE_SEND 310
-#define CODE_BATCH 320 /* the code alone does not make a batch, field m does */
-#define ONEWAY 2
-#define KEPT_FLAGS 0x703
-#define PROPERTIES_MAX 32767
-#define MESSAGES_MAX 65536 /* of one batch */
-#define KEYS_MAX 64 /* words of one KEYS */
-#define QUEUES_MAX 64 /* of one run */
-#define FRONT 72 /* bytes of a record before its body, without its hosts */
-#define INNER 22 /* bytes of a message in a batch, without body and properties */
-#define ENTRY 20 /* of a queue, and of the index */
-#define MAGIC_V1 0xDAA320A7u
+enum { CODE_LONG = 10 /* fields have long names */, CODE_SEND = 310, CODE_BATCH = 320 /* the code alone makes no batch, field m does */, ONEWAY = 2 };
+enum { KEPT_FLAGS = 0x703, PREPARED = 4 /* says what TRAN_MSG says, too */ };
+enum { MESSAGES_MAX = 65536 /* of one batch */, KEYS_MAX = 64 /* words of one KEYS */, QUEUES_MAX = 64 /* of one run */ };
+enum { ITEMS_MAX = 32 /* properties of a send that goes elsewhere first */, ASKED_MAX = 16 /* bytes of what it asks for */, DIVERSION_ROOM = 2048 };
+enum { FRONT = 72 /* bytes of a record before its body, without its hosts */, INNER = 22 /* of a message in a batch, without its texts */ };
 
 /* ---- a send as it came ---------------------------------------------------------------------------------------------- */
 
+typedef struct { /* what a record holds besides its place and its properties */
+    Text body, born_host, store_host;
+    int64_t sys_flag, born_ms, user_flag, consumed, prepared;
+} Message;
+
 typedef struct {
     int binary, oneway, batch;
-    int64_t opaque, sys_flag, born_ms, user_flag, consumed;
-    Text topic, queue, properties, body;
+    int64_t opaque;
+    Text topic, queue, properties;
+    Message message;
 } Send;
 
 typedef struct {
@@ -66,23 +64,25 @@ static int is_code(int64_t code) { return code == CODE_SEND || code == CODE_BATC
 static int read_fields(const Fields *fields, int64_t code, Send *send) {
     const uint32_t needed = BIT('a') | BIT('b') | BIT('c') | BIT('d') | BIT('e') | BIT('f') | BIT('g') | BIT('h');
     int64_t queues;
+    Message *message = &send->message;
     if ((fields->have & needed) != needed || (code == CODE_LONG && fields->letters)) return LEAVE;
     if (fields->bare && !(fields->bare & BIT('e'))) return LEAVE; /* Python makes all of them texts when the queue is none */
     send->topic = FIELD(fields, 'b');
     send->queue = FIELD(fields, 'e');
     send->properties = fields->have & BIT('i') ? FIELD(fields, 'i') : (Text){(const byte *)"", 0};
-    if (!number_of(FIELD(fields, 'd'), &queues) || !number_of(FIELD(fields, 'f'), &send->sys_flag)) return LEAVE;
-    if (send->sys_flag & ~(int64_t)KEPT_FLAGS || !number_of(FIELD(fields, 'g'), &send->born_ms)) return LEAVE;
+    if (!number_of(FIELD(fields, 'd'), &queues) || !number_of(FIELD(fields, 'f'), &message->sys_flag)) return LEAVE;
+    if (message->sys_flag & ~(int64_t)(KEPT_FLAGS | PREPARED) || !number_of(FIELD(fields, 'g'), &message->born_ms)) return LEAVE;
+    message->sys_flag &= KEPT_FLAGS;
     Text flag = FIELD(fields, 'h');
     int negative = flag.size && flag.at[0] == '-';
-    if (!number_of((Text){flag.at + negative, flag.size - negative}, &send->user_flag)) return LEAVE;
-    if (negative) send->user_flag = -send->user_flag;
-    if (send->user_flag < INT32_MIN || send->user_flag > INT32_MAX) return LEAVE;
-    send->consumed = 0;
-    if (fields->have & BIT('j') && (!number_of(FIELD(fields, 'j'), &send->consumed) || send->consumed > INT32_MAX)) return LEAVE;
+    if (!number_of((Text){flag.at + negative, flag.size - negative}, &message->user_flag)) return LEAVE;
+    if (negative) message->user_flag = -message->user_flag;
+    if (message->user_flag < INT32_MIN || message->user_flag > INT32_MAX) return LEAVE;
+    message->consumed = 0;
+    if (fields->have & BIT('j') && (!number_of(FIELD(fields, 'j'), &message->consumed) || message->consumed > INT32_MAX)) return LEAVE;
     if (fields->have & BIT('l') && !number_of(FIELD(fields, 'l'), &queues)) return LEAVE;
     send->batch = fields->have & BIT('m') && !IS(FIELD(fields, 'm'), "false");
-    return !send->batch || (IS(FIELD(fields, 'm'), "true") && !send->consumed);
+    return !send->batch || (IS(FIELD(fields, 'm'), "true") && !message->consumed);
 }
 
 static int json_fields(Json *json, Fields *fields, Fields *spelled) {
@@ -181,8 +181,11 @@ typedef struct {
     Buffer entries;
 } Queue;
 
+typedef struct { Queue *place; Text topic, stored; byte name, value[ASKED_MAX]; Py_ssize_t size; PyObject *answer; int64_t due; int is_timed; } Diverted;
+
 typedef struct {
-    PyObject *doors;
+    PyObject *doors, *diversions;
+    Diverted diverted; /* the last one: most are alike */
     Text cluster, store_host, host_id, json_back, binary_front, binary_back, lead, born_host;
     Py_ssize_t body_max;
     int64_t end, room, now_ms;
@@ -206,6 +209,23 @@ static int read_queue(Queue *found, PyObject *queue) {
     return 0;
 }
 
+/* This queue among those that the run has seen, of which it is one from now on. */
+static int queue_of(Run *run, PyObject *queue, Queue **found) {
+    for (int i = 0; i < run->count; i++)
+        if (run->queues[i].queue == queue) { *found = &run->queues[i]; return PLAIN; }
+    if (run->count == QUEUES_MAX) { run->full = 1; return LEAVE; }
+    Queue *fresh = &run->queues[run->count];
+    memset(fresh, 0, sizeof *fresh);
+    if (read_queue(fresh, queue)) return FAILED;
+    fresh->queue = Py_NewRef(queue);
+    fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(fresh->field) + 1, PyBytes_GET_SIZE(fresh->field) - 1};
+    fresh->name = (Text){fresh->digits, add_number(fresh->digits, fresh->queue_id) - fresh->digits};
+    fresh->head = java_hash(java_hash(0, fresh->topic), (Text){(const byte *)"#", 1});
+    run->last = run->count++;
+    *found = fresh;
+    return PLAIN;
+}
+
 /* The queue that a send names. Looked up in Python once a run, then found among the few that this run has seen. */
 static int find_queue(Run *run, const Send *send, Queue **found) {
     for (int i = 0; i < run->count; i++) {
@@ -217,7 +237,6 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
             return PLAIN;
         }
     }
-    if (run->count == QUEUES_MAX) { run->full = 1; return LEAVE; }
     PyObject *topic = PyUnicode_DecodeUTF8((const char *)send->topic.at, send->topic.size, NULL);
     PyObject *name = topic ? PyUnicode_DecodeUTF8((const char *)send->queue.at, send->queue.size, NULL) : NULL;
     PyObject *door = name ? PyDict_GetItemWithError(run->doors, topic) : NULL;
@@ -231,34 +250,14 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
         }
         return LEAVE;
     }
-    Queue *fresh = &run->queues[run->count];
-    memset(fresh, 0, sizeof *fresh);
-    if (read_queue(fresh, queue)) { Py_DECREF(queue); return FAILED; }
-    fresh->queue = queue;
-    fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(fresh->field) + 1, PyBytes_GET_SIZE(fresh->field) - 1};
-    fresh->name = (Text){fresh->digits, add_number(fresh->digits, fresh->queue_id) - fresh->digits};
-    fresh->head = java_hash(java_hash(0, fresh->topic), (Text){(const byte *)"#", 1});
-    run->last = run->count++;
-    *found = fresh;
-    return PLAIN;
+    int state = queue_of(run, queue, found);
+    Py_DECREF(queue);
+    return state;
 }
 
-/* -- properties: name, 1, value, 2, name, ... -- */
+/* -- properties -- */
 
-typedef struct { Text all, name, value; } Item; /* without a separator in it: `name` is all of it, and value.at NULL */
-typedef struct { Text tag, unique, keys; } Derived;
-
-static int next_item(Text *left, Item *item) {
-    if (left->size < 0) return 0;
-    const byte *stop = left->size ? memchr(left->at, 2, left->size) : NULL;
-    Py_ssize_t size = stop ? stop - left->at : left->size;
-    const byte *mark = size ? memchr(left->at, 1, size) : NULL;
-    item->all = (Text){left->at, size};
-    item->name = (Text){left->at, mark ? mark - left->at : size};
-    item->value = mark ? (Text){mark + 1, left->at + size - mark - 1} : (Text){NULL, 0};
-    *left = stop ? (Text){stop + 1, left->size - size - 1} : (Text){NULL, -1};
-    return 1;
-}
+typedef struct { Text tag, unique, keys; Item asked; int64_t due; int is_timed; } Derived; /* asked: what goes elsewhere first */
 
 static const struct { const char *name; Py_ssize_t size; } UNUSUAL[] = { /* send_properties.UNUSUAL; the first two are not SPECIAL */
     {"WAIT", 4}, {"CLUSTER", 7}, {"DELAY", 5}, {"TRAN_MSG", 8}, {"TIMER_DELIVER_MS", 16}, {"TIMER_DELAY_SEC", 15}, {"TIMER_DELAY_MS", 14},
@@ -302,11 +301,64 @@ static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *
         else if (IS(item.name, "KEYS")) {
             if (derived->keys.size) return -1;
             derived->keys = item.value;
+        } else if (IS(item.name, "DELAY") || IS(item.name, "TRAN_MSG")) {
+            if (derived->asked.name.size) return -1;
+            derived->asked = item;
         } else if (is_unusual(item.name)) return -1;
         to = add(to, item.all.at, item.all.size);
         *to++ = 2;
     }
     to = add(to, run->cluster.at, run->cluster.size);
+    return to - begin <= PROPERTIES_MAX ? to - begin : -1;
+}
+
+/* What Python says of a send that asks for this (plain_send.PlainDiversion): where it goes first, and how that is stored. */
+static int ask_where(Run *run, Text topic, Item asked) {
+    Diverted *last = &run->diverted;
+    Text value = {last->value, last->size};
+    if (last->place && same(last->topic, topic) && last->name == asked.name.at[0] && same(value, asked.value)) return PLAIN;
+    PyObject *name = PyUnicode_DecodeUTF8((const char *)asked.name.at, asked.name.size, NULL), *queue, *due;
+    PyObject *door = name ? PyDict_GetItemWithError(run->diversions, name) : NULL;
+    PyObject *found = door && asked.value.size <= ASKED_MAX
+        ? PyObject_CallFunction(door, "s#s#", topic.at, topic.size, asked.value.at, asked.value.size) : NULL;
+    Py_XDECREF(name);
+    Py_XSETREF(last->answer, found); /* it holds the queue and the text */
+    last->place = NULL;
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* it says so to Python once more */
+    if (!found || found == Py_None) return PyErr_Occurred() ? FAILED : LEAVE;
+    if (!PyArg_ParseTuple(found, "Os#O", &queue, &last->stored.at, &last->stored.size, &due)) return FAILED;
+    last->is_timed = due != Py_None;
+    if (last->is_timed && (last->due = PyLong_AsLongLong(due)) == -1 && PyErr_Occurred()) return FAILED;
+    last->topic = topic;
+    last->name = asked.name.at[0];
+    last->size = asked.value.size;
+    memcpy(last->value, asked.value.at, asked.value.size);
+    return queue_of(run, queue, &last->place);
+}
+
+/* PlainSends._divert: all properties, where it belongs behind them. Returns their size, -1 for LEAVE. */
+static Py_ssize_t divert(const Run *run, const Queue *queue, Text text, byte *to, Derived *derived) {
+    Text names[ITEMS_MAX];
+    byte *begin = to;
+    Item item;
+    int count = 0;
+    if (text.at[text.size - 1] == 2) text.size--;
+    if (4 * text.size + DIVERSION_ROOM > PROPERTIES_MAX) return -1;
+    while (next_item(&text, &item)) {
+        if (count == ITEMS_MAX || IS(item.name, "REAL_TOPIC") || IS(item.name, "REAL_QID") || IS(item.name, "TRAN_PREPARED_QUEUE_OFFSET")) return -1;
+        for (int i = 0; i < count; i++)
+            if (same(names[i], item.name)) return -1;
+        names[count++] = item.name;
+        if (same(item.name, derived->asked.name)) item.all.size = item.name.size + 1, item.value = run->diverted.stored;
+        else item.value.size = 0;
+        to = add(add(to, item.all.at, item.all.size), item.value.at, item.value.size);
+        *to++ = 2;
+    }
+    to = add(add(to, run->cluster.at, run->cluster.size), "\2REAL_TOPIC\1", 12);
+    to = add(add(to, queue->topic.at, queue->topic.size), "\2REAL_QID\1", 10);
+    derived->due = run->diverted.due;
+    derived->is_timed = run->diverted.is_timed;
+    to = add(to, queue->name.at, queue->name.size);
     return to - begin <= PROPERTIES_MAX ? to - begin : -1;
 }
 
@@ -339,37 +391,29 @@ static int add_keys(Run *run, const Queue *queue, const Derived *derived, int64_
 
 /* Staging.put_derived, when body and properties are known to fit: everything of the record but its properties, which are there already;
    the entry and the keys. LEAVE: the file is full. */
-static int finish_record(Run *run, Queue *queue, const Send *send, Text body, int64_t user_flag, Py_ssize_t kept, const Derived *derived) {
-    Py_ssize_t front = FRONT + run->born_host.size + run->store_host.size, topic = PyBytes_GET_SIZE(queue->field);
+static int finish_record(Run *run, Queue *queue, const Message *message, Py_ssize_t kept, const Derived *derived) {
+    Text body = message->body;
+    Py_ssize_t front = FRONT + message->born_host.size + message->store_host.size, topic = PyBytes_GET_SIZE(queue->field);
     Py_ssize_t size = front + body.size + topic + 2 + kept;
-    int64_t offset = run->end + run->lead.size, flags = send->sys_flag;
+    int64_t offset = run->end + run->lead.size, flags = message->sys_flag;
     if (run->lead.size + size > run->room) return LEAVE; /* Python begins the next file */
     if (reserve(&queue->entries, ENTRY) || add_keys(run, queue, derived, offset) == FAILED) return FAILED;
-    flags |= (run->born_host.size == 20 ? 0x10 : 0) | (run->store_host.size == 20 ? 0x20 : 0);
+    flags |= (message->born_host.size == 20 ? 0x10 : 0) | (message->store_host.size == 20 ? 0x20 : 0);
     byte *record = add(run->records.at + run->records.size, run->lead.at, run->lead.size);
-    put32(record, (uint32_t)size);
-    put32(record + 4, MAGIC_V1);
-    put32(record + 8, crc32_of(body) & 0x7FFFFFFF);
-    put32(record + 12, (uint32_t)queue->queue_id);
-    put32(record + 16, (uint32_t)user_flag);
-    put64(record + 20, (uint64_t)queue->next);
-    put64(record + 28, (uint64_t)offset);
-    put32(record + 36, (uint32_t)flags);
-    put64(record + 40, (uint64_t)send->born_ms);
-    byte *field = add(record + 48, run->born_host.at, run->born_host.size);
+    put32(record, (uint32_t)size), put32(record + 4, MAGIC_V1), put32(record + 8, crc32_of(body) & 0x7FFFFFFF);
+    put32(record + 12, (uint32_t)queue->queue_id), put32(record + 16, (uint32_t)message->user_flag), put64(record + 20, (uint64_t)queue->next);
+    put64(record + 28, (uint64_t)offset), put32(record + 36, (uint32_t)flags), put64(record + 40, (uint64_t)message->born_ms);
+    byte *field = add(record + 48, message->born_host.at, message->born_host.size);
     put64(field, (uint64_t)run->now_ms);
-    field = add(field + 8, run->store_host.at, run->store_host.size);
-    put32(field, (uint32_t)send->consumed);
-    put64(field + 4, 0); /* prepared */
-    put32(field + 12, (uint32_t)body.size);
+    field = add(field + 8, message->store_host.at, message->store_host.size);
+    put32(field, (uint32_t)message->consumed), put64(field + 4, (uint64_t)message->prepared), put32(field + 12, (uint32_t)body.size);
     field = add(field + 16, body.at, body.size);
     field = add(field, PyBytes_AS_STRING(queue->field), topic);
     put16(field, (uint16_t)kept);
 
     byte *entry = queue->entries.at + queue->entries.size;
-    put64(entry, (uint64_t)offset);
-    put32(entry + 8, (uint32_t)size);
-    put64(entry + 12, (uint64_t)(int64_t)(int32_t)java_hash(0, derived->tag));
+    put64(entry, (uint64_t)offset), put32(entry + 8, (uint32_t)size);
+    put64(entry + 12, (uint64_t)(derived->is_timed ? derived->due : (int64_t)(int32_t)java_hash(0, derived->tag)));
     queue->entries.size += ENTRY;
     queue->next++;
     run->records.size += run->lead.size + size;
@@ -379,8 +423,9 @@ static int finish_record(Run *run, Queue *queue, const Send *send, Text body, in
 }
 
 /* Room for a record whose properties take at most this much; where they will stand. */
-static byte *reserve_record(Run *run, const Queue *queue, Text body, Py_ssize_t properties) {
-    Py_ssize_t before = run->lead.size + FRONT + run->born_host.size + run->store_host.size + body.size + PyBytes_GET_SIZE(queue->field) + 2;
+static byte *reserve_record(Run *run, const Queue *queue, const Message *message, Py_ssize_t properties) {
+    Py_ssize_t front = FRONT + message->born_host.size + message->store_host.size;
+    Py_ssize_t before = run->lead.size + front + message->body.size + PyBytes_GET_SIZE(queue->field) + 2;
     return reserve(&run->records, before + properties) ? NULL : run->records.at + run->records.size + before;
 }
 
@@ -437,13 +482,37 @@ static int answer(Run *run, const Send *send, const Queue *queue, int64_t first,
 
 static int put_single(Run *run, const Send *send, Queue *queue) {
     Derived derived;
-    int64_t first = queue->next, offset = run->end + run->lead.size;
-    byte *properties = reserve_record(run, queue, send->body, send->properties.size + 1 + run->cluster.size);
+    Queue *place = queue;
+    byte *properties = reserve_record(run, queue, &send->message, send->properties.size + 1 + run->cluster.size);
     if (!properties) return FAILED;
     Py_ssize_t kept = keep_properties(run, send->properties, properties, &derived);
+    if (kept >= 0 && derived.asked.name.size) {
+        int state = ask_where(run, queue->topic, derived.asked);
+        if (state != PLAIN) return state;
+        place = run->diverted.place;
+        Py_ssize_t more = run->diverted.stored.size + run->cluster.size + queue->topic.size + sizeof "..REAL_TOPIC..REAL_QID." + queue->name.size;
+        properties = reserve_record(run, place, &send->message, send->properties.size + more);
+        if (!properties) return FAILED;
+        kept = divert(run, queue, send->properties, properties, &derived);
+    }
     if (kept < 0) return LEAVE;
-    int state = finish_record(run, queue, send, send->body, send->user_flag, kept, &derived);
+    int64_t first = place->next, offset = run->end + run->lead.size;
+    int state = finish_record(run, place, &send->message, kept, &derived);
     return state == PLAIN ? answer(run, send, queue, first, &offset, 1) : state;
+}
+
+/* What is derived from properties that are stored as they are: fanout.queue_tag and index_keys. LEAVE: they are none. */
+static int derive(Text text, Derived *derived) {
+    Item item;
+    memset(derived, 0, sizeof *derived);
+    if (text.size > PROPERTIES_MAX || (text.size && memchr(text.at, 0, text.size)) || !is_utf8(text)) return LEAVE;
+    while (next_item(&text, &item)) { /* of two with one name the later counts */
+        if (!item.value.at) continue;
+        if (IS(item.name, "UNIQ_KEY")) derived->unique = item.value;
+        else if (IS(item.name, "TAGS")) derived->tag = item.value;
+        else if (IS(item.name, "KEYS")) derived->keys = item.value;
+    }
+    return PLAIN;
 }
 
 /* What a batch's own properties add to those of each message, with the unique key of the whole and without. Only what clients send is
@@ -474,43 +543,37 @@ static int read_suffix(const Run *run, Text text, Suffix *suffix) {
 }
 
 /* One message of a batch, batches.messages_of. */
-static int put_inner(Run *run, const Send *send, Queue *queue, const Suffix *suffix, Text body, int64_t user_flag, Text text) {
+static int put_inner(Run *run, const Message *message, Queue *queue, const Suffix *suffix, Text text) {
     Derived derived;
-    Item item;
-    Text left = text;
-    memset(&derived, 0, sizeof derived);
-    if (text.size && (memchr(text.at, 0, text.size) || !is_utf8(text) || may_ask_for_more(text))) return LEAVE;
-    while (next_item(&left, &item)) { /* of two with one name the later counts */
-        if (!item.value.at) continue;
-        if (IS(item.name, "UNIQ_KEY")) derived.unique = item.value;
-        else if (IS(item.name, "TAGS")) derived.tag = item.value;
-        else if (IS(item.name, "KEYS")) derived.keys = item.value;
-    }
+    if (!derive(text, &derived) || may_ask_for_more(text)) return LEAVE;
     const Buffer *more = suffix->unique.size && derived.unique.size ? &suffix->without : &suffix->with;
     if (!derived.unique.size) derived.unique = suffix->unique;
     int bare = !text.size || text.at[text.size - 1] == 2; /* then the suffix needs no separator before it */
     Py_ssize_t kept = text.size + more->size - bare;
     if (kept > PROPERTIES_MAX) return LEAVE;
-    byte *to = reserve_record(run, queue, body, kept);
+    byte *to = reserve_record(run, queue, message, kept);
     if (!to) return FAILED;
     add(add(to, text.at, text.size), more->at + bare, more->size - bare);
-    return finish_record(run, queue, send, body, user_flag, kept, &derived);
+    return finish_record(run, queue, message, kept, &derived);
 }
 
 static int put_inners(Run *run, const Send *send, Queue *queue, const Suffix *suffix, Buffer *offsets) {
-    const byte *at = send->body.at, *end = at + send->body.size;
+    Message message = send->message;
+    const byte *at = message.body.at, *end = at + message.body.size;
     if (at == end) return LEAVE;
     for (Py_ssize_t count = 0; at < end; count++) {
         if (end - at < INNER || count == MESSAGES_MAX) return LEAVE;
         int64_t size = (int32_t)get32(at), body_size = (int32_t)get32(at + 16);
         if (size < INNER || size > end - at || body_size < 0 || body_size > size - INNER) return LEAVE;
-        Text body = {at + 20, body_size}, text = {at + INNER + body_size, size - INNER - body_size};
+        Text text = {at + INNER + body_size, size - INNER - body_size};
         if (get16(at + 20 + body_size) != text.size || text.size > PROPERTIES_MAX) return LEAVE;
         int64_t offset = run->end + run->lead.size;
         if (reserve(offsets, 8)) return FAILED;
         memcpy(offsets->at + offsets->size, &offset, 8);
         offsets->size += 8;
-        int state = put_inner(run, send, queue, suffix, body, (int32_t)get32(at + 12), text);
+        message.body = (Text){at + 20, body_size};
+        message.user_flag = (int32_t)get32(at + 12);
+        int state = put_inner(run, &message, queue, suffix, text);
         if (state != PLAIN) return state;
         at += size;
     }
@@ -528,12 +591,8 @@ static int put_batch(Run *run, const Send *send, Queue *queue) {
     if (state == PLAIN) state = put_inners(run, send, queue, &suffix, &offsets);
     if (state == PLAIN) state = answer(run, send, queue, first, (const int64_t *)(const void *)offsets.at, offsets.size / 8);
     if (state != PLAIN) {
-        queue->next = first;
-        queue->entries.size = entries;
-        run->end = end;
-        run->room = room;
-        run->records.size = records;
-        run->keys.size = keys;
+        queue->next = first, queue->entries.size = entries;
+        run->end = end, run->room = room, run->records.size = records, run->keys.size = keys;
     }
     PyMem_Free(suffix.with.at);
     PyMem_Free(suffix.without.at);
@@ -542,14 +601,14 @@ static int put_batch(Run *run, const Send *send, Queue *queue) {
 }
 
 static int take_frame(Run *run, PyObject *frame) {
-    Send send;
+    Send send = {.message = {.born_host = run->born_host, .store_host = run->store_host}};
     if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3) { PyErr_SetString(PyExc_TypeError, "a frame is (form, header, body)"); return FAILED; }
     long form = PyLong_AsLong(PyTuple_GET_ITEM(frame, 0));
     Text header = bytes_text(PyTuple_GET_ITEM(frame, 1));
-    send.body = bytes_text(PyTuple_GET_ITEM(frame, 2));
+    send.message.body = bytes_text(PyTuple_GET_ITEM(frame, 2));
     if (PyErr_Occurred()) return FAILED;
     int state = form ? read_binary(header, &send) : read_json(header, &run->scratch, &send);
-    if (state != PLAIN || send.body.size > run->body_max) return state == FAILED ? FAILED : LEAVE;
+    if (state != PLAIN || send.message.body.size > run->body_max) return state == FAILED ? FAILED : LEAVE;
     Queue *queue;
     state = find_queue(run, &send, &queue);
     if (state != PLAIN) return state;
@@ -570,46 +629,74 @@ static PyObject *results(Run *run, Py_ssize_t at) {
         buffer_bytes(&run->keys), run->sends);
 }
 
-/* take_sends(frames, at, queues by topic, fixed, the log's end, room in its file, store time, born host)
+static PyObject *let_go(Run *run, PyObject *result) {
+    for (int i = 0; i < run->count; i++) {
+        Py_DECREF(run->queues[i].queue);
+        Py_DECREF(run->queues[i].field);
+        PyMem_Free(run->queues[i].entries.at);
+    }
+    Py_XDECREF(run->diverted.answer);
+    Buffer *const buffers[] = {&run->records, &run->answers, &run->keys, &run->scratch};
+    for (int i = 0; i < 4; i++) PyMem_Free(buffers[i]->at);
+    return result;
+}
+
+/* take_sends(frames, at, queues by topic, diversions by property, fixed, the log's end, room in its file, store time, born host)
    -> (where the first frame stands that is not a plain send, whether it is only that this run touches too many queues,
        records, answers, [(queue, its next, entries)], index keys, how many sends) */
-PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 8 || !PyList_Check(args[0]) || !PyDict_Check(args[2]) || !PyTuple_Check(args[3]) || PyTuple_GET_SIZE(args[3]) != 8) {
-        PyErr_SetString(PyExc_TypeError, "take_sends(frames, at, queues, fixed, end, room, now_ms, born_host)");
-        return NULL;
-    }
+PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
     Run run;
-    memset(&run, 0, offsetof(Run, queues));
-    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
-    run.doors = args[2];
-    Text *const fixed[] = {&run.cluster, &run.store_host, &run.host_id, &run.json_back, &run.binary_front, &run.binary_back, &run.lead};
-    for (int i = 0; i < 7; i++) *fixed[i] = bytes_text(PyTuple_GET_ITEM(args[3], i));
-    run.body_max = PyLong_AsSsize_t(PyTuple_GET_ITEM(args[3], 7));
-    run.end = PyLong_AsLongLong(args[4]);
-    run.room = PyLong_AsLongLong(args[5]);
-    run.now_ms = PyLong_AsLongLong(args[6]);
-    run.born_host = bytes_text(args[7]);
-    if (PyErr_Occurred()) return NULL;
-    if (run.binary_front.size != 5 || at < 0) { PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, and no frame stands before the first"); return NULL; }
-    PyObject *result = NULL;
+    PyObject *frames, *result = NULL;
+    Py_ssize_t at;
     int state = PLAIN;
-    while (state == PLAIN && at < PyList_GET_SIZE(args[0])) {
-        PyObject *frame = PyList_GET_ITEM(args[0], at);
-        Py_INCREF(frame);
+    memset(&run, 0, offsetof(Run, queues));
+    if (!PyArg_ParseTuple(args, "O!nO!O!(y#y#y#y#y#y#y#n)LLLy#:take_sends", &PyList_Type, &frames, &at, &PyDict_Type, &run.doors,
+            &PyDict_Type, &run.diversions, TEXT(run.cluster), TEXT(run.store_host), TEXT(run.host_id), TEXT(run.json_back), TEXT(run.binary_front),
+            TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room, &run.now_ms, TEXT(run.born_host))) return NULL;
+    if (run.binary_front.size != 5 || at < 0) { PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, and no frame stands before the first"); return NULL; }
+    while (state == PLAIN && at < PyList_GET_SIZE(frames)) {
+        PyObject *frame = Py_NewRef(PyList_GET_ITEM(frames, at));
         state = take_frame(&run, frame);
         Py_DECREF(frame);
         at += state == PLAIN;
     }
     if (state != FAILED) result = results(&run, at);
-    for (int i = 0; i < run.count; i++) {
-        Py_DECREF(run.queues[i].queue);
-        Py_DECREF(run.queues[i].field);
-        PyMem_Free(run.queues[i].entries.at);
-    }
-    PyMem_Free(run.records.at);
-    PyMem_Free(run.answers.at);
-    PyMem_Free(run.keys.at);
-    PyMem_Free(run.scratch.at);
-    return result;
+    return let_go(&run, result);
+}
+
+/* ---- messages that Python has decided on: Staging.put_derived of each -------------------------------------------------- */
+
+static int is_host(Text host) { return host.size == 8 || host.size == 20; }
+
+static int put_row(Run *run, PyObject *row) {
+    Message message;
+    Derived derived;
+    Text text;
+    Queue *queue;
+    PyObject *object, *tag;
+    int user_flag, consumed;
+    if (!PyArg_ParseTuple(row, "Oy#y#OLiLy#iLy#", &object, TEXT(message.body), TEXT(text), &tag, &message.sys_flag, &user_flag, &message.born_ms,
+            TEXT(message.born_host), &consumed, &message.prepared, TEXT(message.store_host))) return FAILED;
+    message.user_flag = user_flag, message.consumed = consumed;
+    int is_odd = message.sys_flag & PREPARED || message.sys_flag != (int32_t)message.sys_flag || !is_host(message.born_host) || !is_host(message.store_host);
+    if (is_odd || !derive(text, &derived)) return LEAVE; /* prepared, or rolled back: no queue has it */
+    if (tag != Py_None) derived.is_timed = 1, derived.due = PyLong_AsLongLong(tag);
+    int state = PyErr_Occurred() ? FAILED : queue_of(run, object, &queue);
+    byte *to = state == PLAIN ? reserve_record(run, queue, &message, text.size) : NULL;
+    if (!to) return state == LEAVE ? LEAVE : FAILED;
+    add(to, text.at, text.size);
+    return finish_record(run, queue, &message, text.size, &derived);
+}
+
+/* put_messages(rows, at, lead, the log's end, room in its file, store time) -> as take_sends */
+PyObject *put_messages(PyObject *Py_UNUSED(module), PyObject *args) {
+    Run run;
+    PyObject *rows;
+    Py_ssize_t at;
+    int state = PLAIN;
+    memset(&run, 0, offsetof(Run, queues));
+    if (!PyArg_ParseTuple(args, "O!ny#LLL:put_messages", &PyList_Type, &rows, &at, TEXT(run.lead), &run.end, &run.room, &run.now_ms)) return NULL;
+    for (; at >= 0 && at < PyList_GET_SIZE(rows); at++)
+        if ((state = put_row(&run, PyList_GET_ITEM(rows, at))) != PLAIN) break;
+    return let_go(&run, state == FAILED ? NULL : results(&run, at));
 }

@@ -42,13 +42,12 @@ static PyObject *without(Text front, Text rest, const Hole *holes, int count) {
 }
 
 /* pull_shape(form, header) -> (shape, opaque, queue offset, offset to commit) or None */
-PyObject *pull_shape(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 2) { PyErr_SetString(PyExc_TypeError, "pull_shape(form, header)"); return NULL; }
-    long form = PyLong_AsLong(args[0]);
-    Text header = bytes_text(args[1]), front = {NULL, 0}, rest = header;
-    if (PyErr_Occurred()) return NULL;
+PyObject *pull_shape(PyObject *Py_UNUSED(module), PyObject *args) {
+    int form;
+    Text header, front = {NULL, 0}, rest;
     PyObject *shape;
+    if (!PyArg_ParseTuple(args, "iy#:pull_shape", &form, TEXT(header))) return NULL;
+    rest = header;
     if (form) {
         Hole holes[] = {NAME("\0\x0bqueueOffset\0\0\0"), NAME("\0\x0c" "commitOffset\0\0\0")};
         if (header.size < 21 || get16(header.at) != 11 || get32(header.at + 13) || get32(header.at + 17) != header.size - 21) Py_RETURN_NONE;

@@ -12,7 +12,11 @@
 #error "big-endian machines run the Python functions: nobody has tested this there"
 #endif
 
-#define EDITION 8 /* also in __init__.py, which says when it rises */
+#define EDITION 9 /* also in __init__.py, which says when it rises */
+
+/* Of records and entries, as in wire/layout.py. */
+enum { ENTRY = 20, RECORD_MIN = 91, QUEUE_OFFSET_AT = 20, SYS_FLAG_AT = 36, BODY_AT = 88, HOSTS_V6 = 0x30, PROPERTIES_MAX = 32767 };
+#define MAGIC_V1 0xDAA320A7u
 
 typedef unsigned char byte;
 typedef struct { const byte *at; Py_ssize_t size; } Text;
@@ -56,14 +60,12 @@ static inline Text bytes_text(PyObject *object) {
 
 static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_FromStringAndSize((const char *)buffer->at, buffer->size); }
 
-/* The functions, one line each; module.c lists them. */
-PyObject *cut_frames(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-PyObject *take_sends(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-PyObject *pull_shape(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-PyObject *property_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-PyObject *join_messages(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-PyObject *cut_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-PyObject *fill_heads(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+#define TEXT(text) &(text).at, &(text).size /* for y#: the bytes of an argument */
+
+/* All functions. What each does, and which Python function it stands for, is in _native.pyi. */
+#define FUNCTIONS(DO) \
+    DO(cut_frames) DO(take_sends) DO(put_messages) DO(gather) DO(property_rows) DO(pull_shape) DO(join_messages) DO(cut_records) DO(fill_heads)
+#define DECLARE(name) PyObject *name(PyObject *, PyObject *args);
+FUNCTIONS(DECLARE)
 
 #endif

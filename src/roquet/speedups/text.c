@@ -102,3 +102,15 @@ uint32_t crc32_of(Text text) {
     while (left--) sum = sum >> 8 ^ table[0][(sum ^ *at++) & 0xFF];
     return ~sum;
 }
+
+int next_item(Text *left, Item *item) {
+    if (left->size < 0) return 0;
+    const byte *stop = left->size ? memchr(left->at, 2, left->size) : NULL;
+    Py_ssize_t size = stop ? stop - left->at : left->size;
+    const byte *mark = size ? memchr(left->at, 1, size) : NULL;
+    item->all = (Text){left->at, size};
+    item->name = (Text){left->at, mark ? mark - left->at : size};
+    item->value = mark ? (Text){mark + 1, left->at + size - mark - 1} : (Text){NULL, 0};
+    *left = stop ? (Text){stop + 1, left->size - size - 1} : (Text){NULL, -1};
+    return 1;
+}

@@ -12,6 +12,11 @@ byte *add_hex16(byte *to, uint64_t number);
 int number_of(Text text, int64_t *number); /* at most 18 digits and nothing else: PLAIN or LEAVE */
 uint32_t character(const byte *at, const byte *end, int *size);
 int is_utf8(Text text);
+
+/* Properties are name, 1, value, 2, name, ... */
+typedef struct { Text all, name, value; } Item; /* without a separator in it: `name` is all of it, and value.at NULL */
+int next_item(Text *left, Item *item);
+
 uint32_t java_hash(uint32_t hash, Text text);
 uint32_t crc32_of(Text text);
 

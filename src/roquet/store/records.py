@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from roquet.store.disk import Cold
 from roquet.store.queue import ConsumeQueue
@@ -13,6 +13,8 @@ from roquet.wire.layout import BLANK_LENGTH, RECORD_MIN, TIMED, store_time_of
 
 if TYPE_CHECKING:
     from roquet.store.store import Store
+
+Data = TypeVar("Data", bytes, memoryview)
 
 TIMES_LOOKED_AT = 256
 """Messages among which one is looked for whose time can be told."""
@@ -38,15 +40,20 @@ class RecordLookup:
 
     def raw_at(self, offset: int) -> bytes:
         """As many bytes as those that stand here say. The caller must see that they are a record. Raises as `record_at`."""
+        return self.raw_by(self._log.read, offset)
+
+    def raw_by(self, read: Callable[[int, int], Data], offset: int) -> Data:
+        """The same with another way to read (offset, size), `LogWindow.view`: then the next call may overwrite them."""
         segments, safe = self._log.segments, self._log.safe
         base = segments.base_of(offset)
         # Most records are short: then one read is enough.
         seen = 0 if base is None else min(LIKELY_SIZE, safe - offset, base + segments.size - offset)
-        head = self._log.read(offset, seen) if seen >= 4 else b""
-        size = int.from_bytes(head[:4], "big", signed=True) if head else 0
-        if size < RECORD_MIN or offset + size > safe:
-            raise LookupError(f"no message begins at log offset {offset}")
-        return head[:size] if size <= seen else self._log.read(offset, size)
+        if seen >= 4:
+            head = read(offset, seen)
+            size = int.from_bytes(head[:4], "big", signed=True)
+            if size >= RECORD_MIN and offset + size <= safe:
+                return head[:size] if size <= seen else read(offset, size)
+        raise LookupError(f"no message begins at log offset {offset}")
 
     def store_time_at(self, offset: int) -> int:
         """Store time of the record that begins here (its place is trusted). -1 when it is gone."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import crc32
 
 from roquet.errors import StoreUnavailable
+from roquet.speedups import native
 from roquet.store.batch import Batch, Longs, Portion
 from roquet.store.fanout import TRANSACTION_MASK, index_keys, is_indexed, is_queued, queue_tag
 from roquet.store.index import KeyIndex
@@ -28,6 +29,10 @@ Staged = tuple[ConsumeQueue, int, int, int]
 
 BatchedMessage = tuple[int, bytes, bytes, int, Iterable[str]]
 """(flag, body, properties, tag hash, keys) of a message in a batch."""
+
+Row = tuple[ConsumeQueue, bytes, bytes, int | None, int, int, int, bytes, int, int, bytes]
+"""(queue, body, properties, the entry's third number or None for the tag's hash, sys flag, flag, born ms, born host, reconsumed, prepared,
+store host) of a message."""
 
 
 def pack(
@@ -62,6 +67,7 @@ class Staging:
         self.store_host = bytes(HOST)
         self.staged: list[Staged] = []
         self._lead = len(log.lead)
+        self.native = native
 
     def put(
         self,
@@ -136,6 +142,36 @@ class Staging:
             if key:
                 self.index.pending.append((queue.topic, key, offset, now_ms))
         return offset, queue_offset
+
+    def put_rows(self, rows: list[Row]) -> None:
+        """`put_derived` of each, in this order: all of them or, when an exception leaves, none."""
+        with self.together():
+            at = 0
+            while at < len(rows):
+                at = self._put_compiled(rows, at)
+                if at < len(rows):
+                    self._put_row(*rows[at])
+                    at += 1
+
+    def _put_compiled(self, rows: list[Row], at: int) -> int:
+        """Those from here on that the extension takes; returns where the first stands that it does not."""
+        again, log = self.native is not None, self.log
+        while again:
+            assert self.native is not None
+            at, again, records, _, queues, keys, _ = self.native.put_messages(rows, at, log.lead, log.end, log.room, self.now_ms)
+            if queues:
+                self.put_run(records, queues, keys)
+        return at
+
+    def _put_row(
+        self, queue: ConsumeQueue, body: bytes, properties: bytes, tag: int | None, sys_flag: int, flag: int, born_ms: int,
+        born_host: bytes, reconsumed: int, prepared: int, store_host: bytes,
+    ) -> None:  # fmt: skip
+        text = properties.decode(errors="replace")
+        keys = index_keys(text) if is_indexed(sys_flag) else ()
+        if tag is None:
+            tag = queue_tag(queue.topic, text, self.now_ms, self.delays_ms)
+        self.put_derived(queue, body, properties, tag, keys, sys_flag, flag, born_ms, born_host, reconsumed, prepared, store_host)
 
     def put_batch(
         self, queue: ConsumeQueue, messages: list[BatchedMessage], sys_flag: int, born_ms: int, born_host: bytes

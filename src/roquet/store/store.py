@@ -147,7 +147,7 @@ class Store:
         self.begin_at, self.cut_back = self.rejoining.begin_at, self.rejoining.cut_back
         self.flush_now, self.delete_expired_now = self.flush.now, self.old_files.delete_expired_now
         records = RecordLookup(self)
-        self.record_at, self.raw_at = records.record_at, records.raw_at
+        self.record_at, self.raw_at, self.raw_by = records.record_at, records.raw_at, records.raw_by
         self.store_time_at, self.query = records.store_time_at, records.query
         self.times, self.offset_by_time, self.first_store_time = records.times, records.offset_by_time, records.first_store_time
 
