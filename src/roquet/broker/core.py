@@ -171,7 +171,7 @@ class Broker:
         self.table = self._table()
         self.runs: dict[int, Take] = {
             RequestCode.END_TRANSACTION: self.transactions.take_ends,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.take_backs,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.in_runs.take,
         }
         self._ticking: deque[Ticking] = deque((self.store, *self.parts))
 

@@ -15,8 +15,8 @@ from roquet.broker.delay import Delays
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
-from roquet.broker.runs import Request, number
 from roquet.broker.send import Sender
+from roquet.broker.sent_back import FIRST_LEVEL, INT_MAX, SAYS_MAX_SINCE, SentBack
 from roquet.broker.stats import Stats
 from roquet.broker.stored import take_apart
 from roquet.broker.topics import Topic, Topics
@@ -24,32 +24,21 @@ from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused
 from roquet.message import FAILURE_MAX, Property, failure_text
 from roquet.ports import Peer
-from roquet.store.disk import Cold
-from roquet.store.fanout import PREPARED
 from roquet.store.queue import ConsumeQueue
 from roquet.store.scan import TOPIC
-from roquet.store.staging import Row
-from roquet.store.window import LogWindow
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK, SendHeader
 from roquet.wire.codes import Perm, ResponseCode, TopicFlag
 from roquet.wire.command import Command
 from roquet.wire.ids import offset_message_id
 from roquet.wire.layout import PROPERTIES_MAX, QUEUES_MAX
-from roquet.wire.names import RETRY_PREFIX, SCHEDULE_TOPIC, check_topic, dead_letter_topic, retry_topic
+from roquet.wire.names import RETRY_PREFIX, check_topic, dead_letter_topic, retry_topic
 from roquet.wire.record import BadRecord, Record
 
 WRITE = int(Perm.WRITE)
-FIRST_LEVEL = 3
-"""Delay level after the first failure; each further one is a level up."""
-SAYS_MAX_SINCE = 121
-"""Clients of this version (3.4.9) and later say themselves how often a message is tried."""
 DEAD_LETTER_QUEUES = 1
 FAILURE_ROOM = 4 * FAILURE_MAX + 512
 """For the reason of a failure, and for what a retried message gets besides: one that has less room comes again without the reason."""
-INT_MAX = 0x7FFFFFFF
-LEVELS_MAX = 1_000
-"""A larger delay level is read properly."""
 FAQ = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
 
@@ -66,7 +55,7 @@ class Retries(Part):
         self.sender = sender
         self.delays = delays
         self.stats = stats
-        self._window = LogWindow(self.store.log)
+        self.in_runs = SentBack(self)
         sender.on_retry_topic = self.on_send
         sender.plain.retry_queues = self.plain_queues
 
@@ -85,7 +74,7 @@ class Retries(Part):
         draft, origin, size = self._draft(header.offset)
         self.sender.check_stored(self.store.trouble.refuse_writes())
         properties, consumed = draft.properties, draft.reconsumed
-        origin = self._mark(draft, origin, header.offset, header.failure, size)
+        origin = self.mark(draft, origin, header.offset, header.failure, size)
         asked_max = header.max_reconsume_times if command.version >= SAYS_MAX_SINCE else None
         if header.delay_level < 0 or consumed >= (group.retry_max_times if asked_max is None else asked_max):
             self._make_dead_letter(draft, group.group_name)
@@ -98,7 +87,7 @@ class Retries(Part):
         self.sender.answer_when_stored(command)
         return None
 
-    def _mark(self, draft: Draft, topic: str, offset: int, failure: str | None, size: int) -> str:
+    def mark(self, draft: Draft, topic: str, offset: int, failure: str | None, size: int) -> str:
         """Note in its properties where it came from, the record there in this topic, and why it failed. `size`: their bytes before.
         Returns the topic that it was sent to."""
         properties = draft.properties
@@ -113,71 +102,14 @@ class Retries(Part):
     def _come_again(self, draft: Draft, group: GroupConfig, topic: Topic, level: int) -> None:
         """It goes to the group's retry topic, after this delay."""
         draft.properties[Property.DELAY] = str(level)
-        # The group may have been given more queues than its retry topic has: nobody would read those.
-        draft.topic, queues = topic.topic_name, min(group.retry_queue_nums, topic.read_queue_nums)
-        draft.queue_id = self.shared.random.randrange(queues) if queues > 1 else 0
+        draft.topic, draft.queue_id = topic.topic_name, self.queue_id(group, topic)
         # By hand and not through all diversions: what was a transaction or a timed message once is an ordinary one by now.
         self.delays.divert(draft)
 
-    def take_backs(self, requests: list[Request]) -> int:
-        """`send_back` of the first of these that come again and are in memory (`runs.Take`)."""
-        if not self.settings.broker_permission & WRITE or self.store.trouble.refuse_writes():
-            return 0
-        groups: dict[str, tuple[GroupConfig, Topic] | None] = {}
-        rows: list[Row] = []
-        came_from: list[tuple[str, str]] = []
-        for request in requests:
-            name = request.fields.get("group")
-            if type(name) is not str:
-                break
-            found = groups[name] if name in groups else groups.setdefault(name, self._group_and_topic(name))
-            row = None if found is None else self._row_of_back(request, *found)
-            if found is None or row is None:
-                break
-            rows.append(row[0])
-            came_from.append((found[0].group_name, row[1]))
-        self.store.staging.put_rows(rows)
-        for request, (group, topic) in zip(requests, came_from, strict=False):
-            self.stats.sent_back(group, topic)
-            self.sender.answer_when_stored(request.command(CONSUMER_SEND_MSG_BACK.code))
-        return len(rows)
-
-    def _group_and_topic(self, name: str) -> tuple[GroupConfig, Topic] | None:
-        """The group and its retry topic, where both are there and may be used. None: look properly."""
-        group = self.groups.find(name) if name in self.groups else None
-        topic = None if group is None or group.retry_queue_nums <= 0 else self.topics.get(retry_topic(group.group_name))
-        return None if group is None or topic is None or not topic.perm & WRITE else (group, topic)
-
-    def _row_of_back(self, request: Request, group: GroupConfig, topic: Topic) -> tuple[Row, str] | None:
-        """(the message that comes again, the topic it was sent to). None: look properly."""
-        get = request.fields.get
-        offset, asked, asked_max, failure = number(get("offset")), number(get("delayLevel")), get("maxReconsumeTimes"), get("failure")
-        most = group.retry_max_times if asked_max is None else number(asked_max)
-        if not 0 <= most <= INT_MAX:
-            return None
-        if request.version < SAYS_MAX_SINCE:
-            most = group.retry_max_times
-        if offset < 0 or not 0 <= asked <= LEVELS_MAX or not isinstance(failure, str | None) or get("unitMode") not in (None, "false"):
-            return None
-        try:
-            message = take_apart(self.store.raw_by(self._window.view, offset), offset)
-        except (Cold, LookupError):
-            return None
-        if message is None or message.reconsumed >= most or message.sys_flag & PREPARED or not TOPIC.fullmatch(message.topic.encode()):
-            return None
-        draft = message.draft()
-        origin = self._mark(draft, message.topic, offset, failure, len(message.raw))
-        self._come_again(draft, group, topic, asked or FIRST_LEVEL + message.reconsumed)
-        text = draft.text().encode()
-        if len(text) > PROPERTIES_MAX or draft.topic != SCHEDULE_TOPIC:
-            return None
-        queue = self.store.queue(draft.topic, draft.queue_id)
-        due_ms = self.store.staging.now_ms + self.store.delays_ms[draft.queue_id]
-        row = (
-            queue, message.body, text, due_ms, message.sys_flag, message.flag, message.born_ms, message.born_host, message.reconsumed + 1,
-            0, message.store_host,
-        )  # fmt: skip
-        return row, origin
+    def queue_id(self, group: GroupConfig, topic: Topic) -> int:
+        # The group may have been given more queues than its retry topic has: nobody would read those.
+        queues = min(group.retry_queue_nums, topic.read_queue_nums)
+        return self.shared.random.randrange(queues) if queues > 1 else 0
 
     def on_send(self, draft: Draft, header: SendHeader, version: int) -> None:
         """A send to a retry topic, as clients do when their send-back fails: after the last attempt it is a dead letter too.

@@ -14,7 +14,7 @@ from roquet.broker.batches import BatchSend, messages_of
 from roquet.broker.flow import Flow
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
-from roquet.broker.plain_send import NO_ANSWER, Plain, PlainSends, one_by_one, prefix
+from roquet.broker.plain_send import NO_ANSWER, PREFIXES, Plain, PlainSends, one_by_one
 from roquet.broker.send_properties import KEPT_FLAGS, NOTHING_ASKED, REFUSED, SPECIAL, SPECIAL_MARKS, WAITS_NOT
 from roquet.broker.topics import Topic, Topics, spelled
 from roquet.broker.writer import Diversion, Draft, Writer
@@ -63,6 +63,8 @@ STORED = (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FL
 """The message is stored; the last three say where it is not yet."""
 ALONE = (ResponseCode.SLAVE_NOT_AVAILABLE, "the message is stored here, and no slave is near enough to have it in time")
 
+WITH_HEADER = frozenset(code for code, call in CALLS.items() if call.answer_header_type is SendResponseHeader)
+"""Requests whose answers say where the message is."""
 BARE_SUCCESS = b'{"code":0,"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 
 NOBODY = Answers(None)
@@ -334,17 +336,17 @@ class Sender(Part):
 
     def _encoded(self, sent: Sent, code: int, remark: str | None) -> bytes:
         command = sent[0]
-        if not code and not command.binary and CALLS[command.code].answer_header_type is not SendResponseHeader:
+        if not code and not command.binary and command.code not in WITH_HEADER:
             head = BARE_SUCCESS % command.opaque  # what `_reply` would say: consumers in trouble send many back
-            return prefix(len(head)) + head
+            return PREFIXES[len(head)] + head
         return self._reply(sent, code, remark).encode()
 
     def _reply(self, sent: Sent, code: int, remark: str | None) -> Command:
         command, queue_id, queue_offset, ids, recall_handle = sent
         # Requests of other kinds store a message, too, and what is answered says nothing of it.
-        if code == ResponseCode.SLAVE_NOT_AVAILABLE and CALLS[command.code].answer_header_type is not SendResponseHeader:
+        if code == ResponseCode.SLAVE_NOT_AVAILABLE and command.code not in WITH_HEADER:
             return command.reply()  # it is stored, and nothing more was promised: RocketMQ does not wait for a slave with these
-        if code not in STORED or CALLS[command.code].answer_header_type is not SendResponseHeader:
+        if code not in STORED or command.code not in WITH_HEADER:
             return command.reply(code, remark)
         header = self.response_header(ids, queue_id, queue_offset, recall_handle)
         return SEND_MESSAGE_V2.reply(command, header, code=code, remark=remark)

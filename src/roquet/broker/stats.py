@@ -151,14 +151,14 @@ class Stats(Part):
             one.times += 1
             one.size += size
 
-    def sent_back(self, group: str, topic: str) -> None:
-        """A consumer of the group failed a message of the topic."""
+    def sent_back(self, group: str, topic: str, count: int = 1) -> None:
+        """Consumers of the group failed so many messages of the topic."""
         key = f"{topic}@{group}"
         row = self._backs.get(key)
         if row is None:
             row = self._row(self._backs, key)
-        row.count += 1
-        row.times += 1
+        row.count += count
+        row.times += count
 
     def _row(self, rows: dict[str, Counters], key: str) -> Counters:
         if len(rows) >= ROWS_MAX:

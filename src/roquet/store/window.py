@@ -7,6 +7,8 @@ on as another node's (`Log.cuts`).
 
 from __future__ import annotations
 
+import contextlib
+
 from roquet.store.disk import Cold
 from roquet.store.log import Log
 
@@ -43,6 +45,15 @@ class LogWindow:
             self._log.read_into(offset, self._room[:size])
             self._start, self._stop = offset, min(offset + size, self._log.safe)
         return self._room[:size]
+
+    def bring(self, first: int, stop: int) -> None:
+        """Somebody is about to look at many places between these two: where that is one stretch, it is read at once."""
+        base = self._log.segments.base_of(first)
+        if base is not None:
+            stop = min(stop, self._log.safe, base + self._log.segments.size)
+            if 0 < stop - first <= ROOM and not self._start <= first < stop <= self._stop:
+                with contextlib.suppress(Cold, LookupError):
+                    self.view(first, stop - first)
 
     def _ahead(self, offset: int, size: int) -> int:
         """How much to read from here on, where so much is wanted: not what may still be taken back, nor beyond the file."""
