@@ -405,6 +405,19 @@ def test_truncating_forgets_what_the_log_lost(tmp_path: Path) -> None:
     assert list((tmp_path / "index").iterdir()) == []
 
 
+def test_a_file_that_goes_while_it_is_synced_is_no_failed_sync(tmp_path: Path) -> None:
+    """A slave's log was cut back just then, and its store failed for it. Found by the simulation of whole groups."""
+    index = make(tmp_path, entries=5)
+    for number in range(12):
+        index.add("t", "k", number * 100, 10_000)
+    index.settle()
+    work = index.begin_sync()
+    index.truncate_after(0)
+    work()
+    index.add("t", "k", 0, 10_000)
+    assert index.sync() == 10_000
+
+
 def test_truncating_a_damaged_file_gives_it_up_and_says_from_where_to_index_again(tmp_path: Path) -> None:
     index = make(tmp_path, entries=5)
     for number in range(7):

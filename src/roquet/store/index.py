@@ -432,8 +432,7 @@ class KeyIndex:
         def work() -> int:
             try:
                 for file in files:
-                    with contextlib.closing(self.disk.open(self._path(file.name))) as opened:
-                        opened.sync()
+                    self._sync_file(file)
                 if named:
                     self.disk.sync_dir(self.directory)
                 self._safe_ms = upto
@@ -449,6 +448,16 @@ class KeyIndex:
             return self._safe_ms
 
         return work
+
+    def _sync_file(self, file: IndexFile) -> None:
+        try:
+            opened = self.disk.open(self._path(file.name))
+        except FileNotFoundError:
+            if file in self.files:
+                raise
+            return  # the log was cut back meanwhile, and what it spoke of is gone
+        with contextlib.closing(opened):
+            opened.sync()
 
     def sync(self) -> int:
         """Settle and make safe. May block."""

@@ -221,7 +221,8 @@ class LedgerGroup(BrokerGroup):
             node.compared = -1
             self.compare(node)
             assert node.core is not None
-            node.core.store.applier.advance()
+            if node.core.store.applier.following:
+                node.core.store.applier.finish()
             self.promises.holds_all(node.core, node.name)
 
 

@@ -138,7 +138,7 @@ class SyncPair(BrokerGroup):
         if logs[0] != logs[1]:
             raise Violation(f"the logs of {self.name} differ")
         assert self.slave.core is not None
-        self.slave.core.store.applier.advance()
+        self.slave.core.store.applier.finish()
         self.promises.holds_all(self.slave.core, self.slave.name)
 
 
