@@ -17,8 +17,9 @@ from roquet.store.disk import Disk, RealDisk, blocking
 from roquet.store.entry_log import EntryLog
 from roquet.store.ledger import DiskLedger
 from roquet.store.ledger_chain import Chain, ChainReader
+from roquet.store.ledger_columns import units_of_run
 from roquet.store.ledger_documents import LedgerCheckpoint, TermFile, Told
-from roquet.store.ledger_heads import fill_heads, units_of
+from roquet.store.ledger_heads import fill_heads
 from roquet.store.ledger_index import UNIT, LedgerIndex
 from roquet.store.ledger_segments import LedgerSegments
 from roquet.store.segments import OpenFiles, Segments
@@ -157,7 +158,7 @@ class TestALeader:
             one, unit = form(piece, 1_000 + len(apart), index + number, term)
             apart, apart_units = apart + one, apart_units + unit
         assert (whole, units) == (apart + blank, apart_units)
-        assert units_of(whole) == units
+        assert units_of_run(apart, index, 1_000, term) in (None, units), "no run where it is short, or its records do not say their places"
 
     @given(data=st.one_of(st.binary(max_size=300), st.binary(max_size=300).map(bytes(HEAD).__add__)), cut=st.integers(0, 400))
     def test_fills_heads_of_anything_alike_in_both_forms(self, data: bytes, cut: int) -> None:

@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from roquet.errors import Unstorable
-from roquet.store.ledger_heads import fill, units_of
+from roquet.store.ledger_columns import units_of_run
+from roquet.store.ledger_heads import fill
 from roquet.store.ledger_index import UNIT, LedgerIndex
 from roquet.store.ledger_segments import LedgerSegments
 from roquet.store.log import CommitLog
 from roquet.wire.layout import BLANK, BLANK_MAGIC, LEDGER_BLANK, LEDGER_BLANK_MAGIC, LEDGER_ENTRY_MAX, LEDGER_HEAD
-from roquet.wire.ledger_entry import Head, Misplaced
+from roquet.wire.ledger_entry import Head, Misplaced, unit_of
 
 
 class EntryLog(CommitLog):
@@ -40,8 +41,8 @@ class EntryLog(CommitLog):
         it. May block, and raise OSError."""
         self.on_grown: Callable[[], None] = lambda: None
         """Told when more is written, or flushed."""
-        self._as_given = False
-        """What is staged has its heads already."""
+        self._given: bytes | None = None
+        """What is staged has its heads already, and these are its units."""
         self._syncs: deque[tuple[int, int]] = deque()
         """(where the log ended, its last entry then) of each flush that was begun."""
 
@@ -150,16 +151,14 @@ class EntryLog(CommitLog):
         return LEDGER_BLANK.pack(LEDGER_BLANK_MAGIC, left)
 
     def _write_runs(self) -> None:
-        first, as_given = self.index.next, self._as_given
-        units = b""
+        first, given = self.index.next, self._given
+        units = given or b""
         datas: list[bytes] = []
         for run in self._runs:
             data = b"".join(run.pieces)
-            if as_given:
-                new = units_of(data)
-            else:
+            if given is None:
                 data, new = fill(data, run.start, first + len(units) // UNIT, self.term)
-            units = units + new if units else new
+                units = units + new if units else new
             datas.append(data)
         count = len(units) // UNIT
         self.index.make_room(count)
@@ -185,11 +184,27 @@ class EntryLog(CommitLog):
         except OSError:
             self.rollback()
             raise
-        self._as_given = True
+        self._commit_given(b"".join(unit_of(head) for head, _ in entries))
+
+    def append_run(self, data: bytes | memoryview) -> bool:
+        """The same for many entries that stand in one file. False: nothing was done, since something about them is unusual."""
+        size = len(data)
+        if self.end != self.written or size > LEDGER_ENTRY_MAX or self.end + size + LEDGER_BLANK.size > self._segment_end:
+            return False
+        units = units_of_run(data, self.index.next, self.end, self.last_term)
+        if units is None:
+            return False
+        self.reserve(size)
+        self.staged.append(bytes(data))
+        self._commit_given(units)
+        return True
+
+    def _commit_given(self, units: bytes) -> None:
+        self._given = units
         try:
             self.commit()
         finally:
-            self._as_given = False
+            self._given = None
 
     def _check(self, entries: Sequence[tuple[Head, bytes]]) -> None:
         at, segment_end, index, term = self.end, self._segment_end, self.index.next, self.last_term

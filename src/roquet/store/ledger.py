@@ -6,16 +6,18 @@ from collections.abc import Sequence
 
 from roquet.store.disk import blocking
 from roquet.store.entry_log import EntryLog
+from roquet.store.ledger_columns import holds_run, run_behind
 from roquet.store.ledger_index import UNIT
 from roquet.wire.layout import LEDGER_HEAD
 from roquet.wire.ledger_entry import Entry, Head, Misplaced, Unit, holds_its_record, read_entry, read_head, read_unit
 
 
 class DiskLedger:
-    """No state of its own."""
+    """State: what was read last, since several followers mostly lack the same."""
 
     def __init__(self, log: EntryLog) -> None:
         self.log = log
+        self._last_read: tuple[tuple[int, ...], tuple[int, bytes]] = (), (0, b"")
 
     @property
     def begin(self) -> int:
@@ -73,9 +75,23 @@ class DiskLedger:
 
     def read_raw(self, first: int, max_bytes: int, max_entries: int) -> tuple[int, bytes]:
         """As many as stand in one data file. What stands there is what the index says, or LookupError is raised."""
+        question = (first, max_bytes, max_entries, self.begin, self.end, self.log.cuts)
+        if self._last_read[0] != question:
+            self._last_read = question, self._read_raw(first, max_bytes, max_entries)
+        return self._last_read[1]
+
+    def _read_raw(self, first: int, max_bytes: int, max_entries: int) -> tuple[int, bytes]:
         start, size = self.place_of(first)
-        count, stop = 1, start + size
         units = self.log.index.units(first + 1, min(max_entries - 1, self.end - first)) if max_entries > 1 else b""
+        sizes = run_behind(units, first, start, start + size, max_bytes)
+        if sizes is not None:
+            data = self.log.read(start, size + sum(sizes))
+            if holds_run(data, [size, *sizes], first, start):
+                return 1 + len(sizes), data
+        return self._read_one_by_one(first, start, size, max_bytes, units)
+
+    def _read_one_by_one(self, first: int, start: int, size: int, max_bytes: int, units: bytes) -> tuple[int, bytes]:
+        count, stop = 1, start + size
         for at in range(0, len(units) - UNIT + 1, UNIT):
             unit = read_unit(units, at)
             if unit.pos != stop or unit.index != first + count or stop + unit.size - start > max_bytes:
@@ -99,6 +115,8 @@ class DiskLedger:
         self.log.append_entries([(_checked(entry), _bytes_of(entry)) for entry in entries])
 
     def append_raw(self, data: bytes | memoryview) -> int:
+        if self.log.append_run(data):
+            return self.end
         entries: list[tuple[Head, bytes]] = []
         at = 0
         while at < len(data):

@@ -9,7 +9,6 @@ import struct
 
 from roquet.speedups import native
 from roquet.wire.layout import LEDGER_HEAD, LEDGER_MAGIC, LEDGER_UNIT, RECORD_MIN
-from roquet.wire.ledger_entry import read_head, unit_of
 
 HEAD = LEDGER_HEAD.size
 SIZE = struct.Struct(">i")
@@ -33,14 +32,3 @@ def fill_heads(data: bytes, pos: int, index: int, term: int) -> tuple[bytes, byt
 
 
 fill = fill_heads if native is None else native.fill_heads
-
-
-def units_of(data: bytes) -> bytes:
-    """Of entries that have their heads, as another member sent them."""
-    units: list[bytes] = []
-    at, stop = 0, len(data)
-    while at < stop and not data[at]:
-        head = read_head(data, at)
-        units.append(unit_of(head))
-        at += head.size
-    return b"".join(units)
