@@ -18,7 +18,7 @@ IMPURE = frozenset(
     {"asyncio", "socket", "threading", "time", "random", "os", "selectors", "ssl", "subprocess", "multiprocessing", "concurrent"}
 )
 TABLES = ("settings.py", "settings_upstream.py", "properties.py")
-PURE = ("wire", "routing", "ha", "raft", "broker", "nameserver", "client/core", "message.py", "errors.py", "ports.py", *TABLES)
+PURE = ("wire", "routing", "access", "ha", "raft", "broker", "nameserver", "client/core", "message.py", "errors.py", "ports.py", *TABLES)
 """Of the store only disk.py touches the machine; the rest is held to the same rule."""
 
 BASE = frozenset({"errors", "message", "properties", "speedups"})
@@ -34,12 +34,13 @@ ALLOWED: dict[str, frozenset[str]] = {
     "speedups": frozenset({"speedups"}),
     "wire": BASE | {"wire"},
     "routing": BASE | {"wire", "routing"},
+    "access": BASE | {"wire", "ports", "access"},
     "store": BASE | {"wire", "ports", "settings", "store", "system"},
     "net": BASE | {"wire", "ports", "settings", "net", "system"},
     "ha": BASE | {"wire", "ports", "settings", "store", "ha"},
-    "broker": BASE | {"wire", "routing", "ports", "settings", "store", "ha", "raft", "broker"},
+    "broker": BASE | {"wire", "routing", "ports", "settings", "store", "ha", "raft", "access", "broker"},
     "raft": BASE | {"wire", "ports", "store", "raft"},
-    "nameserver": BASE | {"wire", "routing", "ports", "settings", "store", "nameserver"},
+    "nameserver": BASE | {"wire", "routing", "ports", "settings", "store", "access", "nameserver"},
     "client/core": BASE | {"wire", "routing", "ports", "client/core"},
     "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock"},
     "spark": BASE | {"wire", "routing", "store", "settings", "client", "client/core", "admin", "net", "ports", "clock", "spark"},

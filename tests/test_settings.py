@@ -91,7 +91,6 @@ def test_what_was_given_and_has_no_effect_is_shown_as_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("aclEnable", "true"), ("aclEnable", "TRUE"),
         ("fetchNamesrvAddrByAddressServer", "true"), ("filterServerNums", "1"), ("messageStorePlugIn", "org.example.Store"),
         ("disableConsumeIfConsumerReadSlowly", "true"), ("startAcceptSendRequestTimeStamp", "1794732504891"), ("duplicationEnable", "true"),
         ("enableConsumeQueueExt", "true"), ("readOnlyCommitLogStorePaths", "/old"), ("enableLmq", "true"), ("enableMultiDispatch", "true"),

@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+from roquet.acl_files import acl_files, read_credentials
 from roquet.broker.core import Broker
 from roquet.broker.dledger import GroupDoor, GroupMember
 from roquet.clock import SystemClock
@@ -64,7 +65,8 @@ async def run_nameserver(
         bind_address=bind_address(settings), config_store_path=settings.config_store_path or os.path.join(data_dir, NAMESERVER_FILE)
     )
     tls = server_tls(settings)
-    core = NameServer(settings, clock, RealDisk(), data_dir, partial(keep, settings.config_store_path))
+    accounts = acl_files(settings.acl_file, settings.config_store_path) if settings.acl_enable else None
+    core = NameServer(settings, clock, RealDisk(), data_dir, partial(keep, settings.config_store_path), accounts)
     server = server_of(core, clock, settings, connections_max, tls)
     port = await listen_on(server, settings.bind_address, settings.listen_port)
     if own_process:
@@ -103,7 +105,12 @@ async def run_broker(
         config_store_path=settings.config_store_path or os.path.join(settings.store_path_root_dir, BROKER_FILE),
     )
     kept = partial(keep, settings.config_store_path)
-    broker = Broker(settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading, kept, dialer=dialer)
+    accounts = acl_files(settings.acl_file, settings.config_store_path) if settings.acl_enable else None
+    own = read_credentials(settings.acl_credentials_file) if settings.acl_credentials_file else None
+    broker = Broker(
+        settings, RealDisk(), clock, background, caller, random.Random(), memory_bytes(), reading, kept,
+        dialer=dialer, accounts=accounts, credentials=own,
+    )  # fmt: skip
     slaves = StreamHost(broker.slaves, tls)
     slaves.is_spare = broker.slaves.is_spare
     broker.store.files.limit = store_files

@@ -406,6 +406,11 @@ class NameServerSettings(ServerSettings):
     return_order_topic_config_to_broker: bool = setting(True, "answer a registration with the ORDER_TOPIC_CONFIG table", mutable=True)
     scan_not_active_broker_interval: int = setting(10_000, "ms between scans for expired brokers", low=100, high=3_600_000)
     broker_expiry_ms: int = setting(120_000, "a broker silent for this long is removed", low=1_000, high=3_600_000)
+    acl_enable: bool = setting(False, "access control: every request needs a key of the acl files, or an address of their white lists")
+    acl_file: str = setting(
+        "",
+        "file or directory of the accounts; empty: plain_acl.yml and acl/*.yml in $ROCKETMQ_HOME/conf, else beside the file given with -c",
+    )
     refuse_changed_broker_address: bool = setting(
         False, "refuse a broker that registers under the name and id of another one that is alive", mutable=True
     )
@@ -493,6 +498,23 @@ class BrokerSettings(ServerSettings):
     tls_client_auth_server: bool = setting(True, "verify the servers' certificates", key="tls.client.authServer")
     tls_client_check_host: bool = setting(
         True, "certificates must name the address that was connected to, besides being of the right authority", key="tls.client.checkHost"
+    )
+
+    # access control
+    acl_enable: bool = setting(False, "access control: every request needs a key of the acl files, or an address of their white lists")
+    acl_file: str = setting(
+        "",
+        "file or directory of the accounts; empty: plain_acl.yml and acl/*.yml in $ROCKETMQ_HOME/conf, else beside the file given with -c",
+    )
+    acl_credentials_file: str = setting(
+        "",
+        "file with accessKey and secretKey, as tools.yml: with these this broker signs what it asks name servers and its master; empty: "
+        "with aclEnable=true the first admin of its own accounts",
+    )
+    acl_replies_need_pub: bool = setting(
+        True,
+        "replies of request-reply need PUB on <cluster>_REPLY_TOPIC; false: every account may send them, as with RocketMQ 4.9",
+        mutable=True,
     )
 
     # permissions and automatic things

@@ -153,10 +153,11 @@ NAMESERVER_HARMLESS = harmless(
 # Refused
 
 REPLICATION = "controller and its replication (of RocketMQ 5)"
+ACL_OF_5 = "access control of RocketMQ 5 (users and policies)"
+OWN_ACL = "set aclEnable=true, with RocketMQ 4.9's plain_acl.yml"
 
 BROKER_REFUSED: Mapping[str, Refusal] = {
     "duplicationEnable": Refusal(("false",), "copies of its own messages (duplicationEnable)"),
-    "aclEnable": Refusal(("false",), "access control", "set aclEnable=false, and let only those reach the broker's port who may use it"),
     "messageStorePlugIn": Refusal(("",), "plug-ins of the store: they are Java classes"),
     "fetchNamesrvAddrByAddressServer": Refusal(
         ("false",), "look-up of name servers at an address server", "name them in namesrvAddr, separated by ';'"
@@ -169,8 +170,8 @@ BROKER_REFUSED: Mapping[str, Refusal] = {
     "enableLmq": Refusal(("false",), "light message queues"),
     "enableMultiDispatch": Refusal(("false",), "dispatch of one message to several queues"),
     # Of RocketMQ 5: what somebody relies on
-    "authenticationEnabled": Refusal(("false",), "access control", shown=False),
-    "authorizationEnabled": Refusal(("false",), "access control", shown=False),
+    "authenticationEnabled": Refusal(("false",), ACL_OF_5, OWN_ACL, shown=False),
+    "authorizationEnabled": Refusal(("false",), ACL_OF_5, OWN_ACL, shown=False),
     "enableControllerMode": Refusal(("false",), REPLICATION, shown=False),
     "enableSlaveActingMaster": Refusal(("false",), REPLICATION, shown=False),
     "allAckInSyncStateSet": Refusal(("false",), REPLICATION, shown=False),

@@ -70,7 +70,7 @@ def test_a_wrong_setting_exits_with_2(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("command", [["broker"], ["broker", "--shards", "2"], ["up"]], ids=" ".join)
-@pytest.mark.parametrize("setting", ["aclEnable=true", "enableControllerMode=true"])
+@pytest.mark.parametrize("setting", ["authorizationEnabled=true", "enableControllerMode=true"])
 def test_a_start_that_asks_for_what_is_not_there_is_refused(command: list[str], setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--set", setting]) == 2
     assert f"roquet: {setting}: Roquet {roquet.__version__} has no " in capsys.readouterr().err

@@ -21,26 +21,6 @@ NOBODY = "192.0.2.1:9876"
 """An address for documents: no packet to it is answered."""
 
 
-@pytest.mark.parametrize("connection", [ConnectionOptions(credentials=Credentials("who", "secret"))], ids=repr)
-@pytest.mark.parametrize(
-    "open_with",
-    [
-        lambda connection: Producer("g", "127.0.0.1:1", connection=connection).start(),
-        lambda connection: PullConsumer("g", "127.0.0.1:1", connection=connection).start(),
-        lambda connection: Admin("127.0.0.1:1", connection=connection).__aenter__(),
-    ],
-    ids=["producer", "consumer", "admin"],
-)
-def test_what_the_asyncio_client_does_not_serve_is_refused(
-    open_with: Callable[[ConnectionOptions], Any], connection: ConnectionOptions
-) -> None:
-    async def opened() -> None:
-        await open_with(connection)
-
-    with pytest.raises(ClientError, match="credentials are not served"):
-        asyncio.run(opened())
-
-
 @pytest.mark.parametrize("value", [0, -1, 3_600_001])
 def test_a_time_that_makes_no_sense_is_refused(value: int) -> None:
     with pytest.raises(ClientError, match="connect_timeout_ms"):

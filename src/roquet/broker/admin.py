@@ -60,11 +60,6 @@ WARNINGS_MAX = 100
 NOT_YET: Mapping[int, str] = {
     RequestCode.GET_TIMER_CHECK_POINT: "timers are derived from the log; there is no file of theirs to copy",
     RequestCode.GET_TIMER_METRICS: "pending timers are not counted by topic",
-    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: "access control comes with a later version of Roquet",
-    RequestCode.DELETE_ACL_CONFIG: "access control comes with a later version of Roquet",
-    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: "access control comes with a later version of Roquet",
-    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: "access control comes with a later version of Roquet",
-    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: "secrets are never given out, as in RocketMQ 4.9.8 and later",
     RequestCode.GET_BROKER_MEMBER_GROUP: "ask a name server for the cluster (code 106)",
     RequestCode.EXCHANGE_BROKER_HA_INFO: "replication comes with a later version of Roquet",
     RequestCode.GET_BROKER_HA_STATUS: "replication comes with a later version of Roquet",

@@ -17,7 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from roquet.access.signed_caller import SignedCaller
+from roquet.access.signed_sends import SignedSends
+from roquet.access.source import AclSource
 from roquet.broker import dledger
+from roquet.broker.access_control import AccessControl
 from roquet.broker.admin import NOT_YET, Admin
 from roquet.broker.admission import Admission
 from roquet.broker.changes import Changes
@@ -63,6 +67,7 @@ from roquet.store.wall import step_text
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import RESPONSE, Command, Head, command_of, decode
 from roquet.wire.frame import Frame
+from roquet.wire.signing import Credentials
 
 if TYPE_CHECKING:
     from random import Random
@@ -109,11 +114,14 @@ class Broker:
         keep: Keep | None = None,
         more: Sequence[Callable[[Broker], Part]] = (),
         dialer: Dialer | None = None,
+        accounts: AclSource | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """`reading`: where reads from disk wait, so that slow ones do not hold up an fsync; None: with everything else.
 
         `keep`: where settings go that change at run time; None: they hold until the restart. `more`: makes parts beyond the usual ones.
-        `dialer`: opens a slave's connection to its master; None: nothing is copied."""
+        `dialer`: opens a slave's connection to its master; None: nothing is copied. `accounts`: needed with aclEnable.
+        `credentials`: what is asked of other servers is signed with them; None: with the first admin of `accounts`, if there is one."""
         self.settings = settings
         self.clock = clock
         self.reading = reading or background
@@ -130,6 +138,8 @@ class Broker:
         # message that asks for both is a timed one.
         add = self._add
         shared = Shared(settings, self.store, clock, disk, background, self.notices, self.newcomers, random, self._fetch, memory_bytes)
+        signing = SignedCaller(caller)
+        self.access = add(AccessControl(shared, accounts, signing, credentials))
         self.stats = add(Stats(clock, settings.broker_cluster_name, self.store))
         self.topics = add(Topics(shared))
         self.writer = Writer(self.store, self.topics)
@@ -149,13 +159,13 @@ class Broker:
         self.replies = add(Replies(shared, self.sender, self.members))
         self.resets = add(Resets(shared, self.topics, self.offsets, self.members))
         self.puller = add(Puller(shared, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats))
-        self.registration = add(Registration(shared, self.topics, caller))
+        self.registration = add(Registration(shared, self.topics, signing))
         self.role_report = add(RoleReport(shared))
         self.slaves = add(Slaves(shared))
         self.log_pieces = add(LogPieces(shared))
         if self.store.ledger is not None:
             dialer = None  # the log comes another way
-        self.copying = add(Copying(shared, caller, dialer, self.registration, self.topics, self.groups, self.offsets, self.delays))
+        self.copying = add(Copying(shared, signing, dialer, self.registration, self.topics, self.groups, self.offsets, self.delays))
         self.changes = add(Changes(shared, self.topics, self.groups, self.writer, self.copying))
         self.admin = add(Admin(shared, self.topics, self.groups, self.offsets, self.members, self.stats, self._changed, keep, self.parts))
         self.group = None
@@ -163,7 +173,12 @@ class Broker:
             self.group = add(GroupMember(shared, caller, self._guards, self.become_slave, self.prepare_to_lead, self._become_leader))
         for part in more:
             add(part(self))
-        self.admission = Admission(self.store, self.flow)
+        guard = self.access.guard
+        self.admission = Admission(self.store, self.flow, guard)
+        self._signed = None if guard is None else SignedSends(guard)
+        if guard is not None:
+            for user in (self.queries, self.retries, self.transactions):
+                user.check_record = guard.check_record
         self._slave_guard = SlaveGuard(self.sender)
         self.store.may_drop = self._may_drop
         self.store.mender.on_hole = self._tell_of_hole
@@ -311,7 +326,8 @@ class Broker:
         """What was not taken because the turn's time (`until_ms`, steady) was over: to be handed in again in a later turn,
         before anything else of this peer, and even when it is empty. None: all is done."""
         sender, steady_ms = self.sender, self.clock.steady_ms
-        if not (self._jobs or self.admission.guards):  # guards want to see all fields
+        watched = self.admission.watches(peer)  # then all fields of each request must be seen
+        if not (self._jobs or watched):
             frames = self._take_pulls(peer, frames, until_ms)
             if not frames:
                 return None
@@ -323,7 +339,8 @@ class Broker:
         over = steady_ms() >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
         plain = sender.plain if self.admission.lets_plain_in() else None
         answers = sender.begin(peer)
-        read_pull = no_pull if self.admission.guards else self.puller.requests.read
+        signed = self._signed if watched else None
+        read_pull = no_pull if watched else self.puller.requests.read
         at, count, host = 0, len(frames), peer.host
         command: Command | None
         try:
@@ -332,7 +349,7 @@ class Broker:
                 command = read_pull(frames[at - 1])
                 if command is None:
                     head: Head | None = None
-                    if plain is not None:
+                    if plain is not None and signed is None:
                         at, head = plain.take(frames, at - 1, host)
                         if at == count:
                             break
@@ -341,6 +358,12 @@ class Broker:
                             over = steady_ms() >= until_ms
                             continue
                         at += 1
+                    elif plain is not None and signed is not None and (run := signed.run(peer, frames, at - 1)):
+                        done = self._take_signed(frames, at - 1, run, host)
+                        if done == run:
+                            at += done - 1
+                            continue
+                        at += done
                     frame = frames[at - 1]
                     try:
                         command = decode(frame) if head is None else command_of(head, frame[2])
@@ -387,6 +410,15 @@ class Broker:
             log.exception("! requests %d from %s, taken together, failed: they are looked at one by one", code, peer.address)
         self.store.undo(mark)
         return 0
+
+    def _take_signed(self, frames: list[Frame], at: int, run: int, host: bytes) -> int:
+        """Of these so many from there on are signed sends. Returns how many of them were plain, and are taken."""
+        plain = self.sender.plain
+        try:
+            return plain.take(frames[at : at + run], 0, host)[0]
+        except BaseException:
+            plain.failed_at += at
+            raise
 
     def _take_pulls(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame]:
         """Answer the pulls that come first and are like those before them. Returns the frames from the first on that is none: they cost

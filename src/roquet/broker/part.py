@@ -21,12 +21,16 @@ from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold, Disk
 from roquet.store.store import Store
 from roquet.wire.codes import ResponseCode
+from roquet.wire.command import Command
 
 if TYPE_CHECKING:
     from random import Random
 
 Fetch = Callable[[Cold, Callable[[], None]], None]
 """Read from disk elsewhere, then go on. Raises Refused when too many reads are under way."""
+
+RecordCheck = Callable[[Peer, Command, str], None]
+"""(who asks, the request, a topic): raises Refused when the request may not use a message of this topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,9 @@ class ColdReads:
 class Part:
     master_only = False
     """It works on a master only: on a slave it is neither loaded, opened, ticked nor saved, and needs nothing of the log."""
+
+    check_record: RecordCheck | None = None
+    """For requests that name a message by its place in the log; None without access control."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared

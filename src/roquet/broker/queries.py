@@ -18,6 +18,7 @@ from roquet.wire.calls.call import Call
 from roquet.wire.calls.pulls import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageResponseHeader
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.record import Record
 
 ANSWER_MAX = 15 * MIB
 """Bytes of records in one answer: a frame holds 16 MiB, and clients close the connection on a longer one."""
@@ -72,6 +73,8 @@ class Queries(Part):
         records, last_ms, last_offset = self.store.query(
             header.topic, header.key, max(0, min(wanted, settings.max_msgs_num_batch)), header.begin_timestamp, header.end_timestamp
         )
+        if self.check_record is not None:  # other topics' messages with the same hash are not for whoever may read this one
+            records = [record for record in records if Record.decode(record, check_crc=False).topic == header.topic]
         newest = QueryMessageResponseHeader(last_ms, last_offset)
         if not records:
             remark = "can not find message, maybe time range not correct"
@@ -82,4 +85,7 @@ class Queries(Part):
     @answers(VIEW_MESSAGE_BY_ID)
     def by_id(self, peer: Peer, command: Command) -> Command:
         offset = VIEW_MESSAGE_BY_ID.read_header(command).offset
-        return VIEW_MESSAGE_BY_ID.reply(command, body=self.record_at(offset, f"can not find message by the offset, {offset}"))
+        record = self.record_at(offset, f"can not find message by the offset, {offset}")
+        if self.check_record is not None:
+            self.check_record(peer, command, Record.decode(record, check_crc=False).topic)
+        return VIEW_MESSAGE_BY_ID.reply(command, body=record)

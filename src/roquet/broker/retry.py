@@ -72,6 +72,8 @@ class Retries(Part):
         if not topic.perm & WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden")
         draft, origin, size = self._draft(header.offset)
+        if self.check_record is not None:
+            self.check_record(peer, command, origin)
         self.sender.check_stored(self.store.trouble.refuse_writes())
         properties, consumed = draft.properties, draft.reconsumed
         origin = self.mark(draft, origin, header.offset, header.failure, size)

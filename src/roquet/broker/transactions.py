@@ -350,6 +350,8 @@ class Transactions(Part):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"commitOrRollback field wrong: {kind}, expected {UNKNOWN}, {COMMIT} or {ROLLBACK}")
         self.sender.check_stored(self.store.trouble.refuse_own())
         half = self._prepared(header)
+        if self.check_record is not None:
+            self.check_record(peer, command, half.properties.get(Property.REAL_TOPIC, ""))
         at = self._newest(half.properties, half.queue_offset)
         if self._is_done(at) or self._is_ending(at):
             raise Refused(

@@ -10,7 +10,9 @@ import hashlib
 import logging
 from collections.abc import Callable, Generator
 
+from roquet.access.source import AclSource
 from roquet.errors import Broken, Refused
+from roquet.nameserver.access import WatchedRules
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
 from roquet.nameserver.rivals import Rivals
 from roquet.ports import FOREVER, Clock, Guard, Keep, Peer
@@ -19,6 +21,7 @@ from roquet.routing.registry import Registration, Registry
 from roquet.settings import BadSetting, NameServerSettings
 from roquet.store.disk import Disk
 from roquet.wire import fastjson
+from roquet.wire.calls import access as access_calls
 from roquet.wire.calls import brokers as broker_calls
 from roquet.wire.calls import routes, topics
 from roquet.wire.calls.call import AnyCall, Carried
@@ -48,13 +51,25 @@ Portions = Generator[None, None, Command]
 class NameServer:
     """Owned by one thread. `settings` may change through broker_calls.UPDATE_NAMESRV_CONFIG, within its allow-list."""
 
-    def __init__(self, settings: NameServerSettings, clock: Clock, disk: Disk, data_dir: str, keep: Keep = lambda pairs: None) -> None:
-        """Reads the KV configuration; raises Damaged when there is one that cannot be read. `keep`: where changed settings go."""
+    def __init__(
+        self,
+        settings: NameServerSettings,
+        clock: Clock,
+        disk: Disk,
+        data_dir: str,
+        keep: Keep = lambda pairs: None,
+        accounts: AclSource | None = None,
+    ) -> None:
+        """Reads the KV configuration; raises Damaged when there is one that cannot be read. `keep`: where changed settings go. `accounts`:
+        needed with aclEnable; raises BadAcl when they cannot be used."""
         self.settings = settings
         self.keep = keep
         self.clock = clock
         self.guards: list[Guard] = []
         """Each sees every request before its handler does, in this order, and may refuse it."""
+        self.access = WatchedRules(settings, clock, accounts)
+        if self.access.guard is not None:
+            self.guards.append(self.access.guard)
         self.registry: Registry[Peer] = Registry()
         self._unfinished: dict[Peer, tuple[Command, Portions]] = {}  # requests that need more turns; the frames behind them wait
         self.rivals = Rivals()
@@ -83,6 +98,8 @@ class NameServer:
                 if not self._go_on(peer, request, self._answer(peer, request), answers, until_ms):
                     rest = list(left)
                     break
+                if peer.closed:
+                    return None  # by a guard
         except Broken as error:
             if answers:
                 peer.send(b"".join(answers))
@@ -120,6 +137,7 @@ class NameServer:
             log.info("broker %s %s: connection lost, removed", live.broker_name, live.address)
 
     def tick(self, now_ms: int) -> None:
+        self.access.tick(now_ms)
         if now_ms < self._next_scan_ms:
             return
         self._next_scan_ms = now_ms + self.settings.scan_not_active_broker_interval
@@ -288,6 +306,9 @@ class NameServer:
             raise Refused(ResponseCode.SYSTEM_ERROR, remark) from None
         return request.reply()
 
+    def refused_calls(self, peer: Peer, request: Command) -> Command:
+        return access_calls.ACCESS_AUDIT.reply(request, body=access_calls.refused_calls(self.access.audit.refused, self.access.audit.calls))
+
     def get_config(self, peer: Peer, request: Command) -> Command:
         lines = [property_line(key, value) for key, value in self.settings.every_item().items()]
         return broker_calls.GET_NAMESRV_CONFIG.reply(request, body="".join(lines).encode())
@@ -324,6 +345,7 @@ def shows(call: AnyCall, of: Callable[[Registry[Peer]], Carried]) -> Handler:
 
 
 HANDLERS: dict[int, Handler] = {
+    RequestCode.ACCESS_AUDIT: NameServer.refused_calls,
     RequestCode.PUT_KV_CONFIG: NameServer.put_kv,
     RequestCode.GET_KV_CONFIG: NameServer.get_kv,
     RequestCode.DELETE_KV_CONFIG: NameServer.delete_kv,

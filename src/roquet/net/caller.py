@@ -21,6 +21,7 @@ from roquet.net.unfinished import Unfinished
 from roquet.wire.command import ONEWAY, Command, decode
 from roquet.wire.frame import Framer
 from roquet.wire.pending import NEVER, Done, PendingCalls
+from roquet.wire.signing import sign
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +46,11 @@ class AsyncCaller:
     """Belongs to the loop it was made in; every method is called on that loop."""
 
     def __init__(self, handler: Handler | None = None, connection: ConnectionOptions = PLAIN) -> None:
-        """Raises ClientError for what is not served, credentials, and when the files of the connection's TLS cannot be used."""
-        if connection.credentials is not None:
-            raise ClientError("credentials are not served by the asyncio client, admin and the broker yet; leave them out")
+        """Raises ClientError when the files of the connection's TLS cannot be used."""
         self.handler = handler
         self.connection = connection
         self.contexts = Contexts(connection.tls)
+        self._credentials = connection.credentials
         self.closed = False
         self._loop = asyncio.get_running_loop()
         self._lines: dict[str, _Line] = {}
@@ -75,6 +75,8 @@ class AsyncCaller:
             line = self._open(address)
         deadline = int(self._loop.time() * 1000) + timeout_ms
         command.opaque = line.calls.add(done, deadline)
+        if self._credentials is not None:
+            sign(command, self._credentials)
         line.write(command.encode())
         if deadline < self._timer_ms:
             self._arm(deadline)
@@ -88,6 +90,8 @@ class AsyncCaller:
         command.flag |= ONEWAY
         command.opaque = line.calls.add(_nobody, 0)  # a number nobody waits for, but not one in use
         line.calls.forget(command.opaque)
+        if self._credentials is not None:
+            sign(command, self._credentials)
         line.write(command.encode())
 
     def hang_up(self, address: str) -> None:

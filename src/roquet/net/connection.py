@@ -96,7 +96,7 @@ class ConnectionOptions:
 
     connect_timeout_ms: int = 3_000
     credentials: Credentials | None = None
-    """With them every request is signed. Spark's readers and sink do that; the asyncio client refuses them for now."""
+    """With them every request is signed."""
     tls: Tls | None = None
     """With it every connection is encrypted, to name servers and brokers alike."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from roquet.access.source import AclSource
 from roquet.broker.core import Broker
 from roquet.broker.part import Part
 from roquet.settings import BrokerSettings
@@ -38,15 +39,19 @@ class WholeBroker:
         disk: Disk | None = None,
         clock: ManualClock | None = None,
         more: Sequence[Callable[[Broker], Part]] = (),
+        accounts: AclSource | None = None,
         **settings: Any,
     ) -> None:
-        """`more`: makes parts beyond the usual ones."""
+        """`more`: makes parts beyond the usual ones. `accounts`: access control is on, with these."""
         self.root = root
         self.clock = clock or ManualClock()
         self.background = ManualBackground()
         self.caller = RecordingCaller()
-        self.settings = BrokerSettings(**{"store_path_root_dir": str(root), **SMALL_FILES, **settings})
-        self.broker = Broker(self.settings, disk or RealDisk(), self.clock, self.background, self.caller, Random(1), 1 << 30, more=more)
+        values = {"store_path_root_dir": str(root), "acl_enable": accounts is not None, **SMALL_FILES, **settings}
+        self.settings = BrokerSettings(**values)
+        self.broker = Broker(
+            self.settings, disk or RealDisk(), self.clock, self.background, self.caller, Random(1), 1 << 30, more=more, accounts=accounts
+        )
         self.broker.open()
         self.broker.listening(ADDRESS, HOST)
         self.peer = FakePeer()

@@ -1,0 +1,92 @@
+"""Accounts, and the rules that all of them make: who is let in, and which line of which file decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from roquet.access.addresses import AddressPattern, Parts
+from roquet.access.permissions import Permission, allows, in_words, is_group
+from roquet.wire.names import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRACE_TOPIC,
+)
+
+OTHERS_MESSAGES = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TIMER_TOPIC))
+"""Messages of every topic wait in these: a default permission, which is for topics that nobody named, does not open them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line stands."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    permission: Permission
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    allowed: bool
+    why: str
+    """With the line that decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    access_key: str
+    secret_key: bytes = field(repr=False)
+    place: Place
+    admin: bool = False
+    white: AddressPattern | None = None
+    """Whoever comes from there with this access key needs no signature, and may do everything, as in RocketMQ."""
+    default_topic: Granted | None = None
+    default_group: Granted | None = None
+    resources: Mapping[str, Granted] = field(default_factory=dict)
+    """By topic; of a group by its retry topic."""
+
+    def decides(self, resource: str, needed: Permission) -> Decision:
+        """An admin without permissions of its own may do everything. Else what is said of this topic or group; else the default."""
+        what = f"group {resource.removeprefix(RETRY_PREFIX)}" if is_group(resource) else f"topic {resource}"
+        if resource == TRACE_TOPIC and needed == Permission.PUB:
+            return Decision(True, f"every account may send traces to {TRACE_TOPIC}")
+        if self.admin and not self.resources:
+            return Decision(True, f"{self.access_key} is an admin without permissions of its own ({self.place})")
+        granted = self.resources.get(resource)
+        if granted is not None:
+            return Decision(allows(granted.permission, needed), f"{what} has {in_words(granted.permission)} ({granted.place})")
+        if resource in OTHERS_MESSAGES:
+            return Decision(False, f"{what} holds messages of all topics: no default opens it, a line of its own would ({self.place})")
+        default, name = (self.default_group, "defaultGroupPerm") if is_group(resource) else (self.default_topic, "defaultTopicPerm")
+        if default is None:
+            return Decision(False, f"no line for {what}, and no {name}, which is DENY ({self.place})")
+        why = f"no line for {what}; {name} is {in_words(default.permission)} ({default.place})"
+        return Decision(allows(default.permission, needed), why)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Of all files together. Never changed: a changed file makes new ones."""
+
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    white: tuple[AddressPattern, ...] = ()
+
+    def lets_in(self, parts: Parts) -> bool:
+        """The global white list has this address: it needs no account, and may do everything, as in RocketMQ."""
+        return bool(parts) and any(one.matches(parts) for one in self.white)
+
+    def admins(self) -> Iterator[Account]:
+        return (account for account in self.accounts.values() if account.admin)

@@ -1,0 +1,181 @@
+"""The guard of a broker or a name server: who asks is looked for, then what the request needs.
+
+    the address is on the global white list         everything is allowed, as in RocketMQ
+    no access key, and a certificate's subject      the account of that name
+      that is an account
+    no access key, or one that nobody has           refused
+    the account's own white list has the address    everything is allowed, as in RocketMQ
+    the signature is wrong                          refused
+    the code has no line in the table               refused
+    the request was signed for another broker       refused: somebody sends again what was meant for that one
+    the line asks for more than the account has     refused
+
+Refusals have RocketMQ's code (1) and its words, which clients and people look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+from roquet.access.accounts import Account, Rules
+from roquet.access.addresses import parts_of
+from roquet.access.audit import Audit, host_of
+from roquet.access.needs import NEEDS, Need, Wanted
+from roquet.access.permissions import Permission, is_group
+from roquet.access.signatures import is_signed
+from roquet.errors import Refused
+from roquet.ports import Peer
+from roquet.wire.codes import RequestCode, ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.names import REPLY_SUFFIX, RETRY_PREFIX
+from roquet.wire.signing import ACCESS_KEY
+
+ACL_EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
+"""What RocketMQ's remarks begin with."""
+REPLIES = frozenset((int(RequestCode.SEND_REPLY_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE_V2)))
+SHORT_NAMES = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE_V2)))
+ALL_BROKERS = "__syslo__"
+"""What a broker name of RocketMQ 5 begins with that stands for many."""
+HOSTS_MAX = 4_096
+DECISIONS_MAX = 100_000
+
+EVERYTHING = None
+"""In place of an account: an address that may do everything."""
+
+
+class AccessGuard:
+    """Made with the rules of now; `use` gives it others. `broker_name`: of a broker, whose requests may name it."""
+
+    def __init__(self, rules: Rules, audit: Audit, *, broker_name: str = "", replies_need_pub: bool = True) -> None:
+        self.audit = audit
+        self._broker_name = broker_name
+        self.replies_need_pub = replies_need_pub
+        self._rules = rules
+        self._white_hosts: dict[str, bool] = {}
+        self._may_send: dict[tuple[str, str], bool] = {}  # (access key, topic)
+
+    @property
+    def rules(self) -> Rules:
+        return self._rules
+
+    def use(self, rules: Rules) -> None:
+        """From the next request on, of connections that are open too."""
+        self._rules = rules
+        self._white_hosts.clear()
+        self._may_send.clear()
+
+    def lets_in(self, peer: Peer) -> bool:
+        """Its address may do everything."""
+        host = host_of(peer.address)
+        found = self._white_hosts.get(host)
+        if found is None:
+            if len(self._white_hosts) >= HOSTS_MAX:
+                self._white_hosts.clear()
+            found = self._white_hosts[host] = self._rules.lets_in(parts_of(host))
+        return found
+
+    def __call__(self, peer: Peer, command: Command) -> None:
+        """Raises Refused."""
+        if self.lets_in(peer):
+            return
+        account = self._who(peer, command)
+        if account is not EVERYTHING:
+            self._may(peer, command, account)
+
+    def check_record(self, peer: Peer, command: Command, topic: str) -> None:
+        """Of a request that was let in and names a message by its place: here is the message's topic. Raises Refused."""
+        need = NEEDS.get(command.code)
+        if need is None or not need.record or self.lets_in(peer):
+            return
+        account = self._rules.accounts.get(command.fields.get(ACCESS_KEY) or peer.principal)
+        if account is None:  # removed since
+            self._refuse(peer, command, topic, f"No acl config for {command.fields.get(ACCESS_KEY, '')[:100]}")
+        elif not self._white(account, peer):
+            needed = need.record if not is_group(topic) else Permission.SUB
+            self._check(peer, command, account, [(topic, needed)])
+
+    def may_send(self, fields: Mapping[str, str], topic: str, body: bytes) -> bool:
+        """Of a send with these fields, all of them texts: it is signed, and its account may send to the topic. False also where it is not
+        sure: nobody is refused by this."""
+        key = fields[ACCESS_KEY]
+        account = self._rules.accounts.get(key)
+        if account is None or not is_signed(fields, body, account.secret_key):
+            return False
+        allowed = self._may_send.get((key, topic))
+        if allowed is None:
+            if len(self._may_send) >= DECISIONS_MAX:
+                self._may_send.clear()
+            allowed = not is_group(topic) and account.decides(topic, Permission.PUB).allowed
+            self._may_send[key, topic] = allowed
+        named = fields.get("n") or fields.get("bname")
+        return allowed and (not named or named == self._broker_name)
+
+    # Who
+
+    def _who(self, peer: Peer, command: Command) -> Account | None:
+        fields, accounts = command.fields, self._rules.accounts
+        key = fields.get(ACCESS_KEY)
+        if not key:
+            account = accounts.get(peer.principal) if peer.principal else None
+            if account is None:
+                self._refuse(peer, command, "", "No accessKey is configured")
+            return account
+        account = accounts.get(key)
+        if account is None:
+            self._wrong(peer)
+            self._refuse(peer, command, "", f"No acl config for {key[:100]}")
+        if self._white(account, peer):
+            return EVERYTHING
+        if not is_signed(fields, command.body, account.secret_key):
+            self._wrong(peer)
+            self._refuse(peer, command, "", f"Check signature failed for accessKey={key}")
+        return account
+
+    def _white(self, account: Account, peer: Peer) -> bool:
+        return account.white is not None and bool(parts := parts_of(host_of(peer.address))) and account.white.matches(parts)
+
+    def _wrong(self, peer: Peer) -> None:
+        """Guessing must not be cheap, and a flood of it must not be answered."""
+        if self.audit.too_many_wrong(peer.address):
+            peer.close("too many requests with unknown keys or wrong signatures came from its address")
+
+    # What
+
+    def _may(self, peer: Peer, command: Command, account: Account) -> None:
+        need = NEEDS.get(command.code)
+        if need is None:
+            self.audit.note(peer.address, account.access_key, command.code, "", "the table of access control has no line for this code")
+            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+        self._check_broker(peer, command)
+        if need.admin and not account.admin:
+            key = account.access_key
+            self._refuse(peer, command, "admin", f"Need admin permission for request code={command.code}, but accessKey={key} is not")
+        if need.wants is not None:
+            self._check(peer, command, account, self._wanted(command, need))
+
+    def _wanted(self, command: Command, need: Need) -> Iterable[Wanted]:
+        assert need.wants is not None
+        wanted = need.wants(command)
+        if command.code in REPLIES and not self.replies_need_pub:
+            return [one for one in wanted if not one[0].endswith(REPLY_SUFFIX)]
+        return wanted
+
+    def _check_broker(self, peer: Peer, command: Command) -> None:
+        fields = command.fields
+        named = fields.get("bname") or (fields.get("n") if command.code in SHORT_NAMES else "")
+        if named and self._broker_name and named != self._broker_name and not named.startswith(ALL_BROKERS):
+            self._refuse(peer, command, f"broker {named}", f"it was signed for broker {named[:100]}, and this is {self._broker_name}")
+
+    def _check(self, peer: Peer, command: Command, account: Account, wanted: Iterable[Wanted]) -> None:
+        for resource, permission in wanted:
+            decision = account.decides(resource, permission)
+            if not decision.allowed:
+                name = f"group:{resource.removeprefix(RETRY_PREFIX)}" if is_group(resource) else f"topic:{resource}"
+                self._refuse(peer, command, name, f"No default permission for {name[:200]}", decision.why)
+
+    def _refuse(self, peer: Peer, command: Command, resource: str, remark: str, why: str = "") -> NoReturn:
+        """`why`, with the line of the file, is for the operator alone."""
+        key = command.fields.get(ACCESS_KEY) or peer.principal
+        self.audit.note(peer.address, key, command.code, resource, why or remark)
+        raise Refused(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + remark)

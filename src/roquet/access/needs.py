@@ -1,0 +1,180 @@
+"""The one table: what each request code needs. A code without a line is refused, whoever asks.
+
+Everything needs a key: a valid signature, an address of a white list, or a certificate whose subject is an account. Beyond that
+
+    KEY                          nothing more
+    ADMIN                        an account with admin: true
+    wants(...)                   PUB or SUB on the topics and groups that the request names
+
+Some requests name a place in the log, and not its topic (33, 36, 37): `record` says what is needed on the topic of the message that
+stands there, and whoever reads it asks for that (`AccessGuard.check_record`). Without that, 36 would copy a message of any topic into
+one's own retry topic.
+
+RocketMQ 4.9 checks 10, 310, 11, 12, 15, 34, 35, 36 and 38, and asks for an admin for 17, 25, 200, 207 and 215; all else is open there to
+every valid key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from roquet.access.permissions import Permission
+from roquet.wire.calls import groups, members, offsets, pulls, queues, sends, topics
+from roquet.wire.calls.call import AnyCall
+from roquet.wire.codes import RequestCode as Code
+from roquet.wire.command import Command
+from roquet.wire.names import RETRY_PREFIX, retry_topic
+
+Wanted = tuple[str, Permission]
+"""(topic, or a group's retry topic; what is needed on it)."""
+Wants = Callable[[Command], Iterable[Wanted]]
+"""Raises Refused when the request does not say."""
+
+PUB, SUB, ANY = Permission.PUB, Permission.SUB, Permission.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    words: str
+    admin: bool = False
+    wants: Wants | None = None
+    record: Permission = Permission.NONE
+    """What is needed on the topic of the message that the request names by its place."""
+
+
+KEY = Need("a key")
+ADMIN = Need("an admin's key", admin=True)
+
+
+def topic_of(call: AnyCall, permission: Permission) -> Need:
+    def wants(command: Command) -> Iterable[Wanted]:
+        return ((call.read_header(command).topic, permission),)
+
+    return Need(f"{permission_words(permission)} on the topic", wants=wants)
+
+
+def group_of(call: AnyCall, name: str = "consumer_group", *, topic: bool = False, record: Permission = Permission.NONE) -> Need:
+    """SUB on the group; with `topic` on the topic too, where the request names one."""
+
+    def wants(command: Command) -> Iterable[Wanted]:
+        header = call.read_header(command)
+        group = getattr(header, name)
+        if group is not None:
+            yield retry_topic(group), SUB
+        if topic and header.topic is not None:
+            yield header.topic, SUB
+
+    return Need("SUB on the group" + (" and the topic" if topic else ""), wants=wants, record=record)
+
+
+def sent_to(call: AnyCall) -> Need:
+    """PUB on the topic. A consumer that cannot send a message back sends it to its retry topic itself: SUB on the group is enough."""
+
+    def wants(command: Command) -> Iterable[Wanted]:
+        topic = call.read_header(command).topic
+        return ((topic, SUB if topic.startswith(RETRY_PREFIX) else PUB),)
+
+    return Need("PUB on the topic; for a retry topic SUB on the group", wants=wants)
+
+
+def heartbeat(command: Command) -> Iterable[Wanted]:
+    for consumer in members.HEART_BEAT.read_body(command).consumer_data_set:
+        yield retry_topic(consumer.group_name), SUB
+        for subscription in consumer.subscription_data_set:
+            yield subscription.topic, SUB
+
+
+def locked(call: AnyCall) -> Wants:
+    def wants(command: Command) -> Iterable[Wanted]:
+        body = call.read_body(command)
+        yield retry_topic(body.consumer_group), SUB
+        for queue in body.mq_set:
+            yield queue.topic, SUB
+
+    return wants
+
+
+def subscription(command: Command) -> Iterable[Wanted]:
+    body = members.CHECK_CLIENT_CONFIG.read_body(command)
+    return (retry_topic(body.group), SUB), (body.subscription_data.topic, SUB)
+
+
+def permission_words(permission: Permission) -> str:
+    return "PUB or SUB" if permission == ANY else permission.name or ""
+
+
+GROUPS_AND_TOPICS = "SUB on the groups and topics that it names"
+
+NEEDS: Mapping[int, Need] = {
+    # messages
+    Code.SEND_MESSAGE: sent_to(sends.SEND_MESSAGE),
+    Code.SEND_MESSAGE_V2: sent_to(sends.SEND_MESSAGE_V2),
+    Code.SEND_BATCH_MESSAGE: sent_to(sends.SEND_BATCH_MESSAGE),
+    Code.SEND_REPLY_MESSAGE: sent_to(sends.SEND_REPLY_MESSAGE),
+    Code.SEND_REPLY_MESSAGE_V2: sent_to(sends.SEND_REPLY_MESSAGE_V2),
+    Code.RECALL_MESSAGE: topic_of(sends.RECALL_MESSAGE, PUB),
+    Code.END_TRANSACTION: Need("PUB on the topic of the half message", record=PUB),
+    Code.PULL_MESSAGE: group_of(pulls.PULL_MESSAGE, topic=True),
+    Code.LITE_PULL_MESSAGE: group_of(pulls.LITE_PULL_MESSAGE, topic=True),
+    Code.QUERY_MESSAGE: topic_of(pulls.QUERY_MESSAGE, SUB),
+    Code.VIEW_MESSAGE_BY_ID: Need("SUB on the topic of the message", record=SUB),
+    Code.CONSUMER_SEND_MSG_BACK: group_of(sends.CONSUMER_SEND_MSG_BACK, "group", record=SUB),
+    # queues
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: topic_of(queues.SEARCH_OFFSET_BY_TIMESTAMP, ANY),
+    Code.GET_MAX_OFFSET: topic_of(queues.GET_MAX_OFFSET, ANY),
+    Code.GET_MIN_OFFSET: topic_of(queues.GET_MIN_OFFSET, ANY),
+    Code.GET_EARLIEST_MSG_STORETIME: topic_of(queues.GET_EARLIEST_MSG_STORETIME, ANY),
+    Code.LOCK_BATCH_MQ: Need(GROUPS_AND_TOPICS, wants=locked(queues.LOCK_BATCH_MQ)),
+    Code.UNLOCK_BATCH_MQ: Need(GROUPS_AND_TOPICS, wants=locked(queues.UNLOCK_BATCH_MQ)),
+    Code.QUERY_CONSUME_QUEUE: ADMIN,
+    # clients and groups
+    Code.HEART_BEAT: Need(GROUPS_AND_TOPICS, wants=heartbeat),
+    Code.UNREGISTER_CLIENT: group_of(members.UNREGISTER_CLIENT),
+    Code.GET_CONSUMER_LIST_BY_GROUP: group_of(members.GET_CONSUMER_LIST_BY_GROUP),
+    Code.CHECK_CLIENT_CONFIG: Need(GROUPS_AND_TOPICS, wants=subscription),
+    Code.QUERY_CONSUMER_OFFSET: group_of(offsets.QUERY_CONSUMER_OFFSET, topic=True),
+    Code.UPDATE_CONSUMER_OFFSET: group_of(offsets.UPDATE_CONSUMER_OFFSET, topic=True),
+    Code.GET_CONSUMER_CONNECTION_LIST: group_of(members.GET_CONSUMER_CONNECTION_LIST),
+    Code.GET_CONSUME_STATS: group_of(offsets.GET_CONSUME_STATS, topic=True),
+    Code.QUERY_CONSUME_TIME_SPAN: group_of(offsets.QUERY_CONSUME_TIME_SPAN, "group", topic=True),
+    Code.QUERY_TOPICS_BY_CONSUMER: group_of(groups.QUERY_TOPICS_BY_CONSUMER, "group"),
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: group_of(members.QUERY_SUBSCRIPTION_BY_CONSUMER, "group", topic=True),
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: group_of(groups.GET_SUBSCRIPTIONGROUP_CONFIG, "group"),
+    # topics
+    Code.GET_TOPIC_STATS_INFO: topic_of(topics.GET_TOPIC_STATS_INFO, ANY),
+    Code.GET_TOPIC_CONFIG: topic_of(topics.GET_TOPIC_CONFIG, ANY),
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: topic_of(topics.QUERY_TOPIC_CONSUME_BY_WHO, ANY),
+    # of a name server, for clients
+    Code.GET_ROUTEINFO_BY_TOPIC: KEY,
+    Code.GET_BROKER_CLUSTER_INFO: KEY,
+    Code.GET_KV_CONFIG: KEY,
+    Code.GET_KVLIST_BY_NAMESPACE: KEY,
+    Code.REGISTER_TOPIC_IN_NAMESRV: KEY,
+    Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: KEY,
+    Code.GET_TOPICS_BY_CLUSTER: KEY,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: KEY,
+    Code.GET_UNIT_TOPIC_LIST: KEY,
+    Code.GET_HAS_UNIT_SUB_TOPIC_LIST: KEY,
+    Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: KEY,
+    # operators, slaves and other servers
+    **dict.fromkeys(
+        (
+            Code.UPDATE_AND_CREATE_TOPIC, Code.UPDATE_AND_CREATE_TOPIC_LIST, Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_TOPIC_IN_NAMESRV,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, Code.DELETE_SUBSCRIPTIONGROUP,
+            Code.GET_ALL_TOPIC_CONFIG, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Code.GET_ALL_CONSUMER_OFFSET, Code.GET_ALL_DELAY_OFFSET,
+            Code.UPDATE_BROKER_CONFIG, Code.GET_BROKER_CONFIG, Code.UPDATE_NAMESRV_CONFIG, Code.GET_NAMESRV_CONFIG,
+            Code.GET_BROKER_RUNTIME_INFO, Code.VIEW_BROKER_STATS_DATA, Code.GET_BROKER_CONSUME_STATS,
+            Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+            Code.GET_PRODUCER_CONNECTION_LIST, Code.GET_ALL_PRODUCER_INFO, Code.GET_CONSUMER_RUNNING_INFO, Code.CONSUME_MESSAGE_DIRECTLY,
+            Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, Code.CLONE_GROUP_OFFSET,
+            Code.QUERY_CORRECTION_OFFSET, Code.RESUME_CHECK_HALF_MESSAGE, Code.CLEAN_EXPIRED_CONSUMEQUEUE, Code.CLEAN_UNUSED_TOPIC,
+            Code.DELETE_EXPIRED_COMMITLOG, Code.LOG_PIECE,
+            Code.UPDATE_AND_CREATE_ACL_CONFIG, Code.DELETE_ACL_CONFIG, Code.GET_BROKER_CLUSTER_ACL_INFO,
+            Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, Code.GET_BROKER_CLUSTER_ACL_CONFIG, Code.ACCESS_AUDIT,
+            Code.REGISTER_BROKER, Code.UNREGISTER_BROKER, Code.QUERY_DATA_VERSION, Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG,
+            Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER,
+        ),
+        ADMIN,
+    ),
+}  # fmt: skip

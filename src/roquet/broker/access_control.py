@@ -1,0 +1,201 @@
+"""Access control of a broker: its guard, its rules and their files, and the requests about them (50 to 54, and who was refused)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from functools import partial
+
+from roquet.access.accounts import Account, Rules
+from roquet.access.audit import Audit
+from roquet.access.guard import AccessGuard
+from roquet.access.permissions import in_words, is_group
+from roquet.access.signed_caller import SignedCaller
+from roquet.access.source import AclSource, Edit
+from roquet.access.yaml_text import AccountChange, with_account, with_white_addresses, without_account
+from roquet.broker.handler import Portions, answers, elsewhere
+from roquet.broker.part import Part, Shared
+from roquet.errors import Refused, RoquetError
+from roquet.ports import Peer
+from roquet.settings import BadSetting
+from roquet.wire.calls import access as calls
+from roquet.wire.calls.versions import DataVersion
+from roquet.wire.codes import ResponseCode
+from roquet.wire.command import Command
+from roquet.wire.names import RETRY_PREFIX
+from roquet.wire.signing import Credentials
+
+log = logging.getLogger("roquet.access")
+
+LOOK_MS = 1_000
+"""Between two looks at the files: a changed one is taken when it looked the same twice."""
+OFF = "access control is off: set aclEnable=true in the broker's file"
+MASKED = "******"
+
+
+class AccessControl(Part):
+    """State: the guard with the rules of now; None without access control."""
+
+    def __init__(self, shared: Shared, source: AclSource | None, signing: SignedCaller, credentials: Credentials | None = None) -> None:
+        """`signing`: signs what this broker asks others with `credentials`; None: with the first admin of the rules."""
+        super().__init__(shared)
+        if source is None and self.settings.acl_enable:
+            raise BadSetting("aclEnable=true, and nothing that gives the accounts")
+        self.source = source if self.settings.acl_enable else None
+        self.audit = Audit(shared.clock)
+        self.guard: AccessGuard | None = None
+        self._signing = signing
+        self._own = signing.credentials = credentials
+        self._looking = False
+        self._look_ms = 0
+        if self.source is not None:
+            settings = self.settings
+            self.guard = AccessGuard(
+                Rules(), self.audit, broker_name=settings.broker_name, replies_need_pub=settings.acl_replies_need_pub
+            )  # lets nobody in before the files are read
+
+    def load(self) -> None:
+        if self.source is not None:
+            self._use(self.source.read())
+            log.info("access control is on: %s", in_short(self._guard().rules))
+
+    def _use(self, rules: Rules) -> None:
+        self._guard().use(rules)
+        self._signing.credentials = self._own or next((credentials_of(one) for one in rules.admins()), None)
+
+    def settings_changed(self, names: AbstractSet[str]) -> None:
+        if self.guard is not None:
+            self.guard.replies_need_pub = self.settings.acl_replies_need_pub
+
+    def metrics(self) -> Mapping[str, object]:
+        return {"aclEnable": str(self.guard is not None).lower(), "aclRefusedCalls": self.audit.refused}
+
+    # The files
+
+    def tick(self, now_ms: int) -> None:
+        if self.source is not None and not self._looking and now_ms >= self._look_ms:
+            self._looking, self._look_ms = True, now_ms + LOOK_MS
+            self.shared.background.run(self.source.look, self._looked)
+
+    def _looked(self, found: Rules | Exception | None) -> None:
+        self._looking = False
+        if isinstance(found, Exception):
+            self.notices.warn("acl files", f"{found}. The rules from before stay in force; correct the file")
+        elif found is not None:
+            self._use(found)
+            self.notices.clear("acl files")
+            log.info("the acl files have changed: %s", in_short(found))
+
+    # Requests
+
+    @answers(calls.UPDATE_AND_CREATE_ACL_CONFIG)
+    def update_account(self, peer: Peer, command: Command) -> Portions:
+        """50."""
+        header = calls.UPDATE_AND_CREATE_ACL_CONFIG.read_header(command)
+        change = AccountChange(
+            header.access_key,
+            header.secret_key or None,
+            header.white_remote_address,
+            header.admin,
+            header.default_topic_perm or None,
+            header.default_group_perm or None,
+            listed(header.topic_perms),
+            listed(header.group_perms),
+        )
+        edit = partial(with_account, change=change, now_ms=self.clock.now_ms())
+        return self._change(peer, command, header.access_key, f"account {header.access_key}", edit, calls.UPDATE_FAILED)
+
+    @answers(calls.DELETE_ACL_CONFIG)
+    def delete_account(self, peer: Peer, command: Command) -> Portions:
+        key = calls.DELETE_ACL_CONFIG.read_header(command).access_key
+        edit = partial(without_account, access_key=key, now_ms=self.clock.now_ms())
+        return self._change(peer, command, key, f"account {key}, deleted", edit, calls.DELETE_FAILED)
+
+    @answers(calls.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
+    def update_white_addresses(self, peer: Peer, command: Command) -> Portions:
+        header = calls.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG.read_header(command)
+        edit = partial(with_white_addresses, addresses=listed(header.global_white_addrs) or (), now_ms=self.clock.now_ms())
+        return self._change(peer, command, "", "global white list", edit, calls.WHITE_FAILED)
+
+    @answers(calls.GET_BROKER_CLUSTER_ACL_INFO)
+    def version(self, peer: Peer, command: Command) -> Command:
+        """52: the version of all files as one."""
+        source = self._source()
+        versions = source.versions()
+        newest = DataVersion(
+            timestamp=max((one.timestamp_ms for one in versions.values()), default=0), counter=sum(one.counter for one in versions.values())
+        )
+        settings = self.settings
+        header = calls.AclVersionHeader(newest.encode().decode(), settings.broker_name, self._address, settings.broker_cluster_name)
+        return calls.GET_BROKER_CLUSTER_ACL_INFO.reply(command, header)
+
+    @answers(calls.GET_BROKER_CLUSTER_ACL_CONFIG)
+    def accounts(self, peer: Peer, command: Command) -> Command:
+        """54. RocketMQ gave every secret to whoever asked (CVE-2024-23321): here they are masked, and an admin must ask."""
+        self._source()
+        rules = self._guard().rules
+        body = calls.AclConfig([one.text for one in rules.white], [described(one) for one in rules.accounts.values()])
+        return calls.GET_BROKER_CLUSTER_ACL_CONFIG.reply(command, body=body)
+
+    @answers(calls.ACCESS_AUDIT)
+    def refused_calls(self, peer: Peer, command: Command) -> Command:
+        return calls.ACCESS_AUDIT.reply(command, body=calls.refused_calls(self.audit.refused, self.audit.calls))
+
+    def _change(self, peer: Peer, command: Command, key: str, what: str, edit: Edit, failed: int) -> Portions:
+        """Written elsewhere; the answer comes when it is on disk and in force."""
+        if self.source is None:
+            raise Refused(failed, OFF)
+        source = self.source
+        try:
+            rules = yield from elsewhere(lambda: source.change(key, edit))
+        except (RoquetError, OSError) as error:
+            raise Refused(failed, f"{error}. Nothing was changed") from None
+        self._use(rules)
+        log.info("access control, %s: changed by %s", what, peer.address)
+        return command.reply()
+
+    # Inside
+
+    _address = ""
+
+    def listening(self, address: str, ha_address: str) -> None:
+        self._address = address
+
+    def _guard(self) -> AccessGuard:
+        assert self.guard is not None
+        return self.guard
+
+    def _source(self) -> AclSource:
+        if self.source is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, OFF)
+        return self.source
+
+
+def listed(text: str | None) -> tuple[str, ...] | None:
+    """Of texts with commas between them, as RocketMQ's tools send them."""
+    return None if text is None else tuple(one.strip() for one in text.split(",") if one.strip())
+
+
+def credentials_of(account: Account) -> Credentials:
+    return Credentials(account.access_key, account.secret_key.decode())
+
+
+def in_short(rules: Rules) -> str:
+    admins = sum(1 for _ in rules.admins())
+    return f"{len(rules.accounts)} accounts, {admins} of them admins, {len(rules.white)} addresses on the white list"
+
+
+def described(account: Account) -> calls.PlainAccessConfig:
+    topics = [f"{name}={in_words(one.permission)}" for name, one in account.resources.items() if not is_group(name)]
+    groups = [f"{name.removeprefix(RETRY_PREFIX)}={in_words(one.permission)}" for name, one in account.resources.items() if is_group(name)]
+    return calls.PlainAccessConfig(
+        account.access_key,
+        MASKED,
+        "" if account.white is None else account.white.text,
+        account.admin,
+        None if account.default_topic is None else in_words(account.default_topic.permission),
+        None if account.default_group is None else in_words(account.default_group.permission),
+        topics,
+        groups,
+    )
