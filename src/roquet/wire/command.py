@@ -21,6 +21,9 @@ ONEWAY = 2
 Head = dict[str, Any] | binary.BinaryHead
 """A header as it was read: of JSON an object, which nobody has checked yet."""
 
+SECRET_FIELDS = frozenset(("secretKey", "Signature", "SecurityToken"))
+"""No log line and no traceback may have their values."""
+
 VERSION = 409
 """What we say we are: V4_9_8. Clients unlock SQL92 subscriptions at 232 and the standard route JSON at 401."""
 
@@ -83,7 +86,8 @@ class Command:
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         remark = f" {self.remark!r}" if self.remark else ""
-        return f"<Command {kind} {self.code} #{self.opaque} {self.fields} {len(self.body)} bytes{remark}>"
+        fields = {name: "***" if name in SECRET_FIELDS else value for name, value in self.fields.items()}
+        return f"<Command {kind} {self.code} #{self.opaque} {fields} {len(self.body)} bytes{remark}>"
 
 
 def decode(frame: Frame) -> Command:

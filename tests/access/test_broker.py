@@ -1,0 +1,416 @@
+"""Access control in a whole broker: the short way of sends, messages named by their place, changed files, and attacks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from roquet.access.audit import WRONG_AT_ONCE
+from roquet.access.yaml_text import BadAcl
+from roquet.acl_files import AclFiles, acl_files
+from roquet.broker.topics import Topic
+from roquet.settings import BadSetting
+from roquet.testing import FakePeer, WholeBroker
+from roquet.wire.batch import join_batch
+from roquet.wire.calls import access as calls
+from roquet.wire.codes import RequestCode as Code
+from roquet.wire.codes import SysFlag
+from roquet.wire.command import Command
+from roquet.wire.frame import Framer
+
+from ..broker.whole import long_names, pull_fields, send_fields
+from .people import TEXT, WHITE, accounts, signed
+
+ACL = "org.apache.rocketmq.acl.common.AclException: "
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[WholeBroker]:
+    made = WholeBroker(tmp_path / "store", accounts=accounts(tmp_path))
+    for topic in ("T", "secret"):
+        made.broker.topics.put(Topic(topic, 4, 4))
+    made.peer = FakePeer("10.1.1.1:40001")
+    yield made
+    made.close()
+
+
+def send(topic: str = "T", body: bytes = b"body", **more: str) -> Command:
+    return Command(Code.SEND_MESSAGE_V2, send_fields(topic, **more), body)
+
+
+def refused(answer: Command) -> bool:
+    return answer.code == 1 and (answer.remark or "").startswith(ACL)
+
+
+# The short way
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+def test_signed_sends_take_the_short_way(whole: WholeBroker, binary: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole.broker.sender, "accept", None)
+    monkeypatch.setattr(whole.broker, "handle", None)
+    batch = Command(Code.SEND_BATCH_MESSAGE, send_fields(m="true"), join_batch([(0, b"a", b""), (0, b"b", b"")]))
+    sends = [send(), batch, Command(Code.SEND_MESSAGE, long_names(send_fields()), b"x"), *(send(body=b"%d" % n) for n in range(600))]
+    for number, one in enumerate(sends):
+        one.opaque, one.binary = number, binary
+        signed(one, "producer")
+    whole.frames(*sends)
+    answers = whole.peer.take()
+    assert [(answer.opaque, answer.code) for answer in answers] == [(n, 0) for n in range(len(sends))]
+
+
+def test_a_refused_send_among_others_is_refused_alone_and_nothing_of_it_is_stored(whole: WholeBroker) -> None:
+    sends = [signed(send(body=b"%d" % n), "producer") for n in range(10)]
+    sends[3].body = b"changed"
+    sends[7] = signed(send("secret"), "producer")
+    for number, one in enumerate(sends):
+        one.opaque = number
+    whole.frames(*sends)
+    codes = {answer.opaque: answer.code for answer in whole.peer.take()}
+    assert codes == {number: 1 if number in (3, 7) else 0 for number in range(10)}
+    assert whole.broker.store.queue("T", 0).visible == 8
+    assert whole.broker.store.queue("secret", 0).visible == 0
+
+
+@pytest.mark.parametrize("code", [Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_MESSAGE])
+def test_a_topic_under_a_second_name_does_not_get_past_the_check(whole: WholeBroker, code: int) -> None:
+    """Who reads the long name and who reads the letter must not be told two topics."""
+    fields = send_fields(m="true" if code == Code.SEND_BATCH_MESSAGE else "false")
+    fields = long_names(fields) if code == Code.SEND_MESSAGE else fields
+    body = join_batch([(0, b"a", b"")]) if code == Code.SEND_BATCH_MESSAGE else b"body"
+    for more in ({"topic": "secret"}, {"b": "secret"}, {"topic": "T", "b": "secret"}, {"topic": "secret", "b": "T"}):
+        for front in (fields | more, more | fields, {**more, **fields, **more}):
+            whole.ask(signed(Command(code, dict(front), body), "producer"))
+    assert whole.broker.store.queue("secret", 0).visible == 0
+
+
+def test_numbers_in_place_of_texts_are_signed_as_their_texts(whole: WholeBroker) -> None:
+    """Node and C++ send them so."""
+    command = signed(send(), "producer")
+    ((_, header, body),) = Framer().feed(command.encode())
+    head = orjson.loads(header)
+    head["extFields"] |= {"d": 4, "e": 0, "k": False, "g": int(head["extFields"]["g"])}
+    whole.broker.receive(whole.peer, [(0, orjson.dumps(head), body)])
+    assert [answer.code for answer in whole.peer.take()] == [0]
+
+
+def test_without_access_control_nobody_looks_at_signatures(tmp_path: Path) -> None:
+    whole = WholeBroker(tmp_path)
+    whole.broker.topics.put(Topic("T", 4, 4))
+    wrong = signed(send(), "producer")
+    wrong.body = b"changed"
+    assert whole.ask(wrong).code == 0
+    whole.close()
+
+
+# Messages that are named by their place
+
+
+def put_secret(whole: WholeBroker, **more: str) -> int:
+    offset = whole.broker.store.log.end
+    answer = whole.ask(signed(send("secret", b"for few eyes", **more), "admin"))
+    assert answer.code == 0
+    return offset
+
+
+def test_a_message_is_shown_by_its_id_to_readers_of_its_topic_alone(whole: WholeBroker) -> None:
+    offset = put_secret(whole)
+    assert refused(whole.ask(signed(Command(Code.VIEW_MESSAGE_BY_ID, {"offset": str(offset)}), "consumer")))
+    assert b"for few eyes" in whole.ask(signed(Command(Code.VIEW_MESSAGE_BY_ID, {"offset": str(offset)}), "admin")).body
+
+
+def test_nobody_gets_another_topics_message_by_sending_it_back(whole: WholeBroker) -> None:
+    offset, end = put_secret(whole), whole.broker.store.log.end
+    fields = {"offset": str(offset), "group": "g", "delayLevel": "0", "originTopic": "T"}
+    assert refused(whole.ask(signed(Command(Code.CONSUMER_SEND_MSG_BACK, fields), "consumer")))
+    assert whole.broker.store.log.end == end
+    own = whole.broker.store.log.end
+    whole.ask(signed(send(), "admin"))
+    assert whole.ask(signed(Command(Code.CONSUMER_SEND_MSG_BACK, fields | {"offset": str(own)}), "consumer")).code == 0
+
+
+def test_nobody_ends_the_transaction_of_another_topic(whole: WholeBroker) -> None:
+    offset = put_secret(whole, f=str(int(SysFlag.TRANSACTION_PREPARED)), properties="TRAN_MSG\x01true\x02PGROUP\x01g\x02UNIQ_KEY\x01U9")
+    fields = {
+        "producerGroup": "g", "tranStateTableOffset": "0", "commitLogOffset": str(offset), "commitOrRollback": "8", "msgId": "U9",
+    }  # fmt: skip
+    answer = whole.ask(signed(Command(Code.END_TRANSACTION, dict(fields)), "producer"))
+    assert refused(answer), answer
+    assert whole.broker.store.queue("secret", 0).visible == 0
+    assert whole.ask(signed(Command(Code.END_TRANSACTION, dict(fields)), "admin")).code == 0
+    assert whole.broker.store.queue("secret", 0).visible == 1
+
+
+def test_a_query_by_key_never_shows_another_topic(whole: WholeBroker) -> None:
+    """Java's hash has collisions that anybody can make: "Aa" and "BB"."""
+    whole.broker.topics.put(Topic("TAa", 4, 4))
+    whole.broker.topics.put(Topic("TBB", 4, 4))
+    whole.ask(signed(send("TAa", properties="UNIQ_KEY\x01U1\x02KEYS\x01k"), "admin"))
+    fields = {"topic": "TBB", "key": "k", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(1 << 60)}
+    assert whole.ask(signed(Command(Code.QUERY_MESSAGE, dict(fields)), "default")).code == 22
+    assert whole.ask(signed(Command(Code.QUERY_MESSAGE, fields | {"topic": "TAa"}), "default")).code == 0
+
+
+def test_a_pull_needs_both_the_topic_and_the_group(whole: WholeBroker) -> None:
+    assert not refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields()), "consumer")))
+    assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("secret")), "consumer")))
+    assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields(consumerGroup="other")), "consumer")))
+    assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("SCHEDULE_TOPIC_XXXX")), "default")))
+
+
+def test_a_second_pull_like_the_first_is_checked_too(whole: WholeBroker) -> None:
+    """A pull of a shape that was allowed before is answered the short way where nobody is watched."""
+    whole.ask(signed(send(), "admin"))
+    stranger = FakePeer("10.7.7.7:1")
+    for _ in range(3):
+        assert whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields()), "consumer")).code == 0
+        whole.give(stranger, Command(Code.PULL_MESSAGE, pull_fields(), opaque=1))
+        assert [refused(answer) for answer in stranger.take()] == [True]
+
+
+# The files
+
+
+def turn(whole: WholeBroker, times: int = 3) -> None:
+    for _ in range(times):
+        whole.tick(1_000)
+        whole.background.release()
+
+
+def write(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plain_acl.yml").write_text(text)
+
+
+def test_a_key_that_is_removed_is_refused_at_its_next_request(whole: WholeBroker, tmp_path: Path) -> None:
+    assert whole.ask(signed(send(), "producer")).code == 0
+    write(tmp_path, TEXT.replace("producer-key", "other-key"))
+    turn(whole)
+    assert refused(whole.ask(signed(send(), "producer")))
+
+
+def test_a_broken_file_is_told_with_its_line_and_the_old_rules_stay(whole: WholeBroker, tmp_path: Path) -> None:
+    write(tmp_path, TEXT.replace("  - T=PUB|SUB", "  - T=PUX"))
+    turn(whole)
+    assert whole.ask(signed(send(), "producer")).code == 0
+    (notice,) = [one for one in whole.broker.notices.list() if one.key == "acl files"]
+    assert "plain_acl.yml, line 18: 'PUX' is no permission" in notice.text
+    write(tmp_path, "accounts:\n")
+    turn(whole)
+    assert whole.ask(signed(send(), "producer")).code == 0
+    (tmp_path / "plain_acl.yml").unlink()
+    turn(whole)
+    assert whole.ask(signed(send(), "producer")).code == 0
+    write(tmp_path, TEXT)
+    turn(whole)
+    assert not [one for one in whole.broker.notices.list() if one.key == "acl files"]
+
+
+def test_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+    files = accounts(tmp_path)
+    files.read()
+    write(tmp_path, TEXT[:200])
+    assert files.look() is None
+    write(tmp_path, TEXT + "# more\n")
+    assert files.look() is None
+    found = files.look()
+    assert found is not None
+    assert len(found.accounts) == 8
+    assert files.look() is None
+
+
+@pytest.mark.parametrize("text", ["", "accounts:\n", "accounts: [", None])
+def test_without_a_usable_file_the_broker_does_not_start_and_leaves_nothing(tmp_path: Path, text: str | None) -> None:
+    files = accounts(tmp_path, text or "")
+    if text is None:
+        (tmp_path / "plain_acl.yml").unlink()
+    with pytest.raises((BadAcl, BadSetting)):
+        WholeBroker(tmp_path / "store", accounts=files)
+    assert not (tmp_path / "store" / "commitlog").exists()
+
+
+def test_files_are_found_where_rocketmq_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, beside = tmp_path / "home" / "conf", tmp_path / "etc"
+    (home / "acl").mkdir(parents=True)
+    beside.mkdir()
+    other = "accounts:\n- accessKey: another1\n  secretKey: secret12\n"
+    (beside / "plain_acl.yml").write_text(other)
+    (beside / "tools.yml").write_text("accessKey: tools-key\nsecretKey: secret12\n")
+    monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
+    assert set(acl_files("", str(beside / "broker.conf")).read().accounts) == {"another1"}
+    (home / "plain_acl.yml").write_text(TEXT)
+    (home / "acl" / "more.yml").write_text(other)
+    monkeypatch.setenv("ROCKETMQ_HOME", str(home.parent))
+    assert len(acl_files("", str(beside / "broker.conf")).read().accounts) == 9
+    assert len(acl_files(str(home / "acl"), "").read().accounts) == 1
+    assert len(acl_files(str(home / "acl" / "more.yml"), "").read().accounts) == 1
+
+
+# Remote administration
+
+
+def ask(whole: WholeBroker, command: Command, who: str = "admin") -> Command:
+    """Of work that is done elsewhere."""
+    whole.give(whole.peer, signed(command, who))
+    whole.background.release()
+    whole.tick(10)
+    (answer,) = [one for one in whole.peer.take() if one.is_response]
+    return answer
+
+
+def test_accounts_are_made_changed_and_deleted_over_the_wire(whole: WholeBroker, tmp_path: Path) -> None:
+    fields = {
+        "accessKey": "fresh-key",
+        "secretKey": "fresh-secret",
+        "topicPerms": "T=PUB,secret=PUB",
+        "groupPerms": "g=SUB",
+        "admin": "false",
+    }
+    assert ask(whole, Command(Code.UPDATE_AND_CREATE_ACL_CONFIG, fields)).code == 0
+    assert whole.ask(signed(send("secret"), "fresh")).code == 0
+    assert ask(whole, Command(Code.UPDATE_AND_CREATE_ACL_CONFIG, {"accessKey": "fresh-key", "topicPerms": "T=PUB"})).code == 0
+    assert refused(whole.ask(signed(send("secret"), "fresh")))
+    assert whole.ask(signed(send(), "fresh")).code == 0
+    text = (tmp_path / "plain_acl.yml").read_text()
+    assert "counter: 2" in text
+    assert text.startswith("globalWhiteRemoteAddresses:")
+    version = ask(whole, Command(Code.GET_BROKER_CLUSTER_ACL_INFO))
+    assert '"counter":2' in version.fields["version"]
+    assert ask(whole, Command(Code.DELETE_ACL_CONFIG, {"accessKey": "fresh-key"})).code == 0
+    assert refused(whole.ask(signed(send(), "fresh")))
+    assert ask(whole, Command(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "10.1.1.1,10.1.1.2"})).code == 0
+    assert whole.ask(send()).code == 0
+
+
+def test_a_change_that_makes_no_sense_has_rocketmqs_code_and_changes_nothing(whole: WholeBroker, tmp_path: Path) -> None:
+    before = (tmp_path / "plain_acl.yml").read_text()
+    wrong = [
+        (Code.UPDATE_AND_CREATE_ACL_CONFIG, {"accessKey": "x", "secretKey": "y"}, 209),
+        (Code.UPDATE_AND_CREATE_ACL_CONFIG, {"accessKey": "fresh-key"}, 209),
+        (Code.UPDATE_AND_CREATE_ACL_CONFIG, {"accessKey": "named-key", "defaultTopicPerm": "ALL"}, 209),
+        (Code.DELETE_ACL_CONFIG, {"accessKey": "no-such-key"}, 210),
+        (Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "../../etc", "aclFileFullPath": "/etc/passwd"}, 211),
+    ]
+    for code, fields, expected in wrong:
+        answer = ask(whole, Command(code, fields))
+        assert answer.code == expected, answer
+        assert "Nothing was changed" in (answer.remark or "")
+    assert (tmp_path / "plain_acl.yml").read_text() == before
+
+
+def test_the_list_of_accounts_has_no_secrets(whole: WholeBroker) -> None:
+    answer = ask(whole, Command(Code.GET_BROKER_CLUSTER_ACL_CONFIG))
+    config = calls.GET_BROKER_CLUSTER_ACL_CONFIG.answer(answer).body
+    assert {one.access_key for one in config.plain_access_configs} >= {"admin-key", "named-key"}
+    assert {one.secret_key for one in config.plain_access_configs} == {"******"}
+    assert b"-secret" not in answer.body
+
+
+@pytest.mark.parametrize(("code", "expected"), [(50, 209), (51, 210), (53, 211), (52, 1), (54, 1)])
+def test_with_access_control_off_its_requests_say_so(tmp_path: Path, code: int, expected: int) -> None:
+    whole = WholeBroker(tmp_path)
+    answer = whole.ask(Command(code, {"accessKey": "some-key", "globalWhiteAddrs": "*"}))
+    assert answer.code == expected
+    assert "access control is off" in (answer.remark or "")
+    whole.close()
+
+
+# Attacks
+
+
+def test_a_request_signed_for_another_broker_is_refused(whole: WholeBroker) -> None:
+    assert refused(whole.ask(signed(send(n="broker-b"), "producer")))
+    assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields(bname="broker-b")), "consumer")))
+    assert whole.ask(signed(send(n="broker-a"), "producer")).code == 0
+
+
+def test_a_flood_of_wrong_signatures_is_cut_off_and_honest_clients_are_served(whole: WholeBroker) -> None:
+    answered = closed = 0
+    for _ in range(5 * WRONG_AT_ONCE):
+        attacker = FakePeer("10.6.6.6:5")
+        wrong = signed(send(), "producer")
+        wrong.body = b"guess"
+        whole.give(attacker, wrong)
+        answered += len(attacker.take())
+        closed += attacker.closed
+    assert answered == WRONG_AT_ONCE
+    assert closed == 4 * WRONG_AT_ONCE
+    neighbour = FakePeer("10.6.6.6:6")
+    whole.give(neighbour, signed(send(), "producer"))
+    assert [answer.code for answer in neighbour.take()] == [0], "another client at the same address"
+    assert whole.ask(signed(send(), "producer")).code == 0
+
+
+def test_every_refused_call_is_kept_and_the_log_has_a_limited_number_of_lines(whole: WholeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="roquet.audit"):
+        for _ in range(100):
+            whole.ask(signed(send("secret"), "producer"))
+        whole.ask(signed(send("evil\x1b[2J\ntopic %s"), "producer"))
+    lines = [one for one in caplog.messages if one.startswith("refused: ")]
+    assert 0 < len(lines) <= 25
+    assert lines[0] == (
+        "refused: key producer-key from 10.1.1.1:40001, request 310, topic:secret: no line for topic secret, and no defaultTopicPerm, "
+        f"which is DENY ({whole.root.parent}/plain_acl.yml, line 21)"
+    )
+    answer = whole.ask(signed(Command(Code.ACCESS_AUDIT), "admin"))
+    found = calls.ACCESS_AUDIT.answer(answer).body
+    assert found.refused == 101
+    assert found.calls[-1].resource == "topic:evil?[2J?topic %s"
+    assert (found.calls[0].access_key, found.calls[0].code, found.calls[0].address) == ("producer-key", 310, "10.1.1.1:40001")
+
+
+def test_a_white_listed_peer_takes_every_short_way(whole: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    friend = FakePeer(WHITE)
+    monkeypatch.setattr(whole.broker, "handle", None)
+    whole.give(friend, send())
+    assert [answer.code for answer in friend.take()] == [0]
+
+
+def test_a_certificates_subject_may_be_an_account(whole: WholeBroker) -> None:
+    peer = FakePeer("10.5.5.5:1")
+    peer.principal = "producer-key"
+    whole.give(peer, send())
+    assert [answer.code for answer in peer.take()] == [0]
+    whole.give(peer, send("secret"))
+    assert [refused(answer) for answer in peer.take()] == [True]
+    peer.principal = "CN=somebody"
+    whole.give(peer, send())
+    assert [refused(answer) for answer in peer.take()] == [True]
+
+
+def test_replies_need_pub_unless_the_setting_says_otherwise(whole: WholeBroker) -> None:
+    reply = Command(Code.SEND_REPLY_MESSAGE_V2, send_fields("DefaultCluster_REPLY_TOPIC"), b"pong")
+    assert refused(whole.ask(signed(reply, "consumer")))
+    answer = whole.ask(signed(Command(Code.UPDATE_BROKER_CONFIG, {}, b"aclRepliesNeedPub=false\n"), "admin"))
+    assert answer.code == 0
+    assert not refused(whole.ask(signed(reply, "consumer")))
+    assert refused(whole.ask(signed(Command(Code.SEND_REPLY_MESSAGE_V2, send_fields("secret"), b"pong"), "consumer")))
+
+
+def test_access_control_cannot_be_switched_off_or_moved_over_the_wire(whole: WholeBroker) -> None:
+    for line in (b"aclEnable=false\n", b"aclFile=/tmp/other.yml\n", b"aclCredentialsFile=/tmp/other.yml\n"):
+        assert whole.ask(signed(Command(Code.UPDATE_BROKER_CONFIG, {}, line), "admin")).code != 0
+    assert whole.broker.access.guard is not None
+
+
+def test_the_broker_signs_what_it_asks_with_its_first_admin(whole: WholeBroker) -> None:
+    whole.settings.namesrv_addr = "127.0.0.1:9876"
+    whole.broker.registration.now()
+    (asked,) = whole.caller.calls[-1:]
+    assert "admin-key" in repr(asked)
+
+
+def test_a_file_that_others_may_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = accounts(tmp_path)
+    (tmp_path / "plain_acl.yml").chmod(0o644)
+    AclFiles(files.places).read()
+    assert "may be read by everybody" in caplog.text
+
+
+def test_a_commands_repr_has_no_secret() -> None:
+    command = Command(50, {"accessKey": "some-key", "secretKey": "hidden-1", "Signature": "hidden-2", "SecurityToken": "hidden-3"})
+    assert "hidden" not in repr(command)
+    assert "some-key" in repr(command)
