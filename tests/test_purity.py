@@ -131,7 +131,8 @@ def test_arrows_point_one_way(part: str) -> None:
 
 def test_the_command_line_reaches_brokers_through_admin_and_client() -> None:
     """servers.py and shards.py start the programs, so they know them; no other command knows more than the two."""
-    through = BASE | {"admin", "client", "client/core", "cli", "wire", "settings", "settings_upstream", "spark", "system"}
+    through = BASE | {"access", "acl_files", "admin", "client", "client/core", "cli", "wire", "settings", "settings_upstream", "spark"}
+    through |= {"system"}
     programs = through | {"programs", "supervisor", "embed", "settings_file", "settings_tls", "listening"}
     found = [
         f"{where(path, line)} imports {module}"

@@ -14,10 +14,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from roquet.access.accounts import Place, Rules
+from roquet.access.accounts import Place, Rules, credentials_of
 from roquet.access.source import Edit
 from roquet.access.yaml_text import AclFile, BadAcl, Version, merged, parse, parse_keys
-from roquet.settings import BadSetting
+from roquet.settings import BadSetting, BrokerSettings
 from roquet.settings_file import replace
 from roquet.wire.signing import Credentials
 
@@ -150,3 +150,13 @@ def read_credentials(path: str | Path) -> Credentials:
     """Of a tools.yml. Raises BadAcl or OSError."""
     access_key, secret_key, token = parse_keys(read_text(str(path)), str(path))
     return Credentials(access_key, secret_key, token)
+
+
+def own_credentials(settings: BrokerSettings) -> Credentials | None:
+    """With which a broker of these settings asks other servers. Raises BadAcl, BadSetting or OSError."""
+    if settings.acl_credentials_file:
+        return read_credentials(settings.acl_credentials_file)
+    if not settings.acl_enable:
+        return None
+    rules = acl_files(settings.acl_file, settings.config_store_path).read()
+    return next((credentials_of(account) for account in rules.admins()), None)

@@ -131,6 +131,7 @@ async def name_server(root: Path, pairs: Mapping[str, str] = MappingProxyType({}
 
 @contextlib.asynccontextmanager
 async def one_broker(settings: BrokerSettings) -> AsyncIterator[str]:
+    from roquet.acl_files import own_credentials
     from roquet.admin import Admin
     from roquet.programs import run_broker
     from roquet.settings_tls import broker_connection
@@ -138,7 +139,7 @@ async def one_broker(settings: BrokerSettings) -> AsyncIterator[str]:
     stop, listening = asyncio.Event(), asyncio.get_running_loop().create_future()
     server = asyncio.create_task(run_broker(settings, stop=stop, ready=listening.set_result, own_process=False))
     async with running(server, listening, stop) as address:
-        async with Admin(settings.namesrv_addr, connection=broker_connection(settings)) as admin:
+        async with Admin(settings.namesrv_addr, connection=broker_connection(settings), credentials=own_credentials(settings)) as admin:
             await admin.until_registered([settings.broker_name])
         yield address
 

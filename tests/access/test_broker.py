@@ -39,7 +39,7 @@ def whole(tmp_path: Path) -> Iterator[WholeBroker]:
 
 
 def send(topic: str = "T", body: bytes = b"body", **more: str) -> Command:
-    return Command(Code.SEND_MESSAGE_V2, send_fields(topic, **more), body)
+    return Command(Code.SEND_MESSAGE_V2, send_fields(topic) | more, body)
 
 
 def refused(answer: Command) -> bool:
@@ -134,7 +134,7 @@ def test_nobody_gets_another_topics_message_by_sending_it_back(whole: WholeBroke
 
 
 def test_nobody_ends_the_transaction_of_another_topic(whole: WholeBroker) -> None:
-    offset = put_secret(whole, f=str(int(SysFlag.TRANSACTION_PREPARED)), properties="TRAN_MSG\x01true\x02PGROUP\x01g\x02UNIQ_KEY\x01U9")
+    offset = put_secret(whole, f=str(int(SysFlag.TRANSACTION_PREPARED)), i="TRAN_MSG\x01true\x02PGROUP\x01g\x02UNIQ_KEY\x01U9")
     fields = {
         "producerGroup": "g", "tranStateTableOffset": "0", "commitLogOffset": str(offset), "commitOrRollback": "8", "msgId": "U9",
     }  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_query_by_key_never_shows_another_topic(whole: WholeBroker) -> None:
     """Java's hash has collisions that anybody can make: "Aa" and "BB"."""
     whole.broker.topics.put(Topic("TAa", 4, 4))
     whole.broker.topics.put(Topic("TBB", 4, 4))
-    whole.ask(signed(send("TAa", properties="UNIQ_KEY\x01U1\x02KEYS\x01k"), "admin"))
+    whole.ask(signed(send("TAa", i="UNIQ_KEY\x01U1\x02KEYS\x01k"), "admin"))
     fields = {"topic": "TBB", "key": "k", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(1 << 60)}
     assert whole.ask(signed(Command(Code.QUERY_MESSAGE, dict(fields)), "default")).code == 22
     assert whole.ask(signed(Command(Code.QUERY_MESSAGE, fields | {"topic": "TAa"}), "default")).code == 0

@@ -15,7 +15,6 @@ from roquet.net.blocking import BlockingCaller
 from roquet.net.caller import AsyncCaller
 from roquet.net.connection import ConnectionOptions
 from roquet.wire.command import Command
-from roquet.wire.signing import Credentials
 
 NOBODY = "192.0.2.1:9876"
 """An address for documents: no packet to it is answered."""

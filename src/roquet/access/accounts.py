@@ -16,6 +16,7 @@ from roquet.wire.names import (
     TIMER_TOPIC,
     TRACE_TOPIC,
 )
+from roquet.wire.signing import Credentials
 
 OTHERS_MESSAGES = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TIMER_TOPIC))
 """Messages of every topic wait in these: a default permission, which is for topics that nobody named, does not open them."""
@@ -90,3 +91,7 @@ class Rules:
 
     def admins(self) -> Iterator[Account]:
         return (account for account in self.accounts.values() if account.admin)
+
+
+def credentials_of(account: Account) -> Credentials:
+    return Credentials(account.access_key, account.secret_key.decode())

@@ -271,8 +271,10 @@ def with_account(text: str, file: str, change: AccountChange, now_ms: int) -> st
     return _edited(text, file, edit, now_ms)
 
 
-def without_account(text: str, file: str, access_key: str, now_ms: int) -> str:
-    """Raises BadAcl when there is no such account."""
+def without_account(text: str, file: str, access_key: str, now_ms: int, *, gone_is_fine: bool = False) -> str:
+    """Raises BadAcl when there is no such account, unless `gone_is_fine`."""
+    if gone_is_fine and access_key not in parse(text, file).accounts:
+        return text
 
     def edit(root: Any) -> None:
         accounts = _list(root, "accounts")
@@ -317,10 +319,14 @@ def _list(root: Any, name: str) -> Any:
 
 
 def _turn_into(items: Any, wanted: list[str]) -> None:
-    """In place: what stays keeps its comment."""
+    """In place: what stays keeps its place and its comment, with another permission too."""
+    by_name = {one.partition("=")[0]: one for one in wanted}
     for at in reversed(range(len(items))):
-        if items[at] not in wanted:
+        name = str(items[at]).partition("=")[0].strip()
+        if name not in by_name:
             del items[at]
+        elif items[at] != by_name[name]:
+            items[at] = by_name[name]
     for one in wanted:
         if one not in items:
             items.append(one)

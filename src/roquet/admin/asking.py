@@ -23,6 +23,7 @@ from roquet.wire.calls.call import Answer, Answered, AnswerHeader, Asked, Call, 
 from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO, GET_ROUTEINFO_BY_TOPIC, ClusterInfo, RouteHeader, RouteInfo
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.signing import Credentials
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -56,10 +57,16 @@ class Asking:
     """Belongs to the event loop it is entered in. Connections are made on first use and kept until it is closed."""
 
     def __init__(
-        self, namesrv: str | Sequence[str], *, timeout_ms: int = 5_000, connection: ConnectionOptions = PLAIN, tls: Tls | None = None
+        self,
+        namesrv: str | Sequence[str],
+        *,
+        timeout_ms: int = 5_000,
+        connection: ConnectionOptions = PLAIN,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """`tls`: encrypt all connections so; the same as in `connection`."""
-        self.connection = connection.over(tls)
+        """`tls`: encrypt all connections so; `credentials`: sign all requests with these keys. The same as in `connection`."""
+        self.connection = connection.over(tls).signed_by(credentials)
         self.name_server_addresses = parse_name_servers(namesrv)
         self.timeout_ms = timeout_ms
         self._caller: AsyncCaller | None = None

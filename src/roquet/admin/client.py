@@ -11,10 +11,11 @@ address. A server's refusal is Rejected with its code; a cluster-wide change tha
 
 from __future__ import annotations
 
+from roquet.admin.accounts import Accounts
 from roquet.admin.copies import Copies
 from roquet.admin.messages import Messages
 from roquet.admin.offsets import OffsetCalls
 
 
-class Admin(OffsetCalls, Messages, Copies):
+class Admin(OffsetCalls, Messages, Copies, Accounts):
     """Belongs to the event loop it is entered in. Connections are made on first use and kept until it is closed."""

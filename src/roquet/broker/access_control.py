@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 
-from roquet.access.accounts import Account, Rules
+from roquet.access.accounts import Account, Rules, credentials_of
 from roquet.access.audit import Audit
 from roquet.access.guard import AccessGuard
-from roquet.access.permissions import in_words, is_group
+from roquet.access.permissions import Permission, in_words, is_group
 from roquet.access.signed_caller import SignedCaller
 from roquet.access.source import AclSource, Edit
 from roquet.access.yaml_text import AccountChange, with_account, with_white_addresses, without_account
@@ -23,7 +23,7 @@ from roquet.wire.calls import access as calls
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.names import RETRY_PREFIX
+from roquet.wire.names import RETRY_PREFIX, retry_topic
 from roquet.wire.signing import Credentials
 
 log = logging.getLogger("roquet.access")
@@ -109,7 +109,9 @@ class AccessControl(Part):
     @answers(calls.DELETE_ACL_CONFIG)
     def delete_account(self, peer: Peer, command: Command) -> Portions:
         key = calls.DELETE_ACL_CONFIG.read_header(command).access_key
-        edit = partial(without_account, access_key=key, now_ms=self.clock.now_ms())
+        # Brokers may share a file: another one has perhaps deleted it there already.
+        known = self.guard is not None and key in self.guard.rules.accounts
+        edit = partial(without_account, access_key=key, now_ms=self.clock.now_ms(), gone_is_fine=known)
         return self._change(peer, command, key, f"account {key}, deleted", edit, calls.DELETE_FAILED)
 
     @answers(calls.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
@@ -141,6 +143,17 @@ class AccessControl(Part):
     @answers(calls.ACCESS_AUDIT)
     def refused_calls(self, peer: Peer, command: Command) -> Command:
         return calls.ACCESS_AUDIT.reply(command, body=calls.refused_calls(self.audit.refused, self.audit.calls))
+
+    @answers(calls.ACCESS_CHECK)
+    def check(self, peer: Peer, command: Command) -> Command:
+        self._source()
+        header = calls.ACCESS_CHECK.read_header(command)
+        account = self._guard().rules.accounts.get(header.access_key)
+        if account is None:
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, f"there is no account {header.access_key[:255]!r}")
+        asked = [(header.topic, permission) for permission in (Permission.PUB, Permission.SUB) if header.topic]
+        asked += [(retry_topic(header.group), Permission.SUB)] if header.group else []
+        return calls.ACCESS_CHECK.reply(command, body=calls.Verdicts([verdict(account, *one) for one in asked]))
 
     def _change(self, peer: Peer, command: Command, key: str, what: str, edit: Edit, failed: int) -> Portions:
         """Written elsewhere; the answer comes when it is on disk and in force."""
@@ -177,13 +190,15 @@ def listed(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(one.strip() for one in text.split(",") if one.strip())
 
 
-def credentials_of(account: Account) -> Credentials:
-    return Credentials(account.access_key, account.secret_key.decode())
-
-
 def in_short(rules: Rules) -> str:
     admins = sum(1 for _ in rules.admins())
     return f"{len(rules.accounts)} accounts, {admins} of them admins, {len(rules.white)} addresses on the white list"
+
+
+def verdict(account: Account, resource: str, permission: Permission) -> calls.Verdict:
+    decision = account.decides(resource, permission)
+    name = f"group {resource.removeprefix(RETRY_PREFIX)}" if is_group(resource) else f"topic {resource}"
+    return calls.Verdict(name, permission.name or "", decision.allowed, decision.why)
 
 
 def described(account: Account) -> calls.PlainAccessConfig:

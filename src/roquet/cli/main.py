@@ -23,7 +23,7 @@ from roquet.settings import BadSetting
 from roquet.system import fast_loop
 
 NOUNS = (
-    "servers", "topics", "groups", "send", "consume", "query", "dead_letters", "status", "config", "cluster", "ha", "pipeline",
+    "servers", "topics", "groups", "send", "consume", "query", "dead_letters", "status", "config", "cluster", "ha", "acl", "pipeline",
     "completion",
 )  # fmt: skip
 SERVERS = frozenset({"up", "namesrv", "broker"})

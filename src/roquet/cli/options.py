@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roquet.cli.render import note
+from roquet.settings import BadSetting
 
 if TYPE_CHECKING:
-    from roquet.client import ConnectionOptions, Tls
+    from roquet.client import ConnectionOptions, Credentials, Tls
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
@@ -82,6 +83,7 @@ def cluster_options(parser: argparse.ArgumentParser) -> None:
         default=default_namesrv(),
         help="name servers, separated by ';' (default: $NAMESRV_ADDR, else 127.0.0.1:9876)",
     )
+    key_options(parser)
     tls_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     parser.add_argument("--timeout", type=positive_seconds, default=5.0, metavar="SECONDS", help="limit for one answer (default: 5)")
@@ -92,7 +94,7 @@ def connection_of(arguments: argparse.Namespace) -> ConnectionOptions:
     """How every command connects. Here, and nowhere else, an option about that becomes what the client takes."""
     from roquet.client import ConnectionOptions
 
-    return ConnectionOptions(tls=tls_of(arguments))
+    return ConnectionOptions(credentials=credentials_of(arguments), tls=tls_of(arguments))
 
 
 TLS_FILES = {"tls_ca": "ROQUET_TLS_CA", "tls_cert": "ROQUET_TLS_CERT", "tls_key": "ROQUET_TLS_KEY"}
@@ -123,6 +125,38 @@ def tls_of(arguments: argparse.Namespace) -> Tls | None:
 
 def is_true(variable: str) -> bool:
     return os.environ.get(variable, "").strip().lower() in ("true", "1", "yes")
+
+
+def key_options(parser: argparse.ArgumentParser) -> None:
+    """Of who asks, where servers have access control."""
+    parser.add_argument("--access-key", metavar="KEY", help="sign requests with this key (default: $ROQUET_ACCESS_KEY, else of --tools)")
+    parser.add_argument(
+        "--secret-key", metavar="SECRET", help="its secret (default: $ROQUET_SECRET_KEY; better there, since others can see command lines)"
+    )
+    parser.add_argument(
+        "--tools", metavar="FILE", help="file with accessKey and secretKey (default: tools.yml in $ROCKETMQ_HOME/conf, as mqadmin has it)"
+    )
+
+
+def credentials_of(arguments: argparse.Namespace) -> Credentials | None:
+    """The options; else the environment; else tools.yml; else nothing is signed."""
+    access_key = arguments.access_key or os.environ.get("ROQUET_ACCESS_KEY", "").strip()
+    secret_key = arguments.secret_key or os.environ.get("ROQUET_SECRET_KEY", "").strip()
+    if access_key and secret_key:
+        from roquet.client import Credentials
+
+        return Credentials(access_key, secret_key, os.environ.get("ROQUET_SECURITY_TOKEN") or None)
+    if access_key or secret_key:
+        given, missing = ("--access-key", "--secret-key") if access_key else ("--secret-key", "--access-key")
+        variable = missing.removeprefix("--").replace("-", "_").upper()
+        raise BadSetting(f"{given} is given without {missing}; give both, or set ROQUET_{variable}")
+    home = os.environ.get("ROCKETMQ_HOME", "").strip()
+    file = arguments.tools or (os.path.join(home, "conf", "tools.yml") if home else "")
+    if not file or (not arguments.tools and not os.path.exists(file)):
+        return None
+    from roquet.acl_files import read_credentials
+
+    return read_credentials(file)
 
 
 def timeout_ms(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from roquet import __version__, speedups
+from roquet.acl_files import own_credentials
 from roquet.cli.options import Commands, command, default_namesrv, pair, port, positive
 from roquet.cli.render import announce, emit, note
 from roquet.cli.shards import Node, broker_program, nodes, warn_of_stores_left_out
@@ -248,8 +249,17 @@ def run_up(arguments: argparse.Namespace) -> Any:
     brokers = nodes(base, arguments.shards, arguments.data, slave=arguments.slave, replicas=arguments.replicas)
     warn_of_stores_left_out(arguments.data, brokers)
     given = {**of_both(dict(arguments.set)), "listenPort": str(arguments.namesrv_port), "bindAddress": bind}
+    if base.acl_enable:
+        given["aclFile"] = shared_acl_file(base)
     namesrv, _ = NameServerSettings.read(layered(None, os.path.join(arguments.data, NAMESERVER_FILE), given))
     return up(namesrv, brokers, arguments)
+
+
+def shared_acl_file(base: BrokerSettings) -> str:
+    """One for the name server and all brokers. "": under ROCKETMQ_HOME."""
+    if not base.acl_file and not os.environ.get("ROCKETMQ_HOME"):
+        raise BadSetting("--set aclEnable=true: roquet up needs --set aclFile=FILE too, the accounts of its name server and its brokers")
+    return base.acl_file
 
 
 async def up(namesrv: NameServerSettings, brokers: list[Node], arguments: argparse.Namespace) -> int:
@@ -299,7 +309,8 @@ async def greet(namesrv: str, brokers: Sequence[tuple[Node, str]]) -> None:
     from roquet.admin import Admin
     from roquet.settings_tls import broker_connection
 
-    async with Admin(namesrv, connection=broker_connection(brokers[0][0].settings)) as admin:
+    settings = brokers[0][0].settings
+    async with Admin(namesrv, connection=broker_connection(settings), credentials=own_credentials(settings)) as admin:
         try:
             await admin.until_registered(one.settings.broker_name for one, _ in brokers)
             for one, _ in brokers:

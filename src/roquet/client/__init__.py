@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from roquet.net.connection import ConnectionOptions, Tls
     from roquet.routing.sql92 import BadSql
     from roquet.routing.subscription import BadExpression
+    from roquet.wire.signing import Credentials
 
 __all__ = [
     "COMMIT",
@@ -38,6 +39,7 @@ __all__ = [
     "BadSql",
     "BatchFailed",
     "ConnectionOptions",
+    "Credentials",
     "GroupTaken",
     "Idempotent",
     "LitePullConsumer",
@@ -88,6 +90,7 @@ _HOMES = {
     "net.connection": ("ConnectionOptions", "Tls"),
     "routing.sql92": ("BadSql",),
     "routing.subscription": ("BadExpression",),
+    "wire.signing": ("Credentials",),
 }
 
 

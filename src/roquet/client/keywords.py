@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from roquet.net.connection import ConnectionOptions, Tls
 from roquet.routing.assign import Strategy
 from roquet.wire.calls.members import ConsumeFromWhere
+from roquet.wire.signing import Credentials
 
 if TYPE_CHECKING:
     from roquet.client.push_consumer import Function
@@ -19,6 +20,7 @@ class MemberKeywords(TypedDict, total=False):
     instance_name: str | None
     unit_name: str
     connection: ConnectionOptions
+    credentials: Credentials | None
     tls: Tls | None
     start_timeout_ms: int
 

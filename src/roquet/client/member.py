@@ -25,6 +25,7 @@ from roquet.net.connection import PLAIN, ConnectionOptions, Tls
 from roquet.routing.assign import STRATEGIES
 from roquet.routing.name_servers import parse_name_servers
 from roquet.wire.calls.members import ConsumeFromWhere
+from roquet.wire.signing import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def by_name(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-OF_EVERY_MEMBER = ("connection", "instance_name", "namespace", "start_timeout_ms", "tls", "unit_name")
+OF_EVERY_MEMBER = ("connection", "credentials", "instance_name", "namespace", "start_timeout_ms", "tls", "unit_name")
 
 
 def known_settings(settings: Callable[..., Any]) -> set[str]:
@@ -96,12 +97,14 @@ class Member(Generic[C]):
         instance_name: str | None = None,
         unit_name: str = "",
         connection: ConnectionOptions = PLAIN,
+        credentials: Credentials | None = None,
         tls: Tls | None = None,
         start_timeout_ms: int = START_MS,
         **settings: Any,
     ) -> None:
-        """`tls`: encrypt all connections so; the same as in `connection`. `start_timeout_ms`: how long start() waits for a name server to
-        answer; 0: not at all. The rest of the keyword arguments are the fields of `Settings`."""
+        """`credentials`: sign all requests with these keys; `tls`: encrypt all connections so. Both are the same as in `connection`.
+        `start_timeout_ms`: how long start() waits for a name server to answer; 0: not at all. The rest of the keyword arguments are the
+        fields of `Settings`."""
         self.group = group
         self.namespace = Namespace(namespace)
         """Names of topics and groups are taken, and shown, without it."""
@@ -111,7 +114,8 @@ class Member(Generic[C]):
             raise TypeError(f"{type(self).__name__}() was given {first}={settings[first]!r}, which it does not know; it takes {takes}")
         self.settings = self.Settings(**by_name(settings), namespace=self.namespace)
         self.start_timeout_ms = start_timeout_ms
-        self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name, connection.over(tls))
+        how = connection.over(tls).signed_by(credentials)
+        self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name, how)
         self._shared: SharedClient | None = None
         self._core: C | None = None
         self._began = False

@@ -104,6 +104,10 @@ class ConnectionOptions:
         """The same with this TLS; None: as it is."""
         return self if tls is None else replace(self, tls=tls)
 
+    def signed_by(self, credentials: Credentials | None) -> ConnectionOptions:
+        """The same with these keys; None: as it is."""
+        return self if credentials is None else replace(self, credentials=credentials)
+
     def __post_init__(self) -> None:
         if not 1 <= self.connect_timeout_ms <= 3_600_000:
             raise ClientError(f"connect_timeout_ms={self.connect_timeout_ms}; allowed are 1 to 3600000")

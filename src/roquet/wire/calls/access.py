@@ -63,6 +63,26 @@ class AclConfig(Body):
     plain_access_configs: list[PlainAccessConfig] = field(default_factory=list)
 
 
+class CheckHeader(Header):
+    """May this account use this topic, this group?"""
+
+    access_key: str = wire("accessKey")
+    topic: str | None = optional("topic")
+    group: str | None = optional("group")
+
+
+class Verdict(Body):
+    resource: str
+    permission: str
+    allowed: bool
+    why: str
+    """With the file and its line."""
+
+
+class Verdicts(Body):
+    verdicts: list[Verdict] = field(default_factory=list)
+
+
 class RefusedCallBody(Body):
     """One call that access control refused."""
 
@@ -92,3 +112,4 @@ UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = Call(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, W
 GET_BROKER_CLUSTER_ACL_INFO = Call(Code.GET_BROKER_CLUSTER_ACL_INFO, Nothing, Nothing, AclVersionHeader, Nothing)
 GET_BROKER_CLUSTER_ACL_CONFIG = Call(Code.GET_BROKER_CLUSTER_ACL_CONFIG, Nothing, Nothing, Nothing, AclConfig)
 ACCESS_AUDIT = Call(Code.ACCESS_AUDIT, Nothing, Nothing, Nothing, RefusedCalls)
+ACCESS_CHECK = Call(Code.ACCESS_CHECK, CheckHeader, Nothing, Nothing, Verdicts)
