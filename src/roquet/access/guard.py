@@ -15,7 +15,7 @@ Refusals have RocketMQ's code (1) and its words, which clients and people look f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NoReturn
 
 from roquet.access.accounts import Account, Rules
@@ -50,10 +50,14 @@ class AccessGuard:
     def __init__(self, rules: Rules, audit: Audit, *, broker_name: str = "", replies_need_pub: bool = True) -> None:
         self.audit = audit
         self._broker_name = broker_name
+        self.broker_name = broker_name.encode()
         self.replies_need_pub = replies_need_pub
-        self._rules = rules
         self._white_hosts: dict[str, bool] = {}
-        self._may_send: dict[tuple[str, str], bool] = {}  # (access key, topic)
+        self.secrets: dict[bytes, bytes] = {}
+        """By access key, for `signed_sends`."""
+        self.may_send: set[bytes] = set()
+        """Access key, zero, topic: who was found to be allowed to send where."""
+        self.use(rules)
 
     @property
     def rules(self) -> Rules:
@@ -63,7 +67,8 @@ class AccessGuard:
         """From the next request on, of connections that are open too."""
         self._rules = rules
         self._white_hosts.clear()
-        self._may_send.clear()
+        self.may_send.clear()
+        self.secrets = {key.encode(): account.secret_key for key, account in rules.accounts.items()}
 
     def lets_in(self, peer: Peer) -> bool:
         """Its address may do everything."""
@@ -95,21 +100,16 @@ class AccessGuard:
             needed = need.record if not is_group(topic) else Permission.SUB
             self._check(peer, command, account, [(topic, needed)])
 
-    def may_send(self, fields: Mapping[str, str], topic: str, body: bytes) -> bool:
-        """Of a send with these fields, all of them texts: it is signed, and its account may send to the topic. False also where it is not
-        sure: nobody is refused by this."""
-        key = fields[ACCESS_KEY]
+    def allows_sends(self, pair: bytes) -> bool:
+        """Of (access key, zero, topic), of which the signature is right: remembered in `may_send` if so. Nobody is refused by this."""
+        key, _, topic = pair.decode().partition("\0")
         account = self._rules.accounts.get(key)
-        if account is None or not is_signed(fields, body, account.secret_key):
+        if account is None or is_group(topic) or not account.decides(topic, Permission.PUB).allowed:
             return False
-        allowed = self._may_send.get((key, topic))
-        if allowed is None:
-            if len(self._may_send) >= DECISIONS_MAX:
-                self._may_send.clear()
-            allowed = not is_group(topic) and account.decides(topic, Permission.PUB).allowed
-            self._may_send[key, topic] = allowed
-        named = fields.get("n") or fields.get("bname")
-        return allowed and (not named or named == self._broker_name)
+        if len(self.may_send) >= DECISIONS_MAX:
+            self.may_send.clear()
+        self.may_send.add(pair)
+        return True
 
     # Who
 

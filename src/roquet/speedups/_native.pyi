@@ -72,3 +72,8 @@ def cut_records(data: bytes, topic: bytes, queue_id: int, /) -> list[tuple[bytes
 
 def fill_heads(data: bytes, pos: int, index: int, term: int, /) -> tuple[bytes, bytes]:
     """store.ledger_heads.fill_heads."""
+
+def signed_sends(
+    frames: list[Frame], at: int, stop: int, secrets: dict[bytes, bytes], may: set[bytes], broker_name: bytes, /
+) -> tuple[int, bytes | None]:
+    """access.signed_sends.signed_sends, for up to 32 fields with names in ASCII."""
