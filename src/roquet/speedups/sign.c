@@ -23,7 +23,7 @@ typedef struct { uint32_t h[5]; uint64_t size; byte block[BLOCK]; } Sha1;
 #define PARITY(x, y, z) ((x) ^ (y) ^ (z))
 #define MAJORITY(x, y, z) (((x) & (y)) | ((z) & ((x) | (y))))
 
-static void sha1_block(uint32_t h[5], const byte *at) {
+static void sha1_plain(uint32_t h[5], const byte *at) {
     uint32_t w[16], a = h[0], b = h[1], c = h[2], d = h[3], e = h[4];
     TWENTY(CHOOSE, 0x5A827999u, 0)
     TWENTY(PARITY, 0x6ED9EBA1u, 20)
@@ -31,6 +31,43 @@ static void sha1_block(uint32_t h[5], const byte *at) {
     TWENTY(PARITY, 0xCA62C1D6u, 60)
     h[0] += a; h[1] += b; h[2] += c; h[3] += d; h[4] += e;
 }
+
+#ifdef __x86_64__ /* most processors have instructions for it: a fifth of the time */
+#include <cpuid.h>
+#include <immintrin.h>
+
+#define GROUPS(from, f) \
+    for (int g = from; g < from + 5; g++) { \
+        if (g > 3) w[g & 3] = _mm_sha1msg2_epu32(_mm_xor_si128(_mm_sha1msg1_epu32(w[g & 3], w[(g + 1) & 3]), w[(g + 2) & 3]), w[(g + 3) & 3]); \
+        e = g ? _mm_sha1nexte_epu32(before, w[g & 3]) : _mm_add_epi32(last, w[0]); \
+        before = now; \
+        now = _mm_sha1rnds4_epu32(now, e, f); \
+    }
+
+__attribute__((target("sha,sse4.1"))) static void sha1_fast(uint32_t h[5], const byte *at) {
+    const __m128i turn = _mm_set_epi64x(0x0001020304050607, 0x08090A0B0C0D0E0F); /* the first word comes to the top */
+    __m128i w[4], e, before = _mm_setzero_si128(), last = _mm_set_epi32((int)h[4], 0, 0, 0);
+    __m128i first = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)h), 0x1B), now = first;
+    for (int i = 0; i < 4; i++) w[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(at + 16 * i)), turn);
+    GROUPS(0, 0) GROUPS(5, 1) GROUPS(10, 2) GROUPS(15, 3)
+    _mm_storeu_si128((__m128i *)h, _mm_shuffle_epi32(_mm_add_epi32(now, first), 0x1B));
+    h[4] = (uint32_t)_mm_extract_epi32(_mm_sha1nexte_epu32(before, last), 3);
+}
+
+static int has_instructions(void) {
+    unsigned a, b = 0, c = 0, d, b7 = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) && c & 1u << 19 && __get_cpuid_count(7, 0, &a, &b7, &b, &d) && b7 & 1u << 29;
+}
+
+static void sha1_block(uint32_t h[5], const byte *at) {
+    static int fast = -1;
+    if (fast < 0) fast = has_instructions();
+    if (fast) sha1_fast(h, at);
+    else sha1_plain(h, at);
+}
+#else
+#define sha1_block sha1_plain
+#endif
 
 static void sha1_add(Sha1 *sha, Text text) {
     Py_ssize_t used = sha->size % BLOCK;
