@@ -340,9 +340,14 @@ TLS_FILE = "/etc/rocketmq/tls.properties"
 
 @dataclass
 class ServerSettings(Settings):
-    """What both programs have. Upstream's are system properties of its Java, or stand in tls.config.file; here they may also stand in the
-    file of the server."""
+    """What both programs have: access control and TLS. Upstream's settings of TLS are system properties of its Java, or stand in
+    tls.config.file; here they may also stand in the file of the server."""
 
+    acl_enable: bool = setting(False, "access control: every request needs a key of the acl files, or an address of their white lists")
+    acl_file: str = setting(
+        "",
+        "file or directory of the accounts; empty: plain_acl.yml and acl/*.yml in $ROCKETMQ_HOME/conf, else beside the file given with -c",
+    )
     tls_server_mode: str = setting(
         "permissive", "TLS on all ports: not at all, for clients that begin with it, for everybody",
         key="tls.server.mode", choices=("disabled", "permissive", "enforcing"),
@@ -370,7 +375,7 @@ class ServerSettings(Settings):
 
 def of_both(pairs: Mapping[str, str]) -> dict[str, str]:
     """Of a broker's settings those that are meant for the name server beside it, too."""
-    return {key: value for key, value in pairs.items() if key.startswith("tls.")}
+    return {key: value for key, value in pairs.items() if key.startswith("tls.") or key in ("aclEnable", "aclFile")}
 
 
 def check_tls(settings: ServerSettings) -> None:
@@ -406,11 +411,6 @@ class NameServerSettings(ServerSettings):
     return_order_topic_config_to_broker: bool = setting(True, "answer a registration with the ORDER_TOPIC_CONFIG table", mutable=True)
     scan_not_active_broker_interval: int = setting(10_000, "ms between scans for expired brokers", low=100, high=3_600_000)
     broker_expiry_ms: int = setting(120_000, "a broker silent for this long is removed", low=1_000, high=3_600_000)
-    acl_enable: bool = setting(False, "access control: every request needs a key of the acl files, or an address of their white lists")
-    acl_file: str = setting(
-        "",
-        "file or directory of the accounts; empty: plain_acl.yml and acl/*.yml in $ROCKETMQ_HOME/conf, else beside the file given with -c",
-    )
     refuse_changed_broker_address: bool = setting(
         False, "refuse a broker that registers under the name and id of another one that is alive", mutable=True
     )
@@ -500,12 +500,7 @@ class BrokerSettings(ServerSettings):
         True, "certificates must name the address that was connected to, besides being of the right authority", key="tls.client.checkHost"
     )
 
-    # access control
-    acl_enable: bool = setting(False, "access control: every request needs a key of the acl files, or an address of their white lists")
-    acl_file: str = setting(
-        "",
-        "file or directory of the accounts; empty: plain_acl.yml and acl/*.yml in $ROCKETMQ_HOME/conf, else beside the file given with -c",
-    )
+    # access control, of what the broker asks and of what it is sent
     acl_credentials_file: str = setting(
         "",
         "file with accessKey and secretKey, as tools.yml: with these this broker signs what it asks name servers and its master; empty: "

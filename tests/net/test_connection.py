@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from roquet.admin import Admin
-from roquet.client import Producer, PullConsumer
 from roquet.errors import ClientError, ConnectFailed
 from roquet.net.blocking import BlockingCaller
 from roquet.net.caller import AsyncCaller

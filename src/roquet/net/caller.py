@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from roquet.errors import Broken, ClientError, ConnectFailed, RoquetError
+from roquet.errors import Broken, ConnectFailed, RoquetError
 from roquet.net.address import endpoint
 from roquet.net.connection import PLAIN, ConnectionOptions, Contexts, no_encryption
 from roquet.net.unfinished import Unfinished
