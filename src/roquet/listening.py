@@ -56,14 +56,17 @@ def tell(settings: BrokerSettings | NameServerSettings, warn: Callable[[str], No
 
 def open_to_everybody(settings: BrokerSettings | NameServerSettings) -> str:
     """What that means and what to do, in a sentence; "" when whoever connects from another machine must show who it is."""
+    if settings.acl_enable:
+        return ""
     encrypted = settings.tls_server_mode == "enforcing"
     if encrypted and settings.tls_server_need_client_auth == "require":
         return ""
     where = "every address of this machine" if settings.bind_address in ALL else settings.bind_address
     how = "with TLS for everybody and without access control" if encrypted else "without access control and without TLS for everybody"
     return (
-        f"listening on {where}, {how}: whoever reaches the port can read, send and delete everything; ask for clients' certificates "
-        "(tls.server.mode=enforcing and tls.server.need.client.auth=require), let only those reach it who may, or set bindAddress=127.0.0.1"
+        f"listening on {where}, {how}: whoever reaches the port can read, send and delete everything; set aclEnable=true (docs/access.md), "
+        "ask for clients' certificates (tls.server.mode=enforcing and tls.server.need.client.auth=require), let only those reach it who "
+        "may, or set bindAddress=127.0.0.1"
     )
 
 

@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+from roquet.access.guard import AccessGuard
 from roquet.acl_files import acl_files, read_credentials
 from roquet.broker.core import Broker
 from roquet.broker.dledger import GroupDoor, GroupMember
@@ -115,7 +116,7 @@ async def run_broker(
     slaves.is_spare = broker.slaves.is_spare
     broker.store.files.limit = store_files
     server = server_of(broker, clock, settings, connections_max, tls)
-    group = None if broker.group is None else group_server(broker.group, clock, settings, tls)
+    group = None if broker.group is None else group_server(broker.group, broker.access.guard, clock, settings, tls)
     try:
         broker.open(progress)
         log_how_reads_wait(broker.store)
@@ -218,9 +219,9 @@ def server_of(core: Core, clock: Clock, settings: BrokerSettings | NameServerSet
     return Server(core, clock, idle_s=idle_s, connections_max=connections_max, unfinished_max=unfinished_max, tls=tls)
 
 
-def group_server(member: GroupMember, clock: Clock, settings: BrokerSettings, tls: ServerTls) -> Server:
+def group_server(member: GroupMember, guard: AccessGuard | None, clock: Clock, settings: BrokerSettings, tls: ServerTls) -> Server:
     """Members have two connections each, tools some; whoever else opens many must not keep them out."""
-    server = server_of(GroupDoor(member), clock, settings, GROUP_CONNECTIONS_MAX, tls)
+    server = server_of(GroupDoor(member, guard), clock, settings, GROUP_CONNECTIONS_MAX, tls)
     server.is_spare = lambda peer: not member.knows(peer)
     return server
 

@@ -371,12 +371,12 @@ def test_a_white_listed_peer_takes_every_short_way(whole: WholeBroker, monkeypat
 
 def test_a_certificates_subject_may_be_an_account(whole: WholeBroker) -> None:
     peer = FakePeer("10.5.5.5:1")
-    peer.principal = "producer-key"
+    peer.certificate_subject = "producer-key"
     whole.give(peer, send())
     assert [answer.code for answer in peer.take()] == [0]
     whole.give(peer, send("secret"))
     assert [refused(answer) for answer in peer.take()] == [True]
-    peer.principal = "CN=somebody"
+    peer.certificate_subject = "CN=somebody"
     whole.give(peer, send())
     assert [refused(answer) for answer in peer.take()] == [True]
 

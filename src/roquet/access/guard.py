@@ -53,6 +53,7 @@ class AccessGuard:
         self.broker_name = broker_name.encode()
         self.replies_need_pub = replies_need_pub
         self._white_hosts: dict[str, bool] = {}
+        self._admin_hosts: set[str] = set()
         self.secrets: dict[bytes, bytes] = {}
         """By access key, for `signed_sends`."""
         self.may_send: set[bytes] = set()
@@ -67,6 +68,7 @@ class AccessGuard:
         """From the next request on, of connections that are open too."""
         self._rules = rules
         self._white_hosts.clear()
+        self._admin_hosts.clear()
         self.may_send.clear()
         self.secrets = {key.encode(): account.secret_key for key, account in rules.accounts.items()}
 
@@ -79,6 +81,15 @@ class AccessGuard:
                 self._white_hosts.clear()
             found = self._white_hosts[host] = self._rules.lets_in(parts_of(host))
         return found
+
+    def lets_copy(self, address: str) -> bool:
+        """May who connects from there be sent the whole log? The stream of master and slave has no room for a signature: the address must
+        be on the global white list, as RocketMQ wants it of slaves, or an admin must have signed a request from there, as our slaves do."""
+        host = host_of(address)
+        if host in self._admin_hosts or self._rules.lets_in(parts_of(host)):
+            return True
+        self.audit.note(address, "", 0, "the log", "it is no address of the global white list, and no admin signed a request from there")
+        return False
 
     def __call__(self, peer: Peer, command: Command) -> None:
         """Raises Refused."""
@@ -93,7 +104,7 @@ class AccessGuard:
         need = NEEDS.get(command.code)
         if need is None or not need.record or self.lets_in(peer):
             return
-        account = self._rules.accounts.get(command.fields.get(ACCESS_KEY) or peer.principal)
+        account = self._rules.accounts.get(command.fields.get(ACCESS_KEY) or peer.certificate_subject)
         if account is None:  # removed since
             self._refuse(peer, command, topic, f"No acl config for {command.fields.get(ACCESS_KEY, '')[:100]}")
         elif not self._white(account, peer):
@@ -117,7 +128,7 @@ class AccessGuard:
         fields, accounts = command.fields, self._rules.accounts
         key = fields.get(ACCESS_KEY)
         if not key:
-            account = accounts.get(peer.principal) if peer.principal else None
+            account = accounts.get(peer.certificate_subject) if peer.certificate_subject else None
             if account is None:
                 self._refuse(peer, command, "", "No accessKey is configured")
             return account
@@ -151,6 +162,10 @@ class AccessGuard:
         if need.admin and not account.admin:
             key = account.access_key
             self._refuse(peer, command, "admin", f"Need admin permission for request code={command.code}, but accessKey={key} is not")
+        if need.admin:
+            if len(self._admin_hosts) >= HOSTS_MAX:
+                self._admin_hosts.clear()
+            self._admin_hosts.add(host_of(peer.address))
         if need.wants is not None:
             self._check(peer, command, account, self._wanted(command, need))
 
@@ -176,6 +191,6 @@ class AccessGuard:
 
     def _refuse(self, peer: Peer, command: Command, resource: str, remark: str, why: str = "") -> NoReturn:
         """`why`, with the line of the file, is for the operator alone."""
-        key = command.fields.get(ACCESS_KEY) or peer.principal
+        key = command.fields.get(ACCESS_KEY) or peer.certificate_subject
         self.audit.note(peer.address, key, command.code, resource, why or remark)
         raise Refused(ResponseCode.SYSTEM_ERROR, ACL_EXCEPTION + remark)

@@ -179,6 +179,7 @@ class Broker:
         if guard is not None:
             for user in (self.queries, self.retries, self.transactions):
                 user.check_record = guard.check_record
+            self.slaves.lets_copy = guard.lets_copy
         self._slave_guard = SlaveGuard(self.sender)
         self.store.may_drop = self._may_drop
         self.store.mender.on_hole = self._tell_of_hole

@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple
 
+from roquet.access.addresses import parts_of
+from roquet.access.audit import host_of
+from roquet.access.guard import AccessGuard
 from roquet.broker.part import Part, Shared
 from roquet.broker.portions import Work
 from roquet.broker.roles import STORES, is_slave
@@ -445,13 +448,22 @@ class GroupMember(Part):
         return rows
 
 
+NO_MEMBER = "it is no address of dLegerPeers, and not on the global white list"
+
+
 class GroupDoor:
     """What listens for other members: a core of its own, since it has a port of its own."""
 
-    def __init__(self, group: GroupMember) -> None:
+    def __init__(self, group: GroupMember, guard: AccessGuard | None = None) -> None:
+        """`guard`: with access control nobody but members may say what the log is."""
         self.group = group
+        self._guard = guard
 
     def receive(self, peer: Peer, frames: list[Frame], until_ms: int = FOREVER) -> list[Frame] | None:
+        if self._guard is not None and not self._is_member(peer):
+            self._guard.audit.note(peer.address, "", 0, "the DLedger port", NO_MEMBER)
+            peer.close(f"access control: {NO_MEMBER}")
+            return None
         for at, frame in enumerate(frames):
             try:
                 command = decode(frame)
@@ -465,6 +477,12 @@ class GroupDoor:
             if self.group.clock.steady_ms() >= until_ms:
                 return frames[at + 1 :] or None
         return None
+
+    def _is_member(self, peer: Peer) -> bool:
+        """Members that are given by name may come from any address."""
+        assert self._guard is not None
+        hosts = [parts_of(host_of(one)) for one in self.group.options.peers.values()]
+        return () in hosts or parts_of(host_of(peer.address)) in hosts or self._guard.lets_in(peer)
 
     def disconnected(self, peer: Peer) -> None:
         self.group.disconnected(peer)

@@ -7,7 +7,7 @@ something, or as the log reached when this master started: nobody can hold what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from roquet.broker.part import ColdReads, Part, Shared
 from roquet.broker.roles import is_slave
@@ -28,6 +28,8 @@ class Slaves(Part):
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self.links: dict[Stream, SlaveLink] = {}
+        self.lets_copy: Callable[[str], bool] = lambda address: True
+        """(an address) -> whether access control lets it have the log."""
         self._sent = 0
         self._acked = 0
         self._reads = ColdReads(shared.fetch)
@@ -44,6 +46,9 @@ class Slaves(Part):
     def opened(self, stream: Stream) -> None:
         if is_slave(self.settings):
             stream.close("this broker is a slave itself; slaves copy from the master")
+            return
+        if not self.lets_copy(stream.address):
+            stream.close("access control: put its address on the global white list, or let it sign with an admin's key first")
             return
         self.links[stream] = SlaveLink(stream, self.store.log, self.clock.steady_ms())
         log.info("> slave %s is connected", stream.address)
