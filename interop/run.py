@@ -1,7 +1,8 @@
 """Real clients against a running cluster, and stores handed from one broker to another. One line a check.
 
 python interop/run.py [--against roquet|apache|apache-5.5.0] [--json] [--keep] [--accept]
-                      [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,dledger,failover,migration,differential,spark,tls]
+                      [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,dledger,failover,migration,differential,
+                              mqadmin-table,spark,tls]
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import java_client
 import mixed
 import moving
 import mqadmin
+import mqadmin_table
 import replication
 import report
 import spark_acl
@@ -41,7 +43,7 @@ from roquet.errors import ClientError
 from roquet.spark.session import need_spark, session
 
 ON_ONE_CLUSTER = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed")
-PARTS = (*ON_ONE_CLUSTER, "store", "replication", "dledger", "failover", "migration", "differential", "spark", "tls")
+PARTS = (*ON_ONE_CLUSTER, "store", "replication", "dledger", "failover", "migration", "differential", "mqadmin-table", "spark", "tls")
 PEERS: dict[str, Callable[[], Peer]] = {
     "roquet": RoquetPeer,
     "apache": lambda: ApachePeer(apache.SERVER),
@@ -109,7 +111,7 @@ class Run:
         needed = {part.removeprefix("java-") for part in self.only if part.startswith("java-")}
         if {"mqadmin", "mixed", "spark", "tls"} & set(self.only):
             needed |= set(java_client.VERSIONS)
-        if {"store", "go", "failover", "migration"} & set(self.only):
+        if {"store", "go", "failover", "migration", "mqadmin-table"} & set(self.only):
             needed |= {java_client.VERSIONS[0]}
         if not missing:
             self.java = {version: JavaClient(version, self.directory) for version in sorted(needed)}
@@ -246,6 +248,14 @@ class Run:
         directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="tls-"))
         return [*jobs, (Section(f"our client, apache-{apache.SERVER} over TLS"), partial(tls.check_apache, directory=directory))]
 
+    def of_tables(self) -> list[Job]:
+        """Every command of mqadmin against Apache and the cluster asked for, two groups each, compared."""
+        if "mqadmin-table" not in self.only or not self.java or self.new:
+            return []
+        section = Section(f"every command of mqadmin, apache-{apache.SERVER} and {self.peer.name}")
+        client, directory = self.java[java_client.VERSIONS[0]], self.directory / "mqadmin-table"
+        return [(section, partial(mqadmin_table.check, peer=self.peer, client=client, directory=directory, accept=self.accept))]
+
     def spark(self) -> None:
         """Tables and streams, with the cluster asked for and with Apache's: one after the other, in one session."""
         if "spark" not in self.only or not self.java:
@@ -302,7 +312,14 @@ class Run:
                     beside.submit(self.spark),
                     *(
                         pool.submit(self.reporter.run, *job)
-                        for job in [*self.of_stores(), *self.of_pairs(), *self.of_groups(), *self.of_moves(), *self.of_tls()]
+                        for job in [
+                            *self.of_tables(),
+                            *self.of_stores(),
+                            *self.of_pairs(),
+                            *self.of_groups(),
+                            *self.of_moves(),
+                            *self.of_tls(),
+                        ]
                     ),
                 ]:
                     each.result()
@@ -323,7 +340,11 @@ def main() -> int:
     parser.add_argument("--against", choices=PEERS, default="roquet", help="whose servers to check (default: %(default)s)")
     parser.add_argument("--only", default=",".join(PARTS), help="parts to run, parted by commas (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
-    parser.add_argument("--accept", action="store_true", help="write Roquet's explained answers of this run to differential/answers.json")
+    parser.add_argument(
+        "--accept",
+        action="store_true",
+        help="write Roquet's explained answers of this run to differential/answers.json and docs/mqadmin.md",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the directory with stores and logs, and name it")
     options = parser.parse_args()
     only = options.only.split(",")

@@ -78,7 +78,11 @@ final class Cluster implements AutoCloseable {
 
     /** Asks for the list of topics and not for the route, since a client logs a warning when a route is not there. */
     void awaitListed(String topic) throws Exception {
-        Report.await(topic + " in the name server's list", () -> admin.fetchAllTopicList().getTopicList().contains(topic));
+        Report.await(topic + " in the name server's list", () -> listed(topic));
+    }
+
+    boolean listed(String topic) throws Exception {
+        return admin.fetchAllTopicList().getTopicList().contains(topic);
     }
 
     List<MessageQueue> queues(String topic) throws Exception {
@@ -175,10 +179,12 @@ final class Cluster implements AutoCloseable {
     }
 
     /** Starts a push consumer that runs until the cluster is closed. */
-    void startPushConsumer(String group, String topic, String tags, MessageListenerConcurrently listener) throws Exception {
+    DefaultMQPushConsumer startPushConsumer(String group, String topic, String tags, MessageListenerConcurrently listener)
+            throws Exception {
         DefaultMQPushConsumer consumer = pushConsumer(group, topic, tags);
         consumer.registerMessageListener(listener);
         start(consumer);
+        return consumer;
     }
 
     void start(DefaultMQPushConsumer consumer) throws Exception {

@@ -1,0 +1,158 @@
+"""One cluster of two broker groups with clients in it, and what every command prints there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apache
+from java_client import JavaClient
+from report import run_program
+from store_exchange import Peer
+
+from mqadmin_table.commands import COMMANDS, ENDLESS, Command
+from mqadmin_table.normal import Names, exported
+
+SETTINGS: dict[str, object] = {
+    "traceTopicEnable": True,
+    # Both clusters share few processors: nobody is turned away for having waited.
+    "waitTimeMillsInSendQueue": 20_000,
+    "waitTimeMillsInPullQueue": 20_000,
+}
+BROKERS = ("a", "b")
+END = "### end\n"
+ENDLESS_S = 60.0
+"""A command that never ends has printed what it is asked for by then."""
+
+MONITOR_LOG = """<configuration>
+    <appender name="console" class="ch.qos.logback.core.ConsoleAppender"><encoder><pattern>%m%n</pattern></encoder></appender>
+    <logger name="RocketmqClient" level="info"><appender-ref ref="console"/></logger>
+</configuration>
+"""
+"""startMonitoring tells what it finds to its log alone."""
+MONITOR = ("[MONITOR]", "Execute one round")
+"""How its own lines begin, among those of its clients."""
+
+
+@dataclass
+class Played:
+    """The normalised lines of each command, in the order of COMMANDS and ENDLESS; `problem`: why that is not all."""
+
+    lines: list[tuple[Command, list[str]]] = field(default_factory=list)
+    problem: str | None = None
+    logs: dict[str, str] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def cluster(peer: Peer, directory: Path) -> Iterator[tuple[apache.Server, list[apache.Server]]]:
+    """A name server and two brokers. They are killed at the end: nothing of theirs is looked at any more."""
+    with contextlib.ExitStack() as ends:
+        namesrv = peer.name_server(apache.free_port(), directory / "namesrv")
+        ends.callback(namesrv.kill)
+
+        def start(name: str) -> apache.Server:
+            settings = SETTINGS | {"brokerName": f"broker-{name}"}
+            broker = peer.broker(apache.free_port(), namesrv.address, directory / name, settings)
+            ends.callback(broker.kill)
+            return broker
+
+        with ThreadPoolExecutor(len(BROKERS)) as pool:
+            brokers = list(pool.map(start, BROKERS))
+        yield namesrv, brokers
+
+
+def play(peer: Peer, client: JavaClient, directory: Path) -> Played:
+    with cluster(peer, directory) as (namesrv, brokers):
+        program, _ = client.command(f"watched-{peer.name}-{directory.name}", "Watched", namesrv.address, brokers[0].address)
+        with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watched:
+            try:
+                assert watched.stdout is not None
+                said = watched.stdout.readline().split()
+                if said[:1] != ["watched"]:
+                    return Played(problem=f"no clients to look at: said {said}")
+                played = Playing(client, directory, namesrv, brokers, said[1:]).all()
+            finally:
+                watched.kill()
+        played.logs = {f"{server.name} {server.directory.name}": server.log() for server in (namesrv, *brokers)}
+        return played
+
+
+class Playing:
+    """Commands against one cluster."""
+
+    def __init__(self, client: JavaClient, directory: Path, namesrv: apache.Server, brokers: list[apache.Server], said: list[str]) -> None:
+        self._client = client
+        self._directory = directory
+        self._namesrv = namesrv.address
+        first_id, unique, traced, single, client_id = said
+        self._values = {"a": brokers[0].address, "b": brokers[1].address, "id": first_id, "key": unique, "traced": traced}
+        self._values |= {"single": single, "client": client_id}
+        names = {
+            namesrv.address: "<name server>",
+            str(namesrv.port): "<port>",
+            str(directory): "<dir>",
+            first_id: "<first id>",
+            unique: "<first key>",
+            single: "<single id>",
+            traced: "<traced key>",
+            client_id.partition("@")[0]: "<host>",
+        }
+        for broker, name in zip(brokers, BROKERS, strict=True):
+            names |= {broker.address: f"<{name}>", str(broker.port): "<port>", str(broker.port + 1): "<HA port>"}
+        self._names = Names(names)
+
+    def all(self) -> Played:
+        """The commands that end in one process, one after the other; then those that do not, each in its own."""
+        program, _ = self._client.command(f"mqadmin-{self._directory.name}", "Mqadmin")
+        arguments = [self._arguments(command, number) for number, command in enumerate(COMMANDS)]
+        # consumerStatus writes files where it stands
+        output, finished = run_program(program, stdin="".join("\t".join(each) + "\n" for each in arguments), cwd=self._directory)
+        answers = output.split(END)
+        played = Played()
+        for number, (command, answer) in enumerate(zip(COMMANDS, answers, strict=False)):
+            text = "\n".join((answer.rstrip("\n"), exported(self._output(number))))
+            played.lines.append((command, self._names.lines(text)))
+        if not finished or len(answers) != len(COMMANDS) + 1:
+            played.problem = f"mqadmin ended after {len(answers) - 1} of {len(COMMANDS)} commands: {answers[-1][-300:]}"
+            return played
+        with ThreadPoolExecutor(len(ENDLESS)) as pool:
+            played.lines += zip(ENDLESS, pool.map(self._endless, ENDLESS), strict=True)
+        return played
+
+    def _output(self, number: int) -> Path:
+        return self._directory / f"output-{number}"
+
+    def _arguments(self, command: Command, number: int) -> list[str]:
+        words = command.line.format(**self._values, dir=self._output(number)).split()
+        return words if command.name in ("help", "nosuchCommand") else [*words, "-n", self._namesrv]
+
+    def _endless(self, command: Command) -> list[str]:
+        program, log = self._client.command(
+            f"{command.name}-{self._directory.name}", "org.apache.rocketmq.tools.command.MQAdminStartup", *self._arguments(command, 0)
+        )
+        if command.name == "startMonitoring":
+            (log.parent / "conf" / "logback_tools.xml").write_text(MONITOR_LOG)
+        with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            timer = threading.Timer(ENDLESS_S, process.kill)
+            timer.start()
+            try:
+                return self._until(process, command.until)
+            finally:
+                timer.cancel()
+                process.kill()
+
+    def _until(self, process: subprocess.Popen[str], pattern: str) -> list[str]:
+        assert process.stdout is not None
+        text = ""
+        for line in process.stdout:
+            text += line
+            if re.search(pattern, text):
+                break
+        lines = self._names.lines(text)
+        return [line for line in lines if line.startswith(MONITOR)] if MONITOR[0] in text else lines
