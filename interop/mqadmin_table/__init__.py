@@ -37,13 +37,13 @@ def check(section: Section, peer: Peer, client: JavaClient, directory: Path, *, 
         )
     for played, name in ((theirs, "Apache"), (ours, peer.name)):
         section.judge(f"all commands ran, {name}", played.problem)
+    if theirs.problem or ours.problem:
+        return
     rows = compare(section, theirs, ours, EXPLAINED if roquet else ())
     if not roquet:
         return
     for name, log in ours.logs.items():
         section.judge(f"no error in the log of the {name}", errors_in(log))
-    if theirs.problem or ours.problem:
-        return
     written = page.page(rows)
     if accept:
         page.FILE.write_text(written)

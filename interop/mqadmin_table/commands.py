@@ -193,6 +193,5 @@ COMMANDS: tuple[Command, ...] = tuple(Command(line, ordered=line.split()[0] in O
 
 ENDLESS: tuple[Command, ...] = (
     Command(f"clusterRT -a 2 -i 1 -c {CLUSTER}", until=r"(?s)broker-a.*broker-b|broker-b.*broker-a"),
-    Command("clusterList -i 1", until=r"(?s)(broker-a.*){2}"),
     Command("startMonitoring", until="Execute one round monitor work"),
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from roquet.broker.admin import NOT_YET, duration_text, size_text
+from roquet.broker.admin import NOT_YET, duration_text, ratio_text, size_text
 from roquet.errors import Refused
 from roquet.properties import parse_properties
 from roquet.store.disk import Cold
@@ -123,6 +123,19 @@ def test_runtime_info_counts(kit: BrokerKit) -> None:
     assert mine["earliestMessageTimeStamp"] == str(kit.clock.ms - 10_000)
 
 
+def test_a_log_without_a_file_begins_at_minus_one_as_apaches_does(kit: BrokerKit) -> None:
+    assert kit.admin.runtime_table()["commitLogMinOffset"] == "-1"
+    kit.put("T")
+    assert kit.admin.runtime_table()["commitLogMinOffset"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("used", "shown"), [(0.0, "0.0"), (0.5, "0.5"), (0.501, "0.51"), (0.29, "0.29"), (0.57, "0.57"), (0.999, "1.0"), (1.0, "1.0")]
+)
+def test_how_full_a_disk_is_is_written_as_java_writes_it_rounded_up(used: float, shown: str) -> None:
+    assert ratio_text(used) == shown
+
+
 def test_warnings_are_part_of_the_runtime_info(kit: BrokerKit) -> None:
     start_ms = kit.clock.ms
     for key, text in (("a", "the first"), ("b", "the second"), ("a", "the first")):
@@ -228,6 +241,7 @@ def test_the_entries_of_a_queue_are_judged_by_a_groups_tags_and_go_over_files(ki
     beat(kit, kit.peer, "c", subscription("T", "a", codeSet=[97]))
     body = QueueEntries.decode(kit.request(RequestCode.QUERY_CONSUME_QUEUE, fields).body)
     assert [entry.eval for entry in body.queue_data] == [False, True] * 19
+    assert body.filter_data == "null", "as upstream writes that there is no filter but the tags"
     assert body.subscription_data is not None
     for wrong in ({"index": "40"}, {"index": "-1"}, {"queueId": "5"}):
         assert kit.request(RequestCode.QUERY_CONSUME_QUEUE, fields | wrong).code == ResponseCode.SYSTEM_ERROR

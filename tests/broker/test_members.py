@@ -141,7 +141,7 @@ def test_all_producers(kit: BrokerKit) -> None:
     same_answer(ours, empty.response)
     assert ours.body == empty.response.body
     beat(kit, kit.peer, "c", producers=("p", "q"))
-    info = {"clientId": "c", "language": "JAVA", "lastUpdateTimestamp": kit.clock.ms, "remoteIP": kit.peer.address, "version": 409}
+    info = {"clientId": "c", "language": "JAVA", "lastUpdateTimestamp": kit.clock.ms, "remoteIP": "/" + kit.peer.address, "version": 409}
     assert fastjson.loads(kit.request(RequestCode.GET_ALL_PRODUCER_INFO).body) == {"data": {"p": [info], "q": [info]}}
 
 

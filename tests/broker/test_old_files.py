@@ -183,7 +183,7 @@ def test_a_full_disk_of_the_log_alone_refuses_and_frees_and_is_named(disk: TwoDi
     assert "93%" in (answer.remark or "")
     assert whole.broker.store.log.start > 0, "old files go, whatever their age"
     table = KvTable.decode(whole.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
-    assert (table["commitLogDiskRatio"], table["consumeQueueDiskRatio"]) == ("0.93", "0.10")
+    assert (table["commitLogDiskRatio"], table["consumeQueueDiskRatio"]) == ("0.93", "0.1")
     disk.used["/log"] = 0.5
     for _ in range(15):
         whole.tick(1_000)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import ceil
 from typing import NamedTuple, TypeVar
 
 from roquet import __version__, speedups
@@ -156,6 +157,8 @@ class Admin(Part):
         self.keep = keep
         self.keeping = OneByOne(shared.background)
         self.parts = parts
+        self.filter_text: Callable[[str, str], str] = lambda group, topic: "null"
+        """What the group filters the topic by, beside tags, as JSON."""
         self.config_version = DataVersion(self.clock.now_ms(), 0)
 
     # Configuration
@@ -221,13 +224,13 @@ class Admin(Part):
 
     @answers(broker_calls.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, peer: Peer, command: Command) -> Command:
-        """28. Upstream's keys; what has no counterpart here (thread pools, put times) stands at 0, since its tools parse it."""
+        """28. Upstream's keys; what has no counterpart here (thread pools) stands at 0, since its tools parse it."""
         return broker_calls.GET_BROKER_RUNTIME_INFO.reply(command, body=broker_calls.KvTable(self.runtime_table()))
 
     def runtime_table(self) -> dict[str, str]:
         stats, store = self.stats, self.store
         log_, capacity = store.log, store.disk.total_bytes(store.log.segments.directory)
-        ratio = f"{store.disk.used_ratio(log_.segments.directory):.2f}"
+        ratio = ratio_text(store.disk.used_ratio(log_.segments.directory))
         rates = [stats.rates(seconds) for seconds in (10, 60, 600)]
         earliest = store.store_time_at(log_.start) if log_.start < log_.safe else -1
         rows: dict[str, object] = {
@@ -262,15 +265,11 @@ class Admin(Part):
             "commitLogDirCapacity": f"Total : {size_text(capacity[0])}, Free : {size_text(capacity[1])}.",
             "bootTimestamp": stats.started_ms,
             "runtime": duration_text(self.clock.steady_ms() - stats.started_steady_ms),
-            "putMessageEntireTimeMax": 0,
             "putMessageTimesTotal": stats.puts.count,
             "putMessageFailedTimes": 0,
             "putMessageSizeTotal": stats.puts.size,
-            "putMessageDistributeTime": "".join(f"[{span}]:0 " for span in PUT_TIME_SPANS),
             "putMessageAverageSize": stats.puts.size / max(stats.puts.count, 1),
-            "putLatency99": "0.00",
-            "putLatency999": "0.00",
-            "getMessageEntireTimeMax": 0,
+            "getMessageEntireTimeMax": stats.longest_get_ms,
             "putTps": " ".join(str(rate[0]) for rate in rates),
             "getTransferedTps": " ".join(str(rate[1]) for rate in rates),
             "getTransferredTps": " ".join(str(rate[1]) for rate in rates),  # as the tools of 5.x spell it
@@ -279,10 +278,11 @@ class Admin(Part):
             "getTotalTps": " ".join(str(rate[2] + rate[3]) for rate in rates),
             "commitLogDiskRatio": ratio,
             f"commitLogDiskRatio_{log_.segments.directory}": ratio,
-            "consumeQueueDiskRatio": f"{store.disk.used_ratio(store.root):.2f}",
-            "commitLogMinOffset": log_.start,
+            "consumeQueueDiskRatio": ratio_text(store.disk.used_ratio(store.root)),
+            "commitLogMinOffset": log_.start if log_.written else -1,  # -1: there is no file yet
             "commitLogMaxOffset": log_.safe,
         }
+        rows.update(stats.put_times.rows())
         for part in self.parts:
             rows.update(part.metrics())
         rows.update(store.mender.metrics())
@@ -343,6 +343,7 @@ class Admin(Part):
             if body.subscription_data is None:
                 body.filter_data = f"{header.consumer_group[:255]}@{header.topic} is not online!"
             else:
+                body.filter_data = self.filter_text(header.consumer_group, header.topic)
                 takes = TagFilter.of(body.subscription_data)
         at, stop = header.index, min(queue.visible, header.index + max(0, min(header.count, ENTRIES_MAX)))
         while at < stop:
@@ -505,9 +506,9 @@ def empty(rows: list[T]) -> None:
         rows.pop()
 
 
-PUT_TIME_SPANS = (
-    "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
-)  # fmt: skip
+def ratio_text(used: float) -> str:
+    """0.5, 0.52: whole percents, rounded up, as upstream shows how full a disk is."""
+    return str(ceil(round(used * 100, 6)) / 100)
 
 
 def size_text(size: int) -> str:

@@ -150,7 +150,7 @@ class Broker:
         self.locks = add(QueueLocks(settings, clock))
         self.queries = add(Queries(shared))
         self.flow = add(Flow(shared))
-        self.sender = add(Sender(shared, self.topics, self.writer, self.flow))
+        self.sender = add(Sender(shared, self.topics, self.writer, self.flow, self.stats.put_times))
         self.timers = add(Timers(shared, self.topics, self.writer, self.sender))
         self.delays = add(Delays(shared, self.writer, self.sender))
         self.handover = add(Handover(shared, self.delays))
@@ -168,6 +168,7 @@ class Broker:
         self.copying = add(Copying(shared, signing, dialer, self.registration, self.topics, self.groups, self.offsets, self.delays))
         self.changes = add(Changes(shared, self.topics, self.groups, self.writer, self.copying))
         self.admin = add(Admin(shared, self.topics, self.groups, self.offsets, self.members, self.stats, self._changed, keep, self.parts))
+        self.admin.filter_text = self.filters.text_of
         self.group = None
         if self.store.ledger is not None:
             self.group = add(GroupMember(shared, caller, self._guards, self.become_slave, self.prepare_to_lead, self._become_leader))
@@ -425,13 +426,17 @@ class Broker:
         """Answer the pulls that come first and are like those before them. Returns the frames from the first on that is none: they cost
         nothing of what a read with sends does."""
         take, steady_ms = self.puller.take, self.clock.steady_ms
-        at, count = 0, len(frames)
+        at, count, then_ms = 0, len(frames), steady_ms()
         try:
             while at < count and take(peer, frames[at]):
                 at += 1
                 if peer.closed:
                     return []
-                if steady_ms() >= until_ms:
+                now_ms = steady_ms()
+                if now_ms > then_ms:
+                    self.stats.note_get(now_ms - then_ms)
+                    then_ms = now_ms
+                if now_ms >= until_ms:
                     break
         except Exception:  # a mistake of ours
             log.exception("! a pull from %s failed: it is looked at once more", peer.address)
@@ -470,7 +475,10 @@ class Broker:
         if isinstance(error, StoreUnavailable):
             error = self.sender.not_stored(str(error))
         if isinstance(error, Refused):
-            return command.reply(error.code, error.remark, self.sender.region_fields() if command.code in WITH_REGION else None)
+            if command.code not in WITH_REGION:
+                return command.reply(error.code, error.remark)
+            self.sender.note_refused(error.code)
+            return command.reply(error.code, error.remark, self.sender.region_fields())
         log.error("! request %d from %s failed", command.code, peer.address, exc_info=error)
         return command.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 

@@ -254,8 +254,16 @@ class Filters(SavedPart):
     def _text(self, filter: GroupFilter) -> bytes:
         if filter.filter is None:
             return b""
+        return member(filter.group, self._json(filter).replace(b"\n", b"\n\t\t\t\t"))
+
+    def _json(self, filter: GroupFilter) -> bytes:
         k, m = size_of(self.settings.max_error_rate_of_bloom_filter, self.settings.expect_consumer_num_use_filter)
-        return member(filter.group, fastjson.dumps_pretty(to_json(filter, k, m)).replace(b"\n", b"\n\t\t\t\t"))
+        return fastjson.dumps_pretty(to_json(filter, k, m))
+
+    def text_of(self, group: str, topic: str) -> str:
+        """A group's filter as the file has it; `null` when it has none."""
+        found = self._by_group.get(group, {}).get(topic)
+        return "null" if found is None else self._json(found).decode()
 
     def _parse(self, data: bytes) -> list[GroupFilter]:
         value = fastjson.loads(data)

@@ -444,7 +444,9 @@ class Members(Part):
         started_ms = self.clock.now_ms() - self.clock.steady_ms()  # the wall clock's reading where the steady one began
         table = {
             name: [
-                wire.ProducerInfo(member.client_id, member.peer.address, member.language, member.version, started_ms + member.heard_ms)
+                wire.ProducerInfo(
+                    member.client_id, f"/{member.peer.address}", member.language, member.version, started_ms + member.heard_ms
+                )  # with the slash that Java prints before an address
                 for member in members.values()
             ]
             for name, members in self._producers.items()

@@ -358,6 +358,7 @@ class Puller(Part):
     # What is there?
 
     def _answer_or_park(self, pull: Pull, then: Callable[[], None] | None = None, attempt: int = 0) -> None:
+        begun_ms = self.clock.steady_ms()
         try:
             found = self._look(pull)
         except Cold as cold:
@@ -365,6 +366,7 @@ class Puller(Part):
                 raise Refused(ResponseCode.SYSTEM_BUSY, "the messages could not be read from disk in time, try again") from None
             self.fetch(cold, lambda: self._again(pull, then, attempt + 1))
             return
+        self.stats.note_get(self.clock.steady_ms() - begun_ms)
         if then is not None:
             then()
         if found.status is not Status.FOUND and pull.deadline_ms > self.store.steady_ms and _code(found.status, pull.asked) in MAY_PARK:

@@ -15,6 +15,7 @@ from roquet.broker.flow import Flow
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
 from roquet.broker.plain_send import NO_ANSWER, PREFIXES, Plain, PlainSends, one_by_one
+from roquet.broker.put_times import PutTimes
 from roquet.broker.send_properties import KEPT_FLAGS, NOTHING_ASKED, REFUSED, SPECIAL, SPECIAL_MARKS, WAITS_NOT
 from roquet.broker.topics import Topic, Topics, spelled
 from roquet.broker.writer import Diversion, Draft, Writer
@@ -74,7 +75,7 @@ NOBODY = Answers(None)
 class Sender(Part):
     """State: `_answers` belong to the batch of frames under way."""
 
-    def __init__(self, shared: Shared, topics: Topics, writer: Writer, flow: Flow) -> None:
+    def __init__(self, shared: Shared, topics: Topics, writer: Writer, flow: Flow, times: PutTimes) -> None:
         super().__init__(shared)
         self.topics = topics
         self.writer = writer
@@ -86,7 +87,8 @@ class Sender(Part):
         self.on_retry_topic: Callable[[Draft, SendHeader, int], None] = lambda draft, header, version: None
         """Looks at what is sent to a retry topic, with the version of the client."""
         self.failed = 0
-        """Sends that were refused because they could not be stored."""
+        """Sends that were refused because they could not be stored, or must not be."""
+        self.times = times
         self.plain = PlainSends(self.store, topics, self.settings)
         self.fast = 0
         self.general = 0
@@ -232,6 +234,11 @@ class Sender(Part):
             f"messages are put to the slave, message store has been shut down, etc. Here: {why}",
         )
 
+    def note_refused(self, code: int) -> None:
+        """A send was answered with this code. One that the store cannot take counts already."""
+        if code == ResponseCode.MESSAGE_ILLEGAL:
+            self.failed += 1
+
     def metrics(self) -> dict[str, object]:
         return {
             "putMessageFailedTimes": self.failed,
@@ -278,21 +285,24 @@ class Sender(Part):
         target = log_.written
         alone = ALONE if log_.alone else ()
         if (log_.local if alone else log_.safe) < target and (plain or sent):
-            flow, waiting = self.flow, plain_sends + len(sent)
+            flow, waiting, begun_ms = self.flow, plain_sends + len(sent), self.store.steady_ms
             flow.waiting += waiting
 
             def safe(reached: bool) -> None:
                 flow.waiting -= waiting
+                self.times.note(self.clock.steady_ms() - begun_ms, waiting)
                 self._answer(peer, plain, sent, *(alone or (() if reached else self._not_safe(target))))
 
             when = log_.when_local if alone else log_.when_safe
             when(target, self.store.steady_ms + self._patience_ms(), safe)
             self._answer(peer, [], no_wait)
-        elif alone and answers:
-            self._answer(peer, plain, sent, *alone)
-            self._answer(peer, [], no_wait)
         elif answers:
-            self._answer(peer, plain, sent + no_wait)
+            self.times.note(self.store.write_ms, plain_sends + len(sent) + len(no_wait))
+            if alone:
+                self._answer(peer, plain, sent, *alone)
+                self._answer(peer, [], no_wait)
+            else:
+                self._answer(peer, plain, sent + no_wait)
 
     def _patience_ms(self) -> int:
         """How long a send waits until it is safe. Of two limits the longer one: each of them is kept by what it is for."""

@@ -16,6 +16,7 @@ from itertools import islice
 
 from roquet.broker.handler import answers
 from roquet.broker.part import Part
+from roquet.broker.put_times import PutTimes
 from roquet.errors import Refused
 from roquet.ports import Clock, Peer
 from roquet.store.store import Store
@@ -112,7 +113,11 @@ class Stats(Part):
         self.gets = Counters()
         self.get_missed = 0
         """Pulls that found nothing. The pull part adds to it directly."""
+        self.longest_get_ms = 0
+        """That looking for the messages of one pull took."""
 
+        self.put_times = PutTimes(now_ms)
+        """Whoever stores what clients sent notes how long that took."""
         self._puts: dict[str, Counters] = {}
         self._gets: dict[str, Counters] = {}
         self._backs: dict[str, Counters] = {}
@@ -151,6 +156,10 @@ class Stats(Part):
             one.times += 1
             one.size += size
 
+    def note_get(self, took_ms: int) -> None:
+        if took_ms > self.longest_get_ms:
+            self.longest_get_ms = took_ms
+
     def sent_back(self, group: str, topic: str, count: int = 1) -> None:
         """Consumers of the group failed so many messages of the topic."""
         key = f"{topic}@{group}"
@@ -173,6 +182,7 @@ class Stats(Part):
         if now_ms < self._due_second:
             return
         self._due_second = now_ms + SECOND
+        self.put_times.tick(now_ms)
         self._recent.append((now_ms, self.puts.count, self.gets.count, self.gets.times, self.get_missed))
         if now_ms < self._due_minute:
             return

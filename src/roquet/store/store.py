@@ -90,6 +90,8 @@ class Store:
         self.delays_ms = delay_levels_ms(settings.message_delay_level)
         self.steady_ms = clock.steady_ms()
         """When this tick began, for deadlines."""
+        self.write_ms = 0
+        """From there to the end of its last commit."""
         self.is_open = False
         self.crashed = False
         """Whether the run before this one ended without a clean stop; known after `open`."""
@@ -237,7 +239,7 @@ class Store:
             log.exception("! what follows a write of the log failed")
 
     def _written(self, staged: list[Staged], mark: tuple[int, int]) -> None:
-        took_ms = self.clock.steady_ms() - self.steady_ms
+        self.write_ms = took_ms = self.clock.steady_ms() - self.steady_ms
         if took_ms >= SLOW_MS:
             self.on_slow_write(took_ms)
         self.timeline.last_ms = self.staging.now_ms
