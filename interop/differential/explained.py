@@ -169,7 +169,6 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained("queries", ("by *, binary header",), "form", "4.9.7 answers these with a JSON header whatever the request's was"),
     # clients
-    Explained("clients", ("all producers",), "body.JSON.data", SLASH),
     Explained("clients", ("heartbeat without a body", "heartbeat that is no JSON", "check of nothing"), "remark", NO_BODY),
     Explained("clients", ("leave without a name", "list without a group"), ALL, MISSING),
     Explained("clients", ("check of SQL that is *", "check of a kind nobody knows"), "remark", SAYS_MORE),

@@ -43,6 +43,10 @@ final class Watched {
                 Report.await("the producer at the broker",
                         () -> cluster.admin.getAllProducerInfo(broker).getData().containsKey(cluster.name("producer")));
             }
+            for (String broker : brokers) {
+                Report.await("what was sent and read in the counters", () -> isCounted(cluster, broker, "TOPIC_PUT_NUMS", topic)
+                        && isCounted(cluster, broker, "GROUP_GET_NUMS", topic + "@" + group));
+            }
             System.out.println("watched " + first.getOffsetMsgId() + " " + first.getMsgId() + " " + traced.getMsgId() + " "
                     + single.getOffsetMsgId() + " " + client);
             while (System.in.read() >= 0) {
@@ -58,6 +62,15 @@ final class Watched {
             return cluster.admin.examineConsumeStats(group).getOffsetTable().size() == queues
                     && cluster.admin.examineConsumeStats(group).computeTotalDiff() == 0;
         } catch (MQClientException early) { // so far it has read none
+            return false;
+        }
+    }
+
+    /** Whether a broker has looked at the counter since it moved: it does so every ten seconds. */
+    private static boolean isCounted(Cluster cluster, String broker, String name, String key) throws Exception {
+        try {
+            return cluster.admin.viewBrokerStatsData(broker, name, key).getStatsMinute().getSum() > 0;
+        } catch (MQClientException early) { // there is none so far
             return false;
         }
     }

@@ -1,8 +1,8 @@
 """The commands of mqadmin 4.9.8 that are compared, each with its main options, on things that are there and on things that are not.
 
-They run one after the other, so each finds what those before it left. Names in braces: `{a}` and `{b}` the brokers' addresses, `{id}`
-the offset id and `{key}` the unique key of the first message, `{traced}` the unique key of the traced one, `{single}` the offset id of
-one in a topic of one queue, `{client}` the consumer's id, `{dir}` a directory of this command.
+They run one after the other, so each finds what those before it left; what counts by the minute comes first. Names in braces: `{a}` and
+`{b}` the brokers' addresses, `{id}` the offset id and `{key}` the unique key of the first message, `{traced}` the unique key of the
+traced one, `{single}` the offset id of one in a topic of one queue, `{client}` the consumer's id, `{dir}` a directory of this command.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class Command:
 
 
 LINES = f"""
+statsAll -t {TOPIC}
+statsAll -a
+statsAll
 clusterList
 clusterList -m
 updateTopic -b {{a}} -t one -r 4 -w 4
@@ -131,9 +134,6 @@ deleteExpiredCommitLog -b {{a}}
 deleteExpiredCommitLog -c {CLUSTER}
 cleanUnusedTopic -b {{a}}
 cleanUnusedTopic -c {CLUSTER}
-statsAll -t {TOPIC}
-statsAll -a
-statsAll
 allocateMQ -t {TOPIC} -i 10.0.0.1,10.0.0.2
 allocateMQ -t nosuch -i 10.0.0.1
 getNamesrvConfig
