@@ -5,10 +5,11 @@
 Each side has a server and a Spark application of its own, with the same memory and the same number of threads. They take
 rounds in turns; while one is measured the other's server is stopped (SIGSTOP: it stays as warm as it was). Figures are
 medians over rounds. Every round's rows are counted again: what a scan read, what an archive holds, what came into a topic.
-Topic to topic has the same records, queues (4), trigger (availableNow, one micro-batch), threads and JVM settings on both sides, and both
-sinks wait until one broker without a replica has answered every request. Not the same: Roquet's source gives ten columns and Kafka's seven, of
-which the query uses two; ranges of more than a million rows are two tasks with Roquet (8 tasks for 5 M records, Kafka has 4); a message that
-Roquet's sink sends carries a unique id of 32 characters, a record of Kafka's none; requests have the size that each sink has by default.
+Topic to topic has the same records, queues (4), trigger (availableNow, one micro-batch), threads and JVM settings on both sides.
+Both sinks wait until one broker without a replica has answered every request. Not the same: Roquet's source gives ten columns and
+Kafka's seven, of which the query uses two; ranges of more than a million rows are two tasks with Roquet (8 tasks for 5 M records,
+Kafka has 4); a message that Roquet's sink sends carries a unique id of 32 characters, a record of Kafka's none; requests have the
+size that each sink has by default.
 All traffic stays on 127.0.0.1. Files go to a temporary directory (some tens of gigabytes; TMPDIR moves it).
 """
 
