@@ -13,7 +13,7 @@ import pytest
 from roquet.ha.compare import BLOCK, BeginAt, CutBack, GoOn, Own, Piece, Refuse, Told, Verdict, compare
 from roquet.ports import Answered
 from roquet.store import rejoining
-from roquet.store.scan import Found
+from roquet.store.scan import Found, read_records
 from roquet.store.segments import Segments
 from roquet.testing import WholeBroker
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -351,12 +351,11 @@ def test_the_last_whole_record_is_found_without_reading_a_file_from_its_beginnin
     broker = WholeBroker(tmp_path)
     for number in range(200):
         send(broker, b"%d" % number, queue_id=number % 4)
-    records = list(rejoining.read_records(broker.broker.store.log.segments, 0, broker.broker.store.log.written))
+    records = list(read_records(broker.broker.store.log.segments, 0, broker.broker.store.log.written))
     read: list[int] = []
-    whole = rejoining.read_records
 
     def counted(segments: Segments, start: int, stop: int) -> Iterator[Found]:
-        for found in whole(segments, start, stop):
+        for found in read_records(segments, start, stop):
             read.append(found.offset)
             yield found
 
