@@ -31,7 +31,7 @@ SECTIONS = {
     "Producers": ("roquet.client.producer", "roquet.client.transaction_producer"),
     "Consumers": ("roquet.client.push_consumer", "roquet.client.lite_pull_consumer", "roquet.client.pull_consumer"),
     "Programs and tests": ("roquet.client.stopping", "roquet.embed"),
-    "Results and options": ("roquet.client.core", "roquet.client.idempotent", "roquet.net"),
+    "Results and options": ("roquet.client.core", "roquet.client.idempotent", "roquet.net", "roquet.wire.signing"),
     "Administration": ("roquet.admin",),
     "Errors": ("roquet.errors", "roquet.client", "roquet.routing"),
 }

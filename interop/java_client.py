@@ -45,7 +45,7 @@ class JavaClient:
     ) -> tuple[list[str], Path]:
         """The command line of one of our programs, and the log its client will write."""
         home = self.directory / run
-        (home / "conf").mkdir(parents=True)
+        (home / "conf").mkdir(parents=True, exist_ok=True)
         shutil.copy(SOURCES / "logback.xml", home / "conf" / "logback_tools.xml")  # mqadmin 4.x insists on it
         properties = {
             **(properties or {}),

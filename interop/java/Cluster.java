@@ -10,6 +10,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -37,14 +38,14 @@ final class Cluster implements AutoCloseable {
     Cluster(String namesrv, String prefix) throws Exception {
         this.namesrv = namesrv;
         this.prefix = prefix;
-        admin = configured(new DefaultMQAdminExt());
+        admin = configured(new DefaultMQAdminExt(Keys.HOOK));
         admin.start();
         endLater(admin::shutdown);
-        producer = configured(new DefaultMQProducer(name("producer")));
+        producer = configured(new DefaultMQProducer(name("producer"), Keys.HOOK));
         producer.setSendMsgTimeout(60_000);
         producer.start();
         endLater(producer::shutdown);
-        reader = configured(new DefaultMQPullConsumer(name("reader")));
+        reader = configured(new DefaultMQPullConsumer(name("reader"), Keys.HOOK));
         reader.start();
         endLater(reader::shutdown);
     }
@@ -169,7 +170,7 @@ final class Cluster implements AutoCloseable {
 
     /** A push consumer from the first message on, subscribed and not yet started. */
     DefaultMQPushConsumer pushConsumer(String group, String topic, String tags) throws Exception {
-        DefaultMQPushConsumer consumer = configured(new DefaultMQPushConsumer(group));
+        DefaultMQPushConsumer consumer = configured(new DefaultMQPushConsumer(group, Keys.HOOK, new AllocateMessageQueueAveragely()));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);

@@ -58,7 +58,7 @@ final class Leaving {
         for (int round = 0; round < 2; round++) {
             Set<String> bodies = Cluster.bodies("lite " + round + " ", 0, 60);
             cluster.sendAll(topic, bodies);
-            DefaultLitePullConsumer consumer = cluster.configured(new DefaultLitePullConsumer(group));
+            DefaultLitePullConsumer consumer = cluster.configured(new DefaultLitePullConsumer(group, Keys.HOOK));
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             consumer.setAutoCommit(false);
             consumer.subscribe(topic, "*");

@@ -60,14 +60,14 @@ final class PullChecks {
         String topic = cluster.topic("pull_offsets", 2);
         cluster.sendAll(topic, Cluster.bodies("offsets ", 0, 50));
         String group = cluster.name("g_pull");
-        DefaultMQPullConsumer first = cluster.configured(new DefaultMQPullConsumer(group));
+        DefaultMQPullConsumer first = cluster.configured(new DefaultMQPullConsumer(group, Keys.HOOK));
         first.start();
         cluster.endLater(first::shutdown);
         for (MessageQueue queue : first.fetchSubscribeMessageQueues(topic)) {
             first.pull(queue, "*", 0, 1); // makes the group known; 5.x refuses an offset of a group it has not heard of
             first.getOffsetStore().updateConsumeOffsetToBroker(queue, 20 + queue.getQueueId(), false);
         }
-        DefaultMQPullConsumer second = cluster.configured(new DefaultMQPullConsumer(group));
+        DefaultMQPullConsumer second = cluster.configured(new DefaultMQPullConsumer(group, Keys.HOOK));
         second.start();
         cluster.endLater(second::shutdown);
         for (MessageQueue queue : second.fetchSubscribeMessageQueues(topic)) {
@@ -97,7 +97,7 @@ final class PullChecks {
         String topic = cluster.topic("lite", 4);
         Set<String> bodies = Cluster.bodies("lite ", 0, 60);
         cluster.sendAll(topic, bodies);
-        DefaultLitePullConsumer consumer = cluster.configured(new DefaultLitePullConsumer(cluster.name("g_lite")));
+        DefaultLitePullConsumer consumer = cluster.configured(new DefaultLitePullConsumer(cluster.name("g_lite"), Keys.HOOK));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.start();
@@ -120,7 +120,7 @@ final class PullChecks {
         cluster.sendAll(topic, Cluster.bodies("assign ", 0, 10));
         MessageQueue queue = cluster.queues(topic).get(0);
         cluster.awaitMaxOffset(queue, 10);
-        DefaultLitePullConsumer consumer = cluster.configured(new DefaultLitePullConsumer(cluster.name("g_lite_assign")));
+        DefaultLitePullConsumer consumer = cluster.configured(new DefaultLitePullConsumer(cluster.name("g_lite_assign"), Keys.HOOK));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.start();
         cluster.endLater(consumer::shutdown);

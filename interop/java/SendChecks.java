@@ -168,7 +168,7 @@ final class SendChecks {
 
     private void vip() throws Exception {
         MessageQueue queue = onlyQueue("vip");
-        DefaultMQProducer vip = cluster.configured(new DefaultMQProducer(cluster.name("vip_producer")));
+        DefaultMQProducer vip = cluster.configured(new DefaultMQProducer(cluster.name("vip_producer"), Keys.HOOK));
         vip.setVipChannelEnabled(true);
         vip.start();
         cluster.endLater(vip::shutdown);
@@ -188,7 +188,7 @@ final class SendChecks {
 
     private void transaction() throws Exception {
         MessageQueue queue = onlyQueue("transaction");
-        TransactionMQProducer transactions = cluster.configured(new TransactionMQProducer(cluster.name("transactions")));
+        TransactionMQProducer transactions = cluster.configured(new TransactionMQProducer(cluster.name("transactions"), Keys.HOOK));
         transactions.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object keep) {

@@ -66,7 +66,7 @@ final class SparkExchange {
     }
 
     private void transactions(String topic) throws Exception {
-        TransactionMQProducer producer = cluster.configured(new TransactionMQProducer(cluster.name("transactions")));
+        TransactionMQProducer producer = cluster.configured(new TransactionMQProducer(cluster.name("transactions"), Keys.HOOK));
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object state) {

@@ -128,7 +128,7 @@ final class Store {
     /** Leaves the group in the middle of every queue. */
     private List<String> commit() throws Exception {
         List<String> facts = new ArrayList<>();
-        DefaultMQPullConsumer consumer = cluster.configured(new DefaultMQPullConsumer(GROUP));
+        DefaultMQPullConsumer consumer = cluster.configured(new DefaultMQPullConsumer(GROUP, Keys.HOOK));
         consumer.start();
         cluster.endLater(consumer::shutdown);
         for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(TOPICS[0])) {
@@ -178,7 +178,7 @@ final class Store {
     }
 
     private void findConsumed(List<String[]> facts) throws Exception {
-        DefaultMQPullConsumer consumer = cluster.configured(new DefaultMQPullConsumer(GROUP));
+        DefaultMQPullConsumer consumer = cluster.configured(new DefaultMQPullConsumer(GROUP, Keys.HOOK));
         consumer.start();
         cluster.endLater(consumer::shutdown);
         for (String[] fact : facts) {

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from roquet.client import Credentials, Message
 from roquet.embed import Embedded
 from roquet.errors import ClientError, RoquetError
 
+from ..docs.snippets import ROOT, snippets
 from .people import TEXT, key_of
 
 ADMIN = key_of("admin")
@@ -162,3 +164,11 @@ def test_an_access_key_without_its_secret_is_a_wrong_command_line(capsys: pytest
 
     assert main(["topic", "list", "--access-key", "some-key"]) == 2
     assert "--access-key is given without --secret-key" in capsys.readouterr().err
+
+
+def test_the_snippets_of_the_page_run() -> None:
+    """access.md"""
+    for snippet in snippets((ROOT / "docs" / "access.md").read_text()):
+        made: dict[str, Any] = {}
+        exec(snippet, made)
+        assert made["producer"]._options.connection.credentials.access_key == "billing-app"

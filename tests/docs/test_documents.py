@@ -33,6 +33,7 @@ TUTORIAL = ROOT / "docs" / "tutorial.md"
 FRAGMENTS = snippets(TUTORIAL.read_text())
 """They stand inside an async function that has a producer."""
 RUN_BY = {
+    "access.md": "tests/access/test_clients.py",
     "README.md": __file__,
     "tutorial.md": __file__,
     "tour.md": "tests/spark/test_tour.py",

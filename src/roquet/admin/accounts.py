@@ -18,6 +18,7 @@ class Accounts(Asking):
         await self._on_all(masters, f"account {header.access_key!r}", calls.UPDATE_AND_CREATE_ACL_CONFIG, header)
 
     async def delete_account(self, masters: Sequence[Broker], access_key: str) -> None:
+        """On all of these. Who uses it is refused at the next request."""
         await self._on_all(masters, f"account {access_key!r}", calls.DELETE_ACL_CONFIG, calls.AccessKeyHeader(access_key))
 
     async def check_account(self, address: str, access_key: str, topic: str | None, group: str | None) -> list[calls.Verdict]:

@@ -21,6 +21,8 @@ SIGNATURE = "Signature"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
+    """The keys of an account, with which a client signs its requests. Neither the secret nor the token is ever printed."""
+
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False)
