@@ -279,6 +279,7 @@ def test_accounts_are_made_changed_and_deleted_over_the_wire(whole: WholeBroker,
     assert text.startswith("globalWhiteRemoteAddresses:")
     version = ask(whole, Command(Code.GET_BROKER_CLUSTER_ACL_INFO))
     assert '"counter":2' in version.fields["version"]
+    assert '"counter":2' in version.fields["allAclFileVersion"]
     assert ask(whole, Command(Code.DELETE_ACL_CONFIG, {"accessKey": "fresh-key"})).code == 0
     assert refused(whole.ask(signed(send(), "fresh")))
     assert ask(whole, Command(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "10.1.1.1,10.1.1.2"})).code == 0

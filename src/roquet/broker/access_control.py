@@ -19,6 +19,7 @@ from roquet.broker.part import Part, Shared
 from roquet.errors import Refused, RoquetError
 from roquet.ports import Peer
 from roquet.settings import BadSetting
+from roquet.wire import fastjson
 from roquet.wire.calls import access as calls
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import ResponseCode
@@ -129,7 +130,10 @@ class AccessControl(Part):
             timestamp=max((one.timestamp_ms for one in versions.values()), default=0), counter=sum(one.counter for one in versions.values())
         )
         settings = self.settings
-        header = calls.AclVersionHeader(newest.encode().decode(), settings.broker_name, self._address, settings.broker_cluster_name)
+        of_files = {name: {"counter": one.counter, "timestamp": one.timestamp_ms} for name, one in versions.items()}
+        header = calls.AclVersionHeader(
+            newest.encode().decode(), settings.broker_name, self._address, settings.broker_cluster_name, fastjson.dumps(of_files).decode()
+        )
         return calls.GET_BROKER_CLUSTER_ACL_INFO.reply(command, header)
 
     @answers(calls.GET_BROKER_CLUSTER_ACL_CONFIG)

@@ -44,6 +44,8 @@ class AclVersionHeader(Header):
     broker_name: str = wire("brokerName")
     broker_addr: str = wire("brokerAddr")
     cluster_name: str = wire("clusterName")
+    all_acl_file_version: str | None = optional("allAclFileVersion")
+    """The same of each file, as JSON by its name. mqadmin 4.9.8 fails without it."""
 
 
 class PlainAccessConfig(Body):
