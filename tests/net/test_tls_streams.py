@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from roquet.net.connection import PLAIN, ConnectionOptions, Tls
-from roquet.net.streams import NetDialer, StreamHost
+from roquet.net.streams import STREAMS_MAX, NetDialer, StreamHost
 from roquet.net.tls import ENFORCING, PERMISSIVE, ServerTls
 from tests.certificates import authority, issued
 from tests.net.test_streams import End
@@ -83,5 +84,29 @@ def test_a_master_that_is_not_trusted_is_lost_with_a_sentence(run: Run) -> None:
         assert here.losses[0][0] is None
         assert "does its certificate fit?" in here.losses[0][1]
         host.close()
+
+    run(play())
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"], ids=["silent", "half a hello"])
+def test_strangers_who_do_not_say_who_they_are_keep_no_member_out(run: Run, said: bytes) -> None:
+    async def play() -> None:
+        good, there = End(), End()
+        host, dialer = StreamHost(there, ServerTls(ENFORCING, server_files(client_auth="require"))), NetDialer(member())
+        port = await host.listen("127.0.0.1", 0)
+        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(STREAMS_MAX + 20)]
+        for _, writer in strangers:
+            writer.write(said)
+        await until(lambda: len(host.entrance) >= STREAMS_MAX)
+        dialer.dial(f"127.0.0.1:{port}", good, 60_000)
+        await until(lambda: bool(good.streams or good.losses))
+        assert good.streams, good.losses
+        good.streams[0].send(bytes(8))
+        await until(lambda: there.data == bytes(8))
+        assert len(host.entrance.silent) <= STREAMS_MAX
+        host.close()
+        dialer.close()
+        for _, writer in strangers:
+            writer.close()
 
     run(play())

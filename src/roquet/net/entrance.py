@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import TypeVar, cast
 
@@ -45,6 +46,7 @@ class FirstByte(asyncio.Protocol):
     """A peer that has said nothing yet."""
 
     _transport: asyncio.Transport
+    host: str
 
     def __init__(self, entrance: Entrance, make: Make) -> None:
         self._entrance = entrance
@@ -52,6 +54,7 @@ class FirstByte(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.host = host_of(self._transport)
         if not self._entrance.admit(self):
             self._transport.abort()
 
@@ -59,23 +62,34 @@ class FirstByte(asyncio.Protocol):
         self._entrance.decide(self, self._transport, data, self._make)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._entrance.silent.pop(self, None)
+        self._entrance.forget(self)
 
     def abort(self) -> None:
         self._transport.abort()
 
 
+Newcomer = FirstByte | EncryptedTransport
+N = TypeVar("N", FirstByte, EncryptedTransport)
+
+
+def host_of(transport: asyncio.Transport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
+
+
 class Entrance:
     """Of one server. State: who has said nothing, whose handshake is under way, and when."""
 
-    def __init__(self, tls: ServerTls, *, silent_s: float, has_room: Callable[[], bool]) -> None:
-        """`silent_s`: time for the first byte. `has_room`: whether one more may come."""
+    def __init__(self, tls: ServerTls, *, silent_s: float, has_room: Callable[[], bool], silent_max: int = sys.maxsize) -> None:
+        """`silent_s`: time for the first byte. `has_room`: whether one more may come. `silent_max`: how many may have said nothing; beyond
+        that one of them goes, as with handshakes."""
         self.tls = tls
         self.silent: dict[FirstByte, float] = {}
         self.shaking: dict[EncryptedTransport, float] = {}
         self._silent_s = silent_s
         self._has_room = has_room
-        self._hosts: dict[EncryptedTransport, str] = {}
+        self._silent_max = silent_max
+        self._hosts: dict[Newcomer, str] = {}
         self._due: deque[EncryptedTransport] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._complaints = Complaints()
@@ -91,6 +105,9 @@ class Entrance:
         if not self._has_room():
             return False
         self.silent[newcomer] = time.monotonic()
+        self._hosts[newcomer] = newcomer.host
+        if len(self.silent) > self._silent_max:
+            self._send_one_away(self.silent, "x a connection of %s is closed: %d have said nothing yet, and most are from there")
         self._watch()
         return True
 
@@ -98,12 +115,12 @@ class Entrance:
         """Of those who have said nothing: another one needs the room. False: there is none."""
         oldest = next(iter(self.silent), None)
         if oldest is not None:
-            del self.silent[oldest]
+            self.forget(oldest)
             oldest.abort()
         return oldest is not None
 
     def decide(self, newcomer: FirstByte, transport: asyncio.Transport, data: bytes, make: Make) -> None:
-        if self.silent.pop(newcomer, None) is None:
+        if not self.forget(newcomer):
             return  # it is on its way out
         if data[0] == HANDSHAKE:
             self._begin(transport, data, make)
@@ -121,7 +138,6 @@ class Entrance:
     # -- handshakes
 
     def _begin(self, transport: asyncio.Transport, data: bytes, make: Make) -> None:
-        peer = transport.get_extra_info("peername")
         try:
             one = EncryptedTransport(transport, self.tls.context, make, self)
         except Exception:
@@ -129,20 +145,19 @@ class Entrance:
             transport.abort()
             return
         self.shaking[one] = time.monotonic()
-        self._hosts[one] = peer[0] if peer else ""
+        self._hosts[one] = host_of(transport)
         if len(self.shaking) > HANDSHAKES_MAX:
-            self._send_one_away()
+            self._send_one_away(self.shaking, "x a TLS handshake of %s is given up: %d are under way, and most are from there")
         self._watch()
         transport.set_protocol(one)
         one.data_received(data)
 
-    def _send_one_away(self) -> None:
-        most, _ = Counter(self._hosts.values()).most_common(1)[0]
-        oldest = next(one for one in self.shaking if self._hosts[one] == most)
-        self._complaints.say(
-            "x a TLS handshake of %s is given up: %d are under way, which is the limit, and most are from there", most, HANDSHAKES_MAX
-        )
-        self._forget(oldest)
+    def _send_one_away(self, among: Mapping[N, float], text: str) -> None:
+        """There are too many of them: the oldest goes, of the address that has most."""
+        (most, _), *_ = Counter(self._hosts[one] for one in among).most_common(1)
+        self._complaints.say(text, most, len(among))
+        oldest = next(one for one in among if self._hosts[one] == most)
+        self.forget(oldest)
         oldest.abort()
 
     def due(self, one: EncryptedTransport) -> None:
@@ -158,7 +173,7 @@ class Entrance:
                 one.shake_hands()
             except Exception:
                 log.exception("! a TLS connection cannot be made")
-                self._forget(one)
+                self.forget(one)
                 one.abort()
             if time.monotonic() >= ends:
                 break
@@ -166,16 +181,18 @@ class Entrance:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def passed(self, one: EncryptedTransport) -> None:
-        self._forget(one)
+        self.forget(one)
 
     def failed(self, one: EncryptedTransport, why: str) -> None:
-        if self._forget(one) and why:
+        if self.forget(one) and why:
             where = shown(one.get_extra_info("peername"))
             self._complaints.say("x %s closed: its TLS handshake failed: %s", where, why)
 
-    def _forget(self, one: EncryptedTransport) -> bool:
+    def forget(self, one: Newcomer) -> bool:
+        """Whether it was here."""
+        since = self.silent.pop(one, None) if isinstance(one, FirstByte) else self.shaking.pop(one, None)
         self._hosts.pop(one, None)
-        return self.shaking.pop(one, None) is not None
+        return since is not None
 
     # -- those who are late
 
@@ -189,7 +206,7 @@ class Entrance:
         late = first_until(self.silent, now - self._silent_s)
         slow = first_until(self.shaking, now - HANDSHAKE_S)
         for newcomer in late:
-            self.silent.pop(newcomer)
+            self.forget(newcomer)
             newcomer.abort()
         for one in slow:
             self.failed(one, f"it did not end within {HANDSHAKE_S:g} s")

@@ -96,7 +96,8 @@ class StreamHost:
         """May this one be closed to let another one in? None: nobody may."""
         self.streams: dict[NetStream, None] = {}
         """In the order in which they came."""
-        self.entrance = Entrance(tls, silent_s=SILENT_S, has_room=self._has_room)
+        # Who has not said yet who it is takes nobody's place: a stranger could keep every slave out.
+        self.entrance = Entrance(tls, silent_s=SILENT_S, silent_max=STREAMS_MAX, has_room=self._has_room)
         self._listening: list[asyncio.Server] = []
 
     async def listen(self, host: str, port: int) -> int:
@@ -114,7 +115,7 @@ class StreamHost:
         return room
 
     def _has_room(self) -> bool:
-        there = len(self.streams) + len(self.entrance)
+        there = len(self.streams)
         room = there < STREAMS_MAX or self._make_room()
         if not room:
             log.warning("a stream is refused: %d are open, which is the limit", there)
@@ -124,8 +125,6 @@ class StreamHost:
         """Close the oldest that nobody would miss, if there is one."""
         if self.is_spare is None:
             return False
-        if self.entrance.send_oldest_away():
-            return True
         spare = next(filter(self.is_spare, self.streams), None)
         if spare is not None:
             spare.close(f"{len(self.streams)} streams are open, and this one has said nothing of use")
