@@ -14,7 +14,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help java faketime up demo test test-spark quick mutants sanitize check interop bench bench-spark exactly-once chaos docs site tour clean
+.PHONY: help java faketime up demo test test-spark quick mutants sanitize check interop bench bench-spark exactly-once sim chaos docs site tour clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -95,6 +95,9 @@ bench-spark: $(STAMP) ## Spark over Kafka and over Roquet in turn, the same reco
 
 exactly-once: $(STAMP) java ## the archive under kill -9 of driver, executor and broker, 30 rounds (ARGS="--format delta --seed 1"; soak/README.md)
 	$(BIN)/python -m soak.exactly_once $(ARGS)
+
+sim: $(STAMP) ## whole groups of brokers with clients from seeds, and what goes wrong in them (ARGS="--seeds 0:10000 --shape dledger")
+	@$(BIN)/python -m roquet.testing.groups $(ARGS)
 
 chaos: $(STAMP) ## real servers under load while machines, networks and disks fail; needs root (ARGS="--group dledger --minutes 10"; chaos/README.md)
 	$(BIN)/python -m chaos.run $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from random import Random
 
 import pytest
 
@@ -249,3 +250,22 @@ def test_one_seed_crashes_one_way() -> None:
 
     assert story(1) == story(1)
     assert len({str(story(seed)) for seed in range(10)}) > 5
+
+
+def test_a_power_loss_spoils_bits_of_what_was_being_written_and_of_nothing_else() -> None:
+    spoiled = 0
+    for seed in range(40):
+        disk = SimDisk(seed=seed)
+        disk.rot = Random(seed)
+        disk.make_dir("/data")
+        disk.sync_dir("/")
+        file = disk.open("/data/file", size=2 * 4_096)
+        file.write(0, b"a" * 4_096)
+        file.sync()
+        disk.sync_dir("/data")
+        file.write(4_096, b"b" * 100)
+        disk.crash()
+        data = disk.open("/data/file").read(0, 2 * 4_096)
+        assert data[:4_096] == b"a" * 4_096
+        spoiled += any(byte not in b"b\0" for byte in data[4_096:])
+    assert 3 < spoiled < 30

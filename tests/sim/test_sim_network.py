@@ -185,3 +185,24 @@ def test_a_dead_background_tells_nobody() -> None:
     background.kill()
     simulation.run(SECOND)
     assert told == []
+
+
+def test_what_one_host_says_may_be_unheard_while_it_hears_the_other() -> None:
+    network = SimNetwork(Simulation(1))
+    network.deafen("10.0.0.1", "10.0.0.2")
+    assert not network.arrives("10.0.0.1", "10.0.0.2")
+    assert network.arrives("10.0.0.2", "10.0.0.1")
+    assert network.parted("10.0.0.2", "10.0.0.1"), "no connection is made where an answer cannot come back"
+    network.heal()
+    assert network.arrives("10.0.0.1", "10.0.0.2")
+
+
+def test_what_reaches_a_host_that_stands_still_happens_when_it_goes_on() -> None:
+    simulation = Simulation(1)
+    network = SimNetwork(simulation)
+    network.still["10.0.0.1"] = 5_000
+    happened: list[int] = []
+    network.when_awake("10.0.0.1", lambda: happened.append(simulation.now_us))
+    network.when_awake("10.0.0.2", lambda: happened.append(simulation.now_us))
+    simulation.run(10_000)
+    assert happened == [0, 5_000]

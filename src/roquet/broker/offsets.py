@@ -123,7 +123,7 @@ class ConsumerOffsets(SavedPart):
 
     def ahead_of(self, table: OffsetTable) -> Iterator[tuple[str, str, int, int]]:
         """(group, topic, queue, offset) where consumers have told this slave more than its master knows."""
-        for key in list(self.told_here):
+        for key in sorted(self.told_here):
             topic, _, group = key.partition("@")
             theirs, ours = table.offset_table.get(key, {}), self._table.get(key, {})
             more = [(group, topic, queue_id, offset) for queue_id, offset in ours.items() if offset > theirs.get(queue_id, -1)]

@@ -39,7 +39,7 @@ class BrokerGroup:
             "default_topic_queue_nums": QUEUES,
             "clean_file_forcibly_enable": False,
             "sync_flush_timeout": random.choice((200, 5_000)),
-        } | world.broker_settings
+        } | dict(world.broker_settings)
         self.promises = world.checker.add(self.name, sync_flush=self.sync_flush)
         self.members = [self._member(number) for number in range(member_count)]
 

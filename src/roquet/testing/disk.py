@@ -2,7 +2,7 @@
 
 It behaves as `RealDisk` does (one suite of tests runs against both), and in addition:
 
-    crash()     power loss. Of what was not synced, the seed decides what is there afterwards.
+    crash()     power loss. Of what was not synced, the seed decides what is there afterwards; with `rot`, whether it is spoiled.
     kill()      the process dies, the machine goes on: everything written is there, and still not synced.
     power_off_after(n)   PowerLost is raised out of the n-th change from now, in the middle of whatever runs
     full, cold_ratio   no room, and slow reads, on demand
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 PAGE = 4_096
 SECTORS = (512, PAGE)
+ROT = 0.3
+"""Of the files that were being written when the power failed, so many have a wrong bit there."""
 OPERATIONS = ("open", "write", "read", "truncate", "sync", "make_dir", "remove", "rename", "sync_dir")
 """Those that can be made to fail."""
 
@@ -118,9 +120,11 @@ class _File:
         """A sync failed: the system takes the pages for clean now, and what they held may never reach the disk."""
         self.changes.clear()
 
-    def after_crash(self, random: Random) -> _File:
+    def after_crash(self, random: Random, rot: Random | None) -> _File:
         left = _File(self.mtime_ms)
         content = self._mixed(random)
+        if rot is not None and self.changes and rot.random() < ROT:
+            self._rot(content, rot)
         lengths = [len(self.durable), *self.lengths]
         _fit(content, lengths[random.randrange(len(lengths))])
         left.content = content
@@ -128,6 +132,14 @@ class _File:
         left.durable = bytearray(content)
         left.pages = {page for page in self.pages if page * PAGE < left.length}
         return left
+
+    def _rot(self, content: bytearray, rot: Random) -> None:
+        """Where a write began stands something else than was written, or was there before. Not behind that: the checksums of RocketMQ's
+        records are of their bodies alone, and a wrong bit in a property is found by nobody."""
+        offset, data = rot.choice(self.changes)
+        if data and offset < len(content):
+            at = min(offset + rot.randrange(min(len(data), 8)), len(content) - 1)
+            content[at] ^= 1 << rot.randrange(8)
 
     def _mixed(self, random: Random) -> bytearray:
         content = bytearray(self.durable)
@@ -189,13 +201,13 @@ class _Dir:
         self.durable = dict(self.names)
         self.changes.clear()
 
-    def after_crash(self, random: Random) -> _Dir:
+    def after_crash(self, random: Random, rot: Random | None) -> _Dir:
         names = dict(self.durable)
         kept = random.choice((0, len(self.changes), random.randint(0, len(self.changes))))
         for change in self.changes[:kept]:
             _rename(names, change)
         left = _Dir()
-        left.names = {name: names[name].after_crash(random) for name in sorted(names)}
+        left.names = {name: names[name].after_crash(random, rot) for name in sorted(names)}
         left.durable = dict(left.names)
         return left
 
@@ -325,6 +337,8 @@ class SimDisk:
         """To come; `fail` adds one."""
         self.failures: list[str] = []
         """That came: what failed where."""
+        self.rot: Random | None = None
+        """Decides where a power loss spoils bits of what was not synced; None: nowhere."""
         self._random = Random(f"disk {seed}")
         self._root = _Dir()
         self._locks: set[str] = set()
@@ -357,7 +371,7 @@ class SimDisk:
 
     def crash(self) -> None:
         """Power loss: only what was synced is sure to be there. Files opened before are of no use any more."""
-        self._root = self._root.after_crash(self._random)
+        self._root = self._root.after_crash(self._random, self.rot)
         self.kill()
 
     def kill(self) -> None:

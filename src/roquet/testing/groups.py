@@ -53,6 +53,8 @@ class GroupWorld(World):
         unordered = random.random() < 0.35
         groups = 2 if self.kind == "both" else 1
         super().__init__(seed, Shape(groups=groups, members=3, name_servers=random.choice((1, 2)), clients=3), cores, show=show)
+        for broker in self.brokers if random.random() < 0.5 else ():
+            broker.disk.rot = Random(f"rot {broker.name} {seed}")
         if unordered:
             ledgers = [group for group in self.groups if isinstance(group, LedgerGroup)]
             self.network.unordered = {node.group_address for group in ledgers for node in group.nodes}

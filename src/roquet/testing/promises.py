@@ -128,7 +128,11 @@ class Promises:
 
     def sent_back(self, topic: str, queue_id: int, offset: int, to: int) -> None:
         """A consumer asked for an offset and was told that the queue ends before it."""
-        if self.sync_flush and not self.copies_show and (to < offset or any((topic, queue_id, one) in self.acked for one in range(offset, to))):
+        if (
+            self.sync_flush
+            and not self.copies_show
+            and (to < offset or any((topic, queue_id, one) in self.acked for one in range(offset, to)))
+        ):
             raise Violation(f"{topic}/{queue_id}: a consumer at offset {offset} was sent back to {to}")
 
     def _same(self, before: Held, now: Held, place: QueuePosition, what: str) -> None:
@@ -196,9 +200,7 @@ class Promises:
         for what, table in (("acknowledged", self.acked), ("shown", self.shown)):
             for place, held in table.items():
                 if contents.get(place) != held:
-                    raise Violation(
-                        f"{show_held(held)} was {what} at {show(place)}; {name} holds {show_held(contents.get(place))} there"
-                    )
+                    raise Violation(f"{show_held(held)} was {what} at {show(place)}; {name} holds {show_held(contents.get(place))} there")
 
     def _read(self, store: Store) -> dict[QueuePosition, Held]:
         """Every queue from its first to its last visible message."""

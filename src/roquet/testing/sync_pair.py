@@ -37,10 +37,8 @@ class PairNode(BrokerNode):
     def be(self, role: str) -> None:
         """From the next start on."""
         slave = role == "SLAVE"
-        told = slave and self.group.tells_master
-        self.settings |= {
-            "broker_role": role, "broker_id": int(slave), "ha_master_address": f"{self.group.host_of(1 - self.number)}:{HA_PORT}" if told else "",
-        }  # fmt: skip
+        master = f"{self.group.host_of(1 - self.number)}:{HA_PORT}" if slave and self.group.tells_master else ""
+        self.settings |= {"broker_role": role, "broker_id": int(slave), "ha_master_address": master}
 
     @property
     def is_master(self) -> bool:
