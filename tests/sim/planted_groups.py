@@ -52,5 +52,5 @@ def acknowledges_before_the_slave(*parts: Any) -> Broker:
     broker = Broker(*parts)
     log = broker.store.log
     if isinstance(log, SyncedLog):
-        log.when_safe = log.when_local  # type: ignore[method-assign] # that is the plant
+        log.when_safe = log.when_local  # that is the plant
     return broker
