@@ -6,6 +6,7 @@ import pytest
 
 from roquet.client.core.producer import ProducerCore, ProducerSettings
 from roquet.client.core.receipt import SendReceipt
+from roquet.client.core.silence import SILENT_LOOKS
 from roquet.errors import RoquetError
 from roquet.message import Message
 from tests.broker.simulated_group import SimulatedGroup
@@ -68,3 +69,23 @@ def count_route_questions(group: SimulatedGroup) -> list[float]:
 
     group.name_server.receive = receive  # type: ignore[method-assign, assignment]
     return asked
+
+
+def test_sends_that_time_out_do_not_hide_that_their_broker_is_silent() -> None:
+    group = SimulatedGroup()
+    leader = group.start()
+    group.run(1)  # name servers know it by then
+    client = group.client_core()
+    producer = ProducerCore(client, "senders", ProducerSettings(send_timeout_ms=400))
+    producer.start()
+    results: list[Result] = []
+    producer.send(Message("T", b"hello"), results.append)
+    group.wait(lambda: bool(results), "the first send")
+    for member in group.others(leader):
+        member.kill()  # nobody takes its place
+    group.cut_off(leader)
+    for _ in range(20):  # from the fifth on one fails every tenth of a second, before the broker counts as silent
+        producer.send(Message("T", b"hello"), results.append)
+        group.run(0.1)
+    assert len(results) > 10
+    assert client.silence._waited[leader.address].looks >= SILENT_LOOKS

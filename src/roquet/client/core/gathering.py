@@ -283,7 +283,7 @@ class Gathering:
     ) -> None:
         waiting.under_way -= 1
         producer = together[0].producer
-        producer.client.silence.ended(address)
+        producer.client.silence.ended(address, result)
         if len(together) == 1 or not isinstance(result, Command) or result.code in RETRIED:
             for send in together:  # as if each had been a request of its own
                 send.queue, send.address, send.sent_ms = queue, address, sent_ms

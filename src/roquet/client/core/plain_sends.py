@@ -250,7 +250,7 @@ class PlainSends:
 
     def _answered(self, group: Group, queue: MessageQueue, result: Command | RoquetError) -> None:
         self._count_under_way(-1)
-        self.producer.client.silence.ended(group.address)
+        self.producer.client.silence.ended(group.address, result)
         status = STATUSES.get(result.code) if isinstance(result, Command) else None
         if status is None or (status is not SendStatus.SEND_OK and self.producer.settings.retry_when_not_ok):
             self._trouble(group, queue, result)

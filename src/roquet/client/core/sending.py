@@ -173,7 +173,7 @@ class Sending:
         return min(self.deadline_ms - now_ms, self.attempt_ms)
 
     def _came(self, result: Command | RoquetError) -> None:
-        self.producer.client.silence.ended(self.address)
+        self.producer.client.silence.ended(self.address, result)
         self.answered(result)
 
     def answered(self, result: Command | RoquetError) -> None:

@@ -11,6 +11,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from roquet.errors import RoquetError
+from roquet.wire.command import Command
+
 if TYPE_CHECKING:
     from roquet.client.core.instance import ClientCore
     from roquet.client.core.resolver import TopicRoute
@@ -56,11 +59,12 @@ class Silence:
             waited.watched, waited.heard, waited.topic = True, True, topic
             self._client.after(LOOK_MS, partial(self._look, address, waited))
 
-    def ended(self, address: str) -> None:
+    def ended(self, address: str, result: Command | RoquetError) -> None:
         """One of them was answered, or failed."""
         waited = self._waited[address]
         waited.under_way -= 1
-        waited.heard = True
+        if isinstance(result, Command):
+            waited.heard = True
 
     def _look(self, address: str, waited: Waited) -> None:
         if not waited.under_way:
