@@ -2,7 +2,7 @@
 
 python interop/run.py [--against roquet|apache|apache-5.5.0] [--json] [--keep] [--accept]
                       [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,dledger,failover,migration,differential,
-                              mqadmin-table,spark,tls]
+                              mqadmin-table,spark,tls,keys]
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+import access_answers
+import access_keys
 import apache
 import differential
 import dledger_groups
@@ -43,7 +45,19 @@ from roquet.errors import ClientError
 from roquet.spark.session import need_spark, session
 
 ON_ONE_CLUSTER = ("java-4.9.8", "java-5.5.0", "go", "mqadmin", "mixed")
-PARTS = (*ON_ONE_CLUSTER, "store", "replication", "dledger", "failover", "migration", "differential", "mqadmin-table", "spark", "tls")
+PARTS = (
+    *ON_ONE_CLUSTER,
+    "store",
+    "replication",
+    "dledger",
+    "failover",
+    "migration",
+    "differential",
+    "mqadmin-table",
+    "spark",
+    "tls",
+    "keys",
+)
 PEERS: dict[str, Callable[[], Peer]] = {
     "roquet": RoquetPeer,
     "apache": lambda: ApachePeer(apache.SERVER),
@@ -109,7 +123,7 @@ class Run:
         """Compile what the parts need; a part whose tools are missing is skipped by name."""
         missing = apache.missing_tools()
         needed = {part.removeprefix("java-") for part in self.only if part.startswith("java-")}
-        if {"mqadmin", "mixed", "spark", "tls"} & set(self.only):
+        if {"mqadmin", "mixed", "spark", "tls", "keys"} & set(self.only):
             needed |= set(java_client.VERSIONS)
         if {"store", "go", "failover", "migration", "mqadmin-table"} & set(self.only):
             needed |= {java_client.VERSIONS[0]}
@@ -231,6 +245,19 @@ class Run:
             return [(section, lambda section: section.skip("all checks", "5.5.0 answers differently in many places, and is not compared"))]
         return [(section, partial(differential.check, peer=self.peer, directory=self.directory / "differential", accept=self.accept))]
 
+    def of_keys(self) -> list[Job]:
+        """Our servers with access control, and Apache's clients that sign."""
+        if "keys" not in self.only or not self.java or isinstance(self.peer, ApachePeer):
+            return []
+        jobs: list[Job] = []
+        for version, client in self.java.items():
+            directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="keys-")) / "servers"
+            body = partial(access_keys.check, client=client, directory=directory, settings=SETTINGS)
+            jobs.append((Section(f"java-{version}, signed"), body))
+        directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="keys-"))
+        jobs.append((Section(f"access control beside apache-{apache.SERVER}"), partial(access_answers.check, directory=directory)))
+        return jobs
+
     def of_tls(self) -> list[Job]:
         """Everything over TLS: Apache's clients with our servers, and our client with Apache's."""
         if "tls" not in self.only or not self.java or self.new:
@@ -319,6 +346,7 @@ class Run:
                             *self.of_groups(),
                             *self.of_moves(),
                             *self.of_tls(),
+                            *self.of_keys(),
                         ]
                     ),
                 ]:

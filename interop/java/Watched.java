@@ -89,7 +89,7 @@ final class Watched {
 
     /** A message whose trace is in the trace topic. */
     private static SendResult traced(Cluster cluster, String topic, MessageQueue queue) throws Exception {
-        DefaultMQProducer producer = cluster.configured(new DefaultMQProducer(cluster.name("traced"), true));
+        DefaultMQProducer producer = cluster.configured(new DefaultMQProducer(cluster.name("traced"), Keys.HOOK, true, null));
         producer.start();
         SendResult sent = send(producer, topic, queue, MESSAGES);
         Report.await("its trace", () -> {

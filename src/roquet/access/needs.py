@@ -60,10 +60,10 @@ def group_of(call: AnyCall, name: str = "consumer_group", *, topic: bool = False
     def wants(command: Command) -> Iterable[Wanted]:
         header = call.read_header(command)
         group = getattr(header, name)
-        if group is not None:
-            yield retry_topic(group), SUB
         if topic and header.topic is not None:
             yield header.topic, SUB
+        if group is not None:
+            yield retry_topic(group), SUB
 
     return Need("SUB on the group" + (" and the topic" if topic else ""), wants=wants, record=record)
 
@@ -80,9 +80,9 @@ def sent_to(call: AnyCall) -> Need:
 
 def heartbeat(command: Command) -> Iterable[Wanted]:
     for consumer in members.HEART_BEAT.read_body(command).consumer_data_set:
-        yield retry_topic(consumer.group_name), SUB
         for subscription in consumer.subscription_data_set:
             yield subscription.topic, SUB
+        yield retry_topic(consumer.group_name), SUB
 
 
 def locked(call: AnyCall) -> Wants:
