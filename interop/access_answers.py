@@ -1,4 +1,4 @@
-"""What access control answers, Apache's beside Roquet's: every request code that RocketMQ 4.9 checks, asked by everybody, in both header forms."""
+"""What access control answers, Apache's beside Roquet's: each request code that RocketMQ 4.9 checks, asked by everybody, in both forms."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ accounts:
 - {accessKey: nobody-key, secretKey: nobody-secret}
 - {accessKey: default-key, secretKey: default-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
 - {accessKey: named-key, secretKey: named-secret, topicPerms: [T=PUB|SUB], groupPerms: [g=SUB]}
-- {accessKey: denied-key, secretKey: denied-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB, topicPerms: [T=DENY], groupPerms: [g=DENY]}
+- {accessKey: denied-key, secretKey: denied-secret, defaultTopicPerm: PUB|SUB, topicPerms: [T=DENY], groupPerms: [g=DENY]}
 """
 GROUP = {"consumerGroup": "g"}
 QUEUE = {"topic": "T", "queueId": "0"}
 LETTERS = {
-    "a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1794732520853", "h": "0", "i": "", "j": "0", "k": "false", "m": "false",
+    "a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1794732520853", "h": "0", "i": "", "j": "0",
+    "k": "false", "m": "false",
 }  # fmt: skip
 LONG = "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag properties reconsumeTimes unitMode batch".split()
 TOPIC = {
