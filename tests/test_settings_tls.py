@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,12 +107,13 @@ def test_without_a_certificate_and_without_test_mode_tls_is_not_offered(caplog: 
         ({"tls_server_mode": "enforcing"}, "with TLS for everybody and without access control"),
         ({"tls_server_need_client_auth": "require"}, "without access control and without TLS"),  # permissive: not everybody needs one
         ({"tls_server_mode": "enforcing", "tls_server_need_client_auth": "require"}, ""),
+        ({"acl_enable": True}, ""),
     ],
 )
 def test_a_server_that_everybody_can_reach_says_so(
-    kind: type[BrokerSettings | NameServerSettings], more: dict[str, str], said: str
+    kind: type[BrokerSettings | NameServerSettings], more: dict[str, Any], said: str
 ) -> None:
-    settings = kind(bind_address="0.0.0.0", tls_server_trust_cert_path="/ca.pem", **more)  # type: ignore[arg-type] # texts, all of them
+    settings = kind(bind_address="0.0.0.0", tls_server_trust_cert_path="/ca.pem", **more)
     text = open_to_everybody(settings)
     assert (said in text and "whoever reaches the port" in text) if said else not text
     told: list[str] = []

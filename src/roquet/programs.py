@@ -22,6 +22,7 @@ from roquet.nameserver.core import NameServer
 from roquet.net.background import ThreadBackground
 from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
+from roquet.net.connection import ConnectionOptions
 from roquet.net.server import Core, Server, host_bytes
 from roquet.net.streams import NetDialer, StreamHost
 from roquet.net.tls import ServerTls
@@ -132,6 +133,7 @@ async def run_broker(
             await listen_for_slaves(slaves, settings, port + 1)
         tell(settings, partial(broker.notices.warn, "open to everybody"))
         tell_what_is_missing()
+        tell_of_trust(connection)
         ip = given_address(settings)
         broker.listening(f"{ip}:{port}", host_bytes(resolved(ip) or LOOPBACK, port), f"{settings.broker_ip2 or ip}:{port + 1}")
         if own_process:
@@ -233,6 +235,14 @@ def log_how_reads_wait(store: Store) -> None:
     for what, path in (("log", segments.path(segments.bases[-1])), ("queues", f"{store.root}/config/topics.json")):
         with contextlib.suppress(OSError):
             log.info("%s: %s", what, how_reads_wait(path))
+
+
+def tell_of_trust(connection: ConnectionOptions) -> None:
+    if connection.tls is not None and not connection.tls.verify:
+        log.warning(
+            "this broker encrypts its connections to name servers, master and members and trusts whoever answers; for more than a trial "
+            "name the authorities of their certificates in tls.client.trustCertPath"
+        )
 
 
 def tell_what_is_missing() -> None:

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from roquet.cli.shards import free_ports
+from roquet.net.blocking import BlockingCaller
 from roquet.properties import parse_properties
+from roquet.wire.codes import RequestCode
+from roquet.wire.command import Command
 from tests.cli.servers import Roquet, run, up
 
 NOT_OURS = "203.0.113.7"
@@ -135,6 +138,12 @@ def test_a_broker_whose_address_is_not_of_this_machine_listens_on_all_and_warns(
         broker.wait_for("WARNING .*listening on every address of this machine, without access control")
         broker.wait_for(rf"{NOT_OURS}:{port}\] boot success")
         assert answers("127.0.0.1", port)
+        caller = BlockingCaller()
+        answer = caller.ask(f"127.0.0.1:{port}", Command(RequestCode.GET_BROKER_RUNTIME_INFO), 60)
+        caller.close()
+        table = json.loads(answer.body)["table"]
+        # What `roquet status` shows under WARNINGS.
+        assert any("whoever reaches the port" in text for key, text in table.items() if key.startswith("roquetWarning_"))
 
 
 def test_bind_address_is_stronger_and_a_disagreement_is_said(tmp_path: Path, namesrv: str) -> None:

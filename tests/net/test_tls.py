@@ -449,6 +449,26 @@ def test_when_there_are_too_many_handshakes_the_address_with_most_loses_one(run:
     run(work())
 
 
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"], ids=["silent", "half a hello"])
+def test_where_room_is_made_for_those_who_are_known_newcomers_make_room_first(run: Run, said: bytes) -> None:
+    """As at the port of a group's members, which has few connections."""
+
+    async def work() -> None:
+        async with serving(connections_max=8) as place:
+            place.server.is_spare = lambda peer: False
+            assert await place.ask(tls=trusting()) == b"hello"
+            strangers = [await asyncio.open_connection("127.0.0.1", place.port) for _ in range(12)]
+            for _, writer in strangers:
+                writer.write(said)
+            await until(lambda: len(place.server.entrance) == 7)
+            assert await place.ask(tls=trusting()) == b"hello"
+            assert await asked(place.callers[0], place.address, b"still here") == b"still here"
+            for _, writer in strangers:
+                writer.close()
+
+    run(work())
+
+
 def test_who_says_nothing_counts_as_a_connection_and_is_closed_in_the_end(run: Run) -> None:
     async def work() -> None:
         async with serving(PERMISSIVE, idle_s=1, connections_max=3) as place:

@@ -38,6 +38,9 @@ LOOK_S = 0.5
 COMPLAINT_S = 10.0
 """Between two log lines of one kind: a stranger must not fill the log."""
 
+TOO_SILENT = "x a connection of %s is closed: %d have said nothing yet, and most are from there"
+TOO_SLOW = "x a TLS handshake of %s is given up: %d are under way, and most are from there"
+
 Make = Callable[[], asyncio.BaseProtocol]
 T = TypeVar("T")
 
@@ -107,17 +110,19 @@ class Entrance:
         self.silent[newcomer] = time.monotonic()
         self._hosts[newcomer] = newcomer.host
         if len(self.silent) > self._silent_max:
-            self._send_one_away(self.silent, "x a connection of %s is closed: %d have said nothing yet, and most are from there")
+            self._send_one_away(self.silent, TOO_SILENT)
         self._watch()
         return True
 
     def send_oldest_away(self) -> bool:
-        """Of those who have said nothing: another one needs the room. False: there is none."""
-        oldest = next(iter(self.silent), None)
-        if oldest is not None:
-            self.forget(oldest)
-            oldest.abort()
-        return oldest is not None
+        """Another one needs the room. Those who have said nothing go before those whose handshake has begun. False: there is none."""
+        if self.silent:
+            self._send_one_away(self.silent, TOO_SILENT)
+        elif self.shaking:
+            self._send_one_away(self.shaking, TOO_SLOW)
+        else:
+            return False
+        return True
 
     def decide(self, newcomer: FirstByte, transport: asyncio.Transport, data: bytes, make: Make) -> None:
         if not self.forget(newcomer):
@@ -147,7 +152,7 @@ class Entrance:
         self.shaking[one] = time.monotonic()
         self._hosts[one] = host_of(transport)
         if len(self.shaking) > HANDSHAKES_MAX:
-            self._send_one_away(self.shaking, "x a TLS handshake of %s is given up: %d are under way, and most are from there")
+            self._send_one_away(self.shaking, TOO_SLOW)
         self._watch()
         transport.set_protocol(one)
         one.data_received(data)
