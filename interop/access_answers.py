@@ -30,7 +30,8 @@ LETTERS = {
     "a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1794732520853", "h": "0", "i": "", "j": "0",
     "k": "false", "m": "false",
 }  # fmt: skip
-LONG = "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag properties reconsumeTimes unitMode batch".split()
+LONG = "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag properties reconsumeTimes".split()
+LONG += ["unitMode", "batch"]
 TOPIC = {
     "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false",
 }  # fmt: skip
@@ -39,7 +40,8 @@ HEARTBEAT = {
     "producerDataSet": [],
     "consumerDataSet": [
         {
-            "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
             "subscriptionDataSet": [{"topic": "T", "subString": "*"}],
         }
     ],
