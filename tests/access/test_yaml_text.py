@@ -80,6 +80,13 @@ def test_no_default_opens_topics_that_hold_messages_of_all_others() -> None:
     assert named.decides("SCHEDULE_TOPIC_XXXX", Permission.SUB).allowed
 
 
+def test_deny_wins_beside_others() -> None:
+    account = parse("accounts:\n- accessKey: account1\n  secretKey: secret12\n  topicPerms:\n  - orders=PUB|DENY\n", "f").accounts[
+        "account1"
+    ]
+    assert not account.decides("orders", Permission.PUB).allowed
+
+
 ACCOUNT = "accounts:\n- accessKey: account1\n  secretKey: secret12\n"
 
 
