@@ -57,7 +57,7 @@ def check(
     namesrv = f"127.0.0.1:{port}"
     with (
         roquet_cluster.NameServer(port, directory / "namesrv", **guarded),
-        roquet_cluster.Broker(apache.free_port(), namesrv, directory / "broker", **settings, **guarded) as broker,
+        roquet_cluster.Broker(apache.free_port(), namesrv, directory / "broker", tls=None, **settings, **guarded) as broker,
     ):
         for header in java_client.HEADERS:
             command, log = client.command(
