@@ -22,7 +22,7 @@ from roquet.testing.watched_log import watched_log
 from roquet.testing.world import Cores
 from tests.sim import planted_groups
 
-SEEDS = 400 if os.environ.get("ROQUET_LONG") else 20
+SEEDS = 400 if os.environ.get("ROQUET_LONG") else 10
 CHUNK = 5
 
 
