@@ -14,6 +14,7 @@ from roquet.store.retention import HOUR_MS, LogFile, decide
 from roquet.testing import FakePeer
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
+from tests.access.people import TEXT, accounts, signed
 from tests.ha.streams import FakeStream
 
 from .test_filters import heartbeat, pull
@@ -578,3 +579,20 @@ def _(whole: Whole) -> None:
     assert whole.ask(11, pull_fields(queueOffset="7")).code == 20
     change(whole, offsetCheckInSlave="true")
     assert whole.ask(11, pull_fields(queueOffset="7")).code == 21
+
+
+@scene("aclRepliesNeedPub")
+def _(whole: Whole) -> None:
+    files = accounts(whole.root.parent, TEXT.replace("10.9.9.*", "127.0.0.1"))
+    guarded, consumer = Whole(whole.root.parent / "guarded", accounts=files), FakePeer("10.1.1.1:40001")
+
+    def is_refused() -> bool:
+        reply = Command(RequestCode.SEND_REPLY_MESSAGE_V2, send_fields("DefaultCluster_REPLY_TOPIC"), b"pong", opaque=1)
+        guarded.give(consumer, signed(reply, "consumer"))
+        (answer,) = consumer.take()
+        return "AclException" in (answer.remark or "")
+
+    assert is_refused()
+    change(guarded, aclRepliesNeedPub="false")
+    assert not is_refused()
+    guarded.close()
