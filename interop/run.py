@@ -279,9 +279,13 @@ class Run:
         """Every command of mqadmin against Apache and the cluster asked for, two groups each, compared."""
         if "mqadmin-table" not in self.only or not self.java or self.new:
             return []
-        section = Section(f"every command of mqadmin, apache-{apache.SERVER} and {self.peer.name}")
-        client, directory = self.java[java_client.VERSIONS[0]], self.directory / "mqadmin-table"
-        return [(section, partial(mqadmin_table.check, peer=self.peer, client=client, directory=directory, accept=self.accept))]
+        jobs: list[Job] = []
+        for keys in (False, True):
+            title = f"every command of mqadmin{' with access control' if keys else ''}, apache-{apache.SERVER} and {self.peer.name}"
+            directory = self.directory / f"mqadmin-table{'-with-keys' if keys else ''}"
+            check = partial(mqadmin_table.check, peer=self.peer, client=self.java[java_client.VERSIONS[0]], directory=directory)
+            jobs.append((Section(title), partial(check, keys=keys, accept=self.accept)))
+        return jobs
 
     def spark(self) -> None:
         """Tables and streams, with the cluster asked for and with Apache's: one after the other, in one session."""

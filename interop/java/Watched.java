@@ -6,6 +6,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
  * Two brokers with messages in known places, and clients that stay, so that what mqadmin prints of two clusters can be compared: prints
@@ -21,7 +22,7 @@ final class Watched {
         try (Cluster cluster = new Cluster(args[0], "w")) {
             String topic = cluster.name("live");
             List<String> brokers = new ArrayList<>();
-            cluster.admin.examineBrokerClusterInfo().getBrokerAddrTable().values().forEach(each -> brokers.add(each.selectBrokerAddr()));
+            Report.await("both brokers", () -> find(cluster, brokers) == 2);
             for (String broker : brokers) {
                 cluster.admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, 2, 2, Cluster.READ_WRITE));
             }
@@ -54,6 +55,17 @@ final class Watched {
             }
         }
         System.exit(0);
+    }
+
+    /** Fills the list with the brokers that the name server knows now: a busy one may lose a broker for a while. */
+    private static int find(Cluster cluster, List<String> brokers) throws Exception {
+        brokers.clear();
+        try {
+            cluster.admin.examineBrokerClusterInfo().getBrokerAddrTable().values().forEach(each -> brokers.add(each.selectBrokerAddr()));
+        } catch (RemotingException late) { // it is asked again
+            brokers.clear();
+        }
+        return brokers.size();
     }
 
     /** Whether the brokers know that the group has read all of so many queues. */

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,39 +16,40 @@ from report import Section, errors_in
 from store_exchange import ApachePeer, Peer
 
 from mqadmin_table import page
-from mqadmin_table.explained import EXPLAINED, Explained
+from mqadmin_table.commands import COMMANDS
+from mqadmin_table.explained import EXPLAINED, WITH_KEYS, Explained
 from mqadmin_table.normal import differences
 from mqadmin_table.page import Difference, Row
 from mqadmin_table.playing import Played, play
 
+ONE_AT_A_TIME = threading.Lock()
+"""Two clusters and their clients are enough for one machine: with and without access control do not run beside each other."""
 
-def check(section: Section, peer: Peer, client: JavaClient, directory: Path, *, accept: bool = False) -> None:
+
+def check(section: Section, peer: Peer, client: JavaClient, directory: Path, *, keys: bool = False, accept: bool = False) -> None:
     """Play to Apache and to `peer` at the same time; one check a command. Apache against itself must agree in everything.
 
-    `accept`: what Roquet prints now, where a difference is explained, is what it is to print from now on.
+    `keys`: with access control. `accept`: what Roquet prints now, where a difference is explained, is what it is to print from now on.
     """
     roquet = not isinstance(peer, ApachePeer)
-    with ThreadPoolExecutor(2) as pool:
-        theirs, ours = (
-            each.result()
-            for each in [
-                pool.submit(play, ApachePeer(apache.SERVER), client, directory / "theirs"),
-                pool.submit(play, peer, client, directory / "ours"),
-            ]
-        )
+    with ONE_AT_A_TIME, ThreadPoolExecutor(2) as pool:
+        their_run = pool.submit(play, ApachePeer(apache.SERVER), client, directory / "theirs", keys=keys)
+        our_run = pool.submit(play, peer, client, directory / "ours", keys=keys)
+        theirs, ours = their_run.result(), our_run.result()
     for played, name in ((theirs, "Apache"), (ours, peer.name)):
         section.judge(f"all commands ran, {name}", played.problem)
     if theirs.problem or ours.problem:
         return
-    rows = compare(section, theirs, ours, EXPLAINED if roquet else ())
+    explained = (WITH_KEYS if keys else EXPLAINED) if roquet else ()
+    rows = compare(section, theirs, ours, explained)
     if not roquet:
         return
     for name, log in ours.logs.items():
         section.judge(f"no error in the log of the {name}", errors_in(log))
-    written = page.page(rows)
+    written = page.second_half(rows, {command.title for command in COMMANDS}) if keys else page.first_half(rows)
     if accept:
-        page.FILE.write_text(written)
-    section.judge("docs/mqadmin.md is what was found", _changed(written))
+        page.write(**{"second" if keys else "first": written})
+    section.judge("docs/mqadmin.md is what was found", changed(page.read()[keys], written))
 
 
 def compare(section: Section, theirs: Played, ours: Played, explained: tuple[Explained, ...]) -> list[Row]:
@@ -64,19 +66,19 @@ def compare(section: Section, theirs: Played, ours: Played, explained: tuple[Exp
                 continue
             needed.add(reason)
             difference = found.setdefault(reason.why, Difference(reason.why, [], []))
-            (difference.theirs if of_theirs else difference.ours).append(line)
-        section.judge(command.line, " || ".join(unexplained[:4]) + f" ({len(unexplained)} lines)" if unexplained else None)
-        rows.append(Row(command.line, len(our_lines) - len(only_ours), list(found.values())))
+            if not reason.brief:
+                (difference.theirs if of_theirs else difference.ours).append(line)
+        section.judge(command.title, " || ".join(unexplained[:4]) + f" ({len(unexplained)} lines)" if unexplained else None)
+        rows.append(Row(command.title, len(our_lines) - len(only_ours), list(found.values())))
     for each in explained:
         if each not in needed:
             section.fail(each.commands[0], f"no longer differs: delete the explanation ({each.why})")
     return rows
 
 
-def _changed(written: str) -> str | None:
+def changed(known: str, written: str) -> str | None:
     """The first line of the page that is not as it was found now."""
-    known = page.FILE.read_text().splitlines() if page.FILE.exists() else []
-    if known == written.splitlines():
+    if known == written:
         return None
-    line = next((line for line in written.splitlines() if line not in known), "a line less")
+    line = next((line for line in written.splitlines() if line not in known.splitlines()), "a line less")
     return f"read the difference and write it with --accept; found: {line[:600]}"

@@ -23,6 +23,13 @@ class Command:
     until: str = ""
     """For a command that never ends: it is stopped when it has printed this (a regular expression)."""
 
+    who: str = ""
+    """By whom, if not by the one who did the others."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.line}, by {self.who}" if self.who else self.line
+
     @property
     def name(self) -> str:
         return self.line.split()[0]
@@ -195,3 +202,35 @@ ENDLESS: tuple[Command, ...] = (
     Command(f"clusterRT -a 2 -i 1 -c {CLUSTER}", until=r"(?s)broker-a.*broker-b|broker-b.*broker-a"),
     Command("startMonitoring", until="Execute one round monitor work"),
 )
+
+RESEND = "queryMsgById -i {single} -s true"
+"""Its producer has keys only when it is made in the same millisecond as the rest of the command, and shares a client with it."""
+WITH_KEYS: tuple[Command, ...] = (
+    *(command for command in COMMANDS if command.line != RESEND),
+    *map(
+        Command,
+        (
+            f"updateAclConfig -c {CLUSTER} -a accounttwo -s secretsecret -m true",
+            "updateAclConfig -b {a} -a short -s x",
+            "deleteAclConfig -b {a} -a nobody",
+            f"clusterAclConfigVersion -c {CLUSTER}",
+        ),
+    ),
+)
+"""With access control, by an admin."""
+STRANGERS: tuple[Command, ...] = tuple(
+    Command(line, who="a stranger")
+    for line in (
+        "brokerStatus -b {a}",
+        "getBrokerConfig -b {a}",
+        "updateTopic -b {a} -t stranger",
+        "updateBrokerConfig -b {a} -k fileReservedTime -v 1",
+        "updateAclConfig -b {a} -a stranger -s secretsecret -m true",
+        "clusterAclConfigVersion -b {a}",
+        f"queryMsgByOffset -t {TOPIC} -b broker-a -i 0 -o 0",
+        "sendMessage -t w_single -p hello",
+        "deleteSubGroup -b {a} -g w_g_live",
+        f"topicRoute -t {TOPIC}",
+    )
+)
+"""With access control, by somebody without a key."""

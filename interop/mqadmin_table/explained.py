@@ -16,6 +16,8 @@ class Explained:
     theirs: str
     ours: str
     why: str
+    brief: bool = False
+    """Whether the page tells the reason alone, and not the lines: there are many, and there will be others."""
 
     def covers(self, line: str, of_command: str, *, theirs: bool) -> bool:
         pattern = self.theirs if theirs else self.ours
@@ -36,7 +38,7 @@ NO_ACL = (
     "Roquet says why it does not do it"
 )
 
-EXPLAINED: tuple[Explained, ...] = (
+ALWAYS: tuple[Explained, ...] = (
     Explained(("clusterList",), r".* V4_9_7 .*", r".* V4_9_8 .*", VERSION),
     Explained(("brokerStatus *",), RUNTIME + r"brokerVersion\w* : (407|V4_9_7)", RUNTIME + r"brokerVersion\w* : (409|V4_9_8)", VERSION),
     Explained(
@@ -45,7 +47,13 @@ EXPLAINED: tuple[Explained, ...] = (
         RUNTIME + r"earliestMessageTimeStamp : <time>",
         "4.9.7 does not find the first message's time while the log is shorter than two messages may be; Roquet does",
     ),
-    Explained(("brokerStatus *",), "", RUNTIME + r"(roquet\w+|messagesUnreadable|queueEntriesMended|getTransferredTps) : .*", OWN_FIGURES),
+    Explained(
+        ("brokerStatus *",),
+        "",
+        RUNTIME + r"(roquet\w+|acl\w+|messagesUnreadable|queueEntriesMended|getTransferredTps) : .*",
+        OWN_FIGURES,
+        brief=True,
+    ),
     Explained(("updateTopic *bad!name",), CAUSE + r"CODE: 1 DESC: .*", CAUSE + r"CODE: 1 DESC: .*\[bad!name\].*", SAYS_MORE),
     Explained(
         ("queryCq * -g w_g_live",),
@@ -65,14 +73,14 @@ EXPLAINED: tuple[Explained, ...] = (
         r".*MQBrokerException: CODE: 1 .* consumer:\[<client>\].*",
         "Java prints an address with a slash before it",
     ),
-    Explained(("getNamesrvConfig",), r"(rocketmqHome|configStorePath) = .*", r"\w+ = .*", OWN_SETTINGS),
+    Explained(("getNamesrvConfig",), r"(rocketmqHome|configStorePath) = .*", r"[\w.]+ =.*", OWN_SETTINGS, brief=True),
     Explained(
         ("getBrokerConfig *",),
         "bitMapLengthConsumeQueueExt = 112",
         "bitMapLengthConsumeQueueExt = 64",
         "4.9.7 enlarges this setting by itself; Roquet has no such files and leaves the default",
     ),
-    Explained(("getBrokerConfig *",), r"rocketmqHome = .*", r"\w+ =.*", OWN_SETTINGS),
+    Explained(("getBrokerConfig *",), r"rocketmqHome = .*", r"[\w.]+ =.*", OWN_SETTINGS, brief=True),
     Explained(
         ("updateNamesrvConfig -k noSuchKey *",),
         r"update name server config success.*|noSuchKey : 1",
@@ -86,6 +94,10 @@ EXPLAINED: tuple[Explained, ...] = (
         FAILED + "|" + CAUSE + r"CODE: (1|16) DESC: nothing was changed: .*",
         STRICT_SETTINGS,
     ),
+)
+
+EXPLAINED = (
+    *ALWAYS,
     Explained(
         ("updateAclConfig *", "deleteAclConfig *", "updateGlobalWhiteAddr *"), CAUSE + "CODE: (209|210|211) .*", CAUSE + "CODE: .*", NO_ACL
     ),
@@ -96,3 +108,23 @@ EXPLAINED: tuple[Explained, ...] = (
         NO_ACL,
     ),
 )
+
+NOT_VERIFIED = (
+    "clients of 4.9.4 and later sign one field of this request that 4.9.7 leaves out, so it refuses the signature; Roquet takes either"
+)
+FOUND = (
+    r"Topic: .*|\S+( \S+)*: .*|#.*|<(unique id|first key)> .*|Pub .*|ConsumeMessageDirectlyResult .*|Message Body .*|==+|MessageTrack .*"
+)
+WITH_KEYS: tuple[Explained, ...] = (
+    *ALWAYS,
+    Explained(
+        ("queryMsgByKey -t w_live -k key-3", "queryMsgByUniqueKey * {key}*", "queryMsgTraceById -i {traced}"),
+        FAILED.replace(" command", " ?command") + "|" + CAUSE + "CODE: 208 .*",
+        FOUND,
+        NOT_VERIFIED,
+        brief=True,
+    ),
+    Explained(("updateAclConfig * short *",), CAUSE + "CODE: 209 .*", CAUSE + "CODE: 209 .*", SAYS_MORE),
+    Explained(("deleteAclConfig * nobody",), CAUSE + "CODE: 210 .*", CAUSE + "CODE: 210 .*", SAYS_MORE),
+)
+"""The same with access control on."""

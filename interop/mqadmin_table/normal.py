@@ -15,12 +15,13 @@ MASKS: tuple[tuple[str, str], ...] = (
     # what Java prints of itself
     (r"(?m)^\s+at .*\n|^\s+\.\.\. \d+ more\n|^For more information, please visit the url.*\n", ""),
     (r"(?m)^\S+ +(TID: \d+ STATE: \w+|\S+//\S+\(.*\)|\S+@[\d.]+/\S+\(.*\))\n", ""),  # jstack of the consumer
+    (r", (?:\w+\.)+\w+\(\w+\.java:\d+\)", ""),  # behind an exception's text
     (r"@[0-9a-f]{5,8}\b", "@<hash>"),
     # times
     (r"\b20\d\d-\d\d-\d\d[ #]\d\d:\d\d:\d\d([,:]\d+)?\b", TIME),
     (r"\b20\d{12}(\d{3})?\b|\b1[789]\d{11}\b", TIME),
     (r"\b\d+ days, \d+ hours, \d+ minutes, \d+ seconds", TIME),
-    (r"\b\d+ ?ms\b|\b\d+\(ms\)", "<n>ms"),
+    (r"\b\d+ ?ms\b|\b\d+\(ms\)|\[\d+\]ms\b", "<n>ms"),
     (r"(spentTimeMills=|TimeMax\s*: |spent timemills: |DelayTimeMills=)\d+", r"\1<n>"),
     (r"(?m)\b(true|false)(\s+)\d+$", r"\1\2<n>"),  # checkMsgSendRT
     (r"(?m)^(.*Undone\w* \[.*undoneMsgsTotal=)\d+(.*SingleMQ=)\d+", r"\1<n>\2<n>"),  # startMonitoring, while the group is being reset
@@ -35,6 +36,7 @@ MASKS: tuple[tuple[str, str], ...] = (
     (r"(commitLogMaxOffset|putMessageSizeTotal)(\s*: )[1-9]\d*", r"\1\2<n>"),  # a trace tells how long something took
     (r"(roquet\w+\s*:).*", r"\1 <own>"),
     # who and where
+    (r"(?i)(listenPort\s*=\s*)\d+", r"\1<port>"),
     (r"\bBROKER: <\w>", "BROKER: <one of them>"),
     (r"\b127\.0\.0\.1:\d{4,5}\b", "<client>"),
     (r"\b7F000001[0-9A-F]{24}\b", "<offset id>"),

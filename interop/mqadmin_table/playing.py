@@ -16,7 +16,7 @@ from java_client import JavaClient
 from report import run_program
 from store_exchange import Peer
 
-from mqadmin_table.commands import COMMANDS, ENDLESS, Command
+from mqadmin_table.commands import COMMANDS, ENDLESS, STRANGERS, WITH_KEYS, Command
 from mqadmin_table.normal import Names, exported
 
 SETTINGS: dict[str, object] = {
@@ -27,6 +27,7 @@ SETTINGS: dict[str, object] = {
 }
 BROKERS = ("a", "b")
 END = "### end\n"
+ADMIN = {"accessKey": "the-admin", "secretKey": "secret-of-the-admin"}
 ENDLESS_S = 60.0
 """A command that never ends has printed what it is asked for by then."""
 
@@ -52,7 +53,7 @@ class Played:
 
 
 @contextlib.contextmanager
-def cluster(peer: Peer, directory: Path) -> Iterator[tuple[apache.Server, list[apache.Server]]]:
+def cluster(peer: Peer, directory: Path, *, keys: bool) -> Iterator[tuple[apache.Server, list[apache.Server]]]:
     """A name server and two brokers. They are killed at the end: nothing of theirs is looked at any more."""
     with contextlib.ExitStack() as ends:
         namesrv = peer.name_server(apache.free_port(), directory / "namesrv")
@@ -61,6 +62,9 @@ def cluster(peer: Peer, directory: Path) -> Iterator[tuple[apache.Server, list[a
         def start(name: str) -> apache.Server:
             # traces at one of them, so that it is known where they are
             settings = SETTINGS | {"brokerName": f"broker-{name}", "traceTopicEnable": name == BROKERS[0]}
+            if keys:  # Apache finds the file by itself, and does not know the setting
+                accounts = apache.write_accounts(directory / name, [{**ADMIN, "admin": "true"}])
+                settings |= {"aclEnable": True, "aclFile": accounts}
             broker = peer.broker(apache.free_port(), namesrv.address, directory / name, settings)
             ends.callback(broker.kill)
             return broker
@@ -70,20 +74,29 @@ def cluster(peer: Peer, directory: Path) -> Iterator[tuple[apache.Server, list[a
         yield namesrv, brokers
 
 
-def play(peer: Peer, client: JavaClient, directory: Path) -> Played:
-    with cluster(peer, directory) as (namesrv, brokers):
-        program, _ = client.command(f"watched-{peer.name}-{directory.name}", "Watched", namesrv.address, brokers[0].address)
+def play(peer: Peer, client: JavaClient, directory: Path, *, keys: bool = False) -> Played:
+    """`keys`: with access control on; the clients are an admin's."""
+    with cluster(peer, directory, keys=keys) as (namesrv, brokers):
+        properties = {f"interop.{name}": value for name, value in ADMIN.items()} if keys else {}
+        run = f"watched-{directory.parent.name}-{directory.name}"
+        program, _ = client.command(run, "Watched", namesrv.address, brokers[0].address, properties=properties)
         with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watched:
             try:
                 assert watched.stdout is not None
                 said = watched.stdout.readline().split()
                 if said[:1] != ["watched"]:
                     return Played(problem=f"no clients to look at: said {said}")
-                played = Playing(client, directory, namesrv, brokers, said[1:]).all()
+                playing = Playing(client, directory, namesrv, brokers, said[1:])
+                played = playing.with_keys() if keys else playing.all()
             finally:
                 watched.kill()
         played.logs = {f"{server.name} {server.directory.name}": server.log() for server in (namesrv, *brokers)}
         return played
+
+
+def write_keys(home: Path) -> None:
+    """The admin's, where mqadmin looks for them."""
+    (home / "conf" / "tools.yml").write_text("".join(f"{key}: {value}\n" for key, value in ADMIN.items()))
 
 
 class Playing:
@@ -98,7 +111,6 @@ class Playing:
         self._values |= {"single": single, "client": client_id}
         names = {
             namesrv.address: "<name server>",
-            str(namesrv.port): "<port>",
             str(directory): "<dir>",
             first_id: "<first id>",
             unique: "<first key>",
@@ -107,25 +119,38 @@ class Playing:
             client_id.partition("@")[0]: "<host>",
         }
         for broker, name in zip(brokers, BROKERS, strict=True):
-            names |= {broker.address: f"<{name}>", str(broker.port): "<port>", str(broker.port + 1): "<HA port>"}
+            names[broker.address] = f"<{name}>"
         self._names = Names(names)
 
     def all(self) -> Played:
         """The commands that end in one process, one after the other; then those that do not, each in its own."""
-        program, _ = self._client.command(f"mqadmin-{self._directory.name}", "Mqadmin")
-        arguments = [self._arguments(command, number) for number, command in enumerate(COMMANDS)]
+        played = self._play(COMMANDS, "mqadmin")
+        if played.problem is None:
+            with ThreadPoolExecutor(len(ENDLESS)) as pool:
+                played.lines += zip(ENDLESS, pool.map(self._endless, ENDLESS), strict=True)
+        return played
+
+    def with_keys(self) -> Played:
+        """An admin's, then a stranger's."""
+        played, strange = self._play(WITH_KEYS, "admin", keys=True), self._play(STRANGERS, "stranger")
+        played.lines += strange.lines
+        played.problem = played.problem or strange.problem
+        return played
+
+    def _play(self, commands: tuple[Command, ...], who: str, *, keys: bool = False) -> Played:
+        program, log = self._client.command(f"{who}-{self._directory.parent.name}-{self._directory.name}", "Mqadmin")
+        if keys:
+            write_keys(log.parent)
+        arguments = [self._arguments(command, number) for number, command in enumerate(commands)]
         # consumerStatus writes files where it stands
         output, finished = run_program(program, stdin="".join("\t".join(each) + "\n" for each in arguments), cwd=self._directory)
         answers = output.split(END)
         played = Played()
-        for number, (command, answer) in enumerate(zip(COMMANDS, answers, strict=False)):
-            text = "\n".join((answer.rstrip("\n"), exported(self._output(number))))
+        for number, (command, answer) in enumerate(zip(commands, answers, strict=False)):
+            text = "\n".join((answer.rstrip("\n"), exported(self._output(number)) if "{dir}" in command.line else ""))
             played.lines.append((command, self._names.lines(text)))
-        if not finished or len(answers) != len(COMMANDS) + 1:
-            played.problem = f"mqadmin ended after {len(answers) - 1} of {len(COMMANDS)} commands: {answers[-1][-300:]}"
-            return played
-        with ThreadPoolExecutor(len(ENDLESS)) as pool:
-            played.lines += zip(ENDLESS, pool.map(self._endless, ENDLESS), strict=True)
+        if not finished or len(answers) != len(commands) + 1:
+            played.problem = f"mqadmin ended after {len(answers) - 1} of {len(commands)} commands: {answers[-1][-300:]}"
         return played
 
     def _output(self, number: int) -> Path:
@@ -137,7 +162,9 @@ class Playing:
 
     def _endless(self, command: Command) -> list[str]:
         program, log = self._client.command(
-            f"{command.name}-{self._directory.name}", "org.apache.rocketmq.tools.command.MQAdminStartup", *self._arguments(command, 0)
+            f"{command.name}-{self._directory.parent.name}-{self._directory.name}",
+            "org.apache.rocketmq.tools.command.MQAdminStartup",
+            *self._arguments(command, 0),
         )
         if command.name == "startMonitoring":
             (log.parent / "conf" / "logback_tools.xml").write_text(MONITOR_LOG)
