@@ -47,6 +47,18 @@ def test_a_follower_that_is_restarted_unseats_nobody() -> None:
     assert [member.raft.term for member in group.members] == [term] * 3
 
 
+def test_a_follower_takes_no_tables_from_a_member_that_does_not_lead_any_more() -> None:
+    """Found by the simulation of whole groups (seed 164): the old leader came back with an old table, and a topic with messages was forgotten."""
+    group = SimulatedGroup()
+    leader = group.start()
+    one, other = group.others(leader)
+    one.core.topics.ensure("Newer")
+    group.run(0.3)  # it is told to name servers, which say who leads
+    one.core.copying.master = other.address  # as a name server may still say
+    group.wait(lambda: "is a slave itself" in (one.core.copying._metadata_said or ""), "the tables refused")
+    assert one.core.topics.get("Newer") is not None
+
+
 class LongWork:
     """Preparing to lead takes so many milliseconds, in pieces of one. State: how long each turn of the loop took for it."""
 

@@ -401,6 +401,8 @@ class Copying(Part):
     def _metadata(self) -> Asking[None]:
         """Upstream's order. What fails is left for the next round, and does not keep the others from being copied."""
         log_end = self.store.applier.applied
+        if self.store.ledger is not None:
+            yield from self._ask_master()
         answer = yield topics.GET_ALL_TOPIC_CONFIG.request()
         self._metadata_bytes = len(answer.body)
         with_body(topics.GET_ALL_TOPIC_CONFIG.answer(answer), self._topics.take_over)
@@ -415,10 +417,20 @@ class Copying(Part):
         with_body(groups.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.answer(answer), self._groups.take_over)
         if not answer.code and self.known_to == log_end:
             self.copied_to = log_end
-        if not self.master_is_java:
-            answer = yield log_pieces.LOG_PIECE.request(log_pieces.LogPieceHeader(0, 0))
-            header = expect(log_pieces.LOG_PIECE.answer(answer)).header
-            self.master_start, self.master_end = header.start, header.end
+        if self.store.ledger is None:
+            yield from self._ask_master()
+
+    def _ask_master(self) -> Asking[None]:
+        """Where its log begins and ends, and whether it is one: a member that led before may have come back with old tables."""
+        if self.master_is_java:
+            return
+        answer = yield log_pieces.LOG_PIECE.request(log_pieces.LogPieceHeader(0, 0))
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # Java says so
+            return
+        header = expect(log_pieces.LOG_PIECE.answer(answer)).header
+        if header.slave:
+            raise RoquetError(f"{self.master} is a slave itself by now; name servers will tell who the master is")
+        self.master_start, self.master_end = header.start, header.end
 
     def _take_offsets(self, table: offsets.OffsetTable) -> None:
         for group, topic, queue_id, offset in self._offsets.ahead_of(table):

@@ -6,6 +6,7 @@ from zlib import crc32
 
 from roquet.broker.handler import answers
 from roquet.broker.part import Part
+from roquet.broker.roles import is_slave
 from roquet.errors import Refused
 from roquet.ha.compare import BLOCK
 from roquet.ports import Peer
@@ -28,5 +29,5 @@ class LogPieces(Part):
             checksum = crc32(data)
         except LookupError:
             data, checksum = b"", -1
-        header = LogPieceResponseHeader(log.start, log.written, log.segments.size, checksum)
+        header = LogPieceResponseHeader(log.start, log.written, log.segments.size, checksum, is_slave(self.settings))
         return LOG_PIECE.reply(command, header, data if asked.with_bytes else b"")

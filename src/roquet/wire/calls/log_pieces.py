@@ -23,6 +23,8 @@ class LogPieceResponseHeader(Header):
     end: int = wire("end", bits=64)
     file_size: int = wire("fileSize", bits=64)
     checksum: int = wire("checksum", bits=64)
+    slave: bool | None = optional("slave")
+    """This broker is a slave: its topics, groups and progress are a copy, maybe an old one."""
 
 
 LOG_PIECE = Call(Code.LOG_PIECE, LogPieceHeader, Nothing, LogPieceResponseHeader, Bytes)
