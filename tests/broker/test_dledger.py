@@ -48,7 +48,7 @@ def test_a_follower_that_is_restarted_unseats_nobody() -> None:
 
 
 def test_a_follower_takes_no_tables_from_a_member_that_does_not_lead_any_more() -> None:
-    """Found by the simulation of whole groups (seed 164): the old leader came back with an old table, and a topic with messages was forgotten."""
+    """Found by the simulation of whole groups (seed 164): the old leader came back with an old table, and a topic was forgotten."""
     group = SimulatedGroup()
     leader = group.start()
     one, other = group.others(leader)
