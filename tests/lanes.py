@@ -20,8 +20,9 @@ ROOT = Path(__file__).parent.parent
 WITH_JAVA = ["tests/spark", "tests/clusters"]
 """What `make test-spark` runs."""
 BESIDE = {
-    "programs": ["tests/process", "tests/chaos"],
-    "commands, hostile peers": ["tests/cli", "tests/hostile"],
+    "programs": ["tests/process"],
+    "broker, copies": ["tests/broker", "tests/ha"],
+    "commands, hostile peers, chaos": ["tests/cli", "tests/hostile", "tests/chaos"],
     "documents, simulations": ["tests/docs", "tests/sim", "tests/raft", "tests/model"],
 }
 LANES = {

@@ -24,7 +24,7 @@ from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
 from roquet.net.connection import ConnectionOptions
 from roquet.net.server import Core, Server, host_bytes
-from roquet.net.streams import NetDialer, StreamHost
+from roquet.net.streams import STREAMS_MAX, NetDialer, StreamHost
 from roquet.net.tls import ServerTls
 from roquet.ports import Clock
 from roquet.settings import BrokerSettings, NameServerSettings
@@ -43,7 +43,7 @@ Ready = Callable[[str], None]
 
 OPEN_FILES_MAX = 4_096
 """Files of the log and the queues that stay open; fewer where the system allows few."""
-OTHER_FILES = 64 + 128 + 32
+OTHER_FILES = 64
 """Descriptors for all else: libraries, the loop, tables being saved, calls to name servers."""
 
 GROUP_CONNECTIONS_MAX = 128
@@ -95,7 +95,9 @@ async def run_broker(
     """
     files_max = allow_many_files()
     store_files = min(OPEN_FILES_MAX, files_max // 4)
-    connections_max = connections_within(files_max - store_files, settings.connections_max)
+    members_max = min(GROUP_CONNECTIONS_MAX, files_max // 8) if settings.enable_dleger_commit_log else 0
+    slaves_max = min(STREAMS_MAX, files_max // 8)
+    connections_max = connections_within(files_max - store_files - members_max - slaves_max, settings.connections_max)
     tls, connection = server_tls(settings), broker_connection(settings)
     clock = SystemClock()
     background = ThreadBackground(asyncio.get_running_loop())
@@ -117,7 +119,7 @@ async def run_broker(
     slaves.is_spare = broker.slaves.is_spare
     broker.store.files.limit = store_files
     server = server_of(broker, clock, settings, connections_max, tls)
-    group = None if broker.group is None else group_server(broker.group, broker.access.guard, clock, settings, tls)
+    group = None if broker.group is None else group_server(broker.group, broker.access.guard, clock, settings, members_max, tls)
     try:
         broker.open(progress)
         log_how_reads_wait(broker.store)
@@ -221,9 +223,11 @@ def server_of(core: Core, clock: Clock, settings: BrokerSettings | NameServerSet
     return Server(core, clock, idle_s=idle_s, connections_max=connections_max, unfinished_max=unfinished_max, tls=tls)
 
 
-def group_server(member: GroupMember, guard: AccessGuard | None, clock: Clock, settings: BrokerSettings, tls: ServerTls) -> Server:
+def group_server(
+    member: GroupMember, guard: AccessGuard | None, clock: Clock, settings: BrokerSettings, connections_max: int, tls: ServerTls
+) -> Server:
     """Members have two connections each, tools some; whoever else opens many must not keep them out."""
-    server = server_of(GroupDoor(member, guard), clock, settings, GROUP_CONNECTIONS_MAX, tls)
+    server = server_of(GroupDoor(member, guard), clock, settings, connections_max, tls)
     server.is_spare = lambda peer: not member.knows(peer)
     return server
 

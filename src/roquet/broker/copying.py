@@ -234,6 +234,9 @@ class Copying(Part):
                 return
             try:
                 self._prepare(result)
+            except BlockingIOError as error:
+                self._leave(str(error), RETRY_MS)
+                return
             except (OSError, ValueError) as error:
                 self._leave(f"this slave's log could not be brought in line with the master's: {error}", REFUSED_MS)
                 return
@@ -401,8 +404,7 @@ class Copying(Part):
     def _metadata(self) -> Asking[None]:
         """Upstream's order. What fails is left for the next round, and does not keep the others from being copied."""
         log_end = self.store.applier.applied
-        if self.store.ledger is not None:
-            yield from self._ask_master()
+        yield from self._ask_master()
         answer = yield topics.GET_ALL_TOPIC_CONFIG.request()
         self._metadata_bytes = len(answer.body)
         with_body(topics.GET_ALL_TOPIC_CONFIG.answer(answer), self._topics.take_over)
@@ -417,8 +419,6 @@ class Copying(Part):
         with_body(groups.GET_ALL_SUBSCRIPTIONGROUP_CONFIG.answer(answer), self._groups.take_over)
         if not answer.code and self.known_to == log_end:
             self.copied_to = log_end
-        if self.store.ledger is None:
-            yield from self._ask_master()
 
     def _ask_master(self) -> Asking[None]:
         """Where its log begins and ends, and whether it is one: a member that led before may have come back with old tables."""

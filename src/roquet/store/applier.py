@@ -105,6 +105,7 @@ class Applier:
 
     def cut_back(self, to: int) -> None:
         """The log is about to end here, at the beginning of a record: queues and index forget what stands behind it."""
+        self._store.derived.cut_back(to)
         for queue in self._store.queues.values():
             before = queue.next
             queue.truncate(first_at_or_after(queue, to))

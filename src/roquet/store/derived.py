@@ -35,6 +35,7 @@ class Derived:
         self.checkpointed = -1
         self.tails_due_ms = self.sync_due_ms = 0
         self._syncing = False
+        self._cuts = 0
         self.busy = False
         """The part of a sync is under way that runs in the background."""
 
@@ -62,6 +63,11 @@ class Derived:
         finally:
             self._index.take_back(staged)
 
+    def cut_back(self, to: int) -> None:
+        """The log is about to end here. A sync that began before must vouch for nothing any more: what it is about comes anew."""
+        self._cuts += 1
+        self.checkpointed = min(self.checkpointed, to)
+
     def _sync(self) -> None:
         """Queues and index on disk, then the checkpoint that says so. The log comes first: entries must not outrun it."""
         if self._syncing or self._trouble.failed or (self._store.applier.reach == self.checkpointed and not self._tails.dirty):
@@ -77,10 +83,11 @@ class Derived:
         stops = {queue: queue.tail_start for queue in dirty}
         checkpoint = self._checkpoint
         not_done: list[Callable[[], None]] = []
+        cuts = self._cuts
 
         def log_flushed(flushed: bool) -> None:
-            if not flushed:
-                self._tails.dirty |= dirty
+            if not flushed or cuts != self._cuts:
+                self._tails.dirty |= {queue for queue in dirty if self._queues.has(queue)}
                 self._syncing = False
                 return
             self.busy = True
@@ -94,7 +101,8 @@ class Derived:
 
         def synced(result: int | Exception) -> None:
             # Without all of it neither is written: they must agree, or the next start trusts none of the numbers of queues.
-            if isinstance(result, Exception) or not all_written:
+            vouches = all_written and cuts == self._cuts
+            if isinstance(result, Exception) or not vouches:
                 self._syncing = self.busy = False
             if is_shortage(result):
                 self._trouble.short_of_files(result)
@@ -103,7 +111,7 @@ class Derived:
                 self._tails.dirty |= {queue for queue in dirty if self._queues.has(queue)}
             elif isinstance(result, Exception):
                 self._trouble.fail(f"fsync of queues or index failed: {result}")
-            elif all_written:
+            elif vouches:
                 save_all(result)
 
         def save_all(index_ms: int) -> None:

@@ -5,6 +5,7 @@ Both wait for the disk. They come before anything is copied, once, and only wher
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ class Rejoining:
                 f"the other log begins at {offset}, and none of this store's files of {segments.size} bytes does: set "
                 "mappedFileSizeCommitLog as the master has it"
             )
+        self._need_rest()
         if store.log.written > store.log.start:
             start, end = store.log.start, store.log.written
             log.error("the log from %d to %d is older than all that the master has: it is moved to lost/", start, end)
@@ -46,6 +48,7 @@ class Rejoining:
 
     def cut_back(self, offset: int) -> int:
         """Let the log end with the last whole record before this offset. Returns where that is. Raises OSError."""
+        self._need_rest()
         store, segments, end = self._store, self._store.log.segments, self.last_whole(offset)
         store.applier.cut_back(end)
         # Before the log: should a crash come between, the log has more than the manifest speaks of, and not less.
@@ -53,6 +56,11 @@ class Rejoining:
         lost.cut(store.disk, segments, store.root, end, store.clock.now_ms(), "and the master's log goes on otherwise there")
         self._end_at(end)
         return end
+
+    def _need_rest(self) -> None:
+        """The manifest must not be written meanwhile: it would vouch for what is about to go."""
+        if self._store.derived.busy:
+            raise BlockingIOError(errno.EAGAIN, "queues and index are being synced; it is tried again")
 
     def last_whole(self, offset: int) -> int:
         """Where the last whole record before this offset ends."""
