@@ -213,6 +213,10 @@ EXPLAINED: tuple[Explained, ...] = (
         )
         for name in ("Speedups", "SendsFast", "SendsGeneral", "SendsCompiled")
     ),
+    *(
+        Explained("settings", ("running values",), f"body.JSON.table.{name}", "whether access control is on, and what it refused")
+        for name in ("aclEnable", "aclRefusedCalls")
+    ),
     Explained("settings", ("running values",), "body.JSON.table.getTransferredTps", "Roquet has this row of 5.x too: its mqadmin reads it"),
     Explained("settings", ("running values",), "body.JSON.table.queueEntriesMended", "Roquet counts what it mended from the log"),
     Explained("settings", ("running values",), "body.JSON.table.messagesUnreadable", "Roquet counts what it stepped over"),
