@@ -77,6 +77,11 @@ JAVA_LEAVING = (
         "the client's timer asks for routes while it closes its own connection",
     ),
     PassedOver(
+        r"invokeSync: (close socket because of timeout, \d+ms, null|wait response timeout exception, the channel\[null\])"
+        r"|updateTopicRouteInfoFromNameServer [Ee]xception.*wait response on the channel <?(null)?>? ?timeout",
+        "the same, when the request was sent already: `null` is the address of a channel that the client itself has closed",
+    ),
+    PassedOver(
         r"getConsumerIdListByGroup exception.*CODE: 1  DESC: no consumer for this group",
         "the last member rebalances once more after it has taken itself off the group",
     ),
