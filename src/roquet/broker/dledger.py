@@ -21,7 +21,7 @@ from roquet.access.guard import AccessGuard
 from roquet.broker.part import Part, Shared
 from roquet.broker.portions import Work
 from roquet.broker.roles import STORES, is_slave
-from roquet.errors import Broken, CallTimeout, Refused, RoquetError
+from roquet.errors import Broken, CallTimeout, Damaged, Refused, RoquetError
 from roquet.ports import FOREVER, Caller, Guard, Peer, Rest
 from roquet.raft.codes import Call, Code, Role
 from roquet.raft.frames import answer_from, command_of, refusal_of, reply_to, request_from
@@ -160,6 +160,10 @@ class GroupMember(Part):
     def open(self) -> None:
         self._member = Member(self.options, self.ledger.ledger, self._saved, self.shared.random, self.clock.steady_ms())
         self.ledger.log.on_grown = self._grown
+        self.ledger.log.led_ms = self._led_ms
+
+    def _led_ms(self) -> int:
+        return self.member.leading.led_ms if self.member.role is Role.LEADER else -1
 
     # Steps of the member
 
@@ -377,8 +381,11 @@ class GroupMember(Part):
                 self._next_turn()
 
     def _prepare(self) -> None:
-        """All of the log is applied: some of what is to be done before this broker serves. It serves when that was the last of it."""
-        if self._waits:
+        """All of the log is applied: some of what is to be done before this broker serves. It serves when that was the last of it.
+
+        Where the disk does not let it, it is begun anew after a while; meanwhile this member says that its disk refuses, so that another
+        one is asked to lead."""
+        if self._waits or self.clock.steady_ms() < self._retry_ms:
             return
         work = self._preparing = self._preparing or self._prepare_to_lead()
         until_ms = self.clock.steady_ms() + PREPARE_MS
@@ -391,6 +398,10 @@ class GroupMember(Part):
             self._preparing = None
             self._become_master()
             log.info("%s serves as the master of its group since term %d", self.options.me, self.member.term)
+        except (OSError, Damaged) as error:
+            self._preparing = None
+            self._retry_ms = self.clock.steady_ms() + RETRY_MS
+            self.notices.warn(NOTICE, f"this member is elected and cannot serve yet: {error}")
         except Exception:
             self._preparing = None  # it is begun anew with the next tick
             raise

@@ -97,6 +97,10 @@ CODES = {
 }
 READ, COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = int(Perm.READ), int(PullFlag.COMMIT_OFFSET), int(PullFlag.SUSPEND), int(PullFlag.SUBSCRIPTION)
 """As plain numbers: to ask an IntFlag costs a microsecond."""
+LACKING = (Status.OFFSET_OVERFLOW_BADLY, Status.NO_MESSAGE_IN_QUEUE)
+"""Where the queue ends before the offset."""
+DOUBT_MS = 50
+"""A pull whose answer is in doubt is looked at so often."""
 MAY_PARK = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 """A pull that would be answered with one of these is parked, if it may."""
 
@@ -145,6 +149,8 @@ class Pull:
     """Not parked when in the past."""
     scan: Scan | None = None
     """Set when the reader asked for a large answer."""
+    doubted_ms: int = -1
+    """Since when it is doubted that this broker has all that there is (`_doubts`)."""
 
 
 class Puller(Part):
@@ -374,7 +380,26 @@ class Puller(Part):
                 pull.offset = found.next_offset
             if found.next_offset >= found.last and self._park(pull):
                 return
+        if self.store.log.led_ms is not None and self._doubts(pull, found):
+            return
         self._answer(pull, found)
+
+    def _doubts(self, pull: Pull, found: Found) -> bool:
+        """It asks for more than there is here. A leader that was replaced without its knowledge, as by a pause of its process, lacks what
+        the new one has: before it sends anybody back it waits until a majority has followed it since it was asked, or it learns
+        that it leads no more."""
+        led_ms, now_ms = self.store.log.led_ms, self.store.steady_ms
+        if found.status not in LACKING or _code(found.status, pull.asked) != ResponseCode.PULL_OFFSET_MOVED or is_slave(self.settings):
+            return False
+        if pull.doubted_ms < 0:
+            pull.doubted_ms = self.clock.steady_ms()
+        assert led_ms is not None
+        if led_ms() > pull.doubted_ms:
+            return False
+        pull.deadline_ms = now_ms + DOUBT_MS
+        if not self._park(pull):
+            raise Refused(ResponseCode.SYSTEM_BUSY, "too many pulls wait here, try again")
+        return True
 
     def _again(self, pull: Pull, then: Callable[[], None] | None, attempt: int) -> None:
         if not pull.peer.closed:

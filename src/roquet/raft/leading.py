@@ -54,13 +54,19 @@ class Copy:
     """The commit index that it was told last."""
     telling: bool = False
     heard_ms: int = 0
-    """When that was sent which it answered last."""
+    """When that was sent which it answered last; later, where this leader stood still and has to give it time."""
+    followed_ms: int = -1
+    """The same, and nothing else: then it followed this leader."""
     beats: int = 0
     cannot_write: bool = False
     """Its disk is full, or has failed, as it says."""
     second: int = 0
     sent_bytes: int = 0
     """In this second."""
+
+    def heard(self, sent_ms: int) -> None:
+        self.heard_ms = max(self.heard_ms, sent_ms)
+        self.followed_ms = max(self.followed_ms, sent_ms)
 
 
 class Leading:
@@ -145,6 +151,12 @@ class Leading:
     def has_quorum(self, now_ms: int) -> bool:
         return 1 + sum(self._lives(copy, now_ms) for copy in self.copies.values()) >= self.options.quorum
 
+    @property
+    def led_ms(self) -> int:
+        """Until then this member surely led: a majority followed it. Nobody knows of later."""
+        marks = sorted((copy.followed_ms for copy in self.copies.values()), reverse=True)
+        return marks[self.options.quorum - 2] if self.options.quorum > 1 else self.member.now_ms
+
     def _beat(self, copy: Copy, now_ms: int) -> None:
         if copy.beats >= BEATS_MAX:
             return
@@ -157,7 +169,7 @@ class Leading:
                 return
             copy.cannot_write = isinstance(answer, HeartBeatAnswer) and answer.cannot_write
             if answer.code == Code.SUCCESS:
-                copy.heard_ms = max(copy.heard_ms, now_ms)
+                copy.heard(now_ms)
             elif answer.code == Code.TERM_NOT_READY:
                 copy.heard_ms = max(copy.heard_ms, now_ms)
                 self._beat_ms = then_ms
@@ -358,7 +370,7 @@ class Leading:
             if not isinstance(answer, PushAnswer):  # nothing came: it may have started anew meanwhile, and know less than it did
                 return self._back(copy, then_ms, self._pause(copy))
             if answer.code == Code.SUCCESS:
-                copy.heard_ms = max(copy.heard_ms, now_ms)
+                copy.heard(now_ms)
             done(answer, then_ms)
 
         self.member.ask(copy.member, request, answered)

@@ -15,7 +15,7 @@ from contextlib import closing
 from typing import TypeVar
 
 from roquet.ports import Background
-from roquet.store.disk import Disk
+from roquet.store.disk import Disk, is_shortage
 
 T = TypeVar("T")
 Done = Callable[[Exception | None], None]
@@ -42,7 +42,8 @@ class Document:
     def load(self, parse: Callable[[bytes], T]) -> T | None:
         """The newest generation that `parse` takes (it raises for one that it does not), None when there is none.
 
-        None with a `warning` means that files exist and none can be read: starting anew would overwrite them.
+        None with a `warning` means that files exist and none can be read: starting anew would overwrite them. Raises OSError when the
+        process has no file left to open it with: there is nothing wrong with the newest generation then.
         """
         self.warning = ""
         self._main_is_good = False
@@ -59,6 +60,8 @@ class Document:
                     raise ValueError("it is empty")
                 found = parse(data)
             except Exception as error:  # whatever a parser raises about bytes it cannot take
+                if is_shortage(error):
+                    raise
                 troubles.append(f"{path} cannot be used ({type(error).__name__}: {error})")
                 continue
             if path == self.path:

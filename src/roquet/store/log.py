@@ -44,6 +44,8 @@ class Log(Protocol):
     """Stands before every record; the log fills it in."""
     cuts: int
     """How often it was cut back or begun anew: what was read of it before may not be there any more."""
+    led_ms: Callable[[], int] | None
+    """Until when (steady) this node surely led, where another one can take its place without its knowledge; -1: it does not lead."""
 
     @property
     def start(self) -> int: ...
@@ -153,6 +155,7 @@ class CommitLog:
         self.segments = segments
         self.lead = lead
         self.cuts = 0
+        self.led_ms: Callable[[], int] | None = None
         self.end = 0
         self.written = 0
         self.flushed = 0

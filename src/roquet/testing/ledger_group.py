@@ -89,6 +89,8 @@ class LedgerNode(BrokerNode):
 
     def _tick(self, core: Broker) -> None:
         super()._tick(core)
+        if self.core is not core:  # it had handed over, and stopped within this tick
+            return
         self.group.watch(self)
         self.group.compare(self)
         # The rules look at the time twice as often.
