@@ -32,6 +32,7 @@ from roquet.ha.master_link import MasterLink
 from roquet.ha.stream import BadStream
 from roquet.ports import Caller, Dialer, Stream
 from roquet.store.disk import Cold, blocking
+from roquet.store.store import Store
 from roquet.wire.calls import brokers, groups, log_pieces, offsets, pulls, topics
 from roquet.wire.calls.call import Answer, Answered, AnswerHeader
 from roquet.wire.codes import ResponseCode
@@ -86,6 +87,7 @@ class Copying(Part):
         self.ha_master = ""
         self.link: MasterLink | None = None
         self._stream: Stream | None = None  # the connection, while the logs are compared
+        self._agreed = False  # since the start of this process a master was found to have all that is here
         self.doing = "away"
         self.master_is_java = False
         self.master_end = 0
@@ -241,6 +243,7 @@ class Copying(Part):
                 self._leave(f"this slave's log could not be brought in line with the master's: {error}", REFUSED_MS)
                 return
             self.notices.clear(NOTICE)
+            self._agreed = True
             self._begin(stream)
 
         self._ask(self._agree(), compared)
@@ -271,7 +274,10 @@ class Copying(Part):
     def _agree(self) -> Asking[Verdict]:
         """Raises NotMine through `_ask` when the logs do not belong together."""
         store = self.store
-        own = Own(store.log.start, store.log.safe, store.log.segments.size, lambda offset, size: blocking(store.log.read, offset, size))
+        own = Own(
+            store.log.start, store.log.safe, store.log.segments.size, lambda offset, size: blocking(store.log.read, offset, size),
+            () if self._agreed else doubtful(store),
+        )  # fmt: skip
         comparing = compare(own)
         piece = next(comparing)
         while True:
@@ -482,6 +488,14 @@ class Copying(Part):
             "roquetApplied": self.store.applier.applied,
             "roquetMasterEnd": max(self.master_end, self.store.log.written),
         }
+
+
+def doubtful(store: Store) -> list[tuple[int, int]]:
+    """Stretches of the log that the last crash may have spoiled: holes, and all that nothing vouched for when it was read back."""
+    stretches = [(hole.offset, hole.offset + hole.size) for hole in store.holes]
+    if store.crashed:
+        stretches.append((store.recovered_from, store.log.safe))
+    return sorted(stretches)
 
 
 def expect(answer: Answer[AnswerHeader, Answered]) -> Answer[AnswerHeader, Answered]:

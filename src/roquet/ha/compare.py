@@ -1,7 +1,8 @@
 """Is a slave's log the beginning of its master's? Asked before anything is copied: what went on differently must not be merged in silence.
 
-A log that was once equal and is not any more differs from some place on to its end: every record carries its own offset and time. So it is
-enough to compare the last bytes that both have. Where these differ, the first difference is looked for by halves.
+A log that went on otherwise differs from some place on to its end: every record carries its own offset and time. So it is enough to compare
+the last bytes that both have. Where these differ, the first difference is looked for by halves. A crash may also have spoiled something
+before a sound end: what it may have touched, and holes, are compared block by block.
 
 `compare` is a generator: it yields what to ask the master for (a `Piece`), is sent what the master has there (`Told`), and returns what
 to do. It reads this node's own log through the function that it is given.
@@ -9,7 +10,7 @@ to do. It reads this node's own log through the function that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -46,6 +47,8 @@ class Own:
     end: int
     file_size: int
     read: Callable[[int, int], bytes]
+    doubtful: Sequence[tuple[int, int]] = ()
+    """(begin, end) of stretches, in order, that may not be what was once written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ def compare(own: Own) -> Generator[Piece, Told, Verdict]:
             f"this slave's log reaches from {own.start} to {own.end}, the master's from {master.start} to {master.end}: they share "
             "nothing. This slave copied another master, or the master lost its store. Empty the store of the one that is wrong"
         )
-    last = _block(own, high - 1, low, high)
+    last = (yield from _first_doubt(own, low, high)) or _block(own, high - 1, low, high)
     if not (yield from _same(own, last)):
         return (yield from _first_difference(own, low, last.offset, high, master.end))
     return GoOn(master.end) if own.end <= master.end else CutBack(master.end, master.end)
@@ -124,6 +127,19 @@ def _block(own: Own, offset: int, low: int, high: int) -> Piece:
     stop = min(start + BLOCK, base + own.file_size, high)
     start = max(start, low)
     return Piece(start, stop - start)
+
+
+def _first_doubt(own: Own, low: int, high: int) -> Generator[Piece, Told, Piece | None]:
+    """The first block of what is doubtful that is not the master's."""
+    at = low
+    for begin, end in own.doubtful:
+        at = max(at, begin)
+        while at < min(end, high):
+            block = _block(own, at, low, high)
+            if not (yield from _same(own, block)):
+                return block
+            at = block.offset + block.size
+    return None
 
 
 def _same(own: Own, piece: Piece) -> Generator[Piece, Told, bool]:

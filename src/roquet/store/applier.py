@@ -82,8 +82,7 @@ class Applier:
             if store.all_queues.has(queue):
                 queue.truncate(before)
         if unsafe:
-            store.index.forget_from(safe)
-            store.index.truncate_after(safe)
+            safe = self._cut_index(safe)
         self.following, self.applied, self._searched = True, safe, safe
         store.trouble.follows = FOLLOWS
         self._doubted.clear()
@@ -106,15 +105,27 @@ class Applier:
     def cut_back(self, to: int) -> None:
         """The log is about to end here, at the beginning of a record: queues and index forget what stands behind it."""
         self._store.derived.cut_back(to)
+        self._cut_queues(to)
+        to = self._cut_index(to)
+        self.applied, self._searched = min(self.applied, to), min(self._searched, to)
+        self._doubted.clear()
+
+    def _cut_queues(self, to: int) -> None:
         for queue in self._store.queues.values():
             before = queue.next
             queue.truncate(first_at_or_after(queue, to))
             if queue.next < before:
                 self._store.tails.dirty.add(queue)
+
+    def _cut_index(self, to: int) -> int:
+        """The index forgets what stands behind this. Where a damaged file takes earlier keys with it, queues forget as much, so that all of it
+        is applied again. From where on."""
         self._store.index.forget_from(to)
-        self._store.index.truncate_after(to)
-        self.applied, self._searched = min(self.applied, to), min(self._searched, to)
-        self._doubted.clear()
+        missing = max(self._store.index.truncate_after(to), self._log.start)
+        if missing < to:
+            log.warning("an index file cannot be used any more: the log is applied again from %d on, up to %d", missing, to)
+            self._cut_queues(missing)
+        return missing
 
     # Applying
 

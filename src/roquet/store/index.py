@@ -529,20 +529,28 @@ class KeyIndex:
         self._cut_torn()
         self._last_ms = self.files[-1].end_ms if self.files else 0
 
-    def truncate_after(self, physical_end: int) -> None:
-        """Forget what lies at or beyond this log offset: the log lost its tail."""
+    def truncate_after(self, physical_end: int) -> int:
+        """Forget what lies at or beyond this log offset: the log lost its tail. Returns from which offset on keys are missing now: that one,
+        or an earlier one, where a file that is damaged takes with it what it should still hold."""
         self.forget_from(physical_end)
         self.covered = min(self.covered, physical_end)
+        missing = physical_end
         while self.files and self.files[-1].end_offset >= physical_end:
             file = self.files[-1]
-            cut = bisect.bisect_left(range(1, file.number), physical_end, key=lambda number: self._entry(file, number)[1]) + 1
+            try:
+                cut = bisect.bisect_left(range(1, file.number), physical_end, key=lambda number: self._entry(file, number)[1]) + 1
+            except OSError as error:
+                self.warnings.append(f"{self._path(file.name)}: cannot be read ({error}); it is built again from the log")
+                cut = file.number
             if cut > 1 and self._rebuild(file, cut) is not None and file.number == cut:
                 break
             self._drop(-1)
-            if cut > 1:  # it is damaged, and with it goes what it should still hold
+            if cut > 1:
                 self.intact = False
                 self._cut_torn()
+                missing = min(missing, self.covered)
         self._last_ms = self.files[-1].end_ms if self.files else 0
+        return missing
 
     def _cut_torn(self, safe_ms: int | None = None) -> None:
         """Take away the newest message, whose other keys may be lost, and start again from it."""

@@ -62,7 +62,8 @@ class BrokerGroup:
         """One of us is up again: did it keep what the group promised? The topic that stands in every group stands here too."""
         if node is not self.master:
             return
-        self.promises.started(core, node.last_seen)
+        with node.disk.spared():
+            self.promises.started(core, node.last_seen)
         if core.topics.get(SHARED_TOPIC) is None:
             core.topics.put(Topic(SHARED_TOPIC, QUEUES, QUEUES))
 

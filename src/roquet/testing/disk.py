@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -353,6 +354,15 @@ class SimDisk:
         fault = Fault(operation, number, where, after, times, part)
         self.faults.append(fault)
         return fault
+
+    @contextmanager
+    def spared(self) -> Iterator[None]:
+        """Faults that are to come are for who is tested, not for who looks."""
+        faults, self.faults = self.faults, []
+        try:
+            yield
+        finally:
+            self.faults = faults
 
     def meet(self, operation: str, path: str, happened: Callable[[float], None] | None = None) -> None:
         """Every operation comes by here before it does anything; the first fault that fits it is raised."""

@@ -92,7 +92,8 @@ class LedgerNode(BrokerNode):
         if self.core is not core:  # it had handed over, and stopped within this tick
             return
         self.group.watch(self)
-        self.group.compare(self)
+        with self.disk.spared():
+            self.group.compare(self)
         # The rules look at the time twice as often.
         self.simulation.after(50_000, self.while_up(self._between))
 
@@ -178,10 +179,12 @@ class LedgerGroup(BrokerGroup):
     def _became_master(self, node: LedgerNode, core: Broker) -> None:
         self.changes += 1
         self.world.simulation.note(f"= {node.name} is the master, term {term_of(node)}")
-        self.compare(node)
+        with node.disk.spared():
+            self.compare(node)
         if core.topics.get(SHARED_TOPIC) is None:
             core.topics.put(Topic(SHARED_TOPIC, QUEUES, QUEUES))
-        self.promises.started(core, LastSeen())
+        with node.disk.spared():
+            self.promises.started(core, LastSeen())
 
     def compare(self, node: LedgerNode) -> None:
         """What this member has come to know as committed since it was last asked, against what others knew."""

@@ -97,7 +97,8 @@ class SyncPair(BrokerGroup):
     def started(self, node: BrokerNode, core: Broker) -> None:
         if node is not self.master:
             return
-        self.promises.started(core, LastSeen())
+        with node.disk.spared():
+            self.promises.started(core, LastSeen())
         if core.topics.get(SHARED_TOPIC) is None:
             core.topics.put(Topic(SHARED_TOPIC, QUEUES, QUEUES))
 
