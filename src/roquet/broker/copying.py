@@ -32,6 +32,7 @@ from roquet.ha.master_link import MasterLink
 from roquet.ha.stream import BadStream
 from roquet.ports import Caller, Dialer, Stream
 from roquet.store.disk import Cold, blocking
+from roquet.store.scan import records_between
 from roquet.store.store import Store
 from roquet.wire.calls import brokers, groups, log_pieces, offsets, pulls, topics
 from roquet.wire.calls.call import Answer, Answered, AnswerHeader
@@ -277,6 +278,7 @@ class Copying(Part):
         own = Own(
             store.log.start, store.log.safe, store.log.segments.size, lambda offset, size: blocking(store.log.read, offset, size),
             () if self._agreed else doubtful(store),
+            lambda begin, end: [(found.offset, found.size) for found in records_between(store.log.segments, begin, end)],
         )  # fmt: skip
         comparing = compare(own)
         piece = next(comparing)

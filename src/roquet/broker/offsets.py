@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from roquet.broker.fragments import Fragments, member
 from roquet.broker.handler import answers
 from roquet.broker.part import Shared
+from roquet.broker.roles import is_slave
 from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.errors import Refused
 from roquet.ports import Peer
@@ -64,7 +65,7 @@ class ConsumerOffsets(SavedPart):
 
     def open(self) -> None:
         self._forget_deleted()
-        if self.store.crashed:
+        if self.store.crashed and not is_slave(self.settings):  # a slave's queues may not reach as far as its log yet
             self._hold_back()
         self.texts.changed(self._table)
         self.texts.settle(self._table)  # now, and not in the first tick that finds a change

@@ -10,7 +10,7 @@ to do. It reads this node's own log through the function that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -49,6 +49,8 @@ class Own:
     read: Callable[[int, int], bytes]
     doubtful: Sequence[tuple[int, int]] = ()
     """(begin, end) of stretches, in order, that may not be what was once written there."""
+    records: Callable[[int, int], Iterable[tuple[int, int]]] = lambda begin, end: ()
+    """(offset, size) of the whole records between two offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def compare(own: Own) -> Generator[Piece, Told, Verdict]:
         )
     last = (yield from _first_doubt(own, low, high)) or _block(own, high - 1, low, high)
     if not (yield from _same(own, last)):
-        return (yield from _first_difference(own, low, last.offset, high, master.end))
+        return (yield from _first_difference(own, low, last.offset, high, master))
     return GoOn(master.end) if own.end <= master.end else CutBack(master.end, master.end)
 
 
@@ -147,8 +149,9 @@ def _same(own: Own, piece: Piece) -> Generator[Piece, Told, bool]:
     return told.checksum == crc32(own.read(piece.offset, piece.size))
 
 
-def _first_difference(own: Own, low: int, last: int, high: int, master_end: int) -> Generator[Piece, Told, Verdict]:
-    """By halves, then byte by byte: all before `same` is the same, and the block that begins at `other` is not."""
+def _first_difference(own: Own, low: int, last: int, high: int, master: Told) -> Generator[Piece, Told, Verdict]:
+    """By halves, then byte by byte: all before `same` is the same, and the block that begins at `other` is not. Where the first record is
+    already another one, and a later one is the same, the logs were once one and the beginning was spoiled: all is copied anew."""
     same, other = low, last
     while same < other:
         block = _block(own, (same + other) // 2, low, high)
@@ -162,4 +165,9 @@ def _first_difference(own: Own, low: int, last: int, high: int, master_end: int)
     if len(told.data) != len(here):
         return Refuse("a piece of the master's log could not be read; it is tried again")
     differs = next((number for number, (one, theirs) in enumerate(zip(here, told.data, strict=True)) if one != theirs), len(here))
-    return CutBack(block.offset + differs, master_end)
+    if block.offset == own.start:
+        whole = [(offset - own.start, offset - own.start + size) for offset, size in own.records(block.offset, block.offset + block.size)]
+        is_first = not any(end <= differs for _, end in whole)
+        if is_first and any(here[begin:end] == told.data[begin:end] for begin, end in whole if end <= len(here)):
+            return (yield from _begin(master))
+    return CutBack(block.offset + differs, master.end)

@@ -78,11 +78,14 @@ class Applier:
         store, safe = self._store, self._log.safe
         store.undo()
         unsafe, store.showing.unsafe = store.showing.unsafe, type(store.showing.unsafe)()
-        for queue, before, _, _ in reversed(unsafe):
-            if store.all_queues.has(queue):
-                queue.truncate(before)
-        if unsafe:
-            safe = self._cut_index(safe)
+        try:
+            for queue, before, _, _ in reversed(unsafe):
+                if store.all_queues.has(queue):
+                    queue.truncate(before)
+            if unsafe:
+                safe = self._cut_index(safe)
+        except OSError as error:  # the next start looks at all of it
+            store.trouble.fail(f"what was put here and is not safe could not be taken out of queues and index: {error}")
         self.following, self.applied, self._searched = True, safe, safe
         store.trouble.follows = FOLLOWS
         self._doubted.clear()

@@ -175,24 +175,25 @@ class ConsumeQueue:
             self.segments.create(base).write(0, BLANK_ENTRY * ((position - base) // ENTRY_SIZE))
 
     def truncate(self, offset: int) -> None:
-        """Forget this entry and all behind it, on disk too: a stale entry must not come back after a restart."""
+        """Forget this entry and all behind it, on disk too: a stale entry must not come back after a restart. On OSError it may, and
+        is forgotten in memory all the same."""
         if offset >= self.next:
             return
-        if offset >= self.tail_start:
-            del self.tail[(offset - self.tail_start) * ENTRY_SIZE :]
-        else:
-            self.tail = bytearray()
-            position = offset * ENTRY_SIZE
-            self.segments.drop_from(position)
-            base = self.segments.base_of(position)
-            if base is not None:
-                stop = min(self.next * ENTRY_SIZE, base + self.segments.size)
-                self.segments.file(base).write(position - base, bytes(stop - position))
-            self.tail_start = offset
-            self.synced = min(self.synced, offset)
+        end, in_files = self.next, offset < self.tail_start
         self.next = offset
         self.visible = min(self.visible, offset)
         self.first = min(self.first, offset)
+        if not in_files:
+            del self.tail[(offset - self.tail_start) * ENTRY_SIZE :]
+            return
+        self.tail, self.tail_start = bytearray(), offset
+        self.synced = min(self.synced, offset)
+        position = offset * ENTRY_SIZE
+        self.segments.drop_from(position)
+        base = self.segments.base_of(position)
+        if base is not None:
+            stop = min(end * ENTRY_SIZE, base + self.segments.size)
+            self.segments.file(base).write(position - base, bytes(stop - position))
 
     def __repr__(self) -> str:
         tail = len(self.tail) // ENTRY_SIZE

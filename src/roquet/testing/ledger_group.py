@@ -183,6 +183,8 @@ class LedgerGroup(BrokerGroup):
             self.compare(node)
         if core.topics.get(SHARED_TOPIC) is None:
             core.topics.put(Topic(SHARED_TOPIC, QUEUES, QUEUES))
+        if term_of(node) < max(self.leaders, default=0):
+            return  # it stood still meanwhile, and will learn that others have elected another one, who took messages since
         with node.disk.spared():
             self.promises.started(core, LastSeen())
 
