@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from roquet.broker.dledger import PREPARE_MS
@@ -11,7 +13,7 @@ from roquet.raft.options import BadGroup
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 from tests.broker.simulated_group import Member, SimulatedGroup
-from tests.broker.whole import send_fields
+from tests.broker.whole import pull_fields, send_fields
 
 
 def message(topic: str = "T", body: bytes = b"hello", properties: str = "") -> Command:
@@ -164,3 +166,73 @@ def test_data_files_of_the_ledger_may_have_a_directory_of_their_own() -> None:
     group = SimulatedGroup(store_path_dledger_commit_log="/data/ledger")
     assert group.ask(group.start().address, message()).code == ResponseCode.SUCCESS
     assert group.members[0].disk.list("/data/ledger")
+
+
+def pull(offset: int) -> Command:
+    return Command(RequestCode.PULL_MESSAGE, pull_fields("T", 0, offset))
+
+
+def test_a_leader_that_was_replaced_while_it_stood_still_sends_nobody_back() -> None:
+    """Found by the simulation of groups (seed 85): a consumer that had read from the new leader began anew where the old one ended."""
+    group = SimulatedGroup()
+    old = group.start()
+    assert group.ask(old.address, message()).code == ResponseCode.SUCCESS
+    group.cut_off(old)
+    new = group.leader(but=old)
+    for _ in range(5):
+        assert group.ask(new.address, message()).code == ResponseCode.SUCCESS
+    group.network.heal()
+    assert old.serves, "it has not learned of the new leader yet"
+    answer = group.ask(old.address, pull(4))
+    assert not old.serves
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.SUCCESS, "6")  # it waited, and was given them
+
+
+def test_a_leader_that_leads_says_that_an_offset_is_not_there() -> None:
+    group = SimulatedGroup()
+    leader = group.start()
+    assert group.ask(leader.address, message()).code == ResponseCode.SUCCESS
+    began_us = group.simulation.now_us
+    answer = group.ask(leader.address, pull(4))
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "1")
+    assert group.simulation.now_us - began_us < 600_000  # the next heartbeat was answered by a majority
+
+
+def test_an_elected_member_without_a_free_file_tells_it_and_serves_when_there_is_one() -> None:
+    """Found by the simulation of groups (seed 241): it led, and never served."""
+    group = SimulatedGroup()
+    first = group.start()
+    assert group.ask(first.address, message("T", b"delayed", "DELAY\x011")).code == ResponseCode.SUCCESS
+    group.run(12)  # progress of delays is saved
+    rest = group.others(first)
+    faults = [member.disk.fail("open", errno.EMFILE, "delayOffset.json", times=1_000_000) for member in rest]
+    first.kill()
+    group.wait(lambda: any(notice_of(member) for member in rest), "somebody is elected and says what is wrong")
+    assert not any(member.serves for member in rest)
+    for member, fault in zip(rest, faults, strict=True):
+        member.disk.faults.remove(fault)
+    second = group.leader(but=first)
+    assert group.ask(second.address, message()).code == ResponseCode.SUCCESS
+
+
+def notice_of(member: Member) -> bool:
+    return any("cannot serve yet" in notice.text for notice in member.core.notices.list())
+
+
+def test_progress_is_not_put_back_while_the_log_is_not_applied_yet() -> None:
+    """Found by the simulation of groups (seed 1475): two numbers of one reader were put back to different places, and transactions that
+    had ended were committed once more."""
+    group = SimulatedGroup(flush_consumer_offset_interval=50)
+    leader = group.start()
+    follower = group.others(leader)[0]
+    group.run(3)
+    for number in range(5):
+        assert group.ask(leader.address, message("T", b"%d" % number)).code == ResponseCode.SUCCESS
+    leader.core.offsets.commit("g", "T", 0, 5)
+    group.wait(lambda: follower.core.offsets.find("g", "T", 0) == 5, "progress is copied")
+    group.run(0.2)  # and saved; the ledger's checkpoint is older
+    follower.kill()
+    group.cut_off(follower)
+    follower.start()
+    assert count(follower) < 5
+    assert follower.core.offsets.find("g", "T", 0) == 5

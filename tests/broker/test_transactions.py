@@ -292,12 +292,16 @@ class TestAnEnd:
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
         assert cluster.bodies() == []
 
+    @pytest.mark.parametrize("pulled", [True, False])
     @pytest.mark.parametrize("known", [True, False])
-    def test_that_commits_to_a_queue_its_topic_lacks_makes_that_queue(self, cluster: Cluster, *, known: bool) -> None:
-        """A new master may know of the topic only what it finds in its log. Found by the simulation of whole groups."""
+    def test_that_commits_to_a_queue_its_topic_lacks_makes_that_queue(self, cluster: Cluster, *, known: bool, pulled: bool) -> None:
+        """A new master may know of the topic only what it finds in its log. Found by the simulation of whole groups; `pulled` by seed 690: a
+        pull that waited had made the queue."""
         half = cluster.prepare(b"m", "T", 3)
         cluster.crash()
         topics = cluster.whole.broker.topics
+        if pulled:
+            cluster.whole.broker.store.queue("T", 3)
         if known:
             topics.put(Topic("T", 1, 1))
         else:

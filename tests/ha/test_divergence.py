@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -28,7 +28,9 @@ from .test_slave import entries
 FILE = 3 * BLOCK + 1_000
 
 
-def verdict(own: bytes, master: bytes, own_start: int = 0, master_start: int = 0) -> tuple[Verdict, int]:
+def verdict(
+    own: bytes, master: bytes, own_start: int = 0, master_start: int = 0, doubtful: Sequence[tuple[int, int]] = (), record: int = 0
+) -> tuple[Verdict, int]:
     """What comes of the comparison, and how often the master was asked."""
 
     def read(offset: int, size: int) -> bytes:
@@ -46,7 +48,10 @@ def verdict(own: bytes, master: bytes, own_start: int = 0, master_start: int = 0
             master_start, master_start + len(master), FILE, crc32(data) if whole else -1, data if whole and piece.with_bytes else b""
         )
 
-    asking = compare(Own(own_start, own_start + len(own), FILE, read))
+    def records(begin: int, end: int) -> list[tuple[int, int]]:
+        return [(at, record) for at in range(begin, end, record) if any(own[at - own_start : at - own_start + record])] if record else []
+
+    asking = compare(Own(own_start, own_start + len(own), FILE, read, doubtful, records))
     asked = 0
     try:
         piece = next(asking)
@@ -70,6 +75,31 @@ def test_the_first_byte_that_differs_is_found_wherever_it_is(seed: int) -> None:
     else:
         assert isinstance(found, CutBack)
         assert found.offset == len(common)
+
+
+def test_what_a_crash_may_have_spoiled_is_compared_though_the_end_is_the_same() -> None:
+    """Found by the simulation of groups (seed 503): a hole before a sound end stayed, and the slave became the master with it."""
+    master = random.Random(3).randbytes(9 * BLOCK)
+    own = bytearray(master)
+    own[5 * BLOCK + 7] ^= 1
+    assert verdict(bytes(own), master)[0] == GoOn(len(master))  # nobody doubts it
+    found, asked = verdict(bytes(own), master, doubtful=[(100, 200), (5 * BLOCK, 6 * BLOCK)])
+    assert found == CutBack(5 * BLOCK + 7, len(master))
+    assert asked < 10
+    own[BLOCK + 3] ^= 1
+    assert verdict(bytes(own), master, doubtful=[(BLOCK, 9 * BLOCK)])[0] == CutBack(BLOCK + 3, len(master))
+    assert verdict(master, master, doubtful=[(0, 9 * BLOCK)])[0] == GoOn(len(master))
+
+
+def test_logs_whose_first_record_was_spoiled_and_that_share_a_later_one_were_once_one() -> None:
+    """Found by the simulation of groups (seeds 1390, 1469): the slave copied nothing for ever."""
+    master = random.Random(4).randbytes(1_000)
+    spoiled = bytes(300) + master[300:800]
+    found, _ = verdict(spoiled, master, record=100)
+    assert found == BeginAt(0, len(master), master)
+    found, _ = verdict(master[:800], bytes(300) + master[300:], record=100)  # here the master lost it
+    assert isinstance(found, BeginAt)
+    assert isinstance(verdict(random.Random(5).randbytes(800), master, record=100)[0], CutBack)  # which nobody does: they were never one
 
 
 def test_a_log_that_begins_later_than_the_other_is_compared_where_both_are() -> None:

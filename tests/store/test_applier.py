@@ -9,7 +9,7 @@ import pytest
 
 from roquet.store.disk import blocking
 from roquet.store.store import Store
-from roquet.wire.layout import BLANK_LENGTH
+from roquet.wire.layout import BLANK_LENGTH, INDEX_ENTRY
 
 from .conftest import StoreKit, bodies, put
 
@@ -256,3 +256,25 @@ def test_many_records_at_once_get_what_they_get_one_by_one(
     found = [[path.read_bytes()[40:] for path in sorted((each.root / "index").iterdir())] for each in (kit, slow)]
     assert found[0] == found[1]
     one_by_one.close()
+
+
+def test_keys_that_go_with_a_damaged_index_file_are_made_again(kit: StoreKit, other: StoreKit) -> None:
+    """Found by the simulation of groups (seed 631): messages of a leader that had stepped down were not found by their keys any more."""
+    master = a_master(kit)
+    slave = a_slave(other)
+    feed(slave, raw_log(master))
+    slave.derived.settle()
+    before = entries(slave)
+    newest = slave.index.files[-1]
+    slave.index._open(newest).write(slave.index.entries_at + INDEX_ENTRY.size, b"\xff" * 4)
+    end = slave.queue("T", 1).next - 1
+    place = blocking(slave.queue("T", 1).entry, end)
+    assert place is not None
+    data = raw_log(master)[place[0] - master.log.start :]
+    slave.cut_back(place[0])
+    slave.applier.advance()
+    feed(slave, data)
+    assert entries(slave) == before
+    for number in range(40):
+        found, _, _ = blocking(slave.query, "T", f"k{number}", 9, 0, 1 << 62)
+        assert len(found) == 1, f"k{number}"

@@ -12,7 +12,7 @@ import pytest
 
 from roquet.store.disk import DiskFile, RealDisk
 from roquet.store.documents import Document
-from roquet.testing import ManualBackground
+from roquet.testing import ManualBackground, ManualClock, SimDisk
 
 T = TypeVar("T")
 
@@ -312,3 +312,18 @@ def test_a_blocking_save_beside_one_under_way_is_refused(tmp_path: Path) -> None
     background.release_one()
     document.save(text(2))
     assert document.load(parse) == {"generation": 2}
+
+
+def test_a_want_of_file_descriptors_is_no_reason_for_the_older_generation() -> None:
+    """Found by the simulation of groups (seed 241): the older generation of progress was about to be used, or the start refused for good."""
+    disk = SimDisk(ManualClock(), "1")
+    disk.make_dir("/d")
+    document = Document(disk, "/d/table.json")
+    for number in (1, 2):
+        document.save(text(number))
+    disk.fail("open", errno.EMFILE, "table.json")
+    with pytest.raises(OSError, match="Too many open files"):
+        document.load(parse)
+    assert document.load(parse) == {"generation": 2}
+    disk.fail("open", errno.EIO, "table.json")
+    assert document.load(parse) == {"generation": 1}  # the file itself cannot be read

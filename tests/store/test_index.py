@@ -396,7 +396,7 @@ def test_truncating_forgets_what_the_log_lost(tmp_path: Path) -> None:
         index.add("t", "k", number * 100, 10_000)
     index.settle()
     index.add("t", "k", 1_200, 10_000)
-    index.truncate_after(650)
+    assert index.truncate_after(650) == 650
     assert index.query("t", "k", 99, 0, ALWAYS)[0] == [600, 500, 400, 300, 200, 100, 0]
     index.add("t", "k", 650, 10_000)
     assert index.query("t", "k", 2, 0, ALWAYS)[0] == [650, 600]
@@ -425,7 +425,7 @@ def test_truncating_a_damaged_file_gives_it_up_and_says_from_where_to_index_agai
     index.settle()
     newest = index._open(index.files[-1])
     newest.write(index.entries_at + INDEX_ENTRY.size, struct.pack(">i", -1))
-    index.truncate_after(600)
+    assert index.truncate_after(600) == 300
     assert index.covered == 300
     assert not index.intact
     assert index.query("t", "k", 99, 0, ALWAYS)[0] == [200, 100, 0]

@@ -72,10 +72,10 @@ class Applier:
         """Up to here the log has its entries in memory or files: what the derived files can vouch for."""
         return self.applied if self.following else self._log.written
 
-    def follow(self) -> None:
+    def follow(self, applied: int = FOREVER) -> None:
         """From now on the log grows by another node's bytes. Of what was put here and is not safe, queues and index forget everything:
-        the other node decides if it stays, and then it is applied."""
-        store, safe = self._store, self._log.safe
+        the other node decides if it stays, and then it is applied. `applied`: up to here it is, if that is before what is safe."""
+        store, safe = self._store, min(self._log.safe, applied)
         store.undo()
         unsafe, store.showing.unsafe = store.showing.unsafe, type(store.showing.unsafe)()
         try:
@@ -105,13 +105,15 @@ class Applier:
         self.applied = self._searched = to
         self._doubted.clear()
 
-    def cut_back(self, to: int) -> None:
-        """The log is about to end here, at the beginning of a record: queues and index forget what stands behind it."""
+    def cut_back(self, to: int) -> int:
+        """The log is about to end here, at the beginning of a record: queues and index forget what stands behind it. Up to where it is applied
+        then: that is earlier, where a damaged file of the index goes."""
         self._store.derived.cut_back(to)
         self._cut_queues(to)
         to = self._cut_index(to)
         self.applied, self._searched = min(self.applied, to), min(self._searched, to)
         self._doubted.clear()
+        return to
 
     def _cut_queues(self, to: int) -> None:
         for queue in self._store.queues.values():

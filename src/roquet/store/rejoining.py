@@ -44,17 +44,17 @@ class Rejoining:
             for base in list(segments.bases):
                 segments.move(base, f"{directory}/{file_name(base)}.{store.clock.now_ms()}")
         segments.drop_from(0)
-        self._end_at(offset)
+        self._end_at(offset, offset)
 
     def cut_back(self, offset: int) -> int:
         """Let the log end with the last whole record before this offset. Returns where that is. Raises OSError."""
         self._need_rest()
         store, segments, end = self._store, self._store.log.segments, self.last_whole(offset)
-        store.applier.cut_back(end)
+        applied = store.applier.cut_back(end)
         # Before the log: should a crash come between, the log has more than the manifest speaks of, and not less.
         store.derived.save_manifest(clean=False)
         lost.cut(store.disk, segments, store.root, end, store.clock.now_ms(), "and the master's log goes on otherwise there")
-        self._end_at(end)
+        self._end_at(end, applied)
         return end
 
     def _need_rest(self) -> None:
@@ -86,11 +86,11 @@ class Rejoining:
                 end = max(end, entry[0] + entry[1])
         return end
 
-    def _end_at(self, offset: int) -> None:
+    def _end_at(self, offset: int, applied: int) -> None:
         store = self._store
         store.log.start_at(offset)
         _, sync = store.log.syncer()
         sync()
-        store.applier.follow()
+        store.applier.follow(applied)
         store.derived.checkpointed = -1
         store.derived.save_manifest(clean=False)
