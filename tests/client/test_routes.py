@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roquet.client.core.resolver import TopicRoute, replica_of
+from roquet.client.core.resolver import Resolver, TopicRoute, replica_of
 from roquet.client.core.timers import Timers
 from roquet.errors import ClientError, ConnectFailed, NoRoute
 from roquet.routing.name_servers import NameServers, parse_name_servers
@@ -61,6 +61,21 @@ def test_a_known_route_outlives_a_name_server_that_forgot_it() -> None:
     client.tasks.start(client.routes.fetch("unknown"), results.append)
     cluster.run()
     assert isinstance(results[2], NoRoute)
+
+
+def test_a_master_that_another_topic_s_older_answer_took_away_comes_back_with_the_next_answer() -> None:
+    """Found by the simulation of groups (seed 2440): the other topic was used no more, and sends failed for ever."""
+    resolver = Resolver(NameServers(["n:1"]))
+    both = RouteInfo([QueueData("a", 4, 4, 6)], [BrokerData("c", "a", {0: "a:1", 1: "a:2"})])
+    resolver.learn("t", both)
+    resolver.learn("other", RouteInfo([QueueData("a", 4, 4, 6)], [BrokerData("c", "a", {1: "a:2"})]))
+    assert resolver.master("a") is None
+    told: list[str] = []
+    resolver.on_change = lambda route: told.append(route.topic)
+    resolver.learn("t", both)
+    assert resolver.master("a") == "a:1"
+    resolver.learn("t", both)
+    assert told == ["t"]
 
 
 def test_a_route_that_cannot_be_read_is_an_error_and_not_a_crash() -> None:

@@ -155,13 +155,16 @@ class Resolver:
             return NoRoute(f"{address} sent a route of {topic!r} that cannot be read: {error}")
 
     def learn(self, topic: str, info: RouteInfo, *, by_default: int = 0) -> TopicRoute:
-        """Take a route into the table."""
+        """Take a route into the table. One that is as it was may still bring back a broker's addresses: another topic's older answer, which
+        came after it, may have changed them."""
         known = self.topics.get(topic)
-        if known is not None and known.info == info and known.by_default == by_default:
+        brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in info.broker_datas}
+        same = known is not None and known.info == info and known.by_default == by_default
+        if same and brokers.items() <= self.brokers.items():
+            assert known is not None
             return known
         route = self.topics[topic] = TopicRoute(topic, info, by_default=by_default)
-        for broker in info.broker_datas:
-            self.brokers[broker.broker_name] = dict(broker.broker_addrs)
+        self.brokers |= brokers
         self._forget_brokers()
         self.on_change(route)
         return route
