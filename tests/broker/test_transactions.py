@@ -295,8 +295,8 @@ class TestAnEnd:
     @pytest.mark.parametrize("pulled", [True, False])
     @pytest.mark.parametrize("known", [True, False])
     def test_that_commits_to_a_queue_its_topic_lacks_makes_that_queue(self, cluster: Cluster, *, known: bool, pulled: bool) -> None:
-        """A new master may know of the topic only what it finds in its log. Found by the simulation of whole groups; `pulled` by seed 690: a
-        pull that waited had made the queue."""
+        """A new master may know of the topic only what it finds in its log. Found by the simulation of whole groups; `pulled` by seed 690:
+        a pull that waited had made the queue."""
         half = cluster.prepare(b"m", "T", 3)
         cluster.crash()
         topics = cluster.whole.broker.topics

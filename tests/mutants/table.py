@@ -1302,7 +1302,7 @@ FAULTS = [
     ),
     Fault(
         "ha/compare.py",
-        "    last = (yield from _first_doubt(own, low, high)) or _block(own, high - 1, low, high)",
+        "    last = (yield from _first_doubt(own, master, low, high)) or _block(own, high - 1, low, high)",
         "    last = _block(own, high - 1, low, high)",
         "tests/ha/test_divergence.py::test_what_a_crash_may_have_spoiled_is_compared_though_the_end_is_the_same",
         "a hole in a slave's log stays when its end is sound",

@@ -315,7 +315,7 @@ def test_a_blocking_save_beside_one_under_way_is_refused(tmp_path: Path) -> None
 
 
 def test_a_want_of_file_descriptors_is_no_reason_for_the_older_generation() -> None:
-    """Found by the simulation of groups (seed 241): the older generation of progress was about to be used, or the start refused for good."""
+    """Found by the simulation of groups (seed 241): the older generation of progress would be used, or the start refused for good."""
     disk = SimDisk(ManualClock(), "1")
     disk.make_dir("/d")
     document = Document(disk, "/d/table.json")

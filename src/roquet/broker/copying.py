@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from roquet.broker.delay import Delays
 from roquet.broker.groups import Groups
+from roquet.broker.log_pieces import doubtful, read_doubtful
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import Part, Shared
 from roquet.broker.portions import Work, unhurried
@@ -33,7 +34,6 @@ from roquet.ha.stream import BadStream
 from roquet.ports import Caller, Dialer, Stream
 from roquet.store.disk import Cold, blocking
 from roquet.store.scan import records_between
-from roquet.store.store import Store
 from roquet.wire.calls import brokers, groups, log_pieces, offsets, pulls, topics
 from roquet.wire.calls.call import Answer, Answered, AnswerHeader
 from roquet.wire.codes import ResponseCode
@@ -291,7 +291,8 @@ class Copying(Part):
             header = expect(log_pieces.LOG_PIECE.answer(answer)).header
             yield from self._warm(piece.offset, piece.size)
             try:
-                piece = comparing.send(Told(header.start, header.end, header.file_size, header.checksum, answer.body))
+                doubted = tuple(read_doubtful(header.doubtful))
+                piece = comparing.send(Told(header.start, header.end, header.file_size, header.checksum, answer.body, doubted))
             except StopIteration as stop:
                 if isinstance(stop.value, Refuse):
                     raise NotMine(stop.value.why) from None
@@ -490,14 +491,6 @@ class Copying(Part):
             "roquetApplied": self.store.applier.applied,
             "roquetMasterEnd": max(self.master_end, self.store.log.written),
         }
-
-
-def doubtful(store: Store) -> list[tuple[int, int]]:
-    """Stretches of the log that the last crash may have spoiled: holes, and all that nothing vouched for when it was read back."""
-    stretches = [(hole.offset, hole.offset + hole.size) for hole in store.holes]
-    if store.crashed:
-        stretches.append((store.recovered_from, store.log.safe))
-    return sorted(stretches)
 
 
 def expect(answer: Answer[AnswerHeader, Answered]) -> Answer[AnswerHeader, Answered]:

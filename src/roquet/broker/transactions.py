@@ -52,7 +52,7 @@ from roquet.broker.send import Sender
 from roquet.broker.stored import Stored, put_again, row_of, take_apart
 from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, StoredAt, Writer
-from roquet.errors import Refused
+from roquet.errors import Refused, StoreUnavailable
 from roquet.message import Property
 from roquet.ports import Peer
 from roquet.store.disk import Cold, blocking
@@ -259,9 +259,15 @@ class Transactions(Part):
         if ended:
             log.info("the commits of %d half messages were cut off by the crash after their messages were written: completed", len(ended))
             self.store.begin(self.clock.now_ms())
-            for half in sorted(ended):
-                self._write_op(Ending(half))
-            self.store.commit()
+            try:
+                for half in sorted(ended):
+                    self._write_op(Ending(half))
+                self.store.commit()
+            except StoreUnavailable as error:  # a full disk must not keep it from starting; they are done with all the same
+                self.store.undo()
+                log.warning("their op records could not be written: %s", error)
+                for half in ended:
+                    self._mark(half)
 
     def _last_record(self) -> Work[int]:
         last = -1

@@ -29,13 +29,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The answer: where the master's log begins and ends, the size of its files, the checksum of the piece (-1: not all is there)."""
+    """The answer: where the master's log begins and ends, the size of its files, the checksum of the piece (-1: not all is there). The
+    first one has what is doubtful in it."""
 
     start: int
     end: int
     file_size: int
     checksum: int = -1
     data: bytes = b""
+    doubtful: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def compare(own: Own) -> Generator[Piece, Told, Verdict]:
             f"this slave's log reaches from {own.start} to {own.end}, the master's from {master.start} to {master.end}: they share "
             "nothing. This slave copied another master, or the master lost its store. Empty the store of the one that is wrong"
         )
-    last = (yield from _first_doubt(own, low, high)) or _block(own, high - 1, low, high)
+    last = (yield from _first_doubt(own, master, low, high)) or _block(own, high - 1, low, high)
     if not (yield from _same(own, last)):
         return (yield from _first_difference(own, low, last.offset, high, master))
     return GoOn(master.end) if own.end <= master.end else CutBack(master.end, master.end)
@@ -131,10 +133,10 @@ def _block(own: Own, offset: int, low: int, high: int) -> Piece:
     return Piece(start, stop - start)
 
 
-def _first_doubt(own: Own, low: int, high: int) -> Generator[Piece, Told, Piece | None]:
-    """The first block of what is doubtful that is not the master's."""
+def _first_doubt(own: Own, master: Told, low: int, high: int) -> Generator[Piece, Told, Piece | None]:
+    """The first block of what is doubtful, here or there, that is not the same."""
     at = low
-    for begin, end in own.doubtful:
+    for begin, end in sorted((*own.doubtful, *master.doubtful)):
         at = max(at, begin)
         while at < min(end, high):
             block = _block(own, at, low, high)

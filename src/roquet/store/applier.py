@@ -106,8 +106,8 @@ class Applier:
         self._doubted.clear()
 
     def cut_back(self, to: int) -> int:
-        """The log is about to end here, at the beginning of a record: queues and index forget what stands behind it. Up to where it is applied
-        then: that is earlier, where a damaged file of the index goes."""
+        """The log is about to end here, at the beginning of a record: queues and index forget what stands behind it. Returns up to where it
+        is applied then: that is earlier, where a damaged file of the index goes."""
         self._store.derived.cut_back(to)
         self._cut_queues(to)
         to = self._cut_index(to)
@@ -123,8 +123,8 @@ class Applier:
                 self._store.tails.dirty.add(queue)
 
     def _cut_index(self, to: int) -> int:
-        """The index forgets what stands behind this. Where a damaged file takes earlier keys with it, queues forget as much, so that all of it
-        is applied again. From where on."""
+        """The index forgets what stands behind this. Where a damaged file takes earlier keys with it, queues forget as much, so that all of
+        it is applied again. From where on."""
         self._store.index.forget_from(to)
         missing = max(self._store.index.truncate_after(to), self._log.start)
         if missing < to:

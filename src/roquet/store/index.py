@@ -530,8 +530,8 @@ class KeyIndex:
         self._last_ms = self.files[-1].end_ms if self.files else 0
 
     def truncate_after(self, physical_end: int) -> int:
-        """Forget what lies at or beyond this log offset: the log lost its tail. Returns from which offset on keys are missing now: that one,
-        or an earlier one, where a file that is damaged takes with it what it should still hold."""
+        """Forget what lies at or beyond this log offset: the log lost its tail. Returns from which offset on keys are missing now: that
+        one, or an earlier one, where a file that is damaged takes with it what it should still hold."""
         self.forget_from(physical_end)
         self.covered = min(self.covered, physical_end)
         missing = physical_end

@@ -29,6 +29,22 @@ def cut(disk: Disk, segments: Segments, root: str, end: int, now_ms: int, why: s
     disk.sync_dir(root)
     kept: list[str] = []
     size = 0
+    # The last files first: a crash must leave no gap, and one that it leaves short must be the last.
+    for base in reversed([base for base in segments.bases if base >= end]):
+        stop = _last_data(segments, base, base)
+        if stop > base:
+            kept.append(f"{directory}/{file_name(base)}.{now_ms}")
+            size += stop - base
+            try:
+                segments.move(base, kept[-1])
+            except OSError as error:
+                if error.errno != errno.EXDEV:  # the log has a disk of its own
+                    raise
+                _copy(disk, segments, base, 0, stop - base, kept[-1])
+                disk.sync_dir(directory)
+    for base in [base for base in reversed(segments.bases) if base >= end]:  # copied to another disk, or empty
+        segments.drop_from(base)
+    disk.sync_dir(segments.directory)
     base = segments.base_of(end)
     if base is not None and base < end:
         stop = _last_data(segments, base, end) - base
@@ -41,22 +57,6 @@ def cut(disk: Disk, segments: Segments, root: str, end: int, now_ms: int, why: s
             file.truncate(end - base)
             file.truncate(segments.size)
             file.sync()
-    moved: list[int] = []  # to another disk
-    for base in [base for base in segments.bases if base >= end]:
-        stop = _last_data(segments, base, base)
-        if stop > base:
-            kept.append(f"{directory}/{file_name(base)}.{now_ms}")
-            size += stop - base
-            try:
-                segments.move(base, kept[-1])
-            except OSError as error:
-                if error.errno != errno.EXDEV:  # the log has a disk of its own
-                    raise
-                _copy(disk, segments, base, 0, stop - base, kept[-1])
-                disk.sync_dir(directory)
-                moved.append(base)
-    for base in reversed(moved):
-        segments.drop_from(base)
     disk.sync_dir(directory)
     log.error(
         "the log ends at offset %d, and behind it stand %d bytes in which %d records begin, %s: they are cut off and kept as %s",

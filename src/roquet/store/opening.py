@@ -24,7 +24,8 @@ def recover(store: Store, manifest: Manifest | None, progress: ShowProgress) -> 
     end = recovery.run()
     if chain is not None:
         end = chain.end
-    store.recovered_records, store.holes, store.recovered_from = recovery.records, recovery.holes, recovery.sure
+    store.recovered_records, store.holes = recovery.records, recovery.holes
+    store.recovered_from, store.recovered_to = recovery.sure, end
     if end == 0 and recovery.manifest is None:
         # A new store tells its broker's name from its first message on: who reads the files keeps positions under that name.
         store.derived.save_manifest(clean=False)

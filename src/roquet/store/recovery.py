@@ -421,6 +421,9 @@ class Recovery:
                 ended[queue] = queue.next if self.limit is None else first_at_or_after(queue, self.limit)
                 queue.start_at(0)
         for queue in self.queues.values():
+            if self.crashed and self.manifest is not None and not whole_log and start <= self.manifest.end:
+                # What was not synced with the manifest may be anything, and is of records behind its end: all of these are read now.
+                queue.truncate(max(queue.first, self.manifest.queues.get(queue_key(queue), 0)))
             at = first_at_or_after(queue, start)
             while at > queue.first and (entry := _entry(queue, at - 1)) is not None and entry[1] <= 0:
                 at -= 1  # never written: a power loss took it, and left what was written behind it

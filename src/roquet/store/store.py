@@ -96,8 +96,8 @@ class Store:
         self.crashed = False
         """Whether the run before this one ended without a clean stop; known after `open`."""
         self.recovered_records = 0
-        self.recovered_from = 0
-        """Up to here the last run's checkpoint had everything."""
+        self.recovered_from = self.recovered_to = 0
+        """Up to the first the last run's checkpoint had everything; the second is where the log ended when it was opened."""
         self.holes: list[Hole] = []
         """Damaged places that recovery found in the log."""
         self.missing: list[str] = []

@@ -25,6 +25,8 @@ class LogPieceResponseHeader(Header):
     checksum: int = wire("checksum", bits=64)
     slave: bool | None = optional("slave")
     """This broker is a slave: its topics, groups and progress are a copy, maybe an old one."""
+    doubtful: str | None = optional("doubtful")
+    """ "begin-end begin-end": what the master's last crash may have spoiled of its log."""
 
 
 LOG_PIECE = Call(Code.LOG_PIECE, LogPieceHeader, Nothing, LogPieceResponseHeader, Bytes)
