@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from roquet.broker.topics import Topic
 from roquet.broker.transactions import DEAR
 from roquet.store.disk import Cold, RealFile
+from roquet.store.log import CommitLog
 from roquet.testing import FakePeer
 from roquet.wire.calls.members import HeartbeatBody, ProducerData
 from roquet.wire.codes import RequestCode, ResponseCode
@@ -675,6 +677,25 @@ class TestABrokerThatIsKilled:
         assert cluster.pending == 0
         assert [record.body for record in cluster.messages(OP_HALF_TOPIC)] == [b"0"]
         assert cluster.ask_end(half, COMMIT).code == ResponseCode.SYSTEM_ERROR
+        self.settle(cluster)
+        assert cluster.bodies() == [b"m"]
+
+    def test_with_a_commit_half_written_starts_on_a_full_disk_and_does_not_commit_it_again(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Found by the simulation of groups (seed 4149): the broker could not be started until there was room."""
+        half = cluster.prepare()
+        cluster.end(half, COMMIT)
+        (op,) = cluster.messages(OP_HALF_TOPIC)
+        cluster.kill(cut=op.size)
+        with monkeypatch.context() as patch:
+
+            def full(log: CommitLog) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            patch.setattr(CommitLog, "commit", full)
+            cluster.start()
+        assert cluster.pending == 0
         self.settle(cluster)
         assert cluster.bodies() == [b"m"]
 

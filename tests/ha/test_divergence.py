@@ -29,7 +29,13 @@ FILE = 3 * BLOCK + 1_000
 
 
 def verdict(
-    own: bytes, master: bytes, own_start: int = 0, master_start: int = 0, doubtful: Sequence[tuple[int, int]] = (), record: int = 0
+    own: bytes,
+    master: bytes,
+    own_start: int = 0,
+    master_start: int = 0,
+    doubtful: Sequence[tuple[int, int]] = (),
+    record: int = 0,
+    master_doubts: Sequence[tuple[int, int]] = (),
 ) -> tuple[Verdict, int]:
     """What comes of the comparison, and how often the master was asked."""
 
@@ -45,7 +51,12 @@ def verdict(
         data = master[piece.offset - master_start : piece.offset - master_start + piece.size] if piece.offset >= master_start else b""
         whole = len(data) == piece.size
         return Told(
-            master_start, master_start + len(master), FILE, crc32(data) if whole else -1, data if whole and piece.with_bytes else b""
+            master_start,
+            master_start + len(master),
+            FILE,
+            crc32(data) if whole else -1,
+            data if whole and piece.with_bytes else b"",
+            master_doubts,
         )
 
     def records(begin: int, end: int) -> list[tuple[int, int]]:
@@ -86,6 +97,8 @@ def test_what_a_crash_may_have_spoiled_is_compared_though_the_end_is_the_same() 
     found, asked = verdict(bytes(own), master, doubtful=[(100, 200), (5 * BLOCK, 6 * BLOCK)])
     assert found == CutBack(5 * BLOCK + 7, len(master))
     assert asked < 10
+    # Also where the master's crash spoiled its own log (seed 3978).
+    assert verdict(bytes(own), master, master_doubts=[(5 * BLOCK, 6 * BLOCK)])[0] == CutBack(5 * BLOCK + 7, len(master))
     own[BLOCK + 3] ^= 1
     assert verdict(bytes(own), master, doubtful=[(BLOCK, 9 * BLOCK)])[0] == CutBack(BLOCK + 3, len(master))
     assert verdict(master, master, doubtful=[(0, 9 * BLOCK)])[0] == GoOn(len(master))
