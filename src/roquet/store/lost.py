@@ -41,10 +41,9 @@ def cut(disk: Disk, segments: Segments, root: str, end: int, now_ms: int, why: s
                 if error.errno != errno.EXDEV:  # the log has a disk of its own
                     raise
                 _copy(disk, segments, base, 0, stop - base, kept[-1])
-                disk.sync_dir(directory)
-    for base in [base for base in reversed(segments.bases) if base >= end]:  # copied to another disk, or empty
-        segments.drop_from(base)
-    disk.sync_dir(segments.directory)
+            disk.sync_dir(directory)
+        segments.drop_from(base)  # what is empty, or was copied
+        disk.sync_dir(segments.directory)
     base = segments.base_of(end)
     if base is not None and base < end:
         stop = _last_data(segments, base, end) - base
