@@ -60,6 +60,8 @@ LOOK_S = 0.1
 ASK_MS = 5_000
 READ_TRIES = 5
 QUIET_S = 8.0
+ASKED_S = 35.0
+"""A restarted broker asks producers about transactions when it knows them again: with their next heartbeat, after 30 s at most."""
 """Nothing new for so long, and everything is consumed: then brokers have asked after every transaction, too."""
 LOST_SHARE, DELAY_S = 0.1, 0.2
 
@@ -309,7 +311,7 @@ class Cluster:
                 total = sum(one.broker_offset for one in progress)
                 if total != seen[0] or any(one.lag for one in progress):
                     seen = (total, time.monotonic())
-                return time.monotonic() - seen[1] > QUIET_S
+                return time.monotonic() - seen[1] > (ASKED_S if self.layout.safe_on_slave else QUIET_S)
             return False
 
         try:
