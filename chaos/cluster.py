@@ -60,9 +60,9 @@ LOOK_S = 0.1
 ASK_MS = 5_000
 READ_TRIES = 5
 QUIET_S = 8.0
-ASKED_S = 35.0
-"""A restarted broker asks producers about transactions when it knows them again: with their next heartbeat, after 30 s at most."""
 """Nothing new for so long, and everything is consumed: then brokers have asked after every transaction, too."""
+ASKED_S = 35.0
+"""The same where the master was restarted: it asks producers that it knows again, with their next heartbeat, after 30 s at most."""
 LOST_SHARE, DELAY_S = 0.1, 0.2
 
 
