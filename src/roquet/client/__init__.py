@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, Outcome, RetryLater, Suspend
     from roquet.client.idempotent import Idempotent, Seen
     from roquet.client.lite_pull_consumer import LitePullConsumer
+    from roquet.client.middleware import CallEvent, ConsumeEvent, Middleware, SendEvent, TransactionEvent
     from roquet.client.producer import Producer
     from roquet.client.pull_consumer import PullConsumer
     from roquet.client.push_consumer import OrderlyListener, PushConsumer
@@ -38,13 +39,16 @@ __all__ = [
     "BadExpression",
     "BadSql",
     "BatchFailed",
+    "CallEvent",
     "ConnectionOptions",
+    "ConsumeEvent",
     "Credentials",
     "GroupTaken",
     "Idempotent",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
+    "Middleware",
     "OrderlyListener",
     "Outcome",
     "Producer",
@@ -56,12 +60,14 @@ __all__ = [
     "RequestTimedOut",
     "RetryLater",
     "Seen",
+    "SendEvent",
     "SendReceipt",
     "SendStatus",
     "SendTimedOut",
     "ServerRejected",
     "Suspend",
     "Tls",
+    "TransactionEvent",
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
@@ -81,6 +87,7 @@ _HOMES = {
     "client.core.verdicts": ("COMMIT", "DEAD_LETTER", "RETRY_LATER", "ROLLBACK", "Outcome", "RetryLater", "Suspend"),
     "client.idempotent": ("Idempotent", "Seen"),
     "client.lite_pull_consumer": ("LitePullConsumer",),
+    "client.middleware": ("CallEvent", "ConsumeEvent", "Middleware", "SendEvent", "TransactionEvent"),
     "client.producer": ("Producer",),
     "client.pull_consumer": ("PullConsumer",),
     "client.push_consumer": ("OrderlyListener", "PushConsumer"),

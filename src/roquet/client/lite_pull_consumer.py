@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from roquet.client.core.events import ConsumeEvent
 from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
@@ -44,6 +45,7 @@ class LitePullConsumer(Member[LitePullCore]):
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._left: deque[ReceivedMessage] = deque()  # of the last poll, those that `async for` has not given out
         self._assigned: list[MessageQueue] | None = None
+        self._event: ConsumeEvent | None = None  # what middleware was told to be consumed now
 
     # -- which queues
 
@@ -109,10 +111,12 @@ class LitePullConsumer(Member[LitePullCore]):
         """After an error what the last poll returned is not finished: it comes again."""
         if error is not None and self._core is not None:
             self._left.clear()
+            self._consumed(error)
             await self._wait(self._core.close(finish=False))
         await self.close()
 
     async def _closing(self, core: LitePullCore) -> None:
+        self._consumed()
         self._give_back(core)
 
     def _give_back(self, core: LitePullCore) -> None:
@@ -127,6 +131,7 @@ class LitePullConsumer(Member[LitePullCore]):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
+        self._consumed()
         while not self._left:
             if self._began and self._core is None:
                 raise StopAsyncIteration
@@ -135,12 +140,27 @@ class LitePullConsumer(Member[LitePullCore]):
             except NotStarted:
                 if not self._began or self._core is not None:
                     raise
-        return self._left.popleft()
+        message = self._left.popleft()
+        self._consuming([message])
+        return message
 
     async def poll(self, timeout_ms: int = POLL_MS) -> list[ReceivedMessage]:
         """Messages of one queue in order, as soon as there are some; an empty list after `timeout_ms`."""
+        self._consumed()
         self._give_back(self._part())
-        return await self._polled(timeout_ms)
+        messages = await self._polled(timeout_ms)
+        self._consuming(messages)
+        return messages
+
+    def _consuming(self, messages: list[ReceivedMessage]) -> None:
+        """These are handed out. They count as consumed when others are asked for, or at the end."""
+        if self._hooks is not None and self._hooks.consumes and messages:
+            self._event = self._hooks.begin_consume(messages)
+
+    def _consumed(self, error: BaseException | None = None) -> None:
+        event, self._event = self._event, None
+        if event is not None and self._hooks is not None:
+            self._hooks.end_consume(event, "success" if error is None else "retry", [] if error is None else event.messages, error)
 
     async def _polled(self, timeout_ms: int) -> list[ReceivedMessage]:
         core = self._part()

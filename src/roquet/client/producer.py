@@ -33,7 +33,7 @@ class Producer(Member[ProducerCore]):
         super().__init__(group, namesrv, **settings)
 
     def _make(self, client: ClientCore) -> ProducerCore:
-        return ProducerCore(client, self.group, self.settings)
+        return ProducerCore(client, self.group, self.settings, hooks=self._hooks)
 
     async def send(
         self,

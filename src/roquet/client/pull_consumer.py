@@ -38,7 +38,7 @@ class PullConsumer(Member[PullConsumerCore]):
     ) -> PullResult:
         """What is there now, from `offset` on. Go on from the result's next_offset, whatever its status. `sql`, in place of tags: by
         properties. Raises BadSql, and Rejected when the broker takes no SQL."""
-        return await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, sql=sql))
+        return self._told(await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, sql=sql)))
 
     async def pull_blocking(
         self,
@@ -51,7 +51,14 @@ class PullConsumer(Member[PullConsumerCore]):
         block_ms: int = BLOCK_MS,
     ) -> PullResult:
         """The same, but wait at the broker when there is nothing yet."""
-        return await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, sql=sql, block_ms=block_ms))
+        found = await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, sql=sql, block_ms=block_ms))
+        return self._told(found)
+
+    def _told(self, found: PullResult) -> PullResult:
+        """Nobody says when they are consumed, so middleware hears only that they were handed out."""
+        if self._hooks is not None and self._hooks.consumes and found.messages:
+            self._hooks.end_consume(self._hooks.begin_consume(found.messages), "success", [], None)
+        return found
 
     async def fetch_offset(self, queue: MessageQueue) -> int:
         """How far the group has come; -1 when it has no progress in this queue."""

@@ -367,6 +367,6 @@ def plain_batch(topic: str, messages: Sequence[Message], body_max: int, size_max
 def may_be_plain(producer: ProducerCore, topic: str) -> bool:
     """Whether sends to this topic can be."""
     gathering, settings = producer.gathering, producer.settings
-    if gathering is None or settings.namespace or topic.startswith(RETRY_PREFIX):
+    if gathering is None or settings.namespace or topic.startswith(RETRY_PREFIX) or producer.send_hooks is not None:
         return False
     return gathering.linger_ms * PART_OF_TIME <= settings.delivery_timeout_ms and gathering.linger_ms * 2 < settings.send_timeout_ms
