@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from roquet.client.pull_consumer import PullConsumer
     from roquet.client.push_consumer import OrderlyListener, PushConsumer
     from roquet.client.stopping import run, serve
+    from roquet.client.tracing import Tracing
     from roquet.client.transaction_producer import TransactionProducer
     from roquet.message import Message, MessageQueue, ReceivedMessage
     from roquet.net.connection import ConnectionOptions, Tls
@@ -67,6 +68,7 @@ __all__ = [
     "ServerRejected",
     "Suspend",
     "Tls",
+    "Tracing",
     "TransactionEvent",
     "TransactionProducer",
     "TransactionReceipt",
@@ -92,6 +94,7 @@ _HOMES = {
     "client.pull_consumer": ("PullConsumer",),
     "client.push_consumer": ("OrderlyListener", "PushConsumer"),
     "client.stopping": ("run", "serve"),
+    "client.tracing": ("Tracing",),
     "client.transaction_producer": ("TransactionProducer",),
     "message": ("Message", "MessageQueue", "ReceivedMessage"),
     "net.connection": ("ConnectionOptions", "Tls"),

@@ -26,6 +26,7 @@ class MemberKeywords(TypedDict, total=False):
     tls: Tls | None
     start_timeout_ms: int
     middleware: Sequence[Middleware]
+    trace: bool | str
 
 
 class ProducerKeywords(MemberKeywords, total=False):

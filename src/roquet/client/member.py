@@ -59,7 +59,13 @@ def by_name(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-OF_EVERY_MEMBER = ("connection", "credentials", "instance_name", "middleware", "namespace", "start_timeout_ms", "tls", "unit_name")
+def with_traces(middleware: Sequence[Middleware], trace: bool | str) -> Sequence[Middleware]:
+    from roquet.client.tracing import Tracing
+
+    return [*middleware, Tracing(trace) if isinstance(trace, str) else Tracing()]
+
+
+OF_EVERY_MEMBER = ("connection", "credentials", "instance_name", "middleware", "namespace", "start_timeout_ms", "tls", "trace", "unit_name")
 
 
 def known_settings(settings: Callable[..., Any]) -> set[str]:
@@ -105,11 +111,13 @@ class Member(Generic[C]):
         tls: Tls | None = None,
         start_timeout_ms: int = START_MS,
         middleware: Sequence[Middleware] = (),
+        trace: bool | str = False,
         **settings: Any,
     ) -> None:
         """`credentials`: sign all requests with these keys; `tls`: encrypt all connections so. Both are the same as in `connection`.
         `start_timeout_ms`: how long start() waits for a name server to answer; 0: not at all. `middleware`: whose hooks are
-        called around sends, handlers, transactions and requests. The rest of the keyword arguments are the fields of `Settings`."""
+        called around sends, handlers, transactions and requests. `trace`: write traces, as middleware=[Tracing()] does; a text is the topic
+        that they go to. The rest of the keyword arguments are the fields of `Settings`."""
         self.group = group
         self.namespace = Namespace(namespace)
         """Names of topics and groups are taken, and shown, without it."""
@@ -119,7 +127,7 @@ class Member(Generic[C]):
             raise TypeError(f"{type(self).__name__}() was given {first}={settings[first]!r}, which it does not know; it takes {takes}")
         self.settings = self.Settings(**by_name(settings), namespace=self.namespace)
         self.start_timeout_ms = start_timeout_ms
-        self._hooks = self._hooks_of(middleware)
+        self._hooks = self._hooks_of(with_traces(middleware, trace) if trace else middleware)
         how = connection.over(tls).signed_by(credentials)
         self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name, how)
         self._shared: SharedClient | None = None
@@ -269,6 +277,11 @@ class Member(Generic[C]):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+    @property
+    def options(self) -> ClientOptions:
+        """How it connects: members with equal options share their connections."""
+        return self._options
 
     @property
     def client_id(self) -> str:

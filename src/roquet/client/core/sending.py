@@ -365,6 +365,7 @@ def read_receipt(answer: Command, status: SendStatus, queue: MessageQueue, names
         return SendReceipt(
             status, ids[0] if len(ids) == 1 else ",".join(ids), fields["msgId"], queue, int(fields["queueOffset"]),
             fields.get("transactionId"), fields.get(Property.MSG_REGION), fields.get("recallHandle"),
+            fields.get(Property.TRACE_ON) != "false",
         )  # fmt: skip
     except (KeyError, ValueError) as error:
         raise BadAnswer(f"confirmed a send without a usable {error}; the message is stored") from None
