@@ -21,6 +21,7 @@ from roquet.client.core.events import ConsumeEvent
 from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.tasks import Work
 from roquet.client.keywords import LitePullKeywords
 from roquet.client.member import Member
@@ -42,6 +43,7 @@ class LitePullConsumer(Member[LitePullCore]):
 
     def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[LitePullKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
+        self._stats = ConsumerStats(group)
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._left: deque[ReceivedMessage] = deque()  # of the last poll, those that `async for` has not given out
         self._assigned: list[MessageQueue] | None = None
@@ -89,7 +91,7 @@ class LitePullConsumer(Member[LitePullCore]):
     # -- running
 
     def _make(self, client: ClientCore) -> LitePullCore:
-        core = LitePullCore(client, self.group, self.settings)
+        core = LitePullCore(client, self.group, self.settings, stats=self._stats)
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
         if self._assigned is not None:
@@ -196,6 +198,11 @@ class LitePullConsumer(Member[LitePullCore]):
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """poll returns messages of these queues again."""
         self._part().resume(queues)
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What it has consumed since it was made: numbers in all, for each topic, and of queues that had to wait."""
+        return self._stats
 
     # -- progress
 

@@ -13,6 +13,7 @@ from typing import Unpack
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.pull_consumer import BLOCK_MS, PULL_COUNT_MAX, PullConsumerCore, PullConsumerSettings
 from roquet.client.core.pulling import PullResult
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.keywords import MemberKeywords
 from roquet.client.member import Member
 from roquet.message import MessageQueue
@@ -25,9 +26,15 @@ class PullConsumer(Member[PullConsumerCore]):
 
     def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[MemberKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
+        self._stats = ConsumerStats(group)
 
     def _make(self, client: ClientCore) -> PullConsumerCore:
-        return PullConsumerCore(client, self.group, self.settings)
+        return PullConsumerCore(client, self.group, self.settings, stats=self._stats)
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What it has pulled since it was made: numbers in all, and for each topic."""
+        return self._stats
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Every queue of the topic that can be read."""

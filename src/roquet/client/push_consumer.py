@@ -29,6 +29,7 @@ from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSetti
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend, Verdict
 from roquet.client.functions import Functions, being_cancelled, check_handler, is_async, name_of
 from roquet.client.keywords import PushConsumerKeywords
@@ -94,6 +95,7 @@ class PushConsumer(Member[PushConsumerCore]):
         if settings.get("broadcasting") and settings.get("instance_name") is None:
             settings["instance_name"] = "DEFAULT"  # as upstream: offsets are filed under the client id, which must survive a restart
         super().__init__(group, namesrv, **settings)
+        self._stats = ConsumerStats(group)
         self.close_wait_ms = close_wait_ms
         check_ranges(self, close_wait_ms=(0, 86_400_000))
         self._offsets_directory = offsets_directory
@@ -166,7 +168,7 @@ class PushConsumer(Member[PushConsumerCore]):
         file = None
         if self.settings.broadcasting:
             file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
-        core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file)
+        core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file, stats=self._stats)
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
         return core
@@ -237,6 +239,11 @@ class PushConsumer(Member[PushConsumerCore]):
     def in_threads(self) -> int:  # type: ignore[override]
         """Calls of plain functions that run in threads now."""
         return self._calls.in_threads
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What it has consumed since it was made: numbers in all, for each topic, and of queues that had to wait."""
+        return self._stats
 
     def pause(self) -> None:
         """Pull nothing more until resume(); what was pulled is still consumed."""

@@ -11,7 +11,7 @@ fill a request, at once. What is many rises with the requests that are under way
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -112,6 +112,7 @@ class PlainSends:
         settings = producer.settings
         self.producer = producer
         self.topic = topic
+        self._counted = producer.stats.of(topic)
         self._gathering = gathering
         self._size_max = gathering.batch_bytes
         self._record_size = RECORD_SIZE + ADDED_SIZE + len(topic)
@@ -173,6 +174,7 @@ class PlainSends:
             place = group.waiters.index(waiter)
             for column in (group.bodies, group.texts, group.waiters):
                 del column[place]  # its size stays counted: the request is smaller than it might be
+            self._counted.failed += 1
             if not waiter.done():
                 waiter.set_exception(SendFailed(f"message to {self.topic!r} was not sent: it was cancelled", []))
 
@@ -205,8 +207,7 @@ class PlainSends:
         try:
             queue = group.queue = producer.next_queue(self.topic, route, None)
         except RoquetError as error:
-            for waiter in group.waiters:
-                self._tell(waiter, error)
+            self._fail(group, lambda: error)
             return
         try:
             group.address = producer.address_of(queue)
@@ -268,12 +269,20 @@ class PlainSends:
         try:
             receipts = receipts_of(answer, status, queue, group.message_ids)
         except BadAnswer as error:
-            for waiter in group.waiters:
-                self._tell(waiter, BadAnswer(f"{group.address} {error}"))
+            self._fail(group, partial(BadAnswer, f"{group.address} {error}"))
             return
+        count = len(receipts)
+        self._counted.sent += count
+        self._counted.durations.add(self.producer.client.clock.steady_ms() - group.begun_ms, count)
         for waiter, receipt in zip(group.waiters, receipts, strict=True):
             if not waiter.done():
                 waiter.set_result(receipt)
+
+    def _fail(self, group: Group, error: Callable[[], RoquetError]) -> None:
+        """`error`: makes one for each."""
+        self._counted.failed += len(group.waiters)
+        for waiter in group.waiters:
+            self._tell(waiter, error())
 
     def _trouble(self, group: Group, queue: MessageQueue, result: Command | RoquetError) -> None:
         sends = self._one_by_one(group)
@@ -292,8 +301,7 @@ class PlainSends:
         try:
             receipts = receipts_of(answer, STATUSES[answer.code], queue, group.message_ids)
         except BadAnswer as error:
-            for waiter in group.waiters:
-                self._tell(waiter, BadAnswer(f"{group.address} {error}"))
+            self._fail(group, partial(BadAnswer, f"{group.address} {error}"))
             return
         for waiter, receipt in zip(group.waiters, receipts, strict=True):
             send = self._in_trouble.get(waiter)

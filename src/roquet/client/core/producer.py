@@ -24,6 +24,7 @@ from roquet.client.core.replies import REPLY, RequestTimedOut
 from roquet.client.core.resolver import TopicRoute, writable
 from roquet.client.core.send_command import SendTemplate
 from roquet.client.core.sending import Outgoing, Place, Sending, Sent
+from roquet.client.core.stats import ProducerStats, TopicSends
 from roquet.client.core.tasks import Wait
 from roquet.client.core.timers import Timer
 from roquet.errors import ClientError, InvalidMessage, NoRoute, NotStarted, RoquetError, SendFailed
@@ -104,12 +105,22 @@ class _Topic:
     """What a producer keeps of a topic it sends to."""
 
     choice: QueueChoice
+    counted: TopicSends
     templates: dict[tuple[str, int], SendTemplate] = field(default_factory=dict)
 
 
 class ProducerCore:
-    def __init__(self, client: ClientCore, group: str, settings: ProducerSettings | None = None, *, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self,
+        client: ClientCore,
+        group: str,
+        settings: ProducerSettings | None = None,
+        *,
+        hooks: Hooks | None = None,
+        stats: ProducerStats | None = None,
+    ) -> None:
         self.settings = settings or ProducerSettings()
+        self.stats = stats or ProducerStats(group)
         self.hooks = hooks
         self.send_hooks = hooks if hooks is not None and hooks.sends else None
         """None: nobody wants to hear of sends."""
@@ -261,6 +272,7 @@ class ProducerCore:
         chosen = queue or self.next_queue(message.topic, route, None)
         address = self.address_of(chosen)
         self.client.caller.oneway(address, outgoing.command(self.template(outgoing, chosen.broker_name), chosen.queue_id))
+        self.counted(outgoing.topic).oneway += 1
         return address, chosen
 
     async def send_batch(
@@ -530,8 +542,14 @@ class ProducerCore:
     def _topic(self, topic: str) -> _Topic:
         known = self._topics.get(topic)
         if known is None:
-            known = self._topics[topic] = _Topic(QueueChoice(self.client.random.randrange(1 << 16), self.faults))
+            known = self._topics[topic] = _Topic(
+                QueueChoice(self.client.random.randrange(1 << 16), self.faults), self.stats.of(self.namespace.unwrap(topic))
+            )
         return known
+
+    def counted(self, topic: str) -> TopicSends:
+        known = self._topics.get(topic)
+        return known.counted if known is not None else self.stats.of(self.namespace.unwrap(topic))
 
     def known_route(self, topic: str) -> TopicRoute | None:
         route = self.client.routes.topics.get(topic)

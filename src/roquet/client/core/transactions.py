@@ -19,6 +19,7 @@ from roquet.client.core.hooks import Hooks
 from roquet.client.core.instance import LANGUAGE, ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, check_message, with_properties
 from roquet.client.core.receipt import SendReceipt
+from roquet.client.core.stats import ProducerStats
 from roquet.client.core.tasks import Wait
 from roquet.errors import InvalidMessage, Refused, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
@@ -74,8 +75,9 @@ class TransactionCore(ProducerCore):
         *,
         checks_at_once: int = CHECKS_AT_ONCE,
         hooks: Hooks | None = None,
+        stats: ProducerStats | None = None,
     ) -> None:
-        super().__init__(client, group, settings, hooks=hooks)
+        super().__init__(client, group, settings, hooks=hooks, stats=stats)
         self.check = check
         self.checks_at_once = checks_at_once
         self.checking = 0
