@@ -91,7 +91,8 @@ class Tracing(Middleware):
         feed = self._feeds.get(key)
         if feed is not None and feed.options != options:
             raise ClientError(
-                f"this Tracing was given to two members of group {member.group!r} that connect differently; give each a Tracing() of its own"
+                f"this Tracing was given to two members of group {member.group!r} that connect differently;"
+                " give each a Tracing() of its own"
             )
         if feed is None:
             feed = self._feeds[key] = Feed(self, member, options)
@@ -220,12 +221,12 @@ class Feed:
     def dropped(self, count: int, why: str) -> None:
         self.tracing.dropped += count
         self._logged += count
-        now = time.monotonic()
+        now, topic = time.monotonic(), self.tracing.topic
         if now - self._logged_s >= QUIET_S:
             log.warning(
-                "! group %s: %d records of traces were not written to %s: %.300s; messages are not affected. The topic must exist:"
-                " set traceTopicEnable=true on a broker, or create it",
-                self.group, self._logged, self.tracing.topic, why,
+                "! group %s: %d records of traces were not written to %s: %.300s; messages are not affected. The topic must exist: %s",
+                self.group, self._logged, topic, why,
+                "set traceTopicEnable=true on a broker" if topic == TRACE_TOPIC else f"roquet topic create {topic}",
             )  # fmt: skip
             self._logged_s, self._logged = now, 0
 
