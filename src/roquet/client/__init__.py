@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from roquet.client.idempotent import Idempotent, Seen
     from roquet.client.lite_pull_consumer import LitePullConsumer
     from roquet.client.middleware import CallEvent, ConsumeEvent, Middleware, SendEvent, TransactionEvent
+    from roquet.client.otel import OpenTelemetry
     from roquet.client.producer import Producer
     from roquet.client.pull_consumer import PullConsumer
     from roquet.client.push_consumer import OrderlyListener, PushConsumer
@@ -50,6 +51,7 @@ __all__ = [
     "Message",
     "MessageQueue",
     "Middleware",
+    "OpenTelemetry",
     "OrderlyListener",
     "Outcome",
     "Producer",
@@ -90,6 +92,7 @@ _HOMES = {
     "client.idempotent": ("Idempotent", "Seen"),
     "client.lite_pull_consumer": ("LitePullConsumer",),
     "client.middleware": ("CallEvent", "ConsumeEvent", "Middleware", "SendEvent", "TransactionEvent"),
+    "client.otel": ("OpenTelemetry",),
     "client.producer": ("Producer",),
     "client.pull_consumer": ("PullConsumer",),
     "client.push_consumer": ("OrderlyListener", "PushConsumer"),

@@ -10,6 +10,7 @@ Nothing is told of the trace topic itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from roquet.client.core.transactions import TransactionState
@@ -28,6 +29,8 @@ BODY_MAX = 118_000
 KEYS_MAX = 1_500
 KEYS_BYTES = 24_000
 """Of one message of traces: brokers take properties of 32,767 bytes, and ours index 2,048 words."""
+FEW_KEYS = 5
+"""So many of one message always have room."""
 KEY_MAX = 1_000
 """Characters of a key by which records are found; such with control characters, which no property may hold, are left out too."""
 
@@ -145,17 +148,26 @@ def messages_of(records: Iterable[TraceRecord], topic: str) -> Iterator[TraceMes
     keys: dict[str, None] = {}
     size = keys_size = 0
     for record in records:
-        line = record.encode().encode("utf-8", "replace")
-        own = [key for key in index_keys(record) if len(key) <= KEY_MAX and key.isprintable()]
-        own_size = sum(len(key.encode()) + 1 for key in own)
+        line, own = record.encode().encode("utf-8", "replace"), usable_keys(record)
+        own_size = sum([len(key.encode()) + 1 for key in own if key not in keys])
         if lines and (size + len(line) > BODY_MAX or keys_size + own_size > KEYS_BYTES or len(keys) + len(own) > KEYS_MAX):
             yield trace_message(topic, lines, keys)
             lines, keys, size, keys_size = [], {}, 0, 0
+            own_size = sum([len(key.encode()) + 1 for key in own])
         lines.append(line)
         keys |= dict.fromkeys(own)
         size, keys_size = size + len(line), keys_size + own_size
     if lines:
         yield trace_message(topic, lines, keys)
+
+
+def usable_keys(record: TraceRecord) -> list[str]:
+    """Its keys; of very many the first ones, which a message has room for."""
+    keys = [key for key in index_keys(record) if len(key) <= KEY_MAX and key.isprintable()]
+    if len(keys) > FEW_KEYS:
+        sizes = accumulate(len(key.encode()) + 1 for key in keys)
+        keys = [key for key, size in zip(keys[:KEYS_MAX], sizes, strict=False) if size <= KEYS_BYTES]
+    return keys
 
 
 def trace_message(topic: str, lines: list[bytes], keys: dict[str, None]) -> TraceMessage:
