@@ -37,6 +37,7 @@ RUN_BY = {
     "README.md": __file__,
     "tutorial.md": __file__,
     "tour.md": "tests/spark/test_tour.py",
+    "traces.md": "tests/traces/test_traces_page.py",
     "spark.md": "tests/spark/test_source.py",
     "pipeline-observe.md": "tests/spark/test_pipeline_docs.py",
     "first-day-data-engineer.md": "tests/spark/test_first_day.py",
