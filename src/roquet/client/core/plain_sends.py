@@ -11,7 +11,7 @@ fill a request, at once. What is many rises with the requests that are under way
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -207,7 +207,7 @@ class PlainSends:
         try:
             queue = group.queue = producer.next_queue(self.topic, route, None)
         except RoquetError as error:
-            self._fail(group, lambda: error)
+            self._fail(group, [error] * len(group.waiters))
             return
         try:
             group.address = producer.address_of(queue)
@@ -269,7 +269,7 @@ class PlainSends:
         try:
             receipts = receipts_of(answer, status, queue, group.message_ids)
         except BadAnswer as error:
-            self._fail(group, partial(BadAnswer, f"{group.address} {error}"))
+            self._fail(group, [BadAnswer(f"{group.address} {error}") for _ in group.waiters])
             return
         count = len(receipts)
         self._counted.sent += count
@@ -278,11 +278,10 @@ class PlainSends:
             if not waiter.done():
                 waiter.set_result(receipt)
 
-    def _fail(self, group: Group, error: Callable[[], RoquetError]) -> None:
-        """`error`: makes one for each."""
-        self._counted.failed += len(group.waiters)
-        for waiter in group.waiters:
-            self._tell(waiter, error())
+    def _fail(self, group: Group, errors: Sequence[RoquetError]) -> None:
+        self._counted.failed += len(errors)
+        for waiter, error in zip(group.waiters, errors, strict=True):
+            self._tell(waiter, error)
 
     def _trouble(self, group: Group, queue: MessageQueue, result: Command | RoquetError) -> None:
         sends = self._one_by_one(group)
@@ -301,7 +300,7 @@ class PlainSends:
         try:
             receipts = receipts_of(answer, STATUSES[answer.code], queue, group.message_ids)
         except BadAnswer as error:
-            self._fail(group, partial(BadAnswer, f"{group.address} {error}"))
+            self._fail(group, [BadAnswer(f"{group.address} {error}") for _ in group.waiters])
             return
         for waiter, receipt in zip(group.waiters, receipts, strict=True):
             send = self._in_trouble.get(waiter)
