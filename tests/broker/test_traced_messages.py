@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def broker(tmp_path: Path, way: str, **settings: object) -> Whole:
+def broker(tmp_path: Path, way: str, **settings: Any) -> Whole:
     made = Whole(tmp_path / "store", region_id="north", **settings)
     plain = made.broker.sender.plain
     if way == "compiled" and plain.native is None:

@@ -233,7 +233,7 @@ def test_metrics_count_and_time_without_anything_that_differs_for_each_message(k
         host, port = mq.broker.split(":")
         points = kept.points()
         fixed = {"messaging.system": "rocketmq", "messaging.destination.name": "orders"}
-        sending = fixed | {"messaging.operation.name": "send", "messaging.operation.type": "send"}
+        sending: dict[str, Any] = fixed | {"messaging.operation.name": "send", "messaging.operation.type": "send"}
         sending |= {"server.address": host, "server.port": int(port)}
         processing = fixed | {"messaging.operation.name": "process", "messaging.operation.type": "process"}
         processing |= {"messaging.consumer.group.name": "billing"}

@@ -93,7 +93,7 @@ class MessageTrace:
     @property
     def begun_ms(self) -> int:
         """When the first thing happened that is known of it."""
-        times = [one.time_ms for one in (*self.sends, *self.ends, *self.recalls)]
+        times = [send.time_ms for send in self.sends] + [end.time_ms for end in self.ends] + [recall.time_ms for recall in self.recalls]
         times += [time for one in self.deliveries for time in (one.begun_ms, one.ended_ms) if time is not None]
         return min(times, default=0)
 
@@ -110,7 +110,7 @@ def tell(carried: Iterable[Carried]) -> list[MessageTrace]:
         client = getattr(record, "client_host", None) or host
         for message_id in record.unique_id.split(","):  # Java's record of a batch names all its messages
             trace = found.setdefault(message_id, MessageTrace(message_id))
-            trace.keys = trace.keys or getattr(record, "keys", None)
+            trace.keys = trace.keys or (None if isinstance(record, Recall) else record.keys)
             if isinstance(record, SubBefore):
                 _, after, _ = joined.get((record.request_id, message_id), (None, None, ""))
                 joined[record.request_id, message_id] = (record, after, client)
@@ -200,8 +200,8 @@ class Traces(Messages):
 def is_of(record: TraceRecord, key: str) -> bool:
     if key in record.unique_id.split(","):
         return True
-    keys = getattr(record, "keys", None)
-    return bool(keys) and key in keys.split()
+    keys = None if isinstance(record, Recall) else record.keys
+    return keys is not None and key in keys.split()
 
 
 __all__ = ["MessageTrace", "NoTraceTopic", "TracedDelivery", "TracedEnd", "TracedRecall", "TracedSend", "Traces", "tell"]
