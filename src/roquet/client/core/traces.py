@@ -29,8 +29,6 @@ BODY_MAX = 118_000
 KEYS_MAX = 1_500
 KEYS_BYTES = 24_000
 """Of one message of traces: brokers take properties of 32,767 bytes, and ours index 2,048 words."""
-FEW_KEYS = 5
-"""So many of one message always have room."""
 KEY_MAX = 1_000
 """Characters of a key by which records are found; such with control characters, which no property may hold, are left out too."""
 
@@ -149,13 +147,13 @@ def messages_of(records: Iterable[TraceRecord], topic: str) -> Iterator[TraceMes
     size = keys_size = 0
     for record in records:
         line, own = record.encode().encode("utf-8", "replace"), usable_keys(record)
-        own_size = sum([len(key.encode()) + 1 for key in own if key not in keys])
+        own_size = size_of([key for key in own if key not in keys])
         if lines and (size + len(line) > BODY_MAX or keys_size + own_size > KEYS_BYTES or len(keys) + len(own) > KEYS_MAX):
             yield trace_message(topic, lines, keys)
             lines, keys, size, keys_size = [], {}, 0, 0
-            own_size = sum([len(key.encode()) + 1 for key in own])
+            own_size = size_of(own)
         lines.append(line)
-        keys |= dict.fromkeys(own)
+        keys.update(dict.fromkeys(own))
         size, keys_size = size + len(line), keys_size + own_size
     if lines:
         yield trace_message(topic, lines, keys)
@@ -163,11 +161,19 @@ def messages_of(records: Iterable[TraceRecord], topic: str) -> Iterator[TraceMes
 
 def usable_keys(record: TraceRecord) -> list[str]:
     """Its keys; of very many the first ones, which a message has room for."""
-    keys = [key for key in index_keys(record) if len(key) <= KEY_MAX and key.isprintable()]
-    if len(keys) > FEW_KEYS:
-        sizes = accumulate(len(key.encode()) + 1 for key in keys)
-        keys = [key for key, size in zip(keys[:KEYS_MAX], sizes, strict=False) if size <= KEYS_BYTES]
-    return keys
+    keys = index_keys(record)
+    text = " ".join(keys)
+    if len(text) <= KEY_MAX and text.isprintable():  # nearly always
+        return keys
+    keys = [key for key in keys if len(key) <= KEY_MAX and key.isprintable()]
+    sizes = accumulate(len(key.encode()) + 1 for key in keys)
+    return [key for key, size in zip(keys[:KEYS_MAX], sizes, strict=False) if size <= KEYS_BYTES]
+
+
+def size_of(keys: list[str]) -> int:
+    """Bytes of them with a blank behind each."""
+    text = " ".join(keys)
+    return len(text) + 1 if text.isascii() else len(text.encode()) + 1
 
 
 def trace_message(topic: str, lines: list[bytes], keys: dict[str, None]) -> TraceMessage:
