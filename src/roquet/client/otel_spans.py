@@ -30,7 +30,7 @@ BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5
 LINKS_MAX = 128
 """What OpenTelemetry keeps of a span's links by default."""
 TYPES = {"half": "transaction", "delay": "delay", "timed": "delay"}
-FAILED = {"retry": "retry", "dead letter": "dead_letter", "suspend": "suspend", "given up": "given_up"}
+NOT_DONE = {"retry": "retry", "dead letter": "dead_letter", "suspend": "suspend", "given up": "given_up"}
 """error.type of a handler that did not raise, and was not done with its messages."""
 
 Attributes = dict[str, Any]
@@ -87,7 +87,7 @@ class Spans:
         if event.error is not None:
             failed(span, event.error)
         elif event.failed:
-            span.set_attribute("error.type", FAILED.get(event.outcome, event.outcome))
+            span.set_attribute("error.type", NOT_DONE.get(event.outcome, event.outcome))
             span.set_status(Status(StatusCode.ERROR, event.outcome))
         span.end()
 
@@ -108,7 +108,7 @@ class Instruments:
     def consumed(self, event: ConsumeEvent) -> None:
         attributes = measured(event, "process") | {"messaging.consumer.group.name": event.group} | error_type(event.error)
         if event.error is None and event.failed:
-            attributes["error.type"] = FAILED.get(event.outcome, event.outcome)
+            attributes["error.type"] = NOT_DONE.get(event.outcome, event.outcome)
         self._consumed.add(len(event.messages), attributes)
         self._processing.record(event.duration_ms / 1000, attributes)
 
