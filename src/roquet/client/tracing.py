@@ -61,8 +61,8 @@ _numbers = itertools.count(1)
 class Tracing(Middleware):
     """Writes traces of sends, of consuming and of ends of transactions, as Apache's clients with enableMsgTrace do.
 
-    `roquet trace ID`, mqadmin's queryMsgTraceById and the dashboard read them. `topic`: where to; brokers with traceTopicEnable=true have
-    the default one. One object may be given to several members of one cluster.
+    `roquet trace ID` and mqadmin's queryMsgTraceById show them. `topic`: where to; brokers with traceTopicEnable=true have the default
+    one. One object may be given to several members of one cluster.
     """
 
     def __init__(self, topic: str = TRACE_TOPIC) -> None:
