@@ -472,5 +472,6 @@ def test_a_polled_message_knows_when_poll_returned_it() -> None:
     cluster.advance(3_000)
     results = Results()
     lite.core.client.tasks.start(lite.core.poll(1_000), results.append)
-    [message] = results.only  # type: ignore[misc] # a list of one
-    assert message.consuming_began_ms == cluster.clock.now_ms()
+    polled = results.only
+    assert isinstance(polled, list)
+    assert polled[0].consuming_began_ms == cluster.clock.now_ms()

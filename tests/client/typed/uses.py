@@ -116,9 +116,7 @@ def blocking() -> None:
 
 class Mine(roquet.Middleware):
     def before_send(self, event: roquet.SendEvent) -> None:
-        event.message.properties["request-id"] = (
-            17  # E: Incompatible types in assignment (expression has type "int"
-        )
+        event.message.properties["request-id"] = 17  # E: Incompatible types in assignment (expression has type "int"
 
     def after_consume(self, event: roquet.ConsumeEvent) -> None:
         if event.outcome == "dead":  # E: Non-overlapping equality check
