@@ -36,6 +36,7 @@ RUN_BY = {
     "access.md": "tests/access/test_clients.py",
     "README.md": __file__,
     "tutorial.md": __file__,
+    "middleware.md": "tests/docs/test_middleware_page.py",
     "tour.md": "tests/spark/test_tour.py",
     "traces.md": "tests/traces/test_traces_page.py",
     "spark.md": "tests/spark/test_source.py",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from roquet.client.core.pulling import PullResult, PullStatus
     from roquet.client.core.receipt import SendReceipt, SendStatus
     from roquet.client.core.replies import RequestTimedOut, reply_message
+    from roquet.client.core.stats import ConsumerStats, Durations, ProducerStats
     from roquet.client.core.transactions import TransactionReceipt, TransactionState
     from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, Outcome, RetryLater, Suspend
     from roquet.client.idempotent import Idempotent, Seen
@@ -44,7 +45,9 @@ __all__ = [
     "CallEvent",
     "ConnectionOptions",
     "ConsumeEvent",
+    "ConsumerStats",
     "Credentials",
+    "Durations",
     "GroupTaken",
     "Idempotent",
     "LitePullConsumer",
@@ -55,6 +58,7 @@ __all__ = [
     "OrderlyListener",
     "Outcome",
     "Producer",
+    "ProducerStats",
     "PullConsumer",
     "PullResult",
     "PullStatus",
@@ -86,6 +90,7 @@ _HOMES = {
     "client.core.failures": ("BadAnswer", "BatchFailed", "GroupTaken", "SendTimedOut", "ServerRejected"),
     "client.core.pulling": ("PullResult", "PullStatus"),
     "client.core.receipt": ("SendReceipt", "SendStatus"),
+    "client.core.stats": ("ConsumerStats", "Durations", "ProducerStats"),
     "client.core.replies": ("RequestTimedOut", "reply_message"),
     "client.core.transactions": ("TransactionReceipt", "TransactionState"),
     "client.core.verdicts": ("COMMIT", "DEAD_LETTER", "RETRY_LATER", "ROLLBACK", "Outcome", "RetryLater", "Suspend"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from roquet.client.core.outcomes import failed_of, outcome_of
 from roquet.client.core.verdicts import RetryLater
-from roquet.client.functions import is_async
+from roquet.client.functions import is_async, name_of
 
 if TYPE_CHECKING:
     from roquet.client.core.events import ConsumeEvent
@@ -54,7 +54,11 @@ def watched(function: Function, watch: Watch) -> Function:
     async def in_the_loop(given: Any) -> Any:
         return await finished(watch.begin(), function(given), watch)
 
-    return in_the_loop if is_async(function) else partial(_in_a_thread, function, watch, copy_context())
+    if is_async(function):
+        return in_the_loop
+    in_a_thread = partial(_in_a_thread, function, watch, copy_context())
+    in_a_thread.__name__ = name_of(function)  # type: ignore[attr-defined] # as errors show it
+    return in_a_thread
 
 
 def _in_a_thread(function: Function, watch: Watch, context: Any, given: Any) -> Any:

@@ -117,9 +117,12 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         self.timeout_ms = self.settings.consume_timeout_ms
         self._calls: dict[_Call, None] = {}  # a set that keeps its order
         self._watching = False
+        self._ahead_ms = 0
+        """The wall clock's lead over the steady one when messages last came: so one look at a clock is enough for each call."""
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         """Consume these, in calls of at most batch_size messages of one topic (a retry queue holds several topics)."""
+        self._ahead_ms = self.client.clock.now_ms() - self.client.clock.steady_ms()
         batch: list[ReceivedMessage] = []
         for message in messages:
             if batch and (len(batch) >= self.batch_size or batch[0].topic != message.topic):
@@ -136,10 +139,11 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         if process_queue.dropped:
             return
         self.running += 1
-        now = process_queue.last_consume_ms = self.client.clock.now_ms()
+        now = self.client.clock.steady_ms()
+        began_ms = process_queue.last_consume_ms = now + self._ahead_ms
         for message in messages:
-            message._began_ms = now
-        call = _Call(process_queue, messages, self.client.clock.steady_ms())
+            message._began_ms = began_ms
+        call = _Call(process_queue, messages, now)
         self._calls[call] = None
         if not self._watching:
             self._watch()
@@ -153,8 +157,12 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         if call not in self._calls:
             return  # the listener said so before
         del self._calls[call]
-        counted = self.stats.of(call.messages[0].topic)
-        counted.durations.add(self.client.clock.steady_ms() - call.started_ms)
+        counted = call.process_queue.counted or self.stats.of(call.messages[0].topic)
+        took_ms = self.client.clock.steady_ms() - call.started_ms
+        if took_ms:
+            counted.durations.add(took_ms)
+        else:  # as most do
+            counted.durations.buckets[0] += 1
         if call.process_queue.dropped or call.given_up:  # somebody else consumes them too
             self._over()
         elif verdict is Outcome.SUCCESS or verdict is Outcome.COMMIT:

@@ -42,9 +42,12 @@ class HeldBack:
         self.all = 0
         self._told: dict[tuple[MessageQueue, Limit], int] = {}
 
-    def note(self, limit: Limit, queue: MessageQueue, why: str, now_ms: int, *, advice: str = "") -> None:
-        """A queue begins to wait. Said at most once a minute for each queue and limit."""
+    def count(self, limit: Limit) -> None:
+        """A queue begins to wait."""
         setattr(self, limit, getattr(self, limit) + 1)
+
+    def say(self, limit: Limit, queue: MessageQueue, why: str, now_ms: int, *, advice: str = "") -> None:
+        """It waits: one line in the log, at most once a minute for each queue and limit."""
         told_ms = self._told.get((queue, limit))
         if told_ms is None or now_ms - told_ms >= QUIET_MS:
             self._told[queue, limit] = now_ms

@@ -247,7 +247,8 @@ class LitePullCore(GroupMember):
         reading.held_by = limit
         if limit is not None:
             why = f"{reading.count} messages of it with {reading.size} bytes are read ahead, {self._count} of all queues"
-            self.stats.held_back.note(limit, reading.queue, why, self.client.clock.steady_ms(), advice=TAKE)
+            self.stats.held_back.count(limit)
+            self.stats.held_back.say(limit, reading.queue, why, self.client.clock.steady_ms(), advice=TAKE)
 
     async def _pull(self, reading: _Reading) -> int:
         """One pull, and what comes of it. How long to wait before the next, ms."""

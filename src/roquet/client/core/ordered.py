@@ -135,7 +135,8 @@ class OrderedConsuming(Consumption[_Lane]):
             self._line_up(lane)
         elif not lane.process_queue.dropped:
             why = "its broker does not confirm the lock"
-            self.stats.held_back.note("lock", lane.process_queue.queue, why, self.client.clock.steady_ms())
+            self.stats.held_back.count("lock")
+            self.stats.held_back.say("lock", lane.process_queue.queue, why, self.client.clock.steady_ms())
             await self._rest(lane, LOCK_AGAIN_MS)
 
     # -- one call
@@ -158,7 +159,7 @@ class OrderedConsuming(Consumption[_Lane]):
         if lane.call is not messages:
             return  # the listener said so before
         lane.call = None
-        counted = self.stats.of(messages[0].topic)
+        counted = process_queue.counted or self.stats.of(messages[0].topic)
         counted.durations.add(self.client.clock.steady_ms() - lane.begun_ms)
         if process_queue.dropped:
             pass  # put elsewhere by an operator, or lost: what this call did counts for nothing

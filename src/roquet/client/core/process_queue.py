@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from roquet.client.core.held_back import Limit
+from roquet.client.core.stats import TopicConsumes
 from roquet.message import MessageQueue, ReceivedMessage
 
 COUNT_MAX = 1_000
@@ -25,7 +26,8 @@ class ProcessQueue:
     """Invariant: offsets in `messages` rise in insertion order, so the first key is the smallest."""
 
     __slots__ = (
-        "dropped", "held_by", "largest", "last_consume_ms", "last_pull_ms", "leaving", "messages", "next_offset", "queue", "size",
+        "counted", "dropped", "held_by", "held_since_ms", "largest", "last_consume_ms", "last_pull_ms", "leaving", "messages",
+        "next_offset", "queue", "size",
     )  # fmt: skip
 
     def __init__(self, queue: MessageQueue, next_offset: int, now_ms: int) -> None:
@@ -40,7 +42,10 @@ class ProcessQueue:
         self.leaving = False
         """True: to be dropped when the call that runs has ended. Nothing more is pulled, and no other call begins."""
         self.held_by: Limit | None = None
-        """The limit for which nothing is pulled now."""
+        """The limit for which nothing is pulled now, since that time."""
+        self.held_since_ms = 0
+        self.counted: TopicConsumes | None = None
+        """Where its messages are counted; None: they are of several topics."""
         self.last_pull_ms = now_ms
         self.last_consume_ms = now_ms
 

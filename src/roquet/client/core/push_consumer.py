@@ -41,7 +41,7 @@ from roquet.wire.calls.members import ConsumeType, SubscriptionData
 from roquet.wire.calls.offsets import GET_CONSUMER_STATUS_FROM_CLIENT, ConsumerStatusBody
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.names import retry_topic
+from roquet.wire.names import is_retry_topic, retry_topic
 from roquet.wire.record import Record
 
 __all__ = ["FROM_FIRST", "FROM_LAST", "FROM_TIMESTAMP", "PushConsumerCore", "PushConsumerSettings"]
@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 
 FULL_MS = 50
 """Wait before looking again at a queue whose limits are reached."""
+LASTS_MS = 1_000
+"""A queue that has to wait for less is nothing unusual, as when a backlog is consumed."""
 PAUSED_MS = 1_000
 CLOSE_WAIT_MS = 30_000
 
@@ -202,7 +204,8 @@ class PushConsumerCore(GroupMember):
         if queue in self._leaving:
             raise NotYet(f"a call for {queue} still runs")
         if not await self.locks.lock(queue):
-            self.stats.held_back.note("lock", queue, "another member holds its lock", self.client.clock.steady_ms())
+            self.stats.held_back.count("lock")
+            self.stats.held_back.say("lock", queue, "another member holds its lock", self.client.clock.steady_ms())
             raise NotYet(f"another member holds {queue}")
         try:
             return await self._where_to_begin(queue)  # only now: who held it before has written its progress
@@ -260,6 +263,8 @@ class PushConsumerCore(GroupMember):
 
     def _read_from(self, queue: MessageQueue, offset: int, *, delay_ms: int = 0) -> None:
         process_queue = self.queues[queue] = ProcessQueue(queue, offset, self.client.clock.now_ms())
+        if not is_retry_topic(queue.topic):
+            process_queue.counted = self.stats.of(self.namespace.unwrap(queue.topic))
         self.client.tasks.start(self._read(process_queue, delay_ms))
 
     async def _read(self, process_queue: ProcessQueue, delay_ms: int) -> None:
@@ -283,10 +288,10 @@ class PushConsumerCore(GroupMember):
         if self.paused:
             return PAUSED_MS
         limit = process_queue.limit(settings.count_max, settings.size_max, settings.span_max)
-        if limit is not process_queue.held_by:
-            self._held_back(process_queue, limit)
         if limit is not None:
+            self._held_back(process_queue, limit, asked_ms)
             return FULL_MS
+        process_queue.held_by = None
         progress = self.offsets.table.get(queue) if not self.broadcasting and self._is_mine(queue) else None
         try:
             result = await self._puller.pull(
@@ -308,18 +313,21 @@ class PushConsumerCore(GroupMember):
         self._take(process_queue, result, asked_ms)
         return self._pause_ms(before, asked_ms, result)
 
-    def _held_back(self, process_queue: ProcessQueue, limit: Limit | None) -> None:
-        process_queue.held_by = limit
-        if limit is None:
+    def _held_back(self, process_queue: ProcessQueue, limit: Limit, now_ms: int) -> None:
+        """Counted when it begins, and said when it lasts."""
+        settings, held_back = self.settings, self.stats.held_back
+        if limit is not process_queue.held_by:
+            process_queue.held_by, process_queue.held_since_ms = limit, now_ms
+            held_back.count(limit)
+        if now_ms - process_queue.held_since_ms < LASTS_MS:
             return
-        settings = self.settings
         why = {
             "messages": f"{len(process_queue.messages)} messages of it are held here, more than count_max={settings.count_max}",
             "bytes": f"its messages that are held here have {process_queue.size} bytes, more than size_max={settings.size_max}",
             "span": f"offset {process_queue.progress} is not done and {process_queue.largest} is held here, more than"
             f" span_max={settings.span_max} apart",
         }
-        self.stats.held_back.note(limit, process_queue.queue, why[limit], self.client.clock.steady_ms())
+        held_back.say(limit, process_queue.queue, why[limit], now_ms)
 
     def _not_pulled(self, process_queue: ProcessQueue, error: RoquetError) -> int:
         queue = process_queue.queue
