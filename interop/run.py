@@ -2,7 +2,7 @@
 
 python interop/run.py [--against roquet|apache|apache-5.5.0] [--json] [--keep] [--accept]
                       [--only java-4.9.8,java-5.5.0,go,mqadmin,mixed,store,replication,dledger,failover,migration,differential,
-                              mqadmin-table,spark,tls,keys]
+                              mqadmin-table,spark,tls,keys,traces]
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import differential
 import dledger_groups
 import go_client
 import java_client
+import message_traces
 import mixed
 import moving
 import mqadmin
@@ -57,6 +58,7 @@ PARTS = (
     "spark",
     "tls",
     "keys",
+    "traces",
 )
 PEERS: dict[str, Callable[[], Peer]] = {
     "roquet": RoquetPeer,
@@ -87,6 +89,7 @@ UNKNOWN_TO_4_9 = [
 ]
 DROPPED_BY_5 = [("clusterList", "mqadmin 4.9 wants a runtime value, getTransferedTps, that 5.x renamed")]
 UNKNOWN_TO_4_9_LOG = (PassedOver(r"request type (351|361) not supported|CODE: 3  DESC", "the same, in the client's log"),)
+NO_REGION_IN_4_9 = [("java-5.5.0: the consumer's trace", "a 4.9 broker stores no MSG_REGION, and a 5.x consumer traces nothing without it")]
 UNKNOWN_TO_4_9_MIXED = [
     ("timed messages", "a 4.9 broker has no timed messages"),
     ("one group: lite pull", "a 4.9 broker does not know request 361"),
@@ -123,7 +126,7 @@ class Run:
         """Compile what the parts need; a part whose tools are missing is skipped by name."""
         missing = apache.missing_tools()
         needed = {part.removeprefix("java-") for part in self.only if part.startswith("java-")}
-        if {"mqadmin", "mixed", "spark", "tls", "keys"} & set(self.only):
+        if {"mqadmin", "mixed", "spark", "tls", "keys", "traces"} & set(self.only):
             needed |= set(java_client.VERSIONS)
         if {"store", "go", "failover", "migration", "mqadmin-table"} & set(self.only):
             needed |= {java_client.VERSIONS[0]}
@@ -258,6 +261,15 @@ class Run:
         jobs.append((Section(f"access control beside apache-{apache.SERVER}"), partial(access_answers.check, directory=directory)))
         return jobs
 
+    def of_traces(self) -> list[Job]:
+        """Traces of Java's clients and of ours, each shown by the other's tools."""
+        if "traces" not in self.only or not self.java:
+            return []
+        expected = NO_REGION_IN_4_9 if self.old else []
+        directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="traces-"))
+        body = partial(message_traces.check, peer=self.peer, clients=self.java, directory=directory, settings=SETTINGS)
+        return [(Section(f"traces, {self.peer.name}", expected=expected), body)]
+
     def of_tls(self) -> list[Job]:
         """Everything over TLS: Apache's clients with our servers, and our client with Apache's."""
         if "tls" not in self.only or not self.java or self.new:
@@ -351,6 +363,7 @@ class Run:
                             *self.of_moves(),
                             *self.of_tls(),
                             *self.of_keys(),
+                            *self.of_traces(),
                         ]
                     ),
                 ]:

@@ -60,8 +60,8 @@ def cluster(peer: Peer, directory: Path, *, keys: bool) -> Iterator[tuple[apache
         ends.callback(namesrv.kill)
 
         def start(name: str) -> apache.Server:
-            # traces at one of them, so that it is known where they are
-            settings = SETTINGS | {"brokerName": f"broker-{name}", "traceTopicEnable": name == BROKERS[0]}
+            # traces at one of them, so that it is known where they are; messages are stored as 4.9 stores them
+            settings = SETTINGS | {"brokerName": f"broker-{name}", "traceTopicEnable": name == BROKERS[0], "regionInMessages": "false"}
             if keys:  # Apache finds the file by itself, and does not know the setting
                 accounts = apache.write_accounts(directory / name, [{**ADMIN, "admin": "true"}])
                 settings |= {"aclEnable": True, "aclFile": accounts}

@@ -477,6 +477,12 @@ class BrokerSettings(ServerSettings):
         "", "directory of the ledger's data files; empty: dledger-<id>/data under storePathRootDir", key="storePathDLedgerCommitLog"
     )
     region_id: str = setting("DefaultRegion", "region named in send answers")
+    region_in_messages: str = setting(
+        "auto",
+        "store MSG_REGION and TRACE_ON with each message, as RocketMQ 5.x does: its consumers trace no message without them. auto: "
+        "with traceTopicEnable=true. Where traces have a broker of their own, set it to true on the others",
+        choices=("auto", "true", "false"),
+    )
     trace_on: bool = setting(True, "tell producers that tracing is on")
     connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)
     unfinished_frames_max: int = setting(
@@ -638,3 +644,8 @@ class BrokerSettings(ServerSettings):
                 f"maxHashSlotNum={self.max_hash_slot_num} and maxIndexNum={self.max_index_num} make index files of {index_size} bytes, and "
                 f"{FILE_MAX} is the most: a slot takes {INDEX_SLOT} bytes and an entry {INDEX_ENTRY.size}, so lower one of them"
             )
+
+    @property
+    def stores_region(self) -> bool:
+        """Whether messages are stored with the region, see region_in_messages."""
+        return self.region_in_messages == "true" or (self.region_in_messages == "auto" and self.trace_topic_enable)

@@ -44,8 +44,8 @@ PROPERTIES = [
     "a\x01b", "a\x01c",
     "x\x01y\x01z", "INSTANCE_ID\x01h@1", "CLUSTER\x01other", "UNIQ_KEY\x01", "empty\x01", "noseparator", "", "\x01v", 'q\x01a"b\\c/d<e>&f',
     "z\x01a\0b", "UNIQ_KEY\x01a\0b", "t\x01a\tb\nc\r\b\f", "\u2028\x01\u2029", "TIMER_DELAY_SEC\x010", "__STARTDELIVERTIME\x010",
-    "DELAYS\x013",
-    "MYDELAY\x013", "WAITS\x01true", "KEYS\x01" + " ".join(map(str, range(70))), "TIMER_DEL_UNIQKEY\x01k", "TIMER_DELAY_MS\x010",
+    "MSG_REGION\x01here",
+    "MYDELAY\x013", "WAITS\x01true", "KEYS\x01" + " ".join(map(str, range(2_100))), "TIMER_DEL_UNIQKEY\x01k", "TIMER_DELAY_MS\x010",
     "TIMER_DELIVER_MS\x010", "INNER_MULTI_DISPATCH\x01q", "TAGS\x01a\x01b", "aDELAY\x01b",
 ]  # fmt: skip
 ELSEWHERE = [

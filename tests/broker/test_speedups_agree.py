@@ -13,9 +13,8 @@ import pytest
 
 from roquet.broker import core
 from roquet.broker.part import Part
-from roquet.broker.send_properties import UNUSUAL
+from roquet.broker.send_properties import SPECIAL, UNUSUAL
 from roquet.broker.topics import Topic
-from roquet.message import Property
 from roquet.ports import Background, Clock
 from roquet.settings import BrokerSettings
 from roquet.speedups import native, why_not
@@ -52,6 +51,10 @@ def test_two_brokers_one_without_it_do_the_same_with_the_same_reads(tmp_path: Pa
     assert report.compiled > 500
     assert report.closed > 5
     assert report.together > 30
+
+
+def test_they_do_the_same_where_messages_carry_the_region(tmp_path: Path) -> None:
+    assert play(40, 6, tmp_path, region_in_messages="true").compiled > 100
 
 
 def test_they_do_the_same_while_each_send_waits_for_its_flush(tmp_path: Path) -> None:
@@ -125,7 +128,7 @@ def test_the_usual_send_of_each_client_is_done_by_it_but_to_retry_topics(tmp_pat
 def test_what_asks_for_more_than_storing_is_left_to_python(whole: Whole, name: str) -> None:
     """The extension spells these names too."""
     whole.ask(310, send_fields(properties=f"{name}\x010"), b"x")
-    if name not in (Property.WAIT, Property.CLUSTER):
+    if name in SPECIAL:
         whole.ask(320, send_fields(m="true", properties="WAIT\x01true"), join_batch([(0, b"x", f"a{name}\x010".encode())]))
     assert whole.broker.sender.plain.compiled == 0
 

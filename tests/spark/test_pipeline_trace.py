@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,12 @@ from hypothesis import strategies as st
 from roquet import Message, PushConsumer, ReceivedMessage
 from roquet.cli.main import main
 from roquet.spark.pipelines import trace
-from roquet.spark.pipelines.trace_records import EVENT_SCHEMA, MALFORMED, OUTCOMES, TYPES, parse
+from roquet.spark.pipelines.trace_records import EVENT_SCHEMA, MALFORMED, parse
+from roquet.wire.trace import LAYOUTS, LIMITS, MAY_BE_NULL, ORDINALS, Malformed, decode
 from tests.spark.conftest import Servers
+from tests.traces.recorded import PAYLOADS, as_java_read_it, name_of
 
-RECORDED = json.loads((Path(__file__).parent / "trace_payloads.json").read_text())["payloads"]
 T0 = 1_700_000_000_000
-
-JAVA_TYPES = dict(zip(("Normal_Msg", "Trans_Msg_Half", "Trans_msg_Commit", "Delay_Msg", "Order_Msg"), TYPES, strict=True))
-NAMES = {"message_id": "unique_id", "offset_message_id": "message_id"}
 
 
 def events_of(*payloads: bytes) -> list[dict[str, Any]]:
@@ -35,21 +34,11 @@ def events_of(*payloads: bytes) -> list[dict[str, Any]]:
 # The payload
 
 
-def as_java_read_it(read: dict[str, Any]) -> dict[str, Any]:
-    """What Apache's decoder says, under our names."""
-    event = {NAMES.get(name, name): value for name, value in read.items()}
-    if "type" in event:
-        event["type"] = JAVA_TYPES[event["type"]]
-    if "context_code" in event:
-        event["outcome"] = OUTCOMES[event.pop("context_code")]
-    return {name: None if name in ("tags", "keys") and value in ("null", "") else value for name, value in event.items()}
-
-
 def in_ms(event: dict[str, Any]) -> dict[str, Any]:
     return event | {"time": None if event["time"] is None else round(event["time"].timestamp() * 1000)}
 
 
-@pytest.mark.parametrize("recorded", RECORDED, ids=lambda one: f"{one['version']} {one['name']}")
+@pytest.mark.parametrize("recorded", PAYLOADS, ids=name_of)
 def test_a_payload_of_apaches_encoder_is_read_as_its_decoder_reads_it(recorded: dict[str, Any]) -> None:
     found = [in_ms(event) for event in events_of(bytes.fromhex(recorded["payload"]))]
     expected = [as_java_read_it(read) for read in recorded["read"]]
@@ -113,6 +102,40 @@ def test_no_bytes_at_all_break_the_parser(payloads: list[bytes]) -> None:
     table, numbers = parse(pa.array(payloads, pa.binary()))
     assert table.schema == EVENT_SCHEMA
     assert len(table) == len(numbers)
+
+
+def as_records(payload: bytes) -> list[dict[str, Any]]:
+    """What the reader of single records finds, as the columns have it: one event for each message of a batch."""
+    found: list[dict[str, Any]] = []
+    for record in decode(payload):
+        told: dict[str, Any] = {"problem": record.problem} if isinstance(record, Malformed) else asdict(record)
+        told["time"] = told.pop("time_ms", None)
+        texts = {name: None if name in MAY_BE_NULL and value == "" else value for name, value in told.items()}
+        row = dict.fromkeys(EVENT_SCHEMA.names) | texts | {"kind": record.kind}
+        found += [row | {"unique_id": one} for one in row["unique_id"].split(",")] if row["unique_id"] is not None else [row]
+    return found
+
+
+NUMBERS = st.sampled_from(["0", "1", "2", "1700000000000"])
+ODD = st.sampled_from(["null", "", "TRUE", "A,B", "-1", "5", "7", "1" * 11, "9" * 17, "9" * 18, "9" * 20, "1.5", "\u0663", "\xff"])
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> str:
+    """A record of a known kind, in which about one field is not what it should be, or which is too short or too long."""
+    (kind, least), layout = draw(st.sampled_from(sorted(LAYOUTS.items())))
+    names = layout.split()
+    found = [draw(NUMBERS) if name in LIMITS or name in ORDINALS else draw(st.sampled_from(["true", "null", "id"])) for name in names]
+    for at in draw(st.lists(st.integers(0, len(found) - 1), max_size=2)):
+        found[at] = draw(ODD)
+    stop = draw(st.integers(least - 2, len(found) + 1))
+    return "\x01".join([kind, *[*found, "more", "and more"][:stop]])
+
+
+@given(st.lists(lines() | st.text("Pub\x01,19\ufffd", max_size=9), max_size=12))
+def test_the_columns_say_what_the_reader_of_single_records_says(found: list[str]) -> None:
+    payload = "\x02".join(found).encode()
+    assert [in_ms(event) for event in events_of(payload)] == as_records(payload)
 
 
 # What the table tells

@@ -55,14 +55,14 @@ class BatchSend(NamedTuple):
 class Suffixes:
     """What the properties of a whole batch add to those of each of its messages."""
 
-    def __init__(self, cluster_property: str) -> None:
-        self.cluster_property = cluster_property
-        self._usual = f"\x02{WAITS}\x02{cluster_property}"
+    def __init__(self, added: str) -> None:
+        self.added = added
+        self._usual = f"\x02{WAITS}\x02{added}"
 
     def of(self, header_properties: str) -> str:
         if header_properties == WAITS:  # from 4.x, always
             return self._usual
-        return "\x02" + "\x02".join([item for item in header_properties.split("\x02") if "\x01" in item] + [self.cluster_property])
+        return "\x02" + "\x02".join([item for item in header_properties.split("\x02") if "\x01" in item] + [self.added])
 
 
 def go_together(one: BatchSend, other: BatchSend) -> bool:

@@ -20,7 +20,16 @@ from typing import Any, NamedTuple
 import orjson
 
 from roquet.broker.batches import BatchSend, Suffixes, are_many, columns_of, go_together, messages_of
-from roquet.broker.send_properties import KEPT_FLAGS, SPECIAL_MARKS, UNUSUAL, WAITS, WAITS_NOT, may_ask_for_more
+from roquet.broker.send_properties import (
+    KEPT_FLAGS,
+    SPECIAL_MARKS,
+    UNUSUAL,
+    WAITS,
+    WAITS_NOT,
+    added_properties,
+    may_ask_for_more,
+    region_fields,
+)
 from roquet.broker.topics import Topics
 from roquet.errors import Broken, Refused, StoreUnavailable
 from roquet.message import Property
@@ -114,8 +123,9 @@ class PlainSends:
         """By the property that asks for it: messages that go elsewhere first, and are plain else."""
         self.failed_at = -1
         """Which frame `take` was at when an exception left it. Whoever catches that sets it back."""
-        self.cluster_property = f"{Property.CLUSTER}\x01{settings.broker_cluster_name}"
-        self.suffixes = Suffixes(self.cluster_property)
+        self.added = "\x02".join([f"{name}\x01{value}" for name, value in added_properties(settings).items()])
+        """The text of what the broker adds to each message's properties."""
+        self.suffixes = Suffixes(self.added)
         self._known: dict[str, int] = {}
         """Property texts seen before that are more than kept: a tag -> its hash. They repeat with every message."""
         self.compiled = 0
@@ -126,7 +136,7 @@ class PlainSends:
         """The address that message ids carry is known, or another one."""
         self.host_id = self.store.staging.store_host.hex().upper()
         self._id = self.host_id.encode() + b"%016X"
-        region, trace_on = self.settings.region_id.encode(), b"true" if self.settings.trace_on else b"false"
+        region, trace_on = [value.encode() for value in region_fields(self.settings).values()]
         self._json_back = (
             b'","MSG_REGION":"%b","TRACE_ON":"%b"},"flag":1,"language":"JAVA","serializeTypeCurrentRPC":"JSON","version":%d,"opaque":'
             % (region, trace_on, VERSION)
@@ -136,7 +146,7 @@ class PlainSends:
             [b"%b%b%b%b" % (len(name).to_bytes(2, "big"), name, len(value).to_bytes(4, "big"), value) for name, value in more if value]
         )
         self._fixed = (
-            self.cluster_property.encode(), self.store.staging.store_host, self.host_id.encode(), self._json_back,
+            self.added.encode(), self.store.staging.store_host, self.host_id.encode(), self._json_back,
             BINARY_FRONT.pack(0, 0, 0, 0, VERSION, 0, 0, 0, 0)[8:13], self._binary_back, self.store.log.lead,
         )  # fmt: skip
 
@@ -279,7 +289,7 @@ class PlainSends:
                     return False
                 place, kept, due = found[0], found[1], tag if found[2] is None else found[2]
             else:
-                kept.append(self.cluster_property)
+                kept.append(self.added)
             properties = "\x02".join(kept).encode()
         except (KeyError, ValueError, AttributeError, TypeError, Broken):
             return False
@@ -306,7 +316,7 @@ class PlainSends:
             return None
         place, stored, due = found
         items[items.index(f"{name}\x01{value}")] = f"{name}\x01{stored}"
-        items += (self.cluster_property, f"{Property.REAL_TOPIC}\x01{topic}", f"{Property.REAL_QUEUE_ID}\x01{queue.queue_id}")
+        items += (self.added, f"{Property.REAL_TOPIC}\x01{topic}", f"{Property.REAL_QUEUE_ID}\x01{queue.queue_id}")
         return place, items, due
 
     # Batches

@@ -3,7 +3,8 @@
 Plain ones, which is nearly all, are taken by `plain_send`. All others go through `accept`, which decodes the typed header and makes every
 check in upstream's order. Both end in `finish`, once per batch of frames: one log write, one socket write.
 
-What upstream adds and strips: CLUSTER is appended to the stored properties, WAIT is honoured and not stored.
+What upstream adds and strips: CLUSTER is appended to the stored properties, with `regionInMessages` the region too, as 5.x does; WAIT is
+honoured and not stored.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
 from roquet.broker.plain_send import NO_ANSWER, PREFIXES, Plain, PlainSends, one_by_one
 from roquet.broker.put_times import PutTimes
-from roquet.broker.send_properties import KEPT_FLAGS, NOTHING_ASKED, REFUSED, SPECIAL, SPECIAL_MARKS, WAITS_NOT
+from roquet.broker.send_properties import (
+    KEPT_FLAGS,
+    NOTHING_ASKED,
+    REFUSED,
+    SPECIAL,
+    SPECIAL_MARKS,
+    WAITS_NOT,
+    added_properties,
+    region_fields,
+)
 from roquet.broker.topics import Topic, Topics, spelled
 from roquet.broker.writer import Diversion, Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
-from roquet.message import Property
 from roquet.ports import Peer
 from roquet.store.queue import ConsumeQueue
 from roquet.wire.batch import split_batch
@@ -113,7 +122,7 @@ class Sender(Part):
 
     def region_fields(self) -> dict[str, str]:
         """What every answer to a send carries, one that refuses it too."""
-        return {Property.MSG_REGION: self.settings.region_id, Property.TRACE_ON: "true" if self.settings.trace_on else "false"}
+        return region_fields(self.settings)
 
     def response_header(self, ids: str, queue_id: int, queue_offset: int, recall_handle: str | None = None) -> SendResponseHeader:
         region, trace_on = self.region_fields().values()
@@ -218,8 +227,7 @@ class Sender(Part):
             if name in REFUSED and value not in NOTHING_ASKED:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"this broker does not yet serve messages with property {name}={value[:64]}")
             kept[name] = value
-        kept[Property.CLUSTER] = self.settings.broker_cluster_name
-        return kept
+        return kept | added_properties(self.settings)
 
     def check_stored(self, why: str) -> None:
         if why:

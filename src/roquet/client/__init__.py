@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     from roquet.client.core.pulling import PullResult, PullStatus
     from roquet.client.core.receipt import SendReceipt, SendStatus
     from roquet.client.core.replies import RequestTimedOut, reply_message
+    from roquet.client.core.stats import ConsumerStats, Durations, ProducerStats
     from roquet.client.core.transactions import TransactionReceipt, TransactionState
     from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, Outcome, RetryLater, Suspend
     from roquet.client.idempotent import Idempotent, Seen
     from roquet.client.lite_pull_consumer import LitePullConsumer
+    from roquet.client.middleware import CallEvent, ConsumeEvent, Middleware, SendEvent, TransactionEvent
+    from roquet.client.otel import OpenTelemetry
     from roquet.client.producer import Producer
     from roquet.client.pull_consumer import PullConsumer
     from roquet.client.push_consumer import OrderlyListener, PushConsumer
     from roquet.client.stopping import run, serve
+    from roquet.client.tracing import Tracing
     from roquet.client.transaction_producer import TransactionProducer
     from roquet.message import Message, MessageQueue, ReceivedMessage
     from roquet.net.connection import ConnectionOptions, Tls
@@ -38,16 +42,23 @@ __all__ = [
     "BadExpression",
     "BadSql",
     "BatchFailed",
+    "CallEvent",
     "ConnectionOptions",
+    "ConsumeEvent",
+    "ConsumerStats",
     "Credentials",
+    "Durations",
     "GroupTaken",
     "Idempotent",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
+    "Middleware",
+    "OpenTelemetry",
     "OrderlyListener",
     "Outcome",
     "Producer",
+    "ProducerStats",
     "PullConsumer",
     "PullResult",
     "PullStatus",
@@ -56,12 +67,15 @@ __all__ = [
     "RequestTimedOut",
     "RetryLater",
     "Seen",
+    "SendEvent",
     "SendReceipt",
     "SendStatus",
     "SendTimedOut",
     "ServerRejected",
     "Suspend",
     "Tls",
+    "Tracing",
+    "TransactionEvent",
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
@@ -76,15 +90,19 @@ _HOMES = {
     "client.core.failures": ("BadAnswer", "BatchFailed", "GroupTaken", "SendTimedOut", "ServerRejected"),
     "client.core.pulling": ("PullResult", "PullStatus"),
     "client.core.receipt": ("SendReceipt", "SendStatus"),
+    "client.core.stats": ("ConsumerStats", "Durations", "ProducerStats"),
     "client.core.replies": ("RequestTimedOut", "reply_message"),
     "client.core.transactions": ("TransactionReceipt", "TransactionState"),
     "client.core.verdicts": ("COMMIT", "DEAD_LETTER", "RETRY_LATER", "ROLLBACK", "Outcome", "RetryLater", "Suspend"),
     "client.idempotent": ("Idempotent", "Seen"),
     "client.lite_pull_consumer": ("LitePullConsumer",),
+    "client.middleware": ("CallEvent", "ConsumeEvent", "Middleware", "SendEvent", "TransactionEvent"),
+    "client.otel": ("OpenTelemetry",),
     "client.producer": ("Producer",),
     "client.pull_consumer": ("PullConsumer",),
     "client.push_consumer": ("OrderlyListener", "PushConsumer"),
     "client.stopping": ("run", "serve"),
+    "client.tracing": ("Tracing",),
     "client.transaction_producer": ("TransactionProducer",),
     "message": ("Message", "MessageQueue", "ReceivedMessage"),
     "net.connection": ("ConnectionOptions", "Tls"),

@@ -12,7 +12,7 @@
 
 enum { CODE_LONG = 10 /* fields have long names */, CODE_SEND = 310, CODE_BATCH = 320 /* the code alone makes no batch, field m does */, ONEWAY = 2 };
 enum { KEPT_FLAGS = 0x703, PREPARED = 4 /* says what TRAN_MSG says, too */ };
-enum { MESSAGES_MAX = 65536 /* of one batch */, KEYS_MAX = 64 /* words of one KEYS */, QUEUES_MAX = 64 /* of one run */ };
+enum { MESSAGES_MAX = 65536 /* of one batch */, KEYS_MAX = 2048 /* words of one KEYS */, QUEUES_MAX = 64 /* of one run */ };
 enum { ITEMS_MAX = 32 /* properties of a send that goes elsewhere first */, ASKED_MAX = 16 /* bytes of what it asks for */, DIVERSION_ROOM = 2048 };
 enum { FRONT = 72 /* bytes of a record before its body, without its hosts */, INNER = 22 /* of a message in a batch, without its texts */ };
 
@@ -186,7 +186,7 @@ typedef struct { Queue *place; Text topic, stored; byte name, value[ASKED_MAX]; 
 typedef struct {
     PyObject *doors, *diversions;
     Diverted diverted; /* the last one: most are alike */
-    Text cluster, store_host, host_id, json_back, binary_front, binary_back, lead, born_host;
+    Text added, store_host, host_id, json_back, binary_front, binary_back, lead, born_host;
     Py_ssize_t body_max;
     int64_t end, room, now_ms;
     Buffer records, answers, keys, scratch;
@@ -259,11 +259,12 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
 
 typedef struct { Text tag, unique, keys; Item asked; int64_t due; int is_timed; } Derived; /* asked: what goes elsewhere first */
 
-static const struct { const char *name; Py_ssize_t size; } UNUSUAL[] = { /* send_properties.UNUSUAL; the first two are not SPECIAL */
-    {"WAIT", 4}, {"CLUSTER", 7}, {"DELAY", 5}, {"TRAN_MSG", 8}, {"TIMER_DELIVER_MS", 16}, {"TIMER_DELAY_SEC", 15}, {"TIMER_DELAY_MS", 14},
+static const struct { const char *name; Py_ssize_t size; } UNUSUAL[] = { /* send_properties.UNUSUAL; the first four are not SPECIAL */
+    {"WAIT", 4}, {"CLUSTER", 7}, {"MSG_REGION", 10}, {"TRACE_ON", 8}, {"DELAY", 5}, {"TRAN_MSG", 8}, {"TIMER_DELIVER_MS", 16}, {"TIMER_DELAY_SEC", 15}, {"TIMER_DELAY_MS", 14},
     {"__STARTDELIVERTIME", 18}, {"TIMER_DEL_UNIQKEY", 17}, {"INNER_MULTI_DISPATCH", 20},
 };
-#define UNUSUAL_COUNT 10
+#define UNUSUAL_COUNT 12
+#define SPECIAL_FIRST 4
 
 static int is_unusual(Text name) {
     for (int i = 0; i < UNUSUAL_COUNT; i++)
@@ -275,7 +276,7 @@ static int is_unusual(Text name) {
 static int may_ask_for_more(Text text) {
     const byte *at = text.at, *end = at + text.size;
     for (const byte *mark; at < end && (mark = memchr(at, 1, end - at)); at = mark + 1)
-        for (int i = 2; i < UNUSUAL_COUNT; i++)
+        for (int i = SPECIAL_FIRST; i < UNUSUAL_COUNT; i++)
             if (mark - text.at >= UNUSUAL[i].size && mark[-1] == (byte)UNUSUAL[i].name[UNUSUAL[i].size - 1]
                 && !memcmp(mark - UNUSUAL[i].size, UNUSUAL[i].name, UNUSUAL[i].size)) return 1;
     return 0;
@@ -283,7 +284,7 @@ static int may_ask_for_more(Text text) {
 
 static int is_waits(Item item) { return IS(item.all, "WAIT\1true"); }
 
-/* Copies the properties of a single send that are stored, the cluster's last, to `to`. Returns their size, -1 for LEAVE. */
+/* Copies the properties of a single send that are stored, what the broker adds last, to `to`. Returns their size, -1 for LEAVE. */
 static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *derived) {
     byte *begin = to;
     Item item;
@@ -308,7 +309,7 @@ static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *
         to = add(to, item.all.at, item.all.size);
         *to++ = 2;
     }
-    to = add(to, run->cluster.at, run->cluster.size);
+    to = add(to, run->added.at, run->added.size);
     return to - begin <= PROPERTIES_MAX ? to - begin : -1;
 }
 
@@ -354,7 +355,7 @@ static Py_ssize_t divert(const Run *run, const Queue *queue, Text text, byte *to
         to = add(add(to, item.all.at, item.all.size), item.value.at, item.value.size);
         *to++ = 2;
     }
-    to = add(add(to, run->cluster.at, run->cluster.size), "\2REAL_TOPIC\1", 12);
+    to = add(add(to, run->added.at, run->added.size), "\2REAL_TOPIC\1", 12);
     to = add(add(to, queue->topic.at, queue->topic.size), "\2REAL_QID\1", 10);
     derived->due = run->diverted.due;
     derived->is_timed = run->diverted.is_timed;
@@ -374,7 +375,8 @@ static void add_key(Run *run, const Queue *queue, Text key, int64_t offset) {
 }
 
 static int add_keys(Run *run, const Queue *queue, const Derived *derived, int64_t offset) {
-    if (reserve(&run->keys, ENTRY * (KEYS_MAX + 1))) return FAILED;
+    Py_ssize_t most = derived->keys.size / 2 + 1; /* words of one character */
+    if (reserve(&run->keys, ENTRY * ((most < KEYS_MAX ? most : KEYS_MAX) + 1))) return FAILED;
     if (derived->unique.size) add_key(run, queue, derived->unique, offset);
     const byte *word = derived->keys.at, *last = word + derived->keys.size;
     for (int words = 0; word < last && words < KEYS_MAX;) {
@@ -483,14 +485,14 @@ static int answer(Run *run, const Send *send, const Queue *queue, int64_t first,
 static int put_single(Run *run, const Send *send, Queue *queue) {
     Derived derived;
     Queue *place = queue;
-    byte *properties = reserve_record(run, queue, &send->message, send->properties.size + 1 + run->cluster.size);
+    byte *properties = reserve_record(run, queue, &send->message, send->properties.size + 1 + run->added.size);
     if (!properties) return FAILED;
     Py_ssize_t kept = keep_properties(run, send->properties, properties, &derived);
     if (kept >= 0 && derived.asked.name.size) {
         int state = ask_where(run, queue->topic, derived.asked);
         if (state != PLAIN) return state;
         place = run->diverted.place;
-        Py_ssize_t more = run->diverted.stored.size + run->cluster.size + queue->topic.size + sizeof "..REAL_TOPIC..REAL_QID." + queue->name.size;
+        Py_ssize_t more = run->diverted.stored.size + run->added.size + queue->topic.size + sizeof "..REAL_TOPIC..REAL_QID." + queue->name.size;
         properties = reserve_record(run, place, &send->message, send->properties.size + more);
         if (!properties) return FAILED;
         kept = divert(run, queue, send->properties, properties, &derived);
@@ -522,7 +524,7 @@ typedef struct { Text unique; Buffer with, without; } Suffix;
 static int read_suffix(const Run *run, Text text, Suffix *suffix) {
     Item item;
     if (text.size && (memchr(text.at, 0, text.size) || text.size > PROPERTIES_MAX)) return LEAVE;
-    if (reserve(&suffix->with, text.size + 3 + run->cluster.size) || reserve(&suffix->without, text.size + 3 + run->cluster.size)) return FAILED;
+    if (reserve(&suffix->with, text.size + 3 + run->added.size) || reserve(&suffix->without, text.size + 3 + run->added.size)) return FAILED;
     byte *with = suffix->with.at, *without = suffix->without.at;
     while (next_item(&text, &item)) {
         if (!item.all.size) continue;
@@ -537,8 +539,8 @@ static int read_suffix(const Run *run, Text text, Suffix *suffix) {
         }
     }
     *with++ = *without++ = 2;
-    suffix->with.size = add(with, run->cluster.at, run->cluster.size) - suffix->with.at;
-    suffix->without.size = add(without, run->cluster.at, run->cluster.size) - suffix->without.at;
+    suffix->with.size = add(with, run->added.at, run->added.size) - suffix->with.at;
+    suffix->without.size = add(without, run->added.at, run->added.size) - suffix->without.at;
     return PLAIN;
 }
 
@@ -651,7 +653,7 @@ PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
     int state = PLAIN;
     memset(&run, 0, offsetof(Run, queues));
     if (!PyArg_ParseTuple(args, "O!nO!O!(y#y#y#y#y#y#y#n)LLLy#:take_sends", &PyList_Type, &frames, &at, &PyDict_Type, &run.doors,
-            &PyDict_Type, &run.diversions, TEXT(run.cluster), TEXT(run.store_host), TEXT(run.host_id), TEXT(run.json_back), TEXT(run.binary_front),
+            &PyDict_Type, &run.diversions, TEXT(run.added), TEXT(run.store_host), TEXT(run.host_id), TEXT(run.json_back), TEXT(run.binary_front),
             TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room, &run.now_ms, TEXT(run.born_host))) return NULL;
     if (run.binary_front.size != 5 || at < 0) { PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, and no frame stands before the first"); return NULL; }
     while (state == PLAIN && at < PyList_GET_SIZE(frames)) {

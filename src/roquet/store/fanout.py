@@ -17,8 +17,9 @@ TRANSACTION_MASK = 0xC
 PREPARED = 0x4
 ROLLBACK = 0xC
 
-KEYS_MAX = 64
-"""Words of KEYS indexed per message; a bound for hostile senders, far above any real use."""
+KEYS_MAX = 2_048
+"""Words of KEYS indexed per message; a bound for hostile senders, above any real use. A message of traces from Java has hundreds: ids and
+keys of all messages that it tells of (`wire/trace.py`)."""
 
 TAGS_MARK, KEYS_MARK, UNIQUE_KEY_MARK = (name + "\x01" for name in (Property.TAGS, Property.KEYS, Property.UNIQUE_KEY))
 """How these properties begin in a text."""

@@ -340,10 +340,10 @@ def per_message(receipt: SendReceipt, message_ids: Sequence[str]) -> list[SendRe
     count = len(message_ids)
     if count == 1:
         return [receipt]
-    status, _, offset_id, queue, first, transaction_id, region, recall_handle = receipt
+    status, _, offset_id, queue, first, transaction_id, region, recall_handle, trace_on = receipt
     columns = zip(
         repeat(status, count), message_ids, offset_ids(offset_id, count), repeat(queue, count), range(first, first + count),
-        repeat(transaction_id, count), repeat(region, count), repeat(recall_handle, count), strict=True,
+        repeat(transaction_id, count), repeat(region, count), repeat(recall_handle, count), repeat(trace_on, count), strict=True,
     )  # fmt: skip
     return list(map(_receipt, columns))
 

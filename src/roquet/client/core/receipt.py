@@ -37,6 +37,8 @@ class SendReceipt(NamedTuple):
     region: str | None = None
     recall_handle: str | None = None
     """Of a timed message that can still be cancelled: producer.cancel(receipt) takes it."""
+    trace_on: bool = True
+    """Whether its broker wants it traced."""
 
     @property
     def ok(self) -> bool:

@@ -1,15 +1,8 @@
-"""The payload of Apache's message traces, parsed whole batches at a time.
+"""Message traces (`wire/trace.py`), parsed whole batches at a time into columns.
 
-Records end with 0x02, fields with 0x01 (TraceDataEncoder of rocketmq-client 4.9.8 and 5.5.0):
-
-    Pub             time region group topic id tags keys storeHost bodySize cost type [offsetId] success [clientHost]
-    SubBefore       time region group requestId id retryTimes keys
-    SubAfter        requestId id cost success keys [outcome [time [group]]]
-    EndTransaction  time region group topic id tags keys storeHost type transactionId state fromCheck
-    Recall          time region group topic id success                                      (5.x)
-
-Java writes what is absent (a tag, a key, the region) as "null". The Pub of a batch names all its ids, separated by commas: one event each.
-What cannot be read becomes an event of the kind `malformed` that says why, so that it can be counted.
+Records, their layouts and what may be absent are that module's. The Pub of a batch names all its ids: it is one event each here.
+What cannot be read becomes an event of the kind `malformed` that says why, so that it can be counted. A test holds both readers to
+the same answers.
 """
 
 from __future__ import annotations
@@ -22,17 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roquet.spark.columns import TIME, Column
+from roquet.wire.trace import (
+    FIELD_END,
+    INT_MAX,
+    LAYOUTS,
+    MAY_BE_EMPTY,
+    MAY_BE_NULL,
+    NULL,
+    ORDINALS,
+    RECORD_END,
+    SHOWN_MAX,
+    TIME_MAX_MS,
+    Malformed,
+    SubAfter,
+)
 
-RECORD_END, FIELD_END = "\x02", "\x01"
 NUMBER = r"^-?[0-9]{1,18}$"
-MALFORMED = "malformed"
-SHOWN_MAX = 200
-"""Characters of a malformed record that are kept."""
-
-TYPES = ("Normal", "TransHalf", "TransCommit", "Delay", "Order")
-"""Upstream's MessageType, in its order. Order is 5.x only."""
-OUTCOMES = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED")
-"""Upstream's ConsumeReturnType, in its order."""
+MALFORMED = Malformed.kind
+COLUMN_OF = {"time_ms": "time"}
+"""Fields whose column has another name."""
 
 EVENT: tuple[Column, ...] = (
     Column("kind", "string", pa.string(), "Pub, SubBefore, SubAfter, EndTransaction, Recall, or malformed"),
@@ -59,24 +60,6 @@ EVENT: tuple[Column, ...] = (
     Column("problem", "string", pa.string(), "of a malformed record: what is wrong, and its beginning"),
 )
 EVENT_SCHEMA = pa.schema([pa.field(column.name, column.arrow) for column in EVENT])
-
-LAYOUTS: dict[tuple[str, int], str] = {
-    ("Pub", 13): "time region group topic unique_id tags keys store_host body_size cost_ms type success",
-    ("Pub", 14): "time region group topic unique_id tags keys store_host body_size cost_ms type message_id success client_host",
-    ("SubBefore", 8): "time region group request_id unique_id retry_times keys",
-    ("SubAfter", 6): "request_id unique_id cost_ms success keys outcome time group",
-    ("EndTransaction", 13): "time region group topic unique_id tags keys store_host type transaction_id transaction_state from_check",
-    ("Recall", 7): "time region group topic unique_id success",
-}
-"""The fields behind the kind's name, in their order, of a record with at least so many fields, its kind included.
-
-Further fields are optional; those that no layout names are of a later version and passed over, as upstream does.
-"""
-MAY_BE_EMPTY = frozenset({"time", "outcome", "group"})
-"""Of SubAfter: written only since 4.9.5, and not through Aliyun's channel."""
-MAY_BE_NULL = frozenset({"region", "tags", "keys", "store_host", "message_id"})
-"""Texts that Java may not have, and then writes as "null"."""
-ORDINALS = {"type": TYPES, "outcome": OUTCOMES}
 
 Rows = npt.NDArray[np.int64]
 
@@ -129,9 +112,10 @@ def of_one_layout(kind: str, layout: list[str], fields: Fields, rows: Rows) -> l
     wrong = np.zeros(len(rows), dtype=bool)
     for number, name in enumerate(layout, 1):
         field = fields.at(number, rows)
-        if name in MAY_BE_EMPTY and kind == "SubAfter":
+        if name in MAY_BE_EMPTY and kind == SubAfter.kind:
             field = null_where(field, pc.equal(field, ""))
-        columns[name], bad = typed(name, field)
+        column = COLUMN_OF.get(name, name)
+        columns[column], bad = typed(column, field)
         wrong |= bad
     arrays = [
         pa.repeat(kind, len(rows)) if name == "kind" else columns.get(name, pa.nulls(len(rows), EVENT_SCHEMA.field(name).type))
@@ -149,7 +133,7 @@ def typed(name: str, field: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     """The column, and where the text was not what it should be."""
     kind = EVENT_SCHEMA.field(name).type
     if name in MAY_BE_NULL:
-        return null_where(field, pc.is_in(field, pa.array(["", "null"]))), np.zeros(len(field), dtype=bool)
+        return null_where(field, pc.is_in(field, pa.array(["", NULL]))), np.zeros(len(field), dtype=bool)
     if kind == pa.string() and name not in ORDINALS:
         return field, np.zeros(len(field), dtype=bool)
     if kind == pa.bool_():  # upstream: whatever is not true is false
@@ -158,14 +142,14 @@ def typed(name: str, field: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     numbers = pc.cast(null_where(field, pc.invert(fits)), pa.int64())
     bad = ~numpy_of(pc.fill_null(fits, True))
     if name == "time":
-        bad |= numpy_of(pc.fill_null(pc.greater(pc.abs(numbers), 1 << 52), False))
+        bad |= numpy_of(pc.fill_null(pc.greater(pc.abs(numbers), TIME_MAX_MS), False))
         return pc.cast(pc.multiply(null_where(numbers, pa.array(bad)), 1000), TIME), bad
     if name in ORDINALS:
         names = ORDINALS[name]
         bad |= numpy_of(pc.fill_null(pc.or_(pc.less(numbers, 0), pc.greater_equal(numbers, len(names))), False))
         return pa.array(names).take(null_where(numbers, pa.array(bad))), bad
     if kind == pa.int32():
-        bad |= numpy_of(pc.fill_null(pc.greater(pc.abs(numbers), 0x7FFFFFFF), False))
+        bad |= numpy_of(pc.fill_null(pc.greater(pc.abs(numbers), INT_MAX), False))
     return pc.cast(null_where(numbers, pa.array(bad)), kind), bad
 
 
