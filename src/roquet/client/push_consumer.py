@@ -64,9 +64,9 @@ class PushConsumer(Member[PushConsumerCore]):
     """Shares a topic's queues with the other members of its group, and calls functions with the messages.
 
     A function that returns None or True is done with its messages; one that raises, or returns False or RETRY_LATER,
-    gets them again later: after 10 s, 30 s, 1 min... and after 16 failures they become dead letters. It may also return
-    RetryLater(delay_level=..., messages=the failed ones of a batch) or DEAD_LETTER. Messages can come twice (after a
-    crash or a rebalance), so consume idempotently.
+    gets them again later: after 10 s, 30 s, 1 min... and after reconsume_times_max retries (as many as its group has at the
+    broker, usually 16) they become dead letters. It may also return RetryLater(delay_level=..., messages=the failed ones of
+    a batch) or DEAD_LETTER. Messages can come twice (after a crash or a rebalance), so consume idempotently.
 
     Orderly, a function gets the messages of a queue one after the other; after a failure the same ones again (in
     suspend_queue_ms, or as Suspend(ms) says), and no other member has the queue meanwhile.
@@ -297,10 +297,11 @@ class PushConsumer(Member[PushConsumerCore]):
         """Where a message that failed is from, and what becomes of it."""
         settings, times = self.settings, message.reconsume_times
         keys = f", keys {' '.join(message.keys)}" if message.keys else ""
-        limit = "" if settings.times_max == NO_LIMIT else f" of {settings.times_max + 1}"
+        most = settings.times_max
+        limit = "" if most is None or most == NO_LIMIT else f" of {most + 1}"
         if settings.broadcasting and not settings.orderly:
             again = "it does not come again, as the consumer is broadcasting"
-        elif times >= settings.times_max:
+        elif most is not None and times >= most:
             again = "it becomes a dead letter now"
         elif settings.orderly:
             again = f"it comes again in {settings.suspend_queue_ms} ms, and its queue waits"
@@ -308,6 +309,8 @@ class PushConsumer(Member[PushConsumerCore]):
             level = FIRST_DELAY_LEVEL + times
             usual = RETRY_DELAYS[min(times, len(RETRY_DELAYS) - 1)]
             again = f"it comes again after delay level {level} ({usual}, unless its broker has other levels)"
+            if most is None:
+                again += ", or becomes a dead letter if its group has no more retries (roquet group create --retry-max; usually 16)"
         where = f"{message.topic} {message.queue.broker_name}:{message.queue_id} @{message.queue_offset}"
         if message.queue.topic != self.namespace.wrap(message.topic):
             where = f"{message.topic} (in {message.queue.topic} {message.queue.broker_name}:{message.queue_id} @{message.queue_offset})"

@@ -34,7 +34,6 @@ W = TypeVar("W")
 """What waits for its turn."""
 
 AGAIN_MS = 5_000
-RECONSUME_TIMES_MAX = 16
 TIMEOUT_MS = 15 * 60_000
 WATCH_MS = 60_000
 """How often running calls are looked at; less when the timeout is less."""

@@ -180,7 +180,7 @@ class OrderedConsuming(Consumption[_Lane]):
         """Those that failed too often become dead letters; the rest comes again."""
         topic = messages[0].topic
         self.failures[topic] = self.failures.get(topic, 0) + len(messages)
-        times_max = self.sending_back.times_max
+        times_max = NO_LIMIT if self.sending_back.times_max is None else self.sending_back.times_max
         too_often = [message for message in messages if message.reconsume_times >= times_max] if self.locks is not None else []
         dead = await self._make_dead_letters(too_often, why)
         again = [message for message in messages if message not in dead]

@@ -15,7 +15,7 @@ from typing import Any
 from roquet.client.core.assignment import RETRY_MS
 from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
 from roquet.client.core.checks import check_ranges
-from roquet.client.core.consuming import RECONSUME_TIMES_MAX, TIMEOUT_MS, Consuming, Consumption
+from roquet.client.core.consuming import TIMEOUT_MS, Consuming, Consumption
 from roquet.client.core.filter_check import check_filters, filter_of
 from roquet.client.core.group_member import GroupMember, GroupSettings
 from roquet.client.core.instance import ClientCore, Reply
@@ -63,7 +63,8 @@ class PushConsumerSettings(GroupSettings):
     pull_batch_size: int = 32
     span_max: int = SPAN_MAX
     reconsume_times_max: int = -1
-    """After so many failures a message becomes a dead letter. -1: 16 times; orderly, never."""
+    """After so many retries a message becomes a dead letter. -1: as many as the group has at its broker (roquet group create --retry-max;
+    16 unless it says otherwise); orderly, it is never one."""
     consume_timeout_ms: int = TIMEOUT_MS
     """What takes longer is given back to the broker. Not when orderly."""
     orderly: bool = False
@@ -83,10 +84,11 @@ class PushConsumerSettings(GroupSettings):
         )  # fmt: skip
 
     @property
-    def times_max(self) -> int:
+    def times_max(self) -> int | None:
+        """None: the broker decides, by what the group has there."""
         if self.reconsume_times_max >= 0:
             return self.reconsume_times_max
-        return NO_LIMIT if self.orderly else RECONSUME_TIMES_MAX
+        return NO_LIMIT if self.orderly else None
 
 
 class PushConsumerCore(GroupMember):
