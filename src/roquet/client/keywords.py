@@ -25,7 +25,12 @@ class MemberKeywords(TypedDict, total=False):
     start_timeout_ms: int
 
 
-class ProducerKeywords(MemberKeywords, total=False):
+class ClientKeywords(MemberKeywords, total=False):
+    route_poll_ms: int
+    heartbeat_ms: int
+
+
+class ProducerKeywords(ClientKeywords, total=False):
     send_timeout_ms: int
     delivery_timeout_ms: int
     retries: int
@@ -41,7 +46,9 @@ class ProducerKeywords(MemberKeywords, total=False):
     default_queues: int
 
 
-class GroupKeywords(MemberKeywords, total=False):
+class GroupKeywords(ClientKeywords, total=False):
+    rebalance_ms: int
+    persist_ms: int
     consume_from: Literal["first", "last", "timestamp"] | ConsumeFromWhere
     consume_timestamp_ms: int | None
     strategy: Literal["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"] | Strategy
@@ -61,6 +68,7 @@ class PushConsumerKeywords(GroupKeywords, total=False):
     auto_commit: bool
     suspend_queue_ms: int
     continuous_ms: int
+    lock_ms: int
     suspend_ms: int
     pull_timeout_ms: int
 

@@ -51,6 +51,7 @@ class LitePullSettings(GroupSettings):
     block_ms: int = BLOCK_MS
 
     def __post_init__(self) -> None:
+        self.check_pauses()
         check_ranges(
             self, pull_batch_size=(1, 1_024), count_max=(1, 65_535), count_all_max=(1, 10_000_000), auto_commit_ms=(1_000, 1 << 40)
         )

@@ -20,6 +20,7 @@ from roquet.client.core.plain_sends import PlainSends, Told, may_be_plain, plain
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import REPLY, RequestTimedOut
 from roquet.client.core.resolver import TopicRoute, writable
+from roquet.client.core.rhythm import ClientPauses
 from roquet.client.core.send_command import SendTemplate
 from roquet.client.core.sending import Outgoing, Place, Sending, Sent
 from roquet.client.core.tasks import Wait
@@ -48,7 +49,7 @@ Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 
 
 @dataclass
-class ProducerSettings:
+class ProducerSettings(ClientPauses):
     """Upstream's defaults."""
 
     send_timeout_ms: int = 3_000
@@ -80,6 +81,7 @@ class ProducerSettings:
         if self.compression not in KINDS:
             raise ClientError(f"compression={self.compression!r}; known are {', '.join(KINDS)}")
         self._check_gathering()
+        self.check_pauses()
         check_ranges(
             self, send_timeout_ms=(1, 3_600_000), delivery_timeout_ms=(1, 86_400_000), retries=(0, 100), message_size_max=(1, 15 << 20)
         )

@@ -24,7 +24,8 @@ from roquet.client.core.ordered import CONTINUOUS_MS, NO_LIMIT, OrderedConsuming
 from roquet.client.core.ordered import SUSPEND_MS as SUSPEND_QUEUE_MS
 from roquet.client.core.process_queue import SPAN_MAX, ProcessQueue
 from roquet.client.core.pulling import SUSPEND_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
-from roquet.client.core.queue_locks import QueueLocks
+from roquet.client.core.queue_locks import LOCK_MAX_MS, LOCK_MS, QueueLocks
+from roquet.client.core.rhythm import PAUSE_MIN_MS
 from roquet.client.core.running_info import running_info
 from roquet.client.core.send_back import SendingBack, restore_topic, restore_topics
 from roquet.client.core.share import NotYet
@@ -74,10 +75,13 @@ class PushConsumerSettings(GroupSettings):
     """Orderly: how long a queue waits after a failure."""
     continuous_ms: int = CONTINUOUS_MS
     """Orderly: after so long a queue lets others go first, when there are more than may run at once."""
+    lock_ms: int = LOCK_MS
+    """Orderly: between two confirmations that its queues are its own. A broker gives a queue to others a minute after the last one."""
     suspend_ms: int = SUSPEND_MS
     pull_timeout_ms: int = SUSPENDED_TIMEOUT_MS
 
     def __post_init__(self) -> None:
+        self.check_pauses(lock_ms=(PAUSE_MIN_MS, LOCK_MAX_MS))
         check_ranges(
             self, concurrency=(1, 10_000), batch_size=(1, 1_024), pull_batch_size=(1, 1_024), count_max=(1, 65_535), span_max=(1, 65_535),
             reconsume_times_max=(-1, NO_LIMIT), consume_timeout_ms=(1, 1 << 40), suspend_queue_ms=(10, 30_000), continuous_ms=(1, 1 << 40),
@@ -119,7 +123,7 @@ class PushConsumerCore(GroupMember):
         self.consuming: Consumption[Any]
         if self.settings.orderly:
             if not self.broadcasting:
-                self.locks = QueueLocks(client, group, self.offsets, self.calls)
+                self.locks = QueueLocks(client, group, self.offsets, self.calls, self.settings.lock_ms)
                 self.locks.on_lost = self._lock_lost
             self.consuming = OrderedConsuming(client, group, self.offsets, listener, sending_back, self.settings, locks=self.locks)
         else:

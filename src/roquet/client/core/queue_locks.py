@@ -26,8 +26,10 @@ from roquet.wire.calls.queues import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody
 log = logging.getLogger(__name__)
 
 FIRST_MS = 1_000
-RENEW_MS = 20_000
+LOCK_MS = 20_000
 STALE_MS = 30_000
+LOCK_MAX_MS = 25_000
+"""Confirmed less often a lock would be stale in between."""
 EXPIRED_MS = 60_000
 TIMEOUT_MS = 1_000
 
@@ -35,8 +37,9 @@ TIMEOUT_MS = 1_000
 class QueueLocks:
     """`on_lost` is told each queue that the broker gave, or may have given, to somebody else meanwhile."""
 
-    def __init__(self, client: ClientCore, group: str, offsets: MemberOffsets, calls: QueueCalls) -> None:
+    def __init__(self, client: ClientCore, group: str, offsets: MemberOffsets, calls: QueueCalls, renew_ms: int = LOCK_MS) -> None:
         self.client = client
+        self.renew_ms = renew_ms
         self.group = group
         self._offsets = offsets
         self._calls = calls
@@ -92,7 +95,7 @@ class QueueLocks:
         while True:
             for broker_name, queues in grouped(self.confirmed).items():
                 self.client.tasks.start(self._confirm(broker_name, queues), ignore)
-            await self.client.sleep(RENEW_MS)
+            await self.client.sleep(self.renew_ms)
 
     async def _confirm(self, broker_name: str, queues: list[MessageQueue]) -> bool:
         """Whether all of them are still ours."""
