@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roquet.client.core.batches import split_messages
-    from roquet.client.core.failures import BadAnswer, BatchFailed, GroupTaken, SendTimedOut, ServerRejected
+    from roquet.client.core.failures import BadAnswer, BatchFailed, GroupTaken, SendTimedOut, ServerRejected, TooManySends
     from roquet.client.core.pulling import PullResult, PullStatus
     from roquet.client.core.receipt import SendReceipt, SendStatus
     from roquet.client.core.replies import RequestTimedOut, reply_message
@@ -62,6 +62,7 @@ __all__ = [
     "ServerRejected",
     "Suspend",
     "Tls",
+    "TooManySends",
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
@@ -73,7 +74,7 @@ __all__ = [
 
 _HOMES = {
     "client.core.batches": ("split_messages",),
-    "client.core.failures": ("BadAnswer", "BatchFailed", "GroupTaken", "SendTimedOut", "ServerRejected"),
+    "client.core.failures": ("BadAnswer", "BatchFailed", "GroupTaken", "SendTimedOut", "ServerRejected", "TooManySends"),
     "client.core.pulling": ("PullResult", "PullStatus"),
     "client.core.receipt": ("SendReceipt", "SendStatus"),
     "client.core.replies": ("RequestTimedOut", "reply_message"),

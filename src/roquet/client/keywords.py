@@ -34,6 +34,8 @@ class ProducerKeywords(ClientKeywords, total=False):
     send_timeout_ms: int
     delivery_timeout_ms: int
     retries: int
+    async_retries: int
+    sends_in_flight_max: int
     retry_when_not_ok: bool
     compress_over: int
     compression: Literal["zlib", "lz4", "zstd"]

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from roquet.client import lite_pull_consumer, producer, pull_consumer, push_consumer, transaction_producer
+from roquet.client.core.failures import TooManySends
 from roquet.client.core.transactions import TransactionReceipt, TransactionState
 from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, RetryLater, Suspend
 from roquet.client.stopping import Serving
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from roquet.client.core.receipt import SendReceipt
     from roquet.client.push_consumer import F, Function
     from roquet.client.transaction_producer import Check, Execute
+    from roquet.errors import RoquetError
 
 __all__ = [
     "COMMIT",
@@ -196,6 +198,21 @@ class Producer(_Blocking):
         def send_batch(
             self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
         ) -> list[SendReceipt]: ...
+
+    def send_async(self, message: Message, callback: Callable[[SendReceipt | RoquetError], None], **how: Any) -> None:
+        """Send without waiting for the answer; `callback` gets the receipt or the error, in the client's thread. `how`: as for send().
+        While sends_in_flight_max messages are under way it waits, so that a program cannot run away from its brokers."""
+        _background.run(_send_async(self._inner, message, callback, how))
+
+
+async def _send_async(inner: producer.Producer, message: Message, callback: producer.Callback, how: dict[str, Any]) -> None:
+    while True:
+        try:
+            inner.send_async(message, callback, **how)
+        except TooManySends:
+            await inner.room()
+        else:
+            return
 
 
 class PullConsumer(_Blocking):
