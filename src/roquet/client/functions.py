@@ -37,6 +37,13 @@ class Functions:
         self._threads: ThreadPoolExecutor | None = None
         self._in_threads: set[Future[Any]] = set()
 
+    def set_threads(self, most: int) -> None:
+        """Calls that run in a thread go on there; the next ones get new threads."""
+        self.threads_max = most
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
+
     @property
     def called_from_here(self) -> bool:
         """Whoever asks is one of the calls."""

@@ -246,6 +246,20 @@ class PushConsumer(Member[PushConsumerCore]):
         self._part().resume()
 
     @property
+    def concurrency(self) -> int:
+        """Calls of functions at a time. May be set while it runs: fewer hold as soon as enough of those that run have ended."""
+        return self.settings.concurrency
+
+    @concurrency.setter
+    def concurrency(self, most: int) -> None:
+        self._look_where()
+        replace(self.settings, concurrency=most)  # raises for what cannot be
+        self.settings.concurrency = most
+        self._calls.set_threads(most)
+        if self._core is not None:
+            self._core.consuming.set_concurrency(most)
+
+    @property
     def queues(self) -> list[MessageQueue]:
         """This member's share now, retry queues included."""
         return sorted(self.namespace.unwrap_queue(queue) for queue in self._part().queues)

@@ -228,6 +228,15 @@ class PullConsumer(_Blocking):
 class PushConsumer(_Blocking):
     _kind = push_consumer.PushConsumer
 
+    @property
+    def concurrency(self) -> int:
+        """Calls of functions at a time. May be set while it runs."""
+        return _background.run(_apply(lambda: int(self._inner.concurrency)))
+
+    @concurrency.setter
+    def concurrency(self, most: int) -> None:
+        _background.run(_apply(lambda: setattr(self._inner, "concurrency", most)))
+
     if TYPE_CHECKING:
 
         def __init__(

@@ -69,6 +69,11 @@ class Consumption(Generic[W]):
         self._starting = False
         self._stopped = False
 
+    def set_concurrency(self, most: int) -> None:
+        """From now on so many calls at a time. When more run, the next begins after enough of them have ended."""
+        self.concurrency_max = most
+        self._start()
+
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         raise NotImplementedError
 
