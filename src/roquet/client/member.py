@@ -16,11 +16,12 @@ from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
+from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.tasks import Cancelled, Wait, Work
 from roquet.client.running import finished, running_loop
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import ClientError, ConnectFailed, NotStarted
-from roquet.message import ReceivedMessage
+from roquet.message import MessageQueue, ReceivedMessage
 from roquet.net.connection import PLAIN, ConnectionOptions, Tls
 from roquet.routing.assign import STRATEGIES
 from roquet.routing.name_servers import parse_name_servers
@@ -267,6 +268,22 @@ class Member(Generic[C]):
                 log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
 
     # -- what any client may ask
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The first queue offset that the queue still has."""
+        return await self._wait(QueueCalls(self._client()).min_offset(self.namespace.wrap_queue(queue)))
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The queue offset that the next message will get."""
+        return await self._wait(QueueCalls(self._client()).max_offset(self.namespace.wrap_queue(queue)))
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of what was stored at about this time."""
+        return await self._wait(QueueCalls(self._client()).search_offset(self.namespace.wrap_queue(queue), timestamp_ms))
+
+    async def earliest_time(self, queue: MessageQueue) -> int:
+        """Store time in ms of the first message that still exists."""
+        return await self._wait(QueueCalls(self._client()).earliest_time(self.namespace.wrap_queue(queue)))
 
     async def query_message(
         self, topic: str, key: str, count_max: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS

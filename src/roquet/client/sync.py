@@ -289,10 +289,13 @@ class TransactionProducer(Producer):
             execute: Execute,
             check: Check,
             checks_at_once: int = ...,
+            check_immunity_s: int | None = None,
             **settings: Unpack[keywords.ProducerKeywords],
         ) -> None: ...
 
-        def send_in_transaction(self, message: Message, argument: Any = None, *, timeout_ms: int | None = None) -> TransactionReceipt: ...
+        def send_in_transaction(
+            self, message: Message, argument: Any = None, *, timeout_ms: int | None = None, check_immunity_s: int | None = None
+        ) -> TransactionReceipt: ...
 
 
 def run(*members: _Blocking) -> None:
