@@ -39,7 +39,7 @@ class LitePullConsumer(Member[LitePullCore]):
     Settings = LitePullSettings
     settings: LitePullSettings
 
-    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[LitePullKeywords]) -> None:
+    def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[LitePullKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._left: deque[ReceivedMessage] = deque()  # of the last poll, those that `async for` has not given out

@@ -18,13 +18,14 @@ from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
 from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.tasks import Cancelled, Wait, Work
+from roquet.client.name_servers import default_name_servers
 from roquet.client.running import finished, running_loop
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import ClientError, ConnectFailed, NotStarted
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.net.connection import PLAIN, ConnectionOptions, Tls
 from roquet.routing.assign import STRATEGIES
-from roquet.routing.name_servers import parse_name_servers
+from roquet.routing.name_servers import lookup_url, parse_name_servers
 from roquet.wire.calls.members import ConsumeFromWhere
 from roquet.wire.signing import Credentials
 
@@ -92,7 +93,7 @@ class Member(Generic[C]):
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        namesrv: str | Sequence[str] | None = None,
         *,
         namespace: str = "",
         instance_name: str | None = None,
@@ -103,9 +104,10 @@ class Member(Generic[C]):
         start_timeout_ms: int = START_MS,
         **settings: Any,
     ) -> None:
-        """`credentials`: sign all requests with these keys; `tls`: encrypt all connections so. Both are the same as in `connection`.
-        `start_timeout_ms`: how long start() waits for a name server to answer; 0: not at all. The rest of the keyword arguments are the
-        fields of `Settings`."""
+        """`namesrv`: the name servers, "10.0.0.1:9876;10.0.0.2:9876", or where an HTTP server tells them, "http://host/path"; None:
+        $NAMESRV_ADDR, else 127.0.0.1:9876. `credentials`: sign all requests with these keys; `tls`: encrypt all connections so. Both are
+        the same as in `connection`. `start_timeout_ms`: how long start() waits for a name server to answer; 0: not at all. The rest of the
+        keyword arguments are the fields of `Settings`."""
         self.group = group
         self.namespace = Namespace(namespace)
         """Names of topics and groups are taken, and shown, without it."""
@@ -116,7 +118,9 @@ class Member(Generic[C]):
         self.settings = self.Settings(**by_name(settings), namespace=self.namespace)
         self.start_timeout_ms = start_timeout_ms
         how = connection.over(tls).signed_by(credentials)
-        self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name, how)
+        where = default_name_servers() if namesrv is None else namesrv
+        lookup = lookup_url(where)
+        self._options = ClientOptions(() if lookup else parse_name_servers(where), instance_name, unit_name, how, lookup or "")
         self._shared: SharedClient | None = None
         self._core: C | None = None
         self._began = False

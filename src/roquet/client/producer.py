@@ -29,7 +29,7 @@ class Producer(Member[ProducerCore]):
     Settings = ProducerSettings
     settings: ProducerSettings
 
-    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[ProducerKeywords]) -> None:
+    def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[ProducerKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
 
     def _make(self, client: ClientCore) -> ProducerCore:

@@ -23,7 +23,7 @@ class PullConsumer(Member[PullConsumerCore]):
 
     Settings = PullConsumerSettings
 
-    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[MemberKeywords]) -> None:
+    def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[MemberKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
 
     def _make(self, client: ClientCore) -> PullConsumerCore:

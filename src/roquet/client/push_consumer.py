@@ -79,7 +79,7 @@ class PushConsumer(Member[PushConsumerCore]):
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        namesrv: str | Sequence[str] | None = None,
         *,
         listener: Function | None = None,
         offsets_directory: str | os.PathLike[str] | None = None,

@@ -182,7 +182,7 @@ class Producer(_Blocking):
     if TYPE_CHECKING:  # the rest is typed by the asyncio class only
 
         def __init__(
-            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.ProducerKeywords]
+            self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.ProducerKeywords]
         ) -> None: ...
 
         def send(
@@ -220,9 +220,7 @@ class PullConsumer(_Blocking):
 
     if TYPE_CHECKING:
 
-        def __init__(
-            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.MemberKeywords]
-        ) -> None: ...
+        def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.MemberKeywords]) -> None: ...
 
 
 class PushConsumer(_Blocking):
@@ -240,7 +238,7 @@ class PushConsumer(_Blocking):
     if TYPE_CHECKING:
 
         def __init__(
-            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.PushConsumerArguments]
+            self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.PushConsumerArguments]
         ) -> None: ...
 
         def subscribe(self, topic: str, tags: str = "*", function: Function | None = None, *, sql: str | None = None) -> None: ...
@@ -256,7 +254,7 @@ class LitePullConsumer(_Blocking):
     if TYPE_CHECKING:
 
         def __init__(
-            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.LitePullKeywords]
+            self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.LitePullKeywords]
         ) -> None: ...
 
         def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None: ...
@@ -284,7 +282,7 @@ class TransactionProducer(Producer):
         def __init__(
             self,
             group: str,
-            namesrv: str | Sequence[str] = "127.0.0.1:9876",
+            namesrv: str | Sequence[str] | None = None,
             *,
             execute: Execute,
             check: Check,

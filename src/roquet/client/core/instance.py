@@ -81,7 +81,7 @@ class ClientCore:
         self.random = random
         self.timers = Timers()
         self.tasks = Tasks()
-        self.name_servers = NameServers(name_servers, random.randrange(len(name_servers)))
+        self.name_servers = NameServers(name_servers, random.randrange(max(len(name_servers), 1)))
         self.routes = Routes(self.name_servers, self.command, caller, self.tasks)
         self.routes.on_change = self._route_changed
         self.ids = UniqueIds(ip, pid, random.getrandbits(32))
@@ -174,7 +174,7 @@ class ClientCore:
                         reached.end(None)
                         return
                     reasons.append(f"{address}: this is no name server; is it the port of a broker?")
-            self._unreached = "; ".join(reasons)
+            self._unreached = "; ".join(reasons) or self.name_servers.trouble
             await self.sleep(REACH_AGAIN_MS)
 
     # -- who is here
