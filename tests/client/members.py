@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roquet.client.core.push_consumer import FROM_FIRST, PushConsumerCore, PushConsumerSettings
+from roquet.client.core.stored_offsets import ProgressStore
 from roquet.client.core.verdicts import Judged, Outcome, Verdict
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.wire.command import Command
@@ -22,6 +23,7 @@ class Member:
         decide: Verdict | None = Outcome.SUCCESS,
         topic: str = "t",
         file: MemoryFile | None = None,
+        store: ProgressStore | None = None,
         **changes: object,
     ) -> None:
         self.cluster = cluster
@@ -30,7 +32,8 @@ class Member:
         self.calls: list[int] = []
         self.held: list[tuple[list[ReceivedMessage], Judged]] = []
         made = PushConsumerSettings(**{"consume_from": FROM_FIRST, **changes})  # type: ignore[arg-type] # the tests pass what it takes
-        self.core = PushConsumerCore(cluster.client(name, seed=len(cluster.cores)), GROUP, self.listen, made, offset_file=file)
+        client = cluster.client(name, seed=len(cluster.cores))
+        self.core = PushConsumerCore(client, GROUP, self.listen, made, offset_file=file, store=store)
         self.core.subscribe(topic, tags)
 
     def start(self) -> Member:

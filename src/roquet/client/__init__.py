@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, Outcome, RetryLater, Suspend
     from roquet.client.idempotent import Idempotent, Seen
     from roquet.client.lite_pull_consumer import LitePullConsumer
+    from roquet.client.offset_store import OffsetStore
     from roquet.client.producer import Producer
     from roquet.client.pull_consumer import PullConsumer
     from roquet.client.push_consumer import OrderlyListener, PushConsumer
@@ -45,6 +46,7 @@ __all__ = [
     "LitePullConsumer",
     "Message",
     "MessageQueue",
+    "OffsetStore",
     "OrderlyListener",
     "Outcome",
     "Producer",
@@ -82,6 +84,7 @@ _HOMES = {
     "client.core.verdicts": ("COMMIT", "DEAD_LETTER", "RETRY_LATER", "ROLLBACK", "Outcome", "RetryLater", "Suspend"),
     "client.idempotent": ("Idempotent", "Seen"),
     "client.lite_pull_consumer": ("LitePullConsumer",),
+    "client.offset_store": ("OffsetStore",),
     "client.producer": ("Producer",),
     "client.pull_consumer": ("PullConsumer",),
     "client.push_consumer": ("OrderlyListener", "PushConsumer"),

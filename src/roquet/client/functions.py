@@ -19,6 +19,8 @@ Function = Callable[..., Any]
 Call = tuple[Any, ...]
 Serve = Callable[..., Coroutine[Any, Any, None]]
 
+OWN_THREADS = 2
+"""For functions of the user that are no handlers: they do not wait until a handler is through."""
 CALLS_A_TURN = 32
 """So many calls that do not wait are served before the loop looks after others."""
 

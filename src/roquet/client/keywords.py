@@ -12,6 +12,7 @@ from roquet.wire.calls.members import ConsumeFromWhere
 from roquet.wire.signing import Credentials
 
 if TYPE_CHECKING:
+    from roquet.client.offset_store import OffsetStore
     from roquet.client.push_consumer import Function
 
 
@@ -81,6 +82,7 @@ class PushConsumerArguments(PushConsumerKeywords, total=False):
     listener: Function | None
     offsets_directory: str | os.PathLike[str] | None
     close_wait_ms: int
+    offset_store: OffsetStore | None
 
 
 class LitePullKeywords(GroupKeywords, total=False):
@@ -89,3 +91,9 @@ class LitePullKeywords(GroupKeywords, total=False):
     pull_batch_size: int
     count_all_max: int
     block_ms: int
+
+
+class LitePullArguments(LitePullKeywords, total=False):
+    """With those that are no settings."""
+
+    offset_store: OffsetStore | None

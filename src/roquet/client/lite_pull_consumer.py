@@ -21,8 +21,11 @@ from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
 from roquet.client.core.tasks import Work
+from roquet.client.functions import OWN_THREADS, Functions
 from roquet.client.keywords import LitePullKeywords
 from roquet.client.member import Member
+from roquet.client.offset_store import OffsetStore, StoreCalls, check_store
+from roquet.client.running import finished
 from roquet.errors import ClientError, NotStarted
 from roquet.message import MessageQueue, ReceivedMessage
 
@@ -39,8 +42,20 @@ class LitePullConsumer(Member[LitePullCore]):
     Settings = LitePullSettings
     settings: LitePullSettings
 
-    def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[LitePullKeywords]) -> None:
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        offset_store: OffsetStore | None = None,
+        **settings: Unpack[LitePullKeywords],
+    ) -> None:
+        """`offset_store` keeps the group's progress, in place of its brokers. The rest is Member's, and the fields of LitePullSettings."""
         super().__init__(group, namesrv, **settings)
+        if offset_store is not None:
+            check_store(offset_store)
+        self._offset_store = offset_store
+        self._own_calls = Functions(f"{group}-own", OWN_THREADS)
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._left: deque[ReceivedMessage] = deque()  # of the last poll, those that `async for` has not given out
         self._assigned: list[MessageQueue] | None = None
@@ -87,7 +102,11 @@ class LitePullConsumer(Member[LitePullCore]):
     # -- running
 
     def _make(self, client: ClientCore) -> LitePullCore:
-        core = LitePullCore(client, self.group, self.settings)
+        self._own_calls.open()
+        store = None
+        if self._offset_store is not None:
+            store = StoreCalls(self._offset_store, self.group, self.namespace, self._own_calls)
+        core = LitePullCore(client, self.group, self.settings, store=store)
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
         if self._assigned is not None:
@@ -114,6 +133,15 @@ class LitePullConsumer(Member[LitePullCore]):
 
     async def _closing(self, core: LitePullCore) -> None:
         self._give_back(core)
+        try:
+            await finished(core.client.tasks, core.close())
+        finally:
+            self._own_calls.close()
+
+    def forked(self) -> None:
+        """This is a child of the process that started it: neither its loop, its connections nor its threads are here."""
+        super().forked()
+        self._own_calls.forked()
 
     def _give_back(self, core: LitePullCore) -> None:
         """What `async for` has not given out was not read: poll returns it again, here or at another member."""
@@ -187,7 +215,7 @@ class LitePullConsumer(Member[LitePullCore]):
         await self._wait(self._part().commit(offsets))
 
     async def committed(self, queue: MessageQueue) -> int:
-        """How far the group has come, as the broker knows it; -1 when it never was there."""
+        """How far the group has come, as its broker (or offset_store) knows it; -1 when it never was there."""
         return await self._wait(self._part().committed(queue))
 
     def position(self, queue: MessageQueue) -> int:

@@ -30,10 +30,11 @@ from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL
 from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
-from roquet.client.functions import Functions, being_cancelled, check_handler, is_async, name_of
+from roquet.client.functions import OWN_THREADS, Functions, being_cancelled, check_handler, is_async, name_of
 from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
 from roquet.client.offset_file import DiskOffsetFile
+from roquet.client.offset_store import OffsetStore, StoreCalls, check_store
 from roquet.client.running import finished
 from roquet.client.stopping import run, serve
 from roquet.errors import ClientError
@@ -84,9 +85,11 @@ class PushConsumer(Member[PushConsumerCore]):
         listener: Function | None = None,
         offsets_directory: str | os.PathLike[str] | None = None,
         close_wait_ms: int = 30_000,
+        offset_store: OffsetStore | None = None,
         **settings: Unpack[PushConsumerKeywords],
     ) -> None:
-        """`listener` serves the topics that were subscribed without a function of their own. The rest is Member's, and the fields of
+        """`listener` serves the topics that were subscribed without a function of their own. `offset_store` keeps the group's progress, in
+        place of its brokers (and, broadcasting, of the file in `offsets_directory`). The rest is Member's, and the fields of
         PushConsumerSettings: `consume_from` (first, last or timestamp) is where a group begins in a queue that it has no progress in;
         with a `batch_size` above 1 functions get lists; `strategy` is AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, or one of routing.assign.
         """
@@ -99,6 +102,10 @@ class PushConsumer(Member[PushConsumerCore]):
         if listener is not None:
             check_handler(listener, "any")
         self._listener = listener
+        if offset_store is not None:
+            check_store(offset_store)
+        self._offset_store = offset_store
+        self._own_calls = Functions(f"{group}-own", OWN_THREADS)
         self._told_odd: set[Function] = set()
         self._functions: dict[str, Function] = {}
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
@@ -162,10 +169,13 @@ class PushConsumer(Member[PushConsumerCore]):
 
     def _make(self, client: ClientCore) -> PushConsumerCore:
         self._calls.open()
-        file = None
-        if self.settings.broadcasting:
+        self._own_calls.open()
+        file, store = None, None
+        if self._offset_store is not None:
+            store = StoreCalls(self._offset_store, self.group, self.namespace, self._own_calls)
+        elif self.settings.broadcasting:
             file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
-        core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file)
+        core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file, store=store)
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
         return core
@@ -190,6 +200,7 @@ class PushConsumer(Member[PushConsumerCore]):
         """This is a child of the process that started it: neither its loop, its connections nor its threads are here."""
         super().forked()
         self._calls.forked()
+        self._own_calls.forked()
 
     def run(self) -> None:
         """Be a program: start, consume until SIGINT (Ctrl-C) or SIGTERM, then let running functions finish, write progress down, leave
@@ -207,6 +218,7 @@ class PushConsumer(Member[PushConsumerCore]):
         finally:
             self._ending, self._hurried = None, False
             self._calls.close()
+            self._own_calls.close()
 
     async def close(self) -> None:
         """Stop pulling, let running functions finish (for `close_wait_ms` at most), write progress down, leave the group. Called by one

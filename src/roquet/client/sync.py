@@ -254,7 +254,7 @@ class LitePullConsumer(_Blocking):
     if TYPE_CHECKING:
 
         def __init__(
-            self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.LitePullKeywords]
+            self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.LitePullArguments]
         ) -> None: ...
 
         def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None: ...

@@ -24,6 +24,7 @@ from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.offsets import RemoteOffsets
 from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
 from roquet.client.core.send_back import restore_topics
+from roquet.client.core.stored_offsets import ProgressStore, StoredOffsets
 from roquet.client.core.tasks import Wait
 from roquet.errors import ClientError, NotStarted, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
@@ -74,12 +75,14 @@ class _Reading:
 
 class LitePullCore(GroupMember):
     consume_type = ConsumeType.CONSUME_ACTIVELY
-    offsets: RemoteOffsets
 
-    def __init__(self, client: ClientCore, group: str, settings: LitePullSettings | None = None) -> None:
+    def __init__(
+        self, client: ClientCore, group: str, settings: LitePullSettings | None = None, *, store: ProgressStore | None = None
+    ) -> None:
+        """`store`: keeps the group's progress, in place of its brokers."""
         self.settings = settings or LitePullSettings()
         super().__init__(client, group, self.settings, broadcasting=False)
-        self.offsets = RemoteOffsets(self.group, self.calls)
+        self.offsets = RemoteOffsets(self.group, self.calls) if store is None else StoredOffsets(client, self.group, store)
         self.readings: dict[MessageQueue, _Reading] = {}
         self.started = False
         self.refusal: Rejected | None = None
@@ -123,7 +126,7 @@ class LitePullCore(GroupMember):
             try:
                 offset = await self.prepare(queue)
             except RoquetError as error:
-                log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, error)
+                log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, error, exc_info=error.__cause__)
                 await self.client.sleep(TROUBLE_MS)
             else:
                 if self._lacks(queue):
@@ -353,19 +356,15 @@ class LitePullCore(GroupMember):
             wanted = {queue: reading.position for queue, reading in self.readings.items()}
         else:
             wanted = {self.namespace.wrap_queue(queue): offset for queue, offset in offsets.items()}
-        results = await self.client.tasks.each(self._commit(queue, offset) for queue, offset in sorted(wanted.items()))
-        for result in results:
-            if isinstance(result, RoquetError):
-                raise result
-
-    async def _commit(self, queue: MessageQueue, offset: int) -> None:
-        await self.calls.update_offset(self.group, queue, offset)
-        if queue in self.readings:
-            self.offsets.written(queue, offset)
+        try:
+            await self.offsets.commit(dict(sorted(wanted.items())))
+        finally:
+            for queue in wanted.keys() - self.readings.keys():
+                self.offsets.forget(queue)
 
     async def committed(self, queue: MessageQueue) -> int:
-        """How far the group has come, as its broker knows it; -1 when it never was there."""
-        return await self.calls.fetch_offset(self.group, self.namespace.wrap_queue(queue))
+        """How far the group has come, as it is written down; -1 when it never was there."""
+        return await self.offsets.fetch(self.namespace.wrap_queue(queue))
 
     # -- moving
 

@@ -29,6 +29,7 @@ from roquet.client.core.rhythm import PAUSE_MIN_MS
 from roquet.client.core.running_info import running_info
 from roquet.client.core.send_back import SendingBack, restore_topic, restore_topics
 from roquet.client.core.share import NotYet
+from roquet.client.core.stored_offsets import ProgressStore, StoredOffsets
 from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Listener, Outcome, Verdict
 from roquet.errors import ClientError, ConnectFailed, NotStarted, Rejected, RoquetError
@@ -106,24 +107,20 @@ class PushConsumerCore(GroupMember):
         settings: PushConsumerSettings | None = None,
         *,
         offset_file: OffsetFile | None = None,
+        store: ProgressStore | None = None,
     ) -> None:
-        """`offset_file` is needed for broadcasting only."""
+        """`store`: keeps the group's progress, in place of its brokers. `offset_file` is needed for broadcasting without one."""
         self.settings = settings or PushConsumerSettings()
         super().__init__(client, group, self.settings, broadcasting=self.settings.broadcasting)
         group = self.group
-        if self.broadcasting:
-            if offset_file is None:
-                raise ClientError("broadcasting needs a file for its offsets; pass offset_file")
-            self.offsets: MemberOffsets = LocalOffsets(offset_file)
-        else:
-            self.offsets = RemoteOffsets(group, self.calls)
-            self.offsets.writable = self._is_mine
+        self.offsets = self._offsets(store, offset_file)
+        self.offsets.writable = self._is_mine
         sending_back = SendingBack(client, group, times_max=self.settings.times_max, namespace=self.namespace)
         self.locks: QueueLocks | None = None
         self.consuming: Consumption[Any]
         if self.settings.orderly:
             if not self.broadcasting:
-                self.locks = QueueLocks(client, group, self.offsets, self.calls, self.settings.lock_ms)
+                self.locks = QueueLocks(client, group, self.offsets, self.settings.lock_ms)
                 self.locks.on_lost = self._lock_lost
             self.consuming = OrderedConsuming(client, group, self.offsets, listener, sending_back, self.settings, locks=self.locks)
         else:
@@ -135,6 +132,15 @@ class PushConsumerCore(GroupMember):
         self.state = "new"  # new -> running -> closing
         self._leaving: dict[MessageQueue, ProcessQueue] = {}  # let go, but a call for it still runs
         self._left_one: Wait[None] = Wait()  # ends when one of them is through
+
+    def _offsets(self, store: ProgressStore | None, offset_file: OffsetFile | None) -> MemberOffsets:
+        if store is not None:
+            return StoredOffsets(self.client, self.group, store)
+        if not self.broadcasting:
+            return RemoteOffsets(self.group, self.calls)
+        if offset_file is None:
+            raise ClientError("broadcasting needs a file for its offsets; pass offset_file")
+        return LocalOffsets(offset_file)
 
     # -- subscriptions
 
