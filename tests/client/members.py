@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roquet.client.core.push_consumer import FROM_FIRST, PushConsumerCore, PushConsumerSettings
+from roquet.client.core.share_changes import Notify
 from roquet.client.core.stored_offsets import ProgressStore
 from roquet.client.core.verdicts import Judged, Outcome, Verdict
 from roquet.message import MessageQueue, ReceivedMessage
@@ -24,6 +25,8 @@ class Member:
         topic: str = "t",
         file: MemoryFile | None = None,
         store: ProgressStore | None = None,
+        on_assigned: Notify | None = None,
+        on_revoked: Notify | None = None,
         **changes: object,
     ) -> None:
         self.cluster = cluster
@@ -33,7 +36,9 @@ class Member:
         self.held: list[tuple[list[ReceivedMessage], Judged]] = []
         made = PushConsumerSettings(**{"consume_from": FROM_FIRST, **changes})  # type: ignore[arg-type] # the tests pass what it takes
         client = cluster.client(name, seed=len(cluster.cores))
-        self.core = PushConsumerCore(client, GROUP, self.listen, made, offset_file=file, store=store)
+        self.core = PushConsumerCore(
+            client, GROUP, self.listen, made, offset_file=file, store=store, on_assigned=on_assigned, on_revoked=on_revoked
+        )
         self.core.subscribe(topic, tags)
 
     def start(self) -> Member:

@@ -277,7 +277,9 @@ class Progress:
         self.path = path
         self.threads: set[str] = set()
         with sqlite3.connect(path) as database:
-            database.execute("create table if not exists progress (grp, topic, broker, queue, next, primary key (grp, topic, broker, queue))")
+            database.execute(
+                "create table if not exists progress (grp, topic, broker, queue, next, primary key (grp, topic, broker, queue))"
+            )
 
     def load(self, group: str, queue: MessageQueue) -> int | None:
         self.threads.add(threading.current_thread().name)
@@ -291,7 +293,8 @@ class Progress:
         self.threads.add(threading.current_thread().name)
         with sqlite3.connect(self.path) as database:
             database.executemany(
-                "insert or replace into progress values (?, ?, ?, ?, ?)", [(group, *parts(queue), offset) for queue, offset in offsets.items()]
+                "insert or replace into progress values (?, ?, ?, ?, ?)",
+                [(group, *parts(queue), offset) for queue, offset in offsets.items()],
             )
 
     def all(self) -> dict[str, int]:

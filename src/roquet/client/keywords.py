@@ -14,6 +14,7 @@ from roquet.wire.signing import Credentials
 if TYPE_CHECKING:
     from roquet.client.offset_store import OffsetStore
     from roquet.client.push_consumer import Function
+    from roquet.client.share_functions import ShareFunction
 
 
 class MemberKeywords(TypedDict, total=False):
@@ -83,6 +84,8 @@ class PushConsumerArguments(PushConsumerKeywords, total=False):
     offsets_directory: str | os.PathLike[str] | None
     close_wait_ms: int
     offset_store: OffsetStore | None
+    on_assigned: ShareFunction | None
+    on_revoked: ShareFunction | None
 
 
 class LitePullKeywords(GroupKeywords, total=False):
@@ -97,3 +100,5 @@ class LitePullArguments(LitePullKeywords, total=False):
     """With those that are no settings."""
 
     offset_store: OffsetStore | None
+    on_assigned: ShareFunction | None
+    on_revoked: ShareFunction | None

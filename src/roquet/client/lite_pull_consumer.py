@@ -20,12 +20,14 @@ from typing import Self, Unpack
 from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
+from roquet.client.core.share_changes import Notify
 from roquet.client.core.tasks import Work
 from roquet.client.functions import OWN_THREADS, Functions
 from roquet.client.keywords import LitePullKeywords
 from roquet.client.member import Member
 from roquet.client.offset_store import OffsetStore, StoreCalls, check_store
 from roquet.client.running import finished
+from roquet.client.share_functions import ShareFunction, check_share_function, notifier
 from roquet.errors import ClientError, NotStarted
 from roquet.message import MessageQueue, ReceivedMessage
 
@@ -48,13 +50,21 @@ class LitePullConsumer(Member[LitePullCore]):
         namesrv: str | Sequence[str] | None = None,
         *,
         offset_store: OffsetStore | None = None,
+        on_assigned: ShareFunction | None = None,
+        on_revoked: ShareFunction | None = None,
         **settings: Unpack[LitePullKeywords],
     ) -> None:
-        """`offset_store` keeps the group's progress, in place of its brokers. The rest is Member's, and the fields of LitePullSettings."""
+        """`offset_store` keeps the group's progress, in place of its brokers. `on_assigned` gets the list of queues that this member was
+        given, before anything of them is read (it may seek there); `on_revoked` those that it gave away (at the end, all of them), when
+        progress is written. Not for queues that were chosen with assign(). The rest is Member's, and the fields of LitePullSettings."""
         super().__init__(group, namesrv, **settings)
         if offset_store is not None:
             check_store(offset_store)
         self._offset_store = offset_store
+        check_share_function("on_assigned", on_assigned)
+        check_share_function("on_revoked", on_revoked)
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        self._closer: asyncio.Task[None] | None = None
         self._own_calls = Functions(f"{group}-own", OWN_THREADS)
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._left: deque[ReceivedMessage] = deque()  # of the last poll, those that `async for` has not given out
@@ -106,12 +116,22 @@ class LitePullConsumer(Member[LitePullCore]):
         store = None
         if self._offset_store is not None:
             store = StoreCalls(self._offset_store, self.group, self.namespace, self._own_calls)
-        core = LitePullCore(client, self.group, self.settings, store=store)
+        core = LitePullCore(
+            client,
+            self.group,
+            self.settings,
+            store=store,
+            on_assigned=self._notifier("on_assigned", self._on_assigned),
+            on_revoked=self._notifier("on_revoked", self._on_revoked),
+        )
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
         if self._assigned is not None:
             core.assign(self._assigned)
         return core
+
+    def _notifier(self, name: str, function: ShareFunction | None) -> Notify | None:
+        return notifier(name, function, self.group, self.namespace, self._own_calls)
 
     async def start(self) -> Self:
         """Returns when the first share of queues is being read, or after five seconds."""
@@ -137,6 +157,13 @@ class LitePullConsumer(Member[LitePullCore]):
             await finished(core.client.tasks, core.close())
         finally:
             self._own_calls.close()
+
+    async def close(self) -> None:
+        """Write progress down and leave the group. Called by on_assigned or on_revoked it does not wait for that: it returns at once."""
+        if self._own_calls.called_from_here:
+            self._closer = asyncio.get_running_loop().create_task(super().close())
+        else:
+            await super().close()
 
     def forked(self) -> None:
         """This is a child of the process that started it: neither its loop, its connections nor its threads are here."""

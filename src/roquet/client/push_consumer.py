@@ -29,6 +29,7 @@ from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSetti
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL
+from roquet.client.core.share_changes import Notify
 from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
 from roquet.client.functions import OWN_THREADS, Functions, being_cancelled, check_handler, is_async, name_of
 from roquet.client.keywords import PushConsumerKeywords
@@ -36,6 +37,7 @@ from roquet.client.member import Member
 from roquet.client.offset_file import DiskOffsetFile
 from roquet.client.offset_store import OffsetStore, StoreCalls, check_store
 from roquet.client.running import finished
+from roquet.client.share_functions import ShareFunction, check_share_function, notifier
 from roquet.client.stopping import run, serve
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, ReceivedMessage
@@ -86,10 +88,14 @@ class PushConsumer(Member[PushConsumerCore]):
         offsets_directory: str | os.PathLike[str] | None = None,
         close_wait_ms: int = 30_000,
         offset_store: OffsetStore | None = None,
+        on_assigned: ShareFunction | None = None,
+        on_revoked: ShareFunction | None = None,
         **settings: Unpack[PushConsumerKeywords],
     ) -> None:
         """`listener` serves the topics that were subscribed without a function of their own. `offset_store` keeps the group's progress, in
-        place of its brokers (and, broadcasting, of the file in `offsets_directory`). The rest is Member's, and the fields of
+        place of its brokers (and, broadcasting, of the file in `offsets_directory`). `on_assigned` gets the list of queues that this
+        member was given, before anything of them is read; `on_revoked` those that it gave away (at the end, all of them), when the
+        functions that ran for them have ended and progress is written. The rest is Member's, and the fields of
         PushConsumerSettings: `consume_from` (first, last or timestamp) is where a group begins in a queue that it has no progress in;
         with a `batch_size` above 1 functions get lists; `strategy` is AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, or one of routing.assign.
         """
@@ -105,6 +111,9 @@ class PushConsumer(Member[PushConsumerCore]):
         if offset_store is not None:
             check_store(offset_store)
         self._offset_store = offset_store
+        check_share_function("on_assigned", on_assigned)
+        check_share_function("on_revoked", on_revoked)
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
         self._own_calls = Functions(f"{group}-own", OWN_THREADS)
         self._told_odd: set[Function] = set()
         self._functions: dict[str, Function] = {}
@@ -175,10 +184,22 @@ class PushConsumer(Member[PushConsumerCore]):
             store = StoreCalls(self._offset_store, self.group, self.namespace, self._own_calls)
         elif self.settings.broadcasting:
             file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
-        core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file, store=store)
+        core = PushConsumerCore(
+            client,
+            self.group,
+            self._consume,
+            self.settings,
+            offset_file=file,
+            store=store,
+            on_assigned=self._notifier("on_assigned", self._on_assigned),
+            on_revoked=self._notifier("on_revoked", self._on_revoked),
+        )
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
         return core
+
+    def _notifier(self, name: str, function: ShareFunction | None) -> Notify | None:
+        return notifier(name, function, self.group, self.namespace, self._own_calls)
 
     async def start(self) -> Self:
         """Returns when the first share of queues is being pulled, or after five seconds. Topics nobody has yet are waited for."""
@@ -223,7 +244,7 @@ class PushConsumer(Member[PushConsumerCore]):
     async def close(self) -> None:
         """Stop pulling, let running functions finish (for `close_wait_ms` at most), write progress down, leave the group. Called by one
         of its functions it does not wait for that one: it returns at once, and the consumer closes when the function has returned."""
-        if self._calls.called_from_here:
+        if self._calls.called_from_here or self._own_calls.called_from_here:
             self._closer = asyncio.get_running_loop().create_task(super().close())
         else:
             await super().close()

@@ -152,8 +152,8 @@ class _Blocking:
 
     def close(self) -> None:
         """As the asyncio class has it. A handler that closes its own consumer is not waited for."""
-        calls = getattr(self._inner, "_calls", None)
-        if calls is not None and calls.called_from_here:
+        kinds = [getattr(self._inner, name, None) for name in ("_calls", "_own_calls")]
+        if any(calls is not None and calls.called_from_here for calls in kinds):
             asyncio.run_coroutine_threadsafe(self._inner.close(), _background.loop())
         else:
             _background.run(self._inner.close())

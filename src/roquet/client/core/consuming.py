@@ -80,6 +80,10 @@ class Consumption(Generic[W]):
     def _begin(self, waiting: W) -> None:
         raise NotImplementedError
 
+    async def until_free(self, process_queue: ProcessQueue) -> None:
+        """Returns when no call for this queue is under way: at once, or after those that are. It begins no more of them."""
+        raise NotImplementedError
+
     def stop(self) -> None:
         """Start nothing more. What runs may finish; `idle` says when."""
         self._stopped = True
@@ -118,6 +122,7 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         self.broadcasting = self.settings.broadcasting
         self.timeout_ms = self.settings.consume_timeout_ms
         self._calls: dict[_Call, None] = {}  # a set that keeps its order
+        self._one_over: Wait[None] | None = None  # ends when one of them does, where somebody waits for that
         self._watching = False
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
@@ -161,8 +166,22 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         else:
             self.client.tasks.start(self._fail(call.process_queue, call.messages, verdict))
 
+    async def until_free(self, process_queue: ProcessQueue) -> None:
+        """A call that takes longer than the timeout is not waited for."""
+        while any(call.process_queue is process_queue and not call.given_up for call in self._calls):
+            if self._one_over is None:
+                self._one_over = Wait()
+            await self._one_over
+
+    def _tell_over(self) -> None:
+        one, self._one_over = self._one_over, None
+        if one is not None:
+            one.end(None)
+
     def _over(self) -> None:
         self.running -= 1
+        if self._one_over is not None:
+            self._tell_over()
         self._start()
         self._idle()
 
@@ -226,9 +245,10 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         self._watching = False
 
     def _give_up(self, call: _Call) -> None:
-        if call.process_queue.dropped:
-            return
         call.given_up = True
+        if call.process_queue.dropped:
+            self._tell_over()
+            return
         log.warning(
             "! group %s: consuming %s takes longer than %d s; it is given back",
             self.group, ", ".join(message.message_id for message in call.messages), self.timeout_ms // 1000,

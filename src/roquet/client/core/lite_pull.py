@@ -24,6 +24,8 @@ from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.offsets import RemoteOffsets
 from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
 from roquet.client.core.send_back import restore_topics
+from roquet.client.core.share import NotYet
+from roquet.client.core.share_changes import Notify, ShareChanges
 from roquet.client.core.stored_offsets import ProgressStore, StoredOffsets
 from roquet.client.core.tasks import Wait
 from roquet.errors import ClientError, NotStarted, Rejected, RoquetError
@@ -77,12 +79,20 @@ class LitePullCore(GroupMember):
     consume_type = ConsumeType.CONSUME_ACTIVELY
 
     def __init__(
-        self, client: ClientCore, group: str, settings: LitePullSettings | None = None, *, store: ProgressStore | None = None
+        self,
+        client: ClientCore,
+        group: str,
+        settings: LitePullSettings | None = None,
+        *,
+        store: ProgressStore | None = None,
+        on_assigned: Notify | None = None,
+        on_revoked: Notify | None = None,
     ) -> None:
         """`store`: keeps the group's progress, in place of its brokers."""
         self.settings = settings or LitePullSettings()
         super().__init__(client, group, self.settings, broadcasting=False)
         self.offsets = RemoteOffsets(self.group, self.calls) if store is None else StoredOffsets(client, self.group, store)
+        self.changes = ShareChanges(client, self.group, on_assigned, on_revoked)
         self.readings: dict[MessageQueue, _Reading] = {}
         self.started = False
         self.refusal: Rejected | None = None
@@ -177,6 +187,8 @@ class LitePullCore(GroupMember):
             poll.end(NotStarted(f"consumer {self.group!r} was closed"))
         self._polls.clear()
         await self.offsets.persist_surely()
+        if self._tells():
+            await self.changes.gone(self.readings)
         await self.client.remove_consumer(self)
 
     def asked(self, address: str, command: Command, reply: Reply) -> None:
@@ -193,9 +205,13 @@ class LitePullCore(GroupMember):
         return self.readings.keys()
 
     async def prepare(self, queue: MessageQueue) -> int:
+        if self.changes.is_going(queue):
+            raise NotYet(f"{queue} was let go, and on_revoked has not returned")
         return await self._where_to_begin(queue)
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
+        if self._tells():
+            self.changes.came(queue)
         self._read(_Reading(queue, offset))
 
     def abandon(self, queue: MessageQueue) -> None:
@@ -206,7 +222,19 @@ class LitePullCore(GroupMember):
         self._discard(reading)
         if self.settings.auto_commit and reading.finished != self.offsets.table.get(queue):
             self.offsets.update(queue, reading.finished, increase_only=False)
-        self.offsets.release(queue)
+        if self._tells():
+            self.changes.going(queue)
+            self.client.tasks.start(self._release_and_tell(queue))
+        else:
+            self.offsets.release(queue)
+
+    async def _release_and_tell(self, queue: MessageQueue) -> None:
+        await self.offsets.release_surely(queue)
+        await self.changes.gone([queue])
+
+    def _tells(self) -> bool:
+        """Who chooses queues by hand knows them."""
+        return self.changes.wanted and self._assigned is None
 
     # -- reading ahead
 
@@ -215,6 +243,9 @@ class LitePullCore(GroupMember):
         self.client.tasks.start(self._read_ahead(reading))
 
     async def _read_ahead(self, reading: _Reading) -> None:
+        coming = self.changes.coming(reading.queue)
+        if coming is not None:
+            await coming
         while self._is_read(reading):
             if reading.paused or self._is_full(reading):
                 reading.go_on = Wait()

@@ -75,8 +75,8 @@ class OrderedConsuming(Consumption[_Lane]):
         lane.pending.extend(messages)
         self._line_up(lane)
 
-    async def until_free(self, queue: MessageQueue) -> None:
-        """Returns when no call for this queue is under way: at once, or after the one that is. Nothing more of it begins."""
+    async def until_free(self, process_queue: ProcessQueue) -> None:
+        queue = process_queue.queue
         lane = self._lanes.get(queue)
         if lane is None or not lane.busy:
             self._lanes.pop(queue, None)

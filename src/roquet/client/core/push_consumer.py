@@ -29,6 +29,7 @@ from roquet.client.core.rhythm import PAUSE_MIN_MS
 from roquet.client.core.running_info import running_info
 from roquet.client.core.send_back import SendingBack, restore_topic, restore_topics
 from roquet.client.core.share import NotYet
+from roquet.client.core.share_changes import Notify, ShareChanges
 from roquet.client.core.stored_offsets import ProgressStore, StoredOffsets
 from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Listener, Outcome, Verdict
@@ -108,6 +109,8 @@ class PushConsumerCore(GroupMember):
         *,
         offset_file: OffsetFile | None = None,
         store: ProgressStore | None = None,
+        on_assigned: Notify | None = None,
+        on_revoked: Notify | None = None,
     ) -> None:
         """`store`: keeps the group's progress, in place of its brokers. `offset_file` is needed for broadcasting without one."""
         self.settings = settings or PushConsumerSettings()
@@ -125,6 +128,7 @@ class PushConsumerCore(GroupMember):
             self.consuming = OrderedConsuming(client, group, self.offsets, listener, sending_back, self.settings, locks=self.locks)
         else:
             self.consuming = Consuming(client, group, self.offsets, listener, sending_back, self.settings)
+        self.changes = ShareChanges(client, group, on_assigned, on_revoked)
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self.paused = False
         self.refusal: Rejected | None = None
@@ -190,6 +194,8 @@ class PushConsumerCore(GroupMember):
         while any(one.dropped for one in self._leaving.values()):  # let go, and its progress is on the way to the broker
             self._left_one = Wait()
             await self._left_one
+        if self.changes.wanted:
+            await self.changes.gone(self.queues)
         if self.locks is not None:
             self.locks.stop()
             await self.locks.unlock(list(self.locks.confirmed))
@@ -201,6 +207,8 @@ class PushConsumerCore(GroupMember):
         return self.queues.keys()
 
     async def prepare(self, queue: MessageQueue) -> int:
+        if self.changes.is_going(queue):
+            raise NotYet(f"{queue} was let go, and on_revoked has not returned")
         if self.locks is None:
             return await self._where_to_begin(queue)
         if queue in self._leaving:
@@ -214,6 +222,7 @@ class PushConsumerCore(GroupMember):
             raise
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
+        self.changes.came(queue)
         self._read_from(queue, offset)
 
     def abandon(self, queue: MessageQueue) -> None:
@@ -224,21 +233,38 @@ class PushConsumerCore(GroupMember):
         process_queue = self.queues.pop(queue, None)
         if process_queue is None:
             return
-        if self.locks is None or not isinstance(self.consuming, OrderedConsuming):
-            process_queue.dropped = True
-            self.offsets.release(queue)
-        else:
+        if self.changes.wanted:
+            self.changes.going(queue)
+        if self.locks is not None:
             process_queue.leaving = True
             self._leaving[queue] = process_queue
-            self.client.tasks.start(self._let_go(process_queue, self.consuming, self.locks))
+            self.client.tasks.start(self._let_go(process_queue, self.locks))
+        else:
+            process_queue.dropped = True
+            if self.changes.wanted:
+                self.client.tasks.start(self._drop_and_tell(process_queue))
+            else:
+                self.offsets.release(queue)
 
-    async def _let_go(self, process_queue: ProcessQueue, consuming: OrderedConsuming, locks: QueueLocks) -> None:
-        """The call that runs ends, its progress is written, and only then the lock is given back."""
+    async def _drop_and_tell(self, process_queue: ProcessQueue) -> None:
         queue = process_queue.queue
-        await consuming.until_free(queue)
+        await self.offsets.release_surely(queue)
+        await self.consuming.until_free(process_queue)
+        self._leaving[queue] = process_queue  # close() waits from here on
+        await self.changes.gone([queue])
+        if self._leaving.get(queue) is process_queue:
+            del self._leaving[queue]
+        self._left_one.end(None)
+
+    async def _let_go(self, process_queue: ProcessQueue, locks: QueueLocks) -> None:
+        """The call that runs ends, its progress is written, on_revoked hears of it, and only then the lock is given back."""
+        queue = process_queue.queue
+        await self.consuming.until_free(process_queue)
         process_queue.dropped = True
         if self._leaving.get(queue) is process_queue:
             await self.offsets.release_surely(queue)
+        if self.changes.wanted:
+            await self.changes.gone([queue])
         if self._leaving.get(queue) is process_queue:
             del self._leaving[queue]
             self.client.tasks.start(locks.unlock([queue]))
@@ -256,8 +282,15 @@ class PushConsumerCore(GroupMember):
                 one.dropped = True
         self.offsets.forget(queue)
         if process_queue is not None:
+            if self.changes.wanted:
+                self.changes.going(queue)
+                self.client.tasks.start(self._tell_lost(process_queue))
             self.share.rebalance_soon(queue.topic, RETRY_MS)
         self._left_one.end(None)
+
+    async def _tell_lost(self, process_queue: ProcessQueue) -> None:
+        await self.consuming.until_free(process_queue)
+        await self.changes.gone([process_queue.queue])
 
     # -- pulling
 
@@ -267,6 +300,9 @@ class PushConsumerCore(GroupMember):
 
     async def _read(self, process_queue: ProcessQueue, delay_ms: int) -> None:
         """Keep a pull waiting at the queue, for as long as it is ours."""
+        coming = self.changes.coming(process_queue.queue)
+        if coming is not None:
+            await coming
         while True:
             if delay_ms:
                 await self.client.sleep(delay_ms)
