@@ -17,11 +17,10 @@ from roquet import LitePullConsumer, Message, MessageQueue, PushConsumer, Receiv
 from roquet.client import sync
 from roquet.client.core.lite_pull import LitePullCore, LitePullSettings
 from roquet.client.core.push_consumer import FROM_FIRST
-from roquet.client.core.verdicts import Outcome
 from roquet.embed import Embedded
 from roquet.errors import ClientError, RoquetError
 from tests.client.fakes import FakeCluster, Results
-from tests.client.members import GROUP, Member, MemoryFile, cluster_with, stored
+from tests.client.members import GROUP, Member, cluster_with
 from tests.client.programs import PATIENCE_S
 
 
@@ -278,24 +277,22 @@ class Progress:
         self.threads: set[str] = set()
         with sqlite3.connect(path) as database:
             database.execute(
-                "create table if not exists progress (grp, topic, broker, queue, next, primary key (grp, topic, broker, queue))"
+                "create table if not exists progress (who, topic, broker, queue, next, primary key (who, topic, broker, queue))"
             )
 
     def load(self, group: str, queue: MessageQueue) -> int | None:
         self.threads.add(threading.current_thread().name)
         with sqlite3.connect(self.path) as database:
             found = database.execute(
-                "select next from progress where grp = ? and topic = ? and broker = ? and queue = ?", (group, *parts(queue))
+                "select next from progress where who = ? and topic = ? and broker = ? and queue = ?", (group, *parts(queue))
             ).fetchone()
         return None if found is None else int(found[0])
 
     def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         self.threads.add(threading.current_thread().name)
         with sqlite3.connect(self.path) as database:
-            database.executemany(
-                "insert or replace into progress values (?, ?, ?, ?, ?)",
-                [(group, *parts(queue), offset) for queue, offset in offsets.items()],
-            )
+            rows = [(group, *parts(queue), offset) for queue, offset in offsets.items()]
+            database.executemany("insert or replace into progress values (?, ?, ?, ?, ?)", rows)
 
     def all(self) -> dict[str, int]:
         with sqlite3.connect(self.path) as database:

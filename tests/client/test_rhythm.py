@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from roquet.client.core.inner_producer import inner_producer
@@ -25,7 +27,7 @@ def count(cluster: FakeCluster, code: int, ms: int = A_MINUTE) -> int:
     return len(cluster.requests(code))
 
 
-def sender(client: ClientCore, cluster: FakeCluster, group: str = "p", **settings: int) -> ProducerCore:
+def sender(client: ClientCore, cluster: FakeCluster, group: str = "p", **settings: Any) -> ProducerCore:
     """A producer that has sent to topic t."""
     made = ProducerCore(client, group, ProducerSettings(**settings))
     made.start()

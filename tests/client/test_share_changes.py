@@ -85,7 +85,12 @@ def test_all_queues_of_a_turn_are_told_at_once_and_nothing_is_read_before_the_fu
 def test_retry_queues_are_told_too() -> None:
     cluster, _ = cluster_with(1)
     seen: list[MessageQueue] = []
-    Member(cluster, on_assigned=lambda queues, ended: (seen.extend(queues), ended())[1]).start()
+
+    def hear(queues: list[MessageQueue], ended: Callable[[], None]) -> None:
+        seen.extend(queues)
+        ended()
+
+    Member(cluster, on_assigned=hear).start()
     cluster.advance(10)
     assert [queue.topic for queue in seen] == [RETRY, "t"]
 
@@ -174,6 +179,10 @@ def test_an_orderly_queue_goes_to_the_next_member_after_the_function_has_ended_o
         cluster.advance(20_000, 100)
         assert "on_revoked has not returned after 30 s; its queues go without it" in caplog.text
     assert two.share == {queues[1]}
+    two.close()
+    one.core.rebalance()
+    cluster.advance(2_000)
+    assert heard.lines == ["+0 1", "-1", "+1"], "one that hangs does not keep others from being told"
 
 
 def test_a_lock_that_was_lost_is_a_queue_that_went_and_came() -> None:
@@ -446,5 +455,5 @@ def test_the_blocking_face_calls_them_in_threads() -> None:
 @pytest.mark.parametrize("wrong", [5, "print", lambda: None])
 def test_what_cannot_be_called_with_queues_is_refused(wrong: Any) -> None:
     for kind in (PushConsumer, LitePullConsumer):
-        with pytest.raises(ClientError, match="on_revoked is .*; expected is a function of one parameter, the list of queues"):
+        with pytest.raises(ClientError, match=r"on_revoked is .*; expected is a function of one parameter, the list of queues"):
             kind("g", on_revoked=wrong)

@@ -77,6 +77,7 @@ class _Reading:
 
 class LitePullCore(GroupMember):
     consume_type = ConsumeType.CONSUME_ACTIVELY
+    settings: LitePullSettings
 
     def __init__(
         self,

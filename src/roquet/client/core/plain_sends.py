@@ -305,9 +305,9 @@ class PlainSends:
                 send.end(BadAnswer(f"{group.address} {error}"))
             return
         for waiter, receipt in zip(group.waiters, receipts, strict=True):
-            send = self._in_trouble.get(waiter)
-            if send is not None:
-                send.stored(receipt)
+            in_trouble = self._in_trouble.get(waiter)
+            if in_trouble is not None:
+                in_trouble.stored(receipt)
 
     def _one_by_one(self, group: Group) -> list[Sending]:
         """Each as a send of its own, those that somebody still waits for. They are under way as before."""

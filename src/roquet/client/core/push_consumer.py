@@ -99,6 +99,7 @@ class PushConsumerSettings(GroupSettings):
 
 class PushConsumerCore(GroupMember):
     consume_type = ConsumeType.CONSUME_PASSIVELY
+    settings: PushConsumerSettings
 
     def __init__(
         self,
