@@ -60,6 +60,47 @@ def test_a_message_that_failed_too_often_becomes_a_dead_letter() -> None:
     assert [record.body for record in cluster.log[DEAD]] == [b"x"]
 
 
+def test_a_limit_that_nobody_set_is_the_groups_own() -> None:
+    cluster, [queue] = cluster_with(1)
+    cluster.retry_max = 2
+    member = Member(cluster, decide=RetryLater(1)).start()
+    cluster.append(queue, b"x")
+    cluster.advance(10_000)
+    assert [one.reconsume_times for one in member.seen] == [0, 1, 2]
+    assert [record.body for record in cluster.log[DEAD]] == [b"x"]
+    assert not any("maxReconsumeTimes" in command.fields for command in cluster.requests(36))
+
+
+def test_so_it_is_where_the_broker_takes_nothing_back() -> None:
+    cluster, [queue] = cluster_with(1)
+    cluster.retry_max = 2
+    refuse(cluster, 36)
+    member = Member(cluster, decide=Outcome.RETRY_LATER).start()
+    cluster.append(queue, b"x")
+    cluster.advance(60_000, 100)
+    assert [one.reconsume_times for one in member.seen] == [0, 1]
+    assert [record.reconsume_times for record in cluster.log[DEAD]] == [2]
+
+
+@pytest.mark.parametrize(("version", "said"), [(399, "16"), (401, None)])
+def test_a_broker_before_4_9_4_fails_without_a_limit_and_is_told_the_usual_one(version: int, said: str | None) -> None:
+    cluster, [queue] = cluster_with(1)
+
+    def heartbeat(address: str, command: Command) -> Command:
+        cluster.members[GROUP] = ["c1"]
+        answer = command.reply()
+        answer.version = version
+        return answer
+
+    cluster.overrides[34] = heartbeat
+    cluster.overrides[36] = lambda _, command: command.reply(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException")
+    Member(cluster, decide=Outcome.RETRY_LATER).start()
+    cluster.append(queue, b"x")
+    cluster.advance(500)
+    assert [command.fields.get("maxReconsumeTimes") for command in cluster.requests(36)] == [said]
+    assert [command.fields.get("l") for command in cluster.requests(310)] == [said]
+
+
 def test_a_listener_can_make_a_message_a_dead_letter_at_once() -> None:
     cluster, [queue] = cluster_with(1)
     member = Member(cluster, decide=DEAD_LETTER).start()
@@ -94,7 +135,8 @@ def test_a_message_that_its_broker_does_not_take_back_is_sent_to_the_retry_topic
     cluster.advance(500)
     [command] = cluster.requests(310)
     assert (command.fields["a"], command.fields["b"]) == ("CLIENT_INNER_PRODUCER", RETRY.topic)
-    assert (command.fields["j"], command.fields["l"]) == ("1", "16")
+    assert command.fields["j"] == "1"
+    assert "l" not in command.fields
     assert decode_properties(command.fields["i"]) == {
         "UNIQ_KEY": "ABC", "TAGS": "green", "mine": "yes", "ORIGIN_MESSAGE_ID": "ABC", "RETRY_TOPIC": "t", "DELAY": "3",
     }  # fmt: skip
@@ -207,8 +249,9 @@ def test_settings_that_mean_nothing_are_refused(make: Callable[[], object]) -> N
 
 
 def test_a_golden_send_back_of_java_has_the_same_fields_as_ours(golden: Callable[[int], list[Command]]) -> None:
+    """Java's always says 16, so that what the group has holds for nobody."""
     cluster, [queue] = cluster_with(1)
-    Member(cluster, decide=RetryLater(1)).start()
+    Member(cluster, decide=RetryLater(1), reconsume_times_max=16).start()
     cluster.append(queue, b"x")
     cluster.run()
     [ours] = cluster.requests(36)

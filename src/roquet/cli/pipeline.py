@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 
-from roquet.cli.options import Commands, default_namesrv, noun, tls_of, tls_options
+from roquet.cli.options import Commands, noun, tls_of, tls_options
+from roquet.client.name_servers import default_name_servers
 from roquet.errors import ClientError
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def place_of(arguments: argparse.Namespace) -> dict[str, str]:
 
     if getattr(arguments, "store", None):
         return {"path": os.path.abspath(arguments.store)}
-    where = {"namesrvAddr": arguments.namesrv or default_namesrv()}
+    where = {"namesrvAddr": arguments.namesrv or default_name_servers()}
     if arguments.access_key:
         where["accessKey"] = arguments.access_key
         where["secretKey"] = arguments.secret_key or os.environ.get("ROQUET_SECRET_KEY", "")

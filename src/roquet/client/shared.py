@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from roquet.client.core.failures import GroupTaken
 from roquet.client.core.instance import ClientCore
+from roquet.client.lookup import Lookup
 from roquet.clock import SystemClock
 from roquet.net.caller import AsyncCaller
 from roquet.net.connection import PLAIN, ConnectionOptions
@@ -42,6 +44,8 @@ class ClientOptions:
     instance_name: str | None = None
     unit_name: str = ""
     connection: ConnectionOptions = PLAIN
+    lookup: str = ""
+    """Where the name servers are looked up, in place of name_servers."""
 
 
 class Joining(Protocol):
@@ -70,6 +74,10 @@ class SharedClient:
             pid=os.getpid(),
         )
         self.caller.handler = self.core.receive
+        self._lookup: Lookup | None = None
+        if key[0].lookup:
+            self._lookup = Lookup(key[0].lookup, self.core.name_servers, self.caller.hang_up)
+            self._lookup.start()
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.Handle | None = None
         self.core.timers.on_sooner = self._arm
@@ -94,6 +102,8 @@ class SharedClient:
         self.users -= 1
         if self.users == 0:
             _clients_of(self._loop).pop(self.key, None)
+            if self._lookup is not None:
+                self._lookup.close()
             self.core.timers.on_sooner = None
             self.core.close()
             if self._alarm is not None:
@@ -114,7 +124,7 @@ async def join(options: ClientOptions, make: Callable[[ClientCore], C]) -> tuple
     A second member of the same group in this process gets a client (and client id) of its own, since brokers tell
     members apart by client id. With an instance_name of the user's that is an error instead.
     """
-    ip = await local_ip(options.name_servers[0])
+    ip = await local_ip(options.name_servers[0] if options.name_servers else server_of(options.lookup))
     clients = _clients_of(asyncio.get_running_loop())
     number = 0
     while True:
@@ -145,6 +155,12 @@ def client_id(options: ClientOptions, number: int, ip: bytes) -> str:
         instance = f"{instance}#{number + 1}"
     name = f"{socket.inet_ntop(socket.AF_INET if len(ip) == 4 else socket.AF_INET6, ip)}@{instance}"
     return f"{name}@{options.unit_name}" if options.unit_name else name
+
+
+def server_of(url: str) -> str:
+    """host:port of it."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or 80}"
 
 
 async def local_ip(name_server: str) -> bytes:

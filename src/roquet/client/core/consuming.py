@@ -36,7 +36,6 @@ W = TypeVar("W")
 """What waits for its turn."""
 
 AGAIN_MS = 5_000
-RECONSUME_TIMES_MAX = 16
 TIMEOUT_MS = 15 * 60_000
 WATCH_MS = 60_000
 """How often running calls are looked at; less when the timeout is less."""
@@ -72,10 +71,19 @@ class Consumption(Generic[W]):
         self._starting = False
         self._stopped = False
 
+    def set_concurrency(self, most: int) -> None:
+        """From now on so many calls at a time. When more run, the next begins after enough of them have ended."""
+        self.concurrency_max = most
+        self._start()
+
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         raise NotImplementedError
 
     def _begin(self, waiting: W) -> None:
+        raise NotImplementedError
+
+    async def until_free(self, process_queue: ProcessQueue) -> None:
+        """Returns when no call for this queue is under way: at once, or after those that are. It begins no more of them."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -116,6 +124,7 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         self.broadcasting = self.settings.broadcasting
         self.timeout_ms = self.settings.consume_timeout_ms
         self._calls: dict[_Call, None] = {}  # a set that keeps its order
+        self._one_over: Wait[None] | None = None  # ends when one of them does, where somebody waits for that
         self._watching = False
         self._ahead_ms = 0
         """The wall clock's lead over the steady one when messages last came: so one look at a clock is enough for each call."""
@@ -172,8 +181,22 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         else:
             self.client.tasks.start(self._fail(call.process_queue, call.messages, verdict))
 
+    async def until_free(self, process_queue: ProcessQueue) -> None:
+        """A call that takes longer than the timeout is not waited for."""
+        while any(call.process_queue is process_queue and not call.given_up for call in self._calls):
+            if self._one_over is None:
+                self._one_over = Wait()
+            await self._one_over
+
+    def _tell_over(self) -> None:
+        one, self._one_over = self._one_over, None
+        if one is not None:
+            one.end(None)
+
     def _over(self) -> None:
         self.running -= 1
+        if self._one_over is not None:
+            self._tell_over()
         self._start()
         self._idle()
 
@@ -242,9 +265,10 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         self._watching = False
 
     def _give_up(self, call: _Call) -> None:
-        if call.process_queue.dropped:
-            return
         call.given_up = True
+        if call.process_queue.dropped:
+            self._tell_over()
+            return
         log.warning(
             "! group %s: consuming %s takes longer than %d s; it is given back",
             self.group, ", ".join(message.message_id for message in call.messages), self.timeout_ms // 1000,

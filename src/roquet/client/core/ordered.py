@@ -76,8 +76,8 @@ class OrderedConsuming(Consumption[_Lane]):
         lane.pending.extend(messages)
         self._line_up(lane)
 
-    async def until_free(self, queue: MessageQueue) -> None:
-        """Returns when no call for this queue is under way: at once, or after the one that is. Nothing more of it begins."""
+    async def until_free(self, process_queue: ProcessQueue) -> None:
+        queue = process_queue.queue
         lane = self._lanes.get(queue)
         if lane is None or not lane.busy:
             self._lanes.pop(queue, None)
@@ -189,7 +189,7 @@ class OrderedConsuming(Consumption[_Lane]):
 
     async def _fail(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None, why: str) -> None:
         """Those that failed too often become dead letters; the rest comes again."""
-        times_max = self.sending_back.times_max
+        times_max = NO_LIMIT if self.sending_back.times_max is None else self.sending_back.times_max
         too_often = [message for message in messages if message.reconsume_times >= times_max] if self.locks is not None else []
         dead = await self._make_dead_letters(too_often, why)
         again = [message for message in messages if message not in dead]

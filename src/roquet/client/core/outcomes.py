@@ -22,11 +22,13 @@ def failed_of(messages: list[ReceivedMessage], verdict: Verdict) -> list[Receive
 
 
 def is_dead(message: ReceivedMessage, verdict: Verdict, settings: PushConsumerSettings) -> bool:
-    """Whether one that failed becomes a dead letter now."""
+    """Whether one that failed becomes a dead letter now, as far as this consumer knows: where it has no limit of its own, the group's is
+    its broker's to know."""
+    tried_enough = settings.times_max is not None and message.reconsume_times >= settings.times_max
     if settings.orderly:
-        return not settings.broadcasting and verdict is not Outcome.ROLLBACK and message.reconsume_times >= settings.times_max
+        return not settings.broadcasting and verdict is not Outcome.ROLLBACK and tried_enough
     said = isinstance(verdict, RetryLater) and verdict.delay_level < 0
-    return not settings.broadcasting and (said or message.reconsume_times >= settings.times_max)
+    return not settings.broadcasting and (said or tried_enough)
 
 
 def outcome_of(failed: list[ReceivedMessage], verdict: Verdict, settings: PushConsumerSettings) -> ConsumeOutcome:
