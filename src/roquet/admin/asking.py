@@ -13,10 +13,10 @@ from roquet.client.core.failures import rejected
 from roquet.client.core.resolver import MASTER, masters_of
 from roquet.client.core.tasks import Tasks, follow
 from roquet.client.core.tasks import call as answered
+from roquet.client.place import Connections, place_of
 from roquet.client.running import finished
 from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import MessageQueue
-from roquet.net.caller import AsyncCaller
 from roquet.net.connection import PLAIN, ConnectionOptions, Tls
 from roquet.routing.name_servers import NameServers, parse_name_servers
 from roquet.wire.calls.call import Answer, Answered, AnswerHeader, Asked, Call, Header
@@ -69,11 +69,11 @@ class Asking:
         self.connection = connection.over(tls).signed_by(credentials)
         self.name_server_addresses = parse_name_servers(namesrv)
         self.timeout_ms = timeout_ms
-        self._caller: AsyncCaller | None = None
+        self._caller: Connections | None = None
         self._name_servers = NameServers(self.name_server_addresses, random.randrange(len(self.name_server_addresses)))
 
     async def __aenter__(self) -> Self:
-        self._caller = AsyncCaller(connection=self.connection)
+        self._caller = place_of(self.name_server_addresses).connections(self.connection)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -174,7 +174,7 @@ class Asking:
     async def _exchange(self, address: str, request: Command) -> Command:
         return await answered(self._open(), address, request, self.timeout_ms)
 
-    def _open(self) -> AsyncCaller:
+    def _open(self) -> Connections:
         if self._caller is None:
             raise ClientError("this Admin is not open; use it in `async with Admin(...) as admin:`")
         return self._caller

@@ -17,6 +17,7 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
 from roquet.client.core.tasks import Cancelled, Wait, Work
+from roquet.client.place import MACHINE, Place, place_of
 from roquet.client.running import finished, running_loop
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import ClientError, ConnectFailed, NotStarted
@@ -116,6 +117,8 @@ class Member(Generic[C]):
         self.start_timeout_ms = start_timeout_ms
         how = connection.over(tls).signed_by(credentials)
         self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name, how)
+        self.place: Place = MACHINE
+        """Where it lives since it was started."""
         self._shared: SharedClient | None = None
         self._core: C | None = None
         self._began = False
@@ -136,8 +139,10 @@ class Member(Generic[C]):
         if self._core is None:
             loop = self._loop = asyncio.get_running_loop()
             starting = self._starting = loop.create_future()
+            self.place = place_of(self._options.name_servers)
             try:
-                await self._begin()
+                async with self.place.hurrying():
+                    await self._begin()
             except BaseException:
                 await self.close()
                 self._closed.set()
@@ -199,8 +204,9 @@ class Member(Generic[C]):
         if core is None or shared is None:
             return
         try:
-            await self._closing(core)
-            await finished(shared.core.tasks, core.close())
+            async with self.place.hurrying():
+                await self._closing(core)
+                await finished(shared.core.tasks, core.close())
         finally:
             await shared.leave()
             self._closed.set()

@@ -33,7 +33,6 @@ from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
 from roquet.client.functions import Functions, being_cancelled, check_handler, is_async, name_of
 from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
-from roquet.client.offset_file import DiskOffsetFile
 from roquet.client.running import finished
 from roquet.client.stopping import run, serve
 from roquet.errors import ClientError
@@ -164,7 +163,7 @@ class PushConsumer(Member[PushConsumerCore]):
         self._calls.open()
         file = None
         if self.settings.broadcasting:
-            file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
+            file = self.place.offset_file(client.client_id, self.group, self._offsets_directory)
         core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file)
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)

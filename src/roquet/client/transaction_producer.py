@@ -14,6 +14,7 @@ async with TransactionProducer("payments", "127.0.0.1:9876", execute=pay, check=
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -69,6 +70,10 @@ class TransactionProducer(Producer):
 
     async def _closing(self, core: ProducerCore) -> None:
         self._functions.close()
+
+    def calls(self) -> set[asyncio.Task[None]]:
+        """Calls of execute and check that the loop still has."""
+        return self._functions.tasks
 
     async def send_in_transaction(self, message: Message, argument: Any = None, *, timeout_ms: int | None = None) -> TransactionReceipt:
         """Store the message hidden, call execute(message, argument), and show the message or drop it as that says.

@@ -43,6 +43,10 @@ class PendingCalls:
         """expire() has nothing to do before this. NEVER when nobody waits."""
         return self._soonest if self._waiting else NEVER
 
+    def has_after(self, deadline_ms: int) -> bool:
+        """Somebody waits for longer than this."""
+        return any(deadline > deadline_ms for deadline, _ in self._waiting.values())
+
     def add(self, done: Done, deadline_ms: int) -> int:
         """Remember a call and return the opaque its request must carry."""
         opaque = self._next
