@@ -152,7 +152,7 @@ class Broker(Clients):
         core.open()
         core.listening(ADDRESS, stored_host(ADDRESS))
         wires.listen(ADDRESS, core)
-        driver.broker = core
+        driver.drive(core)
         core.registration.now()
         driver.rest(thoroughly=True)
 
@@ -176,10 +176,11 @@ class Broker(Clients):
     def _ended(self) -> None:
         if self._caller is not None:
             self._caller.abandon()
-        self._driver.broker = self._caller = None
+        self._driver.drive(None)
+        self._caller = None
         self._disk.kill()
 
-    async def _end(self) -> None:
+    def _end(self) -> None:
         """The last thing: nobody turns the clock any more. A client that is still open is left alone with the machine's."""
         self._kill()
         driver = self._driver
@@ -198,14 +199,14 @@ class Broker(Clients):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._driver.perform(self._end())
+        self._driver.look(self._end)
 
     def __enter__(self) -> Self:
-        self.start()
+        self._driver.look(self._start)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._driver.perform(self._end())
+        self._driver.look(self._end)
 
     def __repr__(self) -> str:
         return f"<Broker {self.namesrv}{'' if self.running else ', not running'}, {self.clock!r}>"
