@@ -46,9 +46,9 @@ class Timers:
     def next_due_ms(self) -> int:
         return self._heap[0][0] if self._heap else NEVER
 
-    def has_after(self, due_ms: int) -> bool:
-        """Something is to be done after this time."""
-        return any(due > due_ms and timer.work is not None for due, _, timer in self._heap)
+    def after(self, due_ms: int) -> list[Timer]:
+        """Those that are due after this time."""
+        return [timer for due, _, timer in self._heap if due > due_ms and timer.work is not None]
 
     def run(self, now_ms: int) -> None:
         """Do everything that is due. What is set meanwhile waits for the next run, even when due: a timer cannot starve the rest."""

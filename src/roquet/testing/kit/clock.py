@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+DAY_MS = 86_400_000
 STEADY_FROM_MS = 1_000_000_000
 
 
@@ -93,7 +94,9 @@ class Clock:
         return self._driver.perform(self._driver.advance(ms))
 
     @overload
-    def until(self, what: Awaitable[T], *, days: float = ..., hours: float = ..., minutes: float = ..., seconds: float = ...) -> Awaitable[T]: ...
+    def until(
+        self, what: Awaitable[T], *, days: float = ..., hours: float = ..., minutes: float = ..., seconds: float = ...
+    ) -> Awaitable[T]: ...
     @overload
     def until(
         self, what: Callable[[], object], *, days: float = ..., hours: float = ..., minutes: float = ..., seconds: float = ...
@@ -107,10 +110,14 @@ class Clock:
         minutes: float = 0,
         seconds: float = 0,
     ) -> Awaitable[Any]:
-        """Let time pass, from one thing that is due to the next, until this is done, and no further. An awaitable: what it gives, or raises.
-        A function: until it returns something true. Raises TimeoutError when that is not so after the given time, by default a day."""
-        limit = span_ms(0, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=0)
-        return self._driver.perform(self._driver.until(what, limit or 86_400_000))
+        """Let time pass, from one thing that is due to the next, until this is done, and no further. An awaitable: returns what it gives,
+        raises what it raises. A function: until it returns something true. Raises TimeoutError when that is not so after the given time,
+        by default a day."""
+        limit_ms = span_ms(0, days=days, hours=hours, minutes=minutes, seconds=seconds) or DAY_MS
+        driver = self._driver
+        if isinstance(what, Awaitable):
+            return driver.perform(driver.until(what, limit_ms))
+        return driver.here(driver.until_true(what, limit_ms))
 
     def set_wall(self, when: datetime | timedelta | int) -> Awaitable[None]:
         """Set the wall clock alone, as an operator or NTP does: to a time (a datetime with its zone, or ms since 1970), or by a timedelta,

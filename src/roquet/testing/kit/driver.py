@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from roquet.broker.core import Broker
 from roquet.broker.part import Part
 from roquet.client.core.push_consumer import PushConsumerCore
+from roquet.client.core.timers import Timer
 from roquet.client.member import STARTED
 from roquet.client.running import running_loop
 from roquet.client.shared import SharedClient
@@ -24,7 +25,7 @@ from roquet.errors import ClientError
 from roquet.nameserver.core import NameServer
 from roquet.ports import FOREVER, Rest
 from roquet.testing.kit.clock import Time
-from roquet.testing.kit.wires import Wires
+from roquet.testing.kit.wires import Line, Wires
 
 T = TypeVar("T")
 
@@ -81,6 +82,8 @@ class Driver:
         self._rested_at = -1
         self._life: tuple[int, int] = (0, 0)
         self._life_ms = time.steady_ms()
+        self._timers: set[Timer] = set()  # that somebody set for a time far away
+        self._called: set[tuple[Line, int]] = set()  # the same of calls
         self._steps = 0
 
     def drive(self, broker: Broker | None) -> None:
@@ -117,7 +120,7 @@ class Driver:
         """Do it in the loop where the clients live. Where there is a loop it is to be awaited; else it is done when this returns."""
         here, home = running_loop(), self._home()
         if home is None or home is here:
-            return work if here is not None else Done(driven(work))
+            return self.here(work)
         if home.is_running():
             under_way = asyncio.run_coroutine_threadsafe(work, home)
             return Done(under_way.result()) if here is None else asyncio.wrap_future(under_way)
@@ -126,8 +129,12 @@ class Driver:
         work.close()
         raise ClientError("the clients of this test broker live in another event loop, which does not run; close them there first")
 
+    def here(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """The same, where the caller is."""
+        return Done(driven(work)) if running_loop() is None else work
+
     def look(self, work: Callable[[], T]) -> T:
-        """The same for what does not wait."""
+        """`perform` for what does not wait."""
         here, home = running_loop(), self._home()
         if home is not None and home is not here and home.is_running():
             return asyncio.run_coroutine_threadsafe(_called(work), home).result()
@@ -148,16 +155,11 @@ class Driver:
         end = self.time.passed_ms + ms
         await self._turn(lambda: self.time.passed_ms >= end, end)
 
-    async def until(self, what: Awaitable[Any] | Callable[[], object], limit_ms: int) -> Any:
-        end = self.time.passed_ms + limit_ms
-        if not isinstance(what, Awaitable):
-            await self._turn(what, end)
-            if not what():
-                raise TimeoutError(f"{what!r} is not true after {limit_ms / 1000:g} s of the test's clock")
-            return None
+    async def until(self, what: Awaitable[T], limit_ms: int) -> T:
+        end_ms = self.time.passed_ms + limit_ms
         task = asyncio.ensure_future(what)
         try:
-            await self._turn(task.done, end)
+            await self._turn(task.done, end_ms)
         finally:
             if not task.done():
                 task.cancel()
@@ -166,16 +168,29 @@ class Driver:
             raise TimeoutError(f"{what!r} is not done after {limit_ms / 1000:g} s of the test's clock")
         return task.result()
 
+    async def until_true(self, what: Callable[[], object], limit_ms: int) -> None:
+        """Not to be performed elsewhere: `what` is asked where this runs, and time is turned where the clients live."""
+        end_ms = self.time.passed_ms + limit_ms
+        await self.perform(self.advance(0))
+        while not what():
+            if self.time.passed_ms >= end_ms:
+                raise TimeoutError(f"{what!r} is not true after {limit_ms / 1000:g} s of the test's clock")
+            await self.perform(self._go_on(end_ms))
+
     async def _turn(self, is_over: Callable[[], object], end_ms: int) -> None:
         """Step by step, until it is over, or so much has passed."""
         async with self._lock:
             await self.settle(thoroughly=True)
-        while not is_over() and (left_ms := end_ms - self.time.passed_ms) > 0:
-            async with self._lock:
-                self._step(left_ms)
-                await self.settle()
+        while not is_over() and self.time.passed_ms < end_ms:
+            await self._go_on(end_ms)
+
+    async def _go_on(self, end_ms: int) -> None:
+        """One step. The last one comes to rest thoroughly."""
         async with self._lock:
-            await self.settle(thoroughly=True)
+            left_ms = end_ms - self.time.passed_ms
+            if left_ms > 0:
+                self._step(left_ms)
+            await self.settle(thoroughly=self.time.passed_ms >= end_ms)
 
     async def set_wall(self, step_ms: int) -> None:
         self.time.set_ms += step_ms
@@ -253,20 +268,25 @@ class Driver:
 
     def _look_for_life(self) -> None:
         life = self._log_end(), max(map(last_consumed_ms, self.clients), default=0)
-        if life != self._life or self._calls():
+        if life != self._life or self._calls():  # one that was given up ends when its consumer gives it up, too
             self._life, self._life_ms = life, self.time.steady_ms()
 
     def _skippable_ms(self) -> int:
         now_ms = self.time.steady_ms()
-        if now_ms - self._life_ms < QUIET_MS or self._is_expected(now_ms + FAR_MS):
+        if now_ms - self._life_ms < QUIET_MS or self._is_expected(now_ms):
             return 0
         return self._due_ms() - self.time.now_ms()
 
-    def _is_expected(self, after_ms: int) -> bool:
-        """Somebody has set something for a time after this."""
-        if any(client.core.timers.has_after(after_ms) for client in self.clients):
-            return True
-        return any(line.calls.has_after(after_ms) for caller in self.wires.callers for line in caller.lines.values())
+    def _is_expected(self, now_ms: int) -> bool:
+        """Somebody waits for something, and for longer than routine does. Once seen as such it stays that, however near it comes."""
+        for client in self.clients:
+            self._timers.update(client.core.timers.after(now_ms + FAR_MS))
+        for caller in self.wires.callers:
+            for line in caller.lines.values():
+                self._called.update((line, opaque) for opaque in line.calls.after(now_ms + FAR_MS))
+        self._timers = {timer for timer in self._timers if timer.work is not None}
+        self._called = {(line, opaque) for line, opaque in self._called if opaque in line.calls}
+        return bool(self._timers or self._called)
 
     def _log_end(self) -> int:
         return -1 if self.broker is None else self.broker.store.log.end
@@ -313,6 +333,9 @@ class Driver:
                     break
                 await asyncio.sleep(0)
         calls = self._calls()
+        self._given_up &= calls
+        calls -= self._given_up
+        calls.discard(asyncio.current_task())  # type: ignore[arg-type] # a handler that turns the clock itself
         if calls:
             ended, _ = await asyncio.wait(calls, timeout=self.patience_s, return_when=asyncio.FIRST_COMPLETED)
             if ended:
@@ -321,16 +344,8 @@ class Driver:
                 self._given_up |= calls
 
     def _calls(self) -> set[asyncio.Task[None]]:
-        """Of handlers, that may still end by themselves."""
-        found = {call for member in list(STARTED) if member.place is self.owner for call in member.calls()}
-        if not found:
-            self._given_up.clear()
-            return found
-        self._given_up &= found
-        found -= self._given_up
-        if running_loop() is not None:
-            found.discard(asyncio.current_task())  # type: ignore[arg-type] # a handler that turns the clock itself
-        return found
+        """Of handlers, that have not ended."""
+        return {call for member in list(STARTED) if member.place is self.owner for call in member.calls()}
 
 
 def last_consumed_ms(client: SharedClient) -> int:
