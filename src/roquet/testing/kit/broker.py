@@ -136,7 +136,7 @@ class Broker(Clients):
         driver = self._driver
         if driver.broker is not None:
             return
-        if self._home.over:
+        if driver.over:
             raise ClientError("this test broker has ended; make another one")
         time, wires = driver.time, driver.wires
         if driver.name_server is None:
@@ -188,7 +188,7 @@ class Broker(Clients):
         driver.name_server = None
         driver.wires.deliver()
         PLACES.pop(self.namesrv, None)
-        self._home.over = True
+        driver.over = True
         driver.time.leave_alone()
         for client in list(driver.clients):
             if not client.loop.is_closed():

@@ -10,6 +10,7 @@ When nothing has happened for two minutes but what keeps clients alive, time is 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
@@ -29,6 +30,8 @@ from roquet.testing.kit.wires import Line, Wires
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 TICK_MS = 1_000
 CALM_MS = 5_000
 """When nothing has happened for so long, servers tick so seldom."""
@@ -36,6 +39,8 @@ QUIET_MS = 130_000
 """Time is skipped when nothing happened for so long. It is longer than any lease: clients live 120 s, locks of queues 60 s."""
 FAR_MS = 65_000
 """What is to happen later than this is nobody's routine, so it is not skipped."""
+STILL_S = 5.0
+"""Of real time: then somebody may wait for a clock that nobody turns."""
 STILL = 2
 """Ticks without an effect, after which servers are at rest."""
 TICKS_MAX = 1_000
@@ -74,7 +79,10 @@ class Driver:
         """The place of the members whose handlers are waited for."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
+        self.over = False
+        """The broker has ended, and nobody turns the clock any more."""
         self._pump_due = False
+        self._told_of_stillness = False
         self._hurries = 0
         self._hurrying: asyncio.Task[None] | None = None
         self._given_up: set[asyncio.Task[None]] = set()
@@ -148,6 +156,23 @@ class Driver:
     def _pump(self) -> None:
         self._pump_due = False
         self.wires.deliver()
+        if not self._told_of_stillness and self.loop is not None:
+            self._told_of_stillness = True
+            self.loop.call_later(STILL_S, self._look_for_stillness, self.wires.delivered)
+
+    def _look_for_stillness(self, delivered: int) -> None:
+        """A test that waits for what waits for the clock would wait for ever, and not know why."""
+        if self.loop is None or self.over:
+            return
+        if delivered != self.wires.delivered:
+            self.loop.call_later(STILL_S, self._look_for_stillness, self.wires.delivered)
+            return
+        log.warning(
+            "! nothing has happened for %g s, and the clock of this test broker stands still: whatever waits for time (a timeout, a retry, a"
+            " message that comes later) waits for the test to turn it; await broker.clock.advance(...), or broker.clock.until(what you"
+            " await)",
+            STILL_S,
+        )
 
     # Turning
 

@@ -26,8 +26,6 @@ class Home:
 
     def __init__(self, driver: Driver, seed: int) -> None:
         self.clock: Clock = driver.time
-        self.over = False
-        """The broker has ended, and nobody turns the clock any more."""
         self._driver = driver
         self._random = Random(f"clients {seed}")
         self._files: dict[tuple[str, str], MemoryOffsetFile] = {}
@@ -44,7 +42,7 @@ class Home:
         return LOOPBACK
 
     def later(self, delay_s: float, ring: Callable[[], None]) -> Alarm:
-        return asyncio.get_running_loop().call_later(delay_s, ring) if self.over else NO_ALARM
+        return asyncio.get_running_loop().call_later(delay_s, ring) if self._driver.over else NO_ALARM
 
     def offset_file(self, client_id: str, group: str, directory: str | os.PathLike[str] | None) -> OffsetFile:
         if directory is not None:
@@ -58,7 +56,7 @@ class Home:
         self._driver.clients.pop(client, None)
 
     def hurrying(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if self.over else self._driver.hurrying()
+        return nullcontext() if self._driver.over else self._driver.hurrying()
 
 
 class NoAlarm:
