@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ from roquet import (
 )
 from roquet.errors import ClientError
 from roquet.testing import Broker
+from roquet.testing.kit import driver
 from roquet.wire.names import CHECK_MAX_TIME_TOPIC
 
 NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
@@ -39,7 +41,7 @@ def run(scenario: Callable[[Broker], Awaitable[None]], **options: object) -> Non
     asyncio.run(over())
 
 
-def test_forty_days_pass_in_a_moment_and_a_timed_message_comes_to_the_millisecond() -> None:
+def test_forty_days_pass_in_a_moment_and_a_timed_message_comes_to_the_millisecond(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(broker: Broker) -> None:
         seen: list[datetime] = []
         consumer = PushConsumer("late", broker.namesrv, consume_from="first")
@@ -49,16 +51,18 @@ def test_forty_days_pass_in_a_moment_and_a_timed_message_comes_to_the_millisecon
             seen.append(broker.clock.now())
 
         async with Producer("shop", broker.namesrv) as producer, consumer:
+            await producer.send(Message("reminders", b"soon", deliver_after=20 * 86_400.123))
             await producer.send(Message("reminders", b"pay", deliver_after=40 * 86_400))
             began = time.process_time()
             await broker.clock.advance(timedelta(days=40) - timedelta(milliseconds=1))
-            assert not seen
+            assert seen == [NEW_YEAR + timedelta(seconds=20 * 86_400.123)]
             await broker.clock.advance(milliseconds=1)
-            assert seen == [NEW_YEAR + timedelta(days=40)]
+            assert seen[1:] == [NEW_YEAR + timedelta(days=40)]
             assert time.process_time() - began < 5, "tens of milliseconds, on a machine with nothing else to do"
         assert broker.clock.monotonic() == 40 * 86_400
 
     run(scenario)
+    assert not [text for text in caplog.messages if "was set" in text], "nobody set a clock"
 
 
 def test_sixteen_retries_come_after_their_usual_delays_and_then_the_dead_letter() -> None:
@@ -79,7 +83,7 @@ def test_sixteen_retries_come_after_their_usual_delays_and_then_the_dead_letter(
             await broker.clock.advance(seconds=1)
             assert [message.body for message in broker.published.dead_letters("billing")] == [b"order 17"]
             await broker.clock.advance(days=3)
-        waited = [(later - sooner).total_seconds() for sooner, later in zip(calls, calls[1:], strict=False)]
+        waited = [(later - sooner).total_seconds() for sooner, later in itertools.pairwise(calls)]
         assert waited == RETRY_DELAYS_S
 
     logging.getLogger("roquet").setLevel(logging.CRITICAL)
@@ -102,12 +106,33 @@ def test_a_silent_transaction_is_asked_about_every_minute_and_given_up_after_fif
             await producer.send_in_transaction(Message("paid", b"order 17"))
             await broker.clock.advance(hours=1)
         assert len(asked) == 15
-        gaps = [later - sooner for sooner, later in zip(asked, asked[1:], strict=False)]
+        gaps = [later - sooner for sooner, later in itertools.pairwise(asked)]
         assert all(55 <= gap <= 65 for gap in gaps)
         assert broker.published.bodies(CHECK_MAX_TIME_TOPIC) == [b"order 17"]
         assert not broker.published.to("paid")
 
     run(scenario)
+
+
+def test_rounds_that_come_once_an_hour_are_not_skipped() -> None:
+    async def scenario(broker: Broker) -> None:
+        asked: list[float] = []
+
+        async def check(message: ReceivedMessage) -> TransactionState:
+            asked.append(broker.clock.monotonic())
+            return TransactionState.COMMIT if len(asked) == 3 else TransactionState.UNKNOWN
+
+        async def execute(message: Message, argument: object) -> None:
+            raise ConnectionError("the database is away")
+
+        async with TransactionProducer("payments", broker.namesrv, execute=execute, check=check) as producer:
+            with pytest.raises(ConnectionError):
+                await producer.send_in_transaction(Message("paid", b"order 17"))
+            await broker.clock.advance(hours=4)
+        assert [round(when / 3_600) for when in asked] == [1, 2, 3]
+        assert broker.published.bodies("paid") == [b"order 17"]
+
+    run(scenario, settings={"transactionCheckInterval": "3600000"})
 
 
 def test_eighteen_delay_levels_are_what_they_say() -> None:
@@ -276,6 +301,7 @@ def test_a_timeout_of_hours_is_not_skipped() -> None:
             await broker.clock.advance(hours=2, seconds=-1)
             assert not asking.done()
             await broker.clock.advance(seconds=1)
+            assert asking.done()
             with pytest.raises(RequestTimedOut):
                 await asking
 
@@ -322,7 +348,7 @@ def test_members_stay_members_however_long_nothing_happens() -> None:
     run(scenario)
 
 
-def test_the_wall_clock_can_be_set_alone() -> None:
+def test_the_wall_clock_can_be_set_alone(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(broker: Broker) -> None:
         clock = broker.clock
         async with Producer("shop", broker.namesrv) as producer:
@@ -338,6 +364,7 @@ def test_the_wall_clock_can_be_set_alone() -> None:
             assert clock.monotonic() == 86_400
 
     run(scenario)
+    assert len([text for text in caplog.messages if "the clock of this machine was set" in text]) == 3
 
 
 def test_time_does_not_go_back() -> None:
@@ -375,6 +402,47 @@ def test_one_seed_is_one_story() -> None:
     first = story()
     assert len({(body, queue, when) for body, _, queue, when in first}) >= 30
     assert first == story()
+
+
+def test_what_never_comes_to_rest_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "EVENTS_MAX", 2_000)
+
+    async def scenario(broker: Broker) -> None:
+        async with Producer("shop", broker.namesrv) as producer:
+            await producer.create_topic("orders")
+            consumer = PushConsumer("billing", broker.namesrv, consume_from="first")
+
+            @consumer.on("orders")
+            async def again(message: ReceivedMessage) -> None:
+                await producer.send(Message("orders", message.body))
+
+            async with consumer:
+                await producer.send(Message("orders", b"round and round"))
+                with pytest.raises(ClientError, match="2000 things have happened while the clock stands still"):
+                    await broker.settle()
+                consumer.pause()
+                consumer.unsubscribe("orders")
+
+    run(scenario)
+
+
+def test_a_test_that_waits_for_a_clock_that_nobody_turns_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(driver, "STILL_S", 0.01)
+
+    async def scenario(broker: Broker) -> None:
+        async with Producer("shop", broker.namesrv) as producer:
+            await producer.create_topic("quotes")
+            asking = asyncio.create_task(producer.request(Message("quotes", b"bread")))
+            async with asyncio.timeout(60):
+                while not caplog.messages:
+                    await asyncio.sleep(0.01)
+            assert not asking.done()
+            asking.cancel()
+
+    run(scenario)
+    (said,) = caplog.messages
+    assert "the clock of this test broker stands still" in said
+    assert "await broker.clock.advance(...)" in said
 
 
 def test_two_tasks_may_turn_it_and_each_gets_the_time_it_asked_for() -> None:

@@ -16,6 +16,7 @@ from roquet import (
     LitePullConsumer,
     Message,
     MessageQueue,
+    Outcome,
     Producer,
     PullConsumer,
     PullStatus,
@@ -114,7 +115,7 @@ def test_a_handler_can_send_a_message_to_the_dead_letters_at_once(run: Run) -> N
         consumer = PushConsumer("billing", side.namesrv, consume_from="first")
 
         @consumer.on("orders")
-        def refuse(message: ReceivedMessage) -> object:
+        def refuse(message: ReceivedMessage) -> Outcome:
             calls.append(message.body)
             return DEAD_LETTER
 
@@ -422,7 +423,7 @@ def test_an_orderly_consumer_that_commits_by_hand_gets_what_it_did_not_commit_ag
         consumer = PushConsumer("ledger", side.namesrv, consume_from="first", orderly=True, auto_commit=False)
 
         @consumer.on("orders")
-        async def book(message: ReceivedMessage) -> object:
+        async def book(message: ReceivedMessage) -> Outcome | None:
             seen.append(message.body)
             return COMMIT if message.body == b"1" else None
 

@@ -114,7 +114,7 @@ def test_one_broker_serves_one_loop_after_another_also_when_clients_were_left_op
 
 def test_a_member_that_was_left_in_a_loop_that_ended_is_gone_for_its_group() -> None:
     async def leave(broker: Broker) -> None:
-        consumer = PushConsumer("billing", broker.namesrv, consume_from="first")
+        consumer = PushConsumer("billing", broker.namesrv, consume_from="first", instance_name="left behind")
         consumer.subscribe("orders", function=lambda message: None)
         await consumer.start()
 
@@ -219,6 +219,17 @@ def test_clients_that_are_closed_after_the_broker_has_ended_close() -> None:
             await broker.start()
 
     asyncio.run(scenario())
+
+
+def test_clients_in_a_loop_that_is_driven_by_hand_may_be_closed_after_the_broker_has_ended() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        with Broker() as broker:
+            producer = Producer("shop", broker.namesrv)
+            loop.run_until_complete(producer.start())
+        loop.run_until_complete(asyncio.wait_for(producer.close(), 60))
+    finally:
+        loop.close()
 
 
 def test_two_brokers_know_nothing_of_each_other() -> None:

@@ -114,7 +114,7 @@ def test_pytest_finds_it_where_roquet_is_installed_and_loads_it_once_also_when_i
     written(installed, "[pytest11]\n" + "".join(f"{name} = {module}\n" for name, module in entries.items()), "entry_points.txt")
     environment = {**os.environ, "PYTHONPATH": f"{installed.parent}{os.pathsep}{ROOT / 'src'}"}
     for asked in ([], ["-p", PLUGIN]):
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *asked]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *asked]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
         assert "1 passed" in done.stdout, done.stdout + done.stderr
 

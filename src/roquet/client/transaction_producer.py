@@ -72,7 +72,7 @@ class TransactionProducer(Producer):
         self._functions.close()
 
     def calls(self) -> set[asyncio.Task[None]]:
-        """Calls of execute and check that the loop still has."""
+        """Calls of handlers that the loop still has."""
         return self._functions.tasks
 
     async def send_in_transaction(self, message: Message, argument: Any = None, *, timeout_ms: int | None = None) -> TransactionReceipt:

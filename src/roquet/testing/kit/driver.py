@@ -44,6 +44,8 @@ STILL_S = 5.0
 STILL = 2
 """Ticks without an effect, after which servers are at rest."""
 TICKS_MAX = 1_000
+EVENTS_MAX = 500_000
+"""At one moment: more than any test needs."""
 ROUNDS = 20
 """So many turns of a loop that does not say what it has to do are enough for whoever was woken."""
 ROUNDS_MAX = 100
@@ -168,9 +170,8 @@ class Driver:
             self.loop.call_later(STILL_S, self._look_for_stillness, self.wires.delivered)
             return
         log.warning(
-            "! nothing has happened for %g s, and the clock of this test broker stands still: whatever waits for time (a timeout, a retry, a"
-            " message that comes later) waits for the test to turn it; await broker.clock.advance(...), or broker.clock.until(what you"
-            " await)",
+            "! nothing has happened for %g s, and the clock of this test broker stands still: whatever waits for time (a timeout, a retry,"
+            " a later message) waits for the test to turn it; await broker.clock.advance(...), or broker.clock.until(what you await)",
             STILL_S,
         )
 
@@ -319,13 +320,17 @@ class Driver:
     # Rest
 
     async def settle(self, *, thoroughly: bool = False) -> None:
-        """Everything happens that can without time."""
-        while True:
+        """Everything happens that can without time. Raises ClientError when that never ends."""
+        limit = self.wires.delivered + EVENTS_MAX
+        while self.wires.delivered < limit:
             self.rest(thoroughly=thoroughly)
             before = self.wires.delivered
             await self._until_loop_rests()
             if self.wires.delivered == before and not self.wires.busy and self._rested_at == self._log_end():
                 return
+        raise ClientError(
+            f"{EVENTS_MAX} things have happened while the clock stands still, and more follow; does a handler send what it is called with?"
+        )
 
     def rest(self, *, thoroughly: bool = False) -> None:
         """What is on the wires arrives, and servers do what they can do now. `thoroughly`: they are asked also when nothing was stored."""
@@ -360,7 +365,7 @@ class Driver:
         calls = self._calls()
         self._given_up &= calls
         calls -= self._given_up
-        calls.discard(asyncio.current_task())  # type: ignore[arg-type] # a handler that turns the clock itself
+        calls.discard(asyncio.current_task())  # a handler that turns the clock itself
         if calls:
             ended, _ = await asyncio.wait(calls, timeout=self.patience_s, return_when=asyncio.FIRST_COMPLETED)
             if ended:

@@ -42,7 +42,8 @@ class Home:
         return LOOPBACK
 
     def later(self, delay_s: float, ring: Callable[[], None]) -> Alarm:
-        return asyncio.get_running_loop().call_later(delay_s, ring) if self._driver.over else NO_ALARM
+        loop = self._driver.loop
+        return loop.call_later(delay_s, ring) if self._driver.over and loop is not None else NO_ALARM
 
     def offset_file(self, client_id: str, group: str, directory: str | os.PathLike[str] | None) -> OffsetFile:
         if directory is not None:
