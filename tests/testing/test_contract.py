@@ -23,6 +23,7 @@ from roquet import (
     PushConsumer,
     ReceivedMessage,
     Rejected,
+    RetryLater,
     SendReceipt,
     SendStatus,
     TransactionProducer,
@@ -115,7 +116,7 @@ def test_a_handler_can_send_a_message_to_the_dead_letters_at_once(run: Run) -> N
         consumer = PushConsumer("billing", side.namesrv, consume_from="first")
 
         @consumer.on("orders")
-        def refuse(message: ReceivedMessage) -> Outcome:
+        def refuse(message: ReceivedMessage) -> RetryLater:
             calls.append(message.body)
             return DEAD_LETTER
 

@@ -95,6 +95,26 @@ def test_a_consumer_without_a_broker_waits_and_goes_on() -> None:
     run(scenario)
 
 
+def test_the_progress_of_a_broadcasting_consumer_stays_with_the_broker() -> None:
+    async def scenario(broker: Broker) -> None:
+        seen: list[bytes] = []
+
+        async def listen() -> None:
+            consumer = PushConsumer("chat", broker.namesrv, consume_from="first", broadcasting=True)
+            consumer.subscribe("orders", function=lambda message: seen.append(message.body))
+            async with consumer:
+                await broker.settle()
+
+        async with Producer("shop", broker.namesrv) as producer:
+            await producer.send(Message("orders", b"one"))
+            await listen()
+            await producer.send(Message("orders", b"two"))
+            await listen()
+        assert seen == [b"one", b"two"]
+
+    run(scenario)
+
+
 def test_one_broker_serves_one_loop_after_another_also_when_clients_were_left_open() -> None:
     left: list[Producer] = []
 
