@@ -80,7 +80,7 @@ class Driver:
         self.owner: object = None
         """The place of the members whose handlers are waited for."""
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._lock = asyncio.Lock()
+        self._lock: tuple[asyncio.AbstractEventLoop | None, asyncio.Lock] = None, asyncio.Lock()
         self.over = False
         """The broker has ended, and nobody turns the clock any more."""
         self._pump_due = False
@@ -112,7 +112,7 @@ class Driver:
                 " its own for each loop"
             )
         if self.loop is not here:
-            self.loop, self._lock, self._pump_due = here, asyncio.Lock(), False
+            self.loop, self._pump_due = here, False
             self._hurries, self._hurrying = 0, None
 
     def _home(self) -> asyncio.AbstractEventLoop | None:
@@ -205,22 +205,29 @@ class Driver:
 
     async def _turn(self, is_over: Callable[[], object], end_ms: int) -> None:
         """Step by step, until it is over, or so much has passed."""
-        async with self._lock:
+        async with self._alone():
             await self.settle(thoroughly=True)
         while not is_over() and self.time.passed_ms < end_ms:
             await self._go_on(end_ms)
 
     async def _go_on(self, end_ms: int) -> None:
         """One step. The last one comes to rest thoroughly."""
-        async with self._lock:
+        async with self._alone():
             left_ms = end_ms - self.time.passed_ms
             if left_ms > 0:
                 self._step(left_ms)
             await self.settle(thoroughly=self.time.passed_ms >= end_ms)
 
+    def _alone(self) -> asyncio.Lock:
+        """One step at a time, whoever turns."""
+        here = running_loop()
+        if self._lock[0] is not here:
+            self._lock = here, asyncio.Lock()
+        return self._lock[1]
+
     async def set_wall(self, step_ms: int) -> None:
         self.time.set_ms += step_ms
-        async with self._lock:
+        async with self._alone():
             self._tick()
             await self.settle(thoroughly=True)
 
@@ -238,11 +245,11 @@ class Driver:
             if not self._hurries:
                 turner, self._hurrying = self._hurrying, None
                 turner.cancel()
-                await asyncio.wait([turner])
+                await asyncio.gather(turner, return_exceptions=True)
 
     async def _hurry(self) -> None:
         while self._hurries:
-            async with self._lock:
+            async with self._alone():
                 await self.settle()
                 if self._hurries:
                     self._step(FOREVER, may_skip=False)
