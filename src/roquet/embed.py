@@ -38,15 +38,12 @@ ALONE = {"listenPort": "0", "bindAddress": "127.0.0.1", "tls.config.file": ""}
 """What the machine has set up for its servers is not for these."""
 
 
-class Embedded:
-    """What `embedded()` gives: where the servers are, and clients that know it."""
+class Clients:
+    """Makes clients that know where the servers are."""
 
-    def __init__(self, namesrv: str, broker: str, data: Path, *, fast_retries: bool = False, tls: Tls | None = None) -> None:
-        self.namesrv = namesrv
-        self.broker = broker
-        self.data = data
-        self.fast_retries = fast_retries
-        self.tls = tls
+    namesrv: str
+    fast_retries = False
+    tls: Tls | None = None
 
     def producer(self, group: str = "embedded_producer", **options: Unpack[ProducerKeywords]) -> Producer:
         """A Producer that is not started yet: use it in `async with`."""
@@ -76,6 +73,17 @@ class Embedded:
         from roquet.admin import Admin
 
         return Admin(self.namesrv, **{"tls": self.tls, **options})
+
+
+class Embedded(Clients):
+    """What `embedded()` gives: where the servers are, and clients that know it."""
+
+    def __init__(self, namesrv: str, broker: str, data: Path, *, fast_retries: bool = False, tls: Tls | None = None) -> None:
+        self.namesrv = namesrv
+        self.broker = broker
+        self.data = data
+        self.fast_retries = fast_retries
+        self.tls = tls
 
     def __repr__(self) -> str:
         return f"<Embedded name server {self.namesrv}, broker {self.broker}, data {self.data}>"

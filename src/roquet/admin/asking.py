@@ -15,10 +15,10 @@ from roquet.client.core.tasks import Tasks, follow
 from roquet.client.core.tasks import call as answered
 from roquet.client.lookup import look_up
 from roquet.client.name_servers import default_name_servers
+from roquet.client.place import Connections, place_of
 from roquet.client.running import finished
 from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import MessageQueue
-from roquet.net.caller import AsyncCaller
 from roquet.net.connection import PLAIN, ConnectionOptions, Tls
 from roquet.routing.name_servers import NameServers, lookup_url, parse_name_servers
 from roquet.wire.calls.call import Answer, Answered, AnswerHeader, Asked, Call, Header
@@ -74,14 +74,14 @@ class Asking:
         self._lookup = lookup_url(where)
         self.name_server_addresses = () if self._lookup else parse_name_servers(where)
         self.timeout_ms = timeout_ms
-        self._caller: AsyncCaller | None = None
+        self._caller: Connections | None = None
         self._name_servers = NameServers(self.name_server_addresses, random.randrange(max(len(self.name_server_addresses), 1)))
 
     async def __aenter__(self) -> Self:
         if self._lookup is not None:
             self.name_server_addresses = await look_up(self._lookup)
             self._name_servers.change(self.name_server_addresses)
-        self._caller = AsyncCaller(connection=self.connection)
+        self._caller = place_of(self.name_server_addresses).connections(self.connection)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -182,7 +182,7 @@ class Asking:
     async def _exchange(self, address: str, request: Command) -> Command:
         return await answered(self._open(), address, request, self.timeout_ms)
 
-    def _open(self) -> AsyncCaller:
+    def _open(self) -> Connections:
         if self._caller is None:
             raise ClientError("this Admin is not open; use it in `async with Admin(...) as admin:`")
         return self._caller

@@ -279,6 +279,14 @@ class Timers(Part):
         self.near.tidy(wall_ms)
         self.saving.tick()
 
+    def next_due_ms(self) -> int:
+        queue = self.store.find_queue(TIMER_TOPIC, 0)
+        if queue is None:
+            return FOREVER
+        if self._finding is not None or self.following.followed < queue.visible or self.firing.under_way:
+            return 0  # not known yet
+        return self.near.next_due_ms()
+
     def _put_back(self, wall_ms: int) -> bool:
         """The clock was set back behind what is fired: what comes now may be due before that again. False: not yet, the disk is asked."""
         try:

@@ -54,7 +54,7 @@ from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, StoredAt, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.message import Property
-from roquet.ports import Peer
+from roquet.ports import FOREVER, Peer
 from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import tag_hash
 from roquet.store.log import MovedOut
@@ -296,6 +296,10 @@ class Transactions(Part):
         """Prepared messages whose transaction has not ended."""
         halves = self.store.find_queue(HALF_TOPIC, 0)
         return 0 if halves is None else max(0, halves.visible - self._base - self._done.count(1))
+
+    def next_due_ms(self) -> int:
+        """Rounds come in steady time, so for what is pending nobody can say."""
+        return 0 if self.pending else FOREVER
 
     def may_drop(self, end: int) -> bool:
         """Retention asks: is no prepared message pending below this log offset? One that is, is put again when its producer is asked."""

@@ -21,6 +21,7 @@ from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.tasks import Cancelled, Wait, Work
 from roquet.client.middleware import Middleware
 from roquet.client.name_servers import default_name_servers
+from roquet.client.place import MACHINE, Place, place_of
 from roquet.client.running import finished, running_loop
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import ClientError, ConnectFailed, NotStarted
@@ -135,6 +136,8 @@ class Member(Generic[C]):
         where = default_name_servers() if namesrv is None else namesrv
         lookup = lookup_url(where)
         self._options = ClientOptions(() if lookup else parse_name_servers(where), instance_name, unit_name, how, lookup or "")
+        self.place: Place = MACHINE
+        """Where it lives since it was started."""
         self._shared: SharedClient | None = None
         self._core: C | None = None
         self._began = False
@@ -167,8 +170,10 @@ class Member(Generic[C]):
         if self._core is None:
             loop = self._loop = asyncio.get_running_loop()
             starting = self._starting = loop.create_future()
+            self.place = place_of(self._options.name_servers)
             try:
-                await self._begin()
+                async with self.place.hurrying():
+                    await self._begin()
             except BaseException:
                 await self.close()
                 self._closed.set()
@@ -234,8 +239,9 @@ class Member(Generic[C]):
         if core is None or shared is None:
             return
         try:
-            await self._closing(core)
-            await finished(shared.core.tasks, core.close())
+            async with self.place.hurrying():
+                await self._closing(core)
+                await finished(shared.core.tasks, core.close())
         finally:
             try:
                 if self._hooks is not None:

@@ -35,7 +35,6 @@ from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend, Ve
 from roquet.client.functions import OWN_THREADS, Functions, being_cancelled, check_handler, is_async, name_of
 from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
-from roquet.client.offset_file import DiskOffsetFile
 from roquet.client.offset_store import OffsetStore, StoreCalls, check_store
 from roquet.client.running import finished
 from roquet.client.share_functions import ShareFunction, check_share_function, notifier
@@ -186,7 +185,7 @@ class PushConsumer(Member[PushConsumerCore]):
         if self._offset_store is not None:
             store = StoreCalls(self._offset_store, self.group, self.namespace, self._own_calls)
         elif self.settings.broadcasting:
-            file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
+            file = self.place.offset_file(client.client_id, self.group, self._offsets_directory)
         core = PushConsumerCore(
             client,
             self.group,

@@ -14,6 +14,7 @@ async with TransactionProducer("payments", "127.0.0.1:9876", execute=pay, check=
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -84,6 +85,10 @@ class TransactionProducer(Producer):
 
     async def _closing(self, core: ProducerCore) -> None:
         self._functions.close()
+
+    def calls(self) -> set[asyncio.Task[None]]:
+        """Calls of handlers that the loop still has."""
+        return self._functions.tasks
 
     async def send_in_transaction(
         self, message: Message, argument: Any = None, *, timeout_ms: int | None = None, check_immunity_s: int | None = None
