@@ -8,18 +8,19 @@ what it returned cannot be sent                the message comes again
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from roquet.app.parameters import EMPTY, Arguments, Call, Reject
-from roquet.app.payloads import CONTENT_TYPE, BadPayload, Decode
-from roquet.app.publishing import Publisher, Unsendable, message_of
+from roquet.app.parameters import Arguments, Call, Reading, Reject, arguments_of
+from roquet.app.payloads import CONTENT_TYPE, BadPayload, Decode, Unsendable
+from roquet.app.publishing import Publisher, message_of
 from roquet.client import Outcome, RetryLater, Suspend, reply_message
 from roquet.client.functions import is_async, name_of
-from roquet.errors import InvalidMessage
+from roquet.errors import ClientError, InvalidMessage
 from roquet.message import Property, ReceivedMessage
 
 if TYPE_CHECKING:
@@ -29,9 +30,14 @@ log = logging.getLogger(__name__)
 
 VERDICTS = (Outcome, RetryLater, Suspend)
 NEVER_AGAIN = -1
+Verdict = Outcome | RetryLater | Suspend
 Listener = Callable[..., Any]
 """What PushConsumer takes: of one message, or of a list."""
 When = Callable[[ReceivedMessage], bool]
+
+
+class ResultUnsendable(ClientError):
+    """What a handler returned has no form as a message. The same code would return the same again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +56,12 @@ class Handler:
     reply: bool
     payload: Any
     """The type of the payload, of one message; EMPTY: it takes none."""
+    payload_first: bool
+    """It was given with payload=, so the first parameter takes it."""
     arguments: Arguments
+    reading: Reading
     decode: Decode | None
+    wrap: Callable[[Listener], Listener] | None = None
     publishers: list[Publisher[Any]] = field(default_factory=list)
 
     @property
@@ -65,14 +75,14 @@ class Handler:
 
     def listener(self) -> Listener:
         """Made when the app starts, once all decorators were seen."""
-        if self.batch > 1:
-            made = batch_in_loop(self) if is_async(self.function) else batch_in_thread(self)
-        elif is_async(self.function):
-            made = payload_in_loop(self) if self.is_simple else in_loop(self)
+        if self.app.dependency_overrides:
+            self.arguments = arguments_of(self.function, self.reading, takes_payload=True, payload_first=self.payload_first)
+        if is_async(self.function):
+            made = batch_in_loop(self) if self.batch > 1 else payload_in_loop(self) if self.is_simple else in_loop(self)
         else:
-            made = in_thread(self)
+            made = batch_in_thread(self) if self.batch > 1 else in_thread(self)
         made.__name__ = self.name
-        return made
+        return made if self.wrap is None else self.wrap(made)
 
     @property
     def is_simple(self) -> bool:
@@ -109,20 +119,24 @@ class Handler:
 
     def unsendable(self, messages: list[ReceivedMessage], why: Exception) -> RetryLater:
         text = f"{self.name} returned what cannot be sent: {why}"
-        log.error("! group %s: %s; %s become dead letters", self.group, text, messages)
+        for message in messages:
+            log.error("! group %s: %s; message %r becomes a dead letter", self.group, text, message)
         return RetryLater(NEVER_AGAIN, messages=messages, why=text)
 
     # -- results
 
     async def send(self, messages: list[ReceivedMessage], result: Any) -> None:
-        """Publish what the function returned, and reply with it. Raises Unsendable, or what sending raises."""
-        for publisher in self.publishers:
-            if result is not None:
-                await publisher.publish(result)
-        if self.reply:
-            for message in messages:
-                if Property.CORRELATION_ID in message.properties:
-                    await self.app.producer.send(self._reply(message, result))
+        """Publish what the function returned, and reply with it. Raises ResultUnsendable, or what sending raises."""
+        try:
+            for publisher in self.publishers:
+                if result is not None:
+                    await publisher.publish(result)
+            if self.reply:
+                for message in messages:
+                    if Property.CORRELATION_ID in message.properties:
+                        await self.app.producer.send(self._reply(message, result))
+        except (Unsendable, InvalidMessage) as error:
+            raise ResultUnsendable(str(error)) from error
 
     def _reply(self, message: ReceivedMessage, result: Any) -> Any:
         answer = message_of(message.topic, b"" if result is None else result)
@@ -131,11 +145,12 @@ class Handler:
 
 def payload_in_loop(handler: Handler) -> Listener:
     """The usual case: an async function of a payload."""
-    function, read = handler.function, handler.read if handler.decode is None else handler.decode
+    function, decode = handler.function, handler.decode
+    assert decode is not None
 
     async def listen(message: ReceivedMessage) -> Any:
         try:
-            payload = read(message.body)
+            payload = decode(message.body)
         except (BadPayload, InvalidMessage) as error:
             return handler.misfit(message, error)
         try:
@@ -147,28 +162,87 @@ def payload_in_loop(handler: Handler) -> Listener:
 
 
 def in_loop(handler: Handler) -> Listener:
-    many = batch_in_loop(handler)
+    app, called = handler.app, caller_in_loop(handler)
 
     async def listen(message: ReceivedMessage) -> Any:
-        return one_verdict(await many([message]))
+        messages = [message]
+        try:
+            result = await called(Call(app, messages, handler.read(message)))
+            if not handler.has_result or isinstance(result, VERDICTS):
+                return result
+            await handler.send(messages, result)
+        except Exception as error:
+            return judged(handler, messages, error)
 
     return listen
 
 
 def in_thread(handler: Handler) -> Listener:
-    many = batch_in_thread(handler)
+    app, called = handler.app, caller_in_thread(handler)
 
     def listen(message: ReceivedMessage) -> Any:
-        return one_verdict(many([message]))
+        messages = [message]
+        try:
+            result = called(Call(app, messages, handler.read(message)))
+            if not handler.has_result or isinstance(result, VERDICTS):
+                return result
+            app.from_thread(handler.send(messages, result))
+        except Exception as error:
+            return judged(handler, messages, error)
 
     return listen
 
 
-def one_verdict(result: Any) -> Any:
-    return result[0] if isinstance(result, list) and len(result) == 1 and isinstance(result[0], RetryLater) else result
+def caller_in_loop(handler: Handler) -> Callable[[Call], Awaitable[Any]]:
+    arguments, function = handler.arguments, handler.function
+
+    async def called(call: Call) -> Any:
+        values, named = arguments.at_hand(call)
+        return await function(*values, **named)
+
+    async def called_with_needs(call: Call) -> Any:
+        async with AsyncExitStack() as stack:
+            values, named = await arguments.awaited(call, stack)
+            return await function(*values, **named)
+
+    return called_with_needs if arguments.needs else called
 
 
-class Sorted:
+def caller_in_thread(handler: Handler) -> Callable[[Call], Any]:
+    arguments, function = handler.arguments, handler.function
+
+    def called(call: Call) -> Any:
+        values, named = arguments.at_hand(call)
+        return function(*values, **named)
+
+    def called_with_needs(call: Call) -> Any:
+        with ExitStack() as stack:
+            values, named = arguments.in_thread(call, stack)
+            return function(*values, **named)
+
+    return called_with_needs if arguments.needs else called
+
+
+def judged(handler: Handler, messages: list[ReceivedMessage], error: Exception, *, is_alone: bool = True) -> RetryLater:
+    """What becomes of messages whose call failed. An ordinary failure is raised again: the consumer logs it, and gives them back."""
+    if isinstance(error, (Reject, BadPayload)):
+        return joined([handler.misfit(message, error) for message in messages])
+    if isinstance(error, ResultUnsendable):
+        return handler.unsendable(messages, error)
+    if is_alone and not handler.retry_level:
+        raise error
+    return handler.failed(messages, error)
+
+
+def joined(verdicts: list[RetryLater]) -> RetryLater:
+    first, *others = verdicts
+    return RetryLater(first.delay_level, first.messages, first.why, others)
+
+
+# -- batches
+
+
+class Batch:
     """Messages of one call: those with a payload that fits, and verdicts for the others."""
 
     __slots__ = ("bad", "good", "payloads")
@@ -186,117 +260,89 @@ class Sorted:
                 self.good.append(message)
                 self.payloads.append(payload)
 
-    def with_bad(self, verdict: Any) -> Any:
-        """What the function said, of the good ones, and dead letters for the bad ones."""
-        if not self.bad:
-            return verdict
-        if isinstance(verdict, RetryLater):
-            chosen = self.good if verdict.messages is None else verdict.messages
-            return [*self.bad, RetryLater(verdict.delay_level, chosen, verdict.why)]
-        if verdict is False or verdict is Outcome.RETRY_LATER:
-            return [*self.bad, RetryLater(messages=self.good)]
-        return self.bad
+    def verdict(self, result: Any) -> Any:
+        """What the function said, of the good ones; and that the bad ones become dead letters."""
+        if not self.bad or isinstance(result, Suspend) or result is Outcome.ROLLBACK:
+            return result  # all of them come again, and the bad ones are judged then
+        if isinstance(result, RetryLater):
+            chosen = self.good if result.messages is None else result.messages
+            return RetryLater(result.delay_level, chosen, result.why, [*result.also, *self.bad])
+        if result is False or result is Outcome.RETRY_LATER:
+            return RetryLater(messages=self.good, also=self.bad)
+        return joined(self.bad)
 
 
 def batch_in_loop(handler: Handler) -> Listener:
-    app, arguments, function, is_batch = handler.app, handler.arguments, handler.function, handler.batch > 1
-    needs = bool(arguments.needs)
-
-    async def called(call: Call) -> Any:
-        if not needs:
-            values, named = arguments.at_hand(call)
-            return await function(*values, **named)
-        async with AsyncExitStack() as stack:
-            values, named = await arguments.awaited(call, stack)
-            return await function(*values, **named)
+    app, called = handler.app, caller_in_loop(handler)
 
     async def listen(messages: list[ReceivedMessage]) -> Any:
-        found = Sorted(handler, messages)
-        good = found.good
-        if not good:
-            return found.bad
-        try:
-            result = await called(Call(app, good, found.payloads if is_batch else found.payloads[0]))
-            if handler.has_result and not isinstance(result, VERDICTS):
-                await handler.send(good, result)
-                result = None
-        except Exception as error:
-            return found.with_bad(judged(handler, good, error, is_alone=not found.bad))
-        return found.with_bad(result)
+        batch = Batch(handler, messages)
+        result = None
+        if batch.good:
+            try:
+                result = await called(Call(app, batch.good, batch.payloads))
+                if handler.has_result and not isinstance(result, VERDICTS):
+                    await handler.send(batch.good, result)
+                    result = None
+            except Exception as error:
+                result = judged(handler, batch.good, error, is_alone=not batch.bad)
+        return batch.verdict(result)
 
     return listen
 
 
 def batch_in_thread(handler: Handler) -> Listener:
-    app, arguments, function, is_batch = handler.app, handler.arguments, handler.function, handler.batch > 1
-    needs = bool(arguments.needs)
-
-    def called(call: Call) -> Any:
-        if not needs:
-            values, named = arguments.at_hand(call)
-            return function(*values, **named)
-        with ExitStack() as stack:
-            values, named = arguments.in_thread(call, stack)
-            return function(*values, **named)
+    app, called = handler.app, caller_in_thread(handler)
 
     def listen(messages: list[ReceivedMessage]) -> Any:
-        found = Sorted(handler, messages)
-        good = found.good
-        if not good:
-            return found.bad
-        try:
-            result = called(Call(app, good, found.payloads if is_batch else found.payloads[0]))
-            if handler.has_result and not isinstance(result, VERDICTS):
-                app.from_thread(handler.send(good, result))
-                result = None
-        except Exception as error:
-            return found.with_bad(judged(handler, good, error, is_alone=not found.bad))
-        return found.with_bad(result)
+        batch = Batch(handler, messages)
+        result = None
+        if batch.good:
+            try:
+                result = called(Call(app, batch.good, batch.payloads))
+                if handler.has_result and not isinstance(result, VERDICTS):
+                    app.from_thread(handler.send(batch.good, result))
+                    result = None
+            except Exception as error:
+                result = judged(handler, batch.good, error, is_alone=not batch.bad)
+        return batch.verdict(result)
 
     return listen
 
 
-def judged(handler: Handler, messages: list[ReceivedMessage], error: Exception, *, is_alone: bool) -> RetryLater:
-    """What becomes of messages whose call failed. An ordinary failure is raised again: the consumer logs it, and gives them back."""
-    if isinstance(error, (Reject, BadPayload)):
-        verdicts = [handler.misfit(message, error) for message in messages]
-        return RetryLater(NEVER_AGAIN, messages, verdicts[0].why)
-    if isinstance(error, Unsendable):
-        return handler.unsendable(messages, error)
-    if is_alone and not handler.retry_level:
-        raise error
-    return handler.failed(messages, error)
+# -- several handlers of one topic
 
 
 def by_condition(handlers: list[Handler]) -> Listener:
-    """Several handlers of one topic in one group: each message goes to the first whose tags and condition fit."""
-    asked = [(handler, words(handler.tags), handler.listener()) for handler in handlers]
+    """Each message goes to the first whose tags and condition fit."""
+    asked = [(handler.when, words(handler.tags), handler.listener()) for handler in handlers]
+    told: set[str] = set()
 
     def choose(message: ReceivedMessage) -> Any:
-        for handler, tags, listener in asked:
-            if (tags is None or message.tags in tags) and (handler.when is None or handler.when(message)):
+        for when, tags, listener in asked:
+            if (tags is None or message.tags in tags) and (when is None or when(message)):
                 return listener
-        log.warning("! group %s: no handler takes message %r; it counts as done", handlers[0].group, message)
+        if not told:
+            told.add(message.topic)
+            log.warning(
+                "! group %s: no handler takes %r; it counts as done, and so do others, which are not told", handlers[0].group, message
+            )
         return None
 
-    if any(is_async(handler.function) for handler in handlers):
-
-        async def listen(message: ReceivedMessage) -> Any:
-            listener = choose(message)
+    async def listen(message: ReceivedMessage) -> Any:
+        listener = choose(message)
+        if listener is None or is_async(listener):
             return None if listener is None else await listener(message)
-    else:
+        return await asyncio.to_thread(listener, message)
 
-        def listen(message: ReceivedMessage) -> Any:  # type: ignore[misc]
-            listener = choose(message)
-            return None if listener is None else listener(message)
+    def listen_in_thread(message: ReceivedMessage) -> Any:
+        listener = choose(message)
+        return None if listener is None else listener(message)
 
-    return listen
+    return listen if any(is_async(listener) for _, _, listener in asked) else listen_in_thread
 
 
 def words(tags: str) -> frozenset[str] | None:
     """None: every tag."""
     found = frozenset(word.strip() for word in tags.split("||"))
     return None if "*" in found else found
-
-
-__all__ = ["EMPTY", "Handler", "by_condition", "words"]

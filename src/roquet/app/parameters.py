@@ -1,12 +1,12 @@
 """What a handler, or a dependency of one, is called with: decided by the annotations of its parameters, once, when it is decorated.
 
-    async def bill(order: Order,                                    the payload
-                   message: ReceivedMessage,                        the message it came in
-                   attempt: Attempt,                                1 the first time
-                   logger: logging.Logger,                          of this handler
-                   region: Annotated[str, Header("region")],        a property of the message
-                   session: Annotated[Session, Depends(session)],   what a function of yours gives
-                   app: App) -> None
+async def bill(order: Order,                                    the payload
+               message: ReceivedMessage,                        the message it came in
+               attempt: Attempt,                                1 the first time
+               logger: logging.Logger,                          of this handler
+               region: Annotated[str, Header("region")],        a property of the message
+               session: Annotated[Session, Depends(session)],   what a function of yours gives
+               app: App) -> None
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import inspect
 import logging
 import typing
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -40,8 +40,8 @@ class Attempt(int):
 
 @dataclass(frozen=True, slots=True)
 class Depends:
-    """`Annotated[Session, Depends(get_session)]`: the handler is given what get_session gives. That may be a plain or an async function, or a
-    generator of either kind: what stands after its `yield` runs when the handler has ended, and a failure of the handler is raised at
+    """`Annotated[Session, Depends(get_session)]`: the handler is given what get_session gives. That may be a plain or an async function, or
+    a generator of either kind: what stands after its `yield` runs when the handler has ended, and a failure of the handler is raised at
     the `yield`. It may have parameters as a handler has, but for the payload. Within one call each function is called once; not with
     `cache=False`. A plain one runs where the handler does: on the event loop, if that is async."""
 
@@ -51,9 +51,9 @@ class Depends:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`Annotated[str, Header("region")]`: a property of the message; without a name, the one that is called like the parameter. `int`, `bool`,
-    `Decimal`, `datetime`, an Enum ... are read from its text. A message without it takes the parameter's default; if there is none, the
-    message does not fit, and becomes a dead letter."""
+    """`Annotated[str, Header("region")]`: a property of the message; without a name, the one that is called like the parameter. `int`,
+    `bool`, `Decimal`, `datetime`, an Enum ... are read from its text. For a message without it the parameter has its default;
+    if there is none, the message does not fit, and becomes a dead letter."""
 
     name: str = ""
 
@@ -175,6 +175,10 @@ async def provided(need: Need, call: Call, stack: AsyncExitStack) -> Any:
     return found
 
 
+async def awaited(work: Awaitable[Any]) -> Any:
+    return await work
+
+
 def provided_in_thread(need: Need, call: Call, stack: ExitStack) -> Any:
     """The same for a plain handler, in its thread. Async ones run on the loop meanwhile."""
     if need.is_cached and need.function in call.cache:
@@ -188,7 +192,7 @@ def provided_in_thread(need: Need, call: Call, stack: ExitStack) -> Any:
         else:
             found = need.function(*values, **named)
             if inspect.isawaitable(found):
-                found = call.app.from_thread(found)
+                found = call.app.from_thread(awaited(found))
     except (Reject, BadPayload):
         raise
     except Exception as error:
@@ -280,7 +284,7 @@ def annotations_of(function: Function, reading: Reading) -> dict[str, Any]:
     if not inspect.isroutine(bare) and not inspect.isclass(bare):
         bare = type(bare).__call__
     if inspect.isclass(bare):
-        bare = bare.__init__  # type: ignore[misc]
+        bare = bare.__init__
     bare = inspect.unwrap(bare)
     try:
         return typing.get_type_hints(bare, localns=dict(reading.local_names), include_extras=True)
@@ -303,7 +307,8 @@ def given_by_annotation(given: Given, parameter: inspect.Parameter, hint: Any, r
     if isinstance(parameter.default, (Depends, Header)):
         mark = type(parameter.default).__name__
         raise reading.wrong(
-            f"{mark}(...) is the default of its parameter {parameter.name!r}; write it in the annotation: {parameter.name}: Annotated[T, {mark}(...)]"
+            f"{mark}(...) is the default of its parameter {parameter.name!r}; write it into the annotation:"
+            f" {parameter.name}: Annotated[T, {mark}(...)]"
         )
     if hint is EMPTY and not reading.batch and parameter.default is EMPTY:
         given.get = message_of
@@ -374,7 +379,9 @@ TRUE, FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 def header(name: str, kind: Any, default: Any, reading: Reading) -> Get:
     if reading.batch:
-        raise reading.wrong(f"with batch= each message has its own {name!r}; take list[ReceivedMessage], and look at the properties of each")
+        raise reading.wrong(
+            f"with batch= each message has its own {name!r}; take list[ReceivedMessage], and look at the properties of each"
+        )
     read = text_reader(kind)
 
     def get(call: Call) -> Any:
@@ -413,7 +420,5 @@ def others(text: str) -> typing.Iterator[Any]:
     if text.lower() in TRUE + FALSE:
         yield text.lower() in TRUE
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             yield kind(text)
-        except ValueError:
-            pass

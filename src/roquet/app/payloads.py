@@ -29,6 +29,10 @@ class BadPayload(ClientError):
     """A body that does not fit what the handler takes. No other attempt would change that, so the message becomes a dead letter."""
 
 
+class Unsendable(ClientError):
+    """A value that has no form as a message's body."""
+
+
 # -- reading
 
 
@@ -143,8 +147,18 @@ def classes_in(annotation: Any, seen: set[int] | None = None) -> Iterator[Any]:
 # -- writing
 
 
+def encoded(value: Any, own: Encode | None) -> tuple[bytes, str]:
+    """With a user's encode=, where there is one. Raises Unsendable."""
+    if own is None:
+        return encode(value)
+    try:
+        return own(value), BYTES
+    except Exception as error:
+        raise Unsendable(f"{getattr(own, '__name__', own)} does not take it: {type(error).__name__}: {error}") from error
+
+
 def encode(value: Any) -> tuple[bytes, str]:
-    """The body of a message, and what it is. Raises ClientError for what has no form in JSON."""
+    """The body of a message, and what it is. Raises Unsendable for what has no form in JSON."""
     kind = type(value)
     if kind is bytes:
         return value, BYTES
@@ -157,12 +171,12 @@ def encode(value: Any) -> tuple[bytes, str]:
         if library == "pydantic":
             return value.model_dump_json().encode(), JSON
         if library == "msgspec":
-            return sys.modules["msgspec"].json.encode(value), JSON  # type: ignore[no-any-return]
+            return sys.modules["msgspec"].json.encode(value), JSON
         return orjson.dumps(value, plain, OPTIONS), JSON
     except (TypeError, ValueError) as error:
-        raise ClientError(
-            f"a {kind.__name__} cannot be sent: {error.__cause__ or error}; send bytes, str, a dataclass, a pydantic or msgspec model, or what"
-            " JSON has, or give encode="
+        raise Unsendable(
+            f"a {kind.__name__} cannot be sent: {error.__cause__ or error}; send bytes, str, a dataclass, a pydantic or msgspec model, or"
+            " what JSON has, or give encode="
         ) from None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from roquet.app.payloads import BYTES, CONTENT_TYPE, Encode, encode
+from roquet.app.payloads import CONTENT_TYPE, Encode, Unsendable, encoded
 from roquet.client import Producer, SendReceipt
 from roquet.errors import ClientError
 from roquet.message import Message
@@ -31,11 +31,8 @@ def message_of(
     own_encode: Encode | None = None,
     content_type: str | None = None,
 ) -> Message:
-    """The message that carries this value. Raises ClientError for a value that cannot be sent, InvalidMessage for the rest."""
-    if own_encode is not None:
-        body, kind = own_encode(value), BYTES
-    else:
-        body, kind = encode(value)
+    """The message that carries this value. Raises Unsendable for a value that cannot be sent, InvalidMessage for the rest."""
+    body, kind = encoded(value, own_encode)
     if delay is not None:
         delay = delay.total_seconds() if isinstance(delay, timedelta) else delay
     return Message(
@@ -93,13 +90,13 @@ class Publisher(Generic[T]):
         properties: Mapping[str, str] | None = None,
         order_key: object = None,
     ) -> SendReceipt:
-        """Send it and wait until a broker has stored it. What is given here stands above what the publisher was made with. Raises as app.publish."""
+        """Send it and wait until a broker has stored it. What is given here overrides what the publisher has. Raises as app.publish."""
         if key is None and self.key is not None:
-            key = str(self.key(value))
+            key = str(self._of(self.key, value))
         if order_key is None and self.order_key is not None:
-            order_key = self.order_key(value)
+            order_key = self._of(self.order_key, value)
         if tags is None:
-            tags = self.tags if isinstance(self.tags, str) else self.tags(value)
+            tags = self.tags if isinstance(self.tags, str) else str(self._of(self.tags, value))
         if delay is None and not delay_level and deliver_at is None:
             delay = self.delay
         if self.properties:
@@ -114,6 +111,12 @@ class Publisher(Generic[T]):
         """Decorator: what this handler returns is published."""
         self.app._publish_results(function, self)
         return function
+
+    def _of(self, function: Callable[[T], object], value: T) -> object:
+        try:
+            return function(value)
+        except Exception as error:
+            raise Unsendable(f"{self!r} cannot make the key or the tag of {value!r}: {type(error).__name__}: {error}") from error
 
     def __repr__(self) -> str:
         return f"<Publisher {self.topic}>"

@@ -202,8 +202,8 @@ def hints_of(kind: Any) -> dict[str, Any]:
 
 def unreadable(annotation: Any) -> ClientError:
     return ClientError(
-        f"no JSON value can become {name_of(annotation)}; use a dataclass, a TypedDict, a pydantic or msgspec model, str, bytes, int, float, bool,"
-        " Decimal, datetime, an Enum, list or dict, or give decode="
+        f"no JSON value can become {name_of(annotation)}; use a dataclass, a TypedDict, a pydantic or msgspec model, str, bytes, int,"
+        " float, bool, Decimal, datetime, an Enum, list or dict, or give decode="
     )
 
 
@@ -312,15 +312,14 @@ def many(read: Reader, make: Callable[[list[Any]], Any]) -> Reader:
     def read_all(value: Any) -> Any:
         if type(value) is not list:
             raise Misfit("an array", value)
-        place = 0
+        found: list[Any] = []
         try:
-            found = []
-            for place, one in enumerate(value):
+            for one in value:
                 found.append(read(one))
-            return make(found)
         except Misfit as misfit:
-            misfit.path.append(place)
+            misfit.path.append(len(found))
             raise
+        return make(found)
 
     return read_all
 
@@ -329,15 +328,14 @@ def in_order(readers: list[Reader]) -> Reader:
     def read_all(value: Any) -> Any:
         if type(value) is not list or len(value) != len(readers):
             raise Misfit(f"an array of {len(readers)}", value)
-        place = 0
+        found: list[Any] = []
         try:
-            found = []
-            for place, (read, one) in enumerate(zip(readers, value, strict=True)):
+            for read, one in zip(readers, value, strict=True):
                 found.append(read(one))
-            return tuple(found)
         except Misfit as misfit:
-            misfit.path.append(place)
+            misfit.path.append(len(found))
             raise
+        return tuple(found)
 
     return read_all
 
