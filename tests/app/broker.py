@@ -34,8 +34,7 @@ def against_a_broker(test: Callable[[Embedded], Coroutine[Any, Any, None]]) -> N
 
 
 def app_of(mq: Embedded, **options: Any) -> App:
-    consumer = {"consume_from": "first", "suspend_queue_ms": 10, **options.pop("consumer", {})}
-    return App(mq.namesrv, consumer=consumer, **options)
+    return App(mq.namesrv, consumer={"consume_from": "first", "suspend_queue_ms": 10}, **options)
 
 
 @asynccontextmanager

@@ -199,6 +199,7 @@ class App(Served):
         consume_from ...
 
         Raises ClientError for what cannot work."""
+        check_topic(topic)
         given: dict[str, Any] = dict(settings)
         if retries is not None:
             given["reconsume_times_max"] = retries
@@ -225,7 +226,6 @@ class App(Served):
     def _handler(
         self, function: Any, local_names: Mapping[str, Any], *, payload: Any, batch: int | None, settings: dict[str, Any], **about: Any
     ) -> Handler:
-        check_topic(about["topic"])
         if not callable(function):
             raise ClientError(f"@app.consumer({about['topic']!r}) was given {function!r}; expected is a function")
         what = f"handler {name_of(function)} of topic {about['topic']!r}"
@@ -243,6 +243,38 @@ class App(Served):
             self, function, arguments=arguments, payload=kind, payload_first=payload is not EMPTY, decode=read, batch=size, reading=reading,
             publishers=self._results.setdefault(function, []), **about,
         )  # fmt: skip
+
+    @overload
+    def publisher(
+        self,
+        topic: str,
+        payload: None = None,
+        *,
+        key: Callable[[Any], object] | None = None,
+        order_key: Callable[[Any], object] | None = None,
+        tags: str | Callable[[Any], str] = "",
+        delay: float | timedelta | None = None,
+        properties: Mapping[str, str] | None = None,
+        encode: Encode | None = None,
+        content_type: str | None = None,
+        producer: Producer | None = None,
+    ) -> Publisher[Any]: ...
+
+    @overload
+    def publisher(
+        self,
+        topic: str,
+        payload: type[T],
+        *,
+        key: Callable[[T], object] | None = None,
+        order_key: Callable[[T], object] | None = None,
+        tags: str | Callable[[T], str] = "",
+        delay: float | timedelta | None = None,
+        properties: Mapping[str, str] | None = None,
+        encode: Encode | None = None,
+        content_type: str | None = None,
+        producer: Producer | None = None,
+    ) -> Publisher[T]: ...
 
     def publisher(
         self,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from roquet.app.handlers import Handler, Listener, by_condition, words
 from roquet.client import PushConsumer
-from roquet.errors import ClientError
+from roquet.errors import ClientError, Refused
+from roquet.wire.names import check_group
 
 if TYPE_CHECKING:
     from roquet.app.app import App
@@ -18,6 +19,10 @@ class Group:
     """Settings that one handler names hold for all of the group: they belong to its consumer."""
 
     def __init__(self, app: App, name: str) -> None:
+        try:
+            check_group(name)
+        except Refused as refusal:
+            raise ClientError(f"group={name!r}: {refusal.remark}") from None
         self.app = app
         self.name = name
         self.handlers: list[Handler] = []

@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 VERDICTS = (Outcome, RetryLater, Suspend)
 NEVER_AGAIN = -1
-Verdict = Outcome | RetryLater | Suspend
 Listener = Callable[..., Any]
 """What PushConsumer takes: of one message, or of a list."""
 When = Callable[[ReceivedMessage], bool]
@@ -96,10 +95,11 @@ class Handler:
         if self.decode is None:
             return None
         try:
-            body = message.body
-        except InvalidMessage as error:
-            raise BadPayload(f"its body cannot be read: {error}") from None
-        return self.decode(body)
+            return self.decode(message.body)
+        except (BadPayload, MemoryError):
+            raise
+        except Exception as error:
+            raise unreadable(error) from error
 
     def misfit(self, message: ReceivedMessage, why: Exception) -> RetryLater:
         """It becomes a dead letter, with the reason in its properties."""
@@ -143,6 +143,11 @@ class Handler:
         return reply_message(message, answer.body, properties=answer.properties)
 
 
+def unreadable(error: Exception) -> BadPayload:
+    """A damaged body, one that is nested too deep, or a mistake in a validator: the next attempt would find the same."""
+    return BadPayload(f"it cannot be read: {type(error).__name__}: {error}")
+
+
 def payload_in_loop(handler: Handler) -> Listener:
     """The usual case: an async function of a payload."""
     function, decode = handler.function, handler.decode
@@ -151,8 +156,10 @@ def payload_in_loop(handler: Handler) -> Listener:
     async def listen(message: ReceivedMessage) -> Any:
         try:
             payload = decode(message.body)
-        except (BadPayload, InvalidMessage) as error:
-            return handler.misfit(message, error)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return handler.misfit(message, error if isinstance(error, BadPayload) else unreadable(error))
         try:
             return await function(payload)
         except Reject as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from roquet.app.payloads import CONTENT_TYPE, Encode, Unsendable, encoded
-from roquet.client import Producer, SendReceipt
+from roquet.client import Outcome, Producer, RetryLater, SendReceipt, Suspend
 from roquet.errors import ClientError
 from roquet.message import Message
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from roquet.app.app import App
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+Verdict = Outcome | RetryLater | Suspend | None
+"""What a handler may return in place of a value: then nothing is published."""
 
 
 def message_of(
@@ -107,7 +109,19 @@ class Publisher(Generic[T]):
         )  # fmt: skip
         return await (self.producer or self.app.producer).send(message, key=order_key)
 
-    def __call__(self, function: F) -> F:
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T | Verdict]], /) -> Callable[P, Coroutine[Any, Any, T | Verdict]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, T]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, T | Verdict], /) -> Callable[P, T | Verdict]: ...
+
+    def __call__(self, function: Any, /) -> Any:
         """Decorator: what this handler returns is published."""
         self.app._publish_results(function, self)
         return function

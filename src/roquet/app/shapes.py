@@ -138,16 +138,15 @@ class Shapes:
         def read_one(value: Any) -> Any:
             if value is None and may_be_none:
                 return None
-            deepest: Misfit | None = None
+            misfits = []
             for read in readers:
                 try:
                     return read(value)
-                except Misfit as misfit:  # the one that came furthest was meant, most likely
-                    if deepest is None or len(misfit.path) > len(deepest.path):
-                        deepest = misfit
-            if deepest is not None and deepest.path:
-                raise deepest
-            raise Misfit(f"one of {names}", value)
+                except Misfit as misfit:
+                    misfits.append(misfit)
+            # The one that came furthest was meant, most likely.
+            best = max(misfits, key=lambda misfit: (len(misfit.path), not isinstance(misfit, Missing)))
+            raise best if best.path else Misfit(f"one of {names}", value)
 
         return read_one
 
@@ -175,14 +174,11 @@ class Shapes:
         for field in dataclasses.fields(kind):
             if field.init:
                 needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-                hint = hints[field.name]
-                hint = variables.get(hint, hint) if isinstance(hint, TypeVar) else hint
-                fields.append((field.name, self.reader(hint), needed))
+                fields.append((field.name, self.reader(filled(hints[field.name], variables)), needed))
         return fields_of(kind, fields, kind)
 
     def _typed_dict(self, kind: Any) -> Reader:
-        hints = hints_of(kind)
-        return fields_of(kind, [(name, self.reader(hint), name in kind.__required_keys__) for name, hint in hints.items()], dict)
+        return fields_of(kind, [(name, self.reader(hint), is_needed(kind, name, hint)) for name, hint in hints_of(kind).items()], dict)
 
     def _named_tuple(self, kind: Any) -> Reader:
         hints = hints_of(kind)
@@ -198,6 +194,20 @@ def hints_of(kind: Any) -> dict[str, Any]:
             f"the fields of {kind.__qualname__} cannot be read: {error}; its annotations must be names of its module (a class inside of a"
             " function cannot be found there)"
         ) from None
+
+
+def filled(hint: Any, variables: Mapping[Any, Any]) -> Any:
+    """With types in place of the variables: of list[T], in a Page[Item], list[Item]."""
+    if isinstance(hint, TypeVar):
+        return variables.get(hint, Any)
+    inside = getattr(hint, "__parameters__", ())
+    return hint[tuple(variables.get(one, Any) for one in inside)] if inside and variables else hint
+
+
+def is_needed(kind: Any, name: str, hint: Any) -> bool:
+    """Python itself does not see NotRequired in an annotation that is a text."""
+    mark = get_origin(hint)
+    return mark is typing.Required or (mark is not typing.NotRequired and name in kind.__required_keys__)
 
 
 def unreadable(annotation: Any) -> ClientError:
@@ -319,7 +329,10 @@ def many(read: Reader, make: Callable[[list[Any]], Any]) -> Reader:
         except Misfit as misfit:
             misfit.path.append(len(found))
             raise
-        return make(found)
+        try:
+            return make(found)
+        except TypeError:  # a set of what has no hash
+            raise Misfit("values that can be compared", value) from None
 
     return read_all
 
@@ -393,7 +406,7 @@ def fields_of(kind: Any, fields: list[tuple[str, Reader, bool]], make: Callable[
             raise
         try:
             return make(**found)
-        except (ValueError, TypeError) as error:  # its own check, in __post_init__
+        except Exception as error:  # its own check, in __post_init__
             raise Refused(kind.__name__, error) from error
 
     return read
