@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, get_args, get_origin, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, get_args, get_origin, is_typeddict, overload
 
 from roquet.app.groups import Group
 from roquet.app.handlers import Handler, Listener, When
@@ -31,9 +31,10 @@ from roquet.client import Producer, PushConsumer, SendReceipt
 from roquet.client.functions import name_of
 from roquet.client.keywords import MemberKeywords, ProducerKeywords, PushConsumerKeywords
 from roquet.client.served import Served
-from roquet.client.stopping import run, serve
+from roquet.client.stopping import run_on, serve
 from roquet.errors import ClientError, NotStarted
 from roquet.message import ReceivedMessage
+from roquet.system import fast_loop
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +77,14 @@ class App(Served):
         lifespan: Lifespan | None = None,
         producer: ProducerKeywords | None = None,
         consumer: PushConsumerKeywords | None = None,
+        close_wait_ms: int = 30_000,
         **member: Unpack[MemberKeywords],
     ) -> None:
         """`namesrv`: name servers; None: $NAMESRV_ADDR, else 127.0.0.1:9876. `group`: of the producer, and of handlers that name none.
         `title`, `version` and `description` are for the AsyncAPI document. `middleware` goes to the producer and every consumer.
         `lifespan(app)` gives an async context: entered before the first message, left after the last. `producer` and `consumer`: settings
-        of the producer, and of every consumer that has none of its own. The rest (tls, credentials, namespace ...) is for all of them."""
+        of the producer, and of every consumer that has none of its own. `close_wait_ms`: how long the end waits for handlers that run.
+        The rest (tls, credentials, namespace ...) is for all of them."""
         self.namesrv: str | Sequence[str] = namesrv or os.environ.get("NAMESRV_ADDR", "").strip() or DEFAULT_NAMESRV
         self.group = group
         self.title = title or group
@@ -89,13 +92,15 @@ class App(Served):
         self.description = description
         self.middleware = list(middleware)
         self.lifespan = lifespan
+        self.close_wait_ms = close_wait_ms
         self.state: dict[str, Any] = {}
         """For what hooks make and handlers use."""
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         """Functions in place of dependencies, for tests: set them before the start."""
         self.handlers: list[Handler] = []
         self.publishers: list[Publisher[Any]] = []
-        self._member = dict(member)
+        self.connecting = dict(member)
+        """How every producer and consumer connects: tls, credentials, namespace ..."""
         self._producer_settings: dict[str, Any] = {"linger_ms": LINGER_MS, **(producer or {})}
         self._consumer_settings: dict[str, Any] = dict(consumer or {})
         self._results: dict[Callable[..., Any], list[Publisher[Any]]] = {}
@@ -241,7 +246,7 @@ class App(Served):
         read = None if kind is EMPTY else own_decoder(own) if own is not None else decoder_of(kind)
         return Handler(
             self, function, arguments=arguments, payload=kind, payload_first=payload is not EMPTY, decode=read, batch=size, reading=reading,
-            publishers=self._results.setdefault(function, []), **about,
+            own_decode=own is not None, returns=arguments.returns, publishers=self._results.setdefault(function, []), **about,
         )  # fmt: skip
 
     @overload
@@ -380,8 +385,9 @@ class App(Served):
     # -- running
 
     def run(self) -> None:
-        """Be a program: start, consume until SIGINT (Ctrl-C) or SIGTERM, let running handlers finish, and return."""
-        run(self)
+        """Be a program: start, consume until SIGINT (Ctrl-C) or SIGTERM, let running handlers finish, and return. On uvloop's event loop,
+        where that is installed."""
+        run_on(fast_loop(), self)
 
     async def serve(self) -> None:
         """The same inside an event loop that runs already."""
@@ -517,8 +523,12 @@ class App(Served):
 
     # -- what it is made of
 
+    def settings_of(self, handler: Handler) -> dict[str, Any]:
+        """What its consumer was given, with the settings for all consumers."""
+        return {**self._consumer_settings, **self._groups[handler.group].settings}
+
     def _settings(self, *more: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {**self._member}
+        found: dict[str, Any] = {**self.connecting}
         if self.middleware:
             found["middleware"] = self.middleware
         for one in more:
@@ -548,9 +558,18 @@ def payload_type(arguments: Arguments, payload: Any, reading: Reading) -> Any:
         [hint] = get_args(hint)
     if payload is EMPTY:
         return hint
-    if isinstance(payload, type) and isinstance(hint, type) and not issubclass(payload, hint):
+    if not takes(hint, payload):
         raise reading.wrong(f"payload={type_name(payload)} is given, but its parameter {arguments.payload_name!r} takes {type_name(hint)}")
     return payload
+
+
+def takes(hint: Any, payload: Any) -> bool:
+    """Whether a parameter of this annotation takes such a payload. True where only a type checker can tell."""
+    if hint is payload or not isinstance(hint, type) or not isinstance(payload, type):
+        return True
+    if is_typeddict(hint) or is_typeddict(payload):
+        return not is_typeddict(hint) and issubclass(dict, hint)
+    return issubclass(payload, hint)
 
 
 def takes_one(function: Callable[..., Any]) -> bool:

@@ -87,7 +87,8 @@ class Group:
     def consumer(self, *, listening: bool = False) -> PushConsumer:
         """A new one that is not started. `listening`: with the handlers; else it is made to see whether the settings can work."""
         app = self.app
-        made = PushConsumer(self.name, app.namesrv, **app._settings(app._consumer_settings, self.settings))
+        settings = app._settings(app._consumer_settings, self.settings)
+        made = PushConsumer(self.name, app.namesrv, close_wait_ms=app.close_wait_ms, **settings)
         for topic, handlers in self.by_topic().items():
             tags = " || ".join(dict.fromkeys(handler.tags for handler in handlers))
             sql = handlers[0].sql

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from roquet.app.parameters import Arguments, Call, Reading, Reject, arguments_of
+from roquet.app.parameters import EMPTY, Arguments, Call, Reading, Reject, arguments_of
 from roquet.app.payloads import CONTENT_TYPE, BadPayload, Decode, Unsendable
 from roquet.app.publishing import Publisher, message_of
 from roquet.client import Outcome, RetryLater, Suspend, reply_message
@@ -60,6 +60,10 @@ class Handler:
     arguments: Arguments
     reading: Reading
     decode: Decode | None
+    own_decode: bool = False
+    """decode= was given: what is in the body is not said by the payload's type."""
+    returns: Any = EMPTY
+    """The annotation of what it returns."""
     wrap: Callable[[Listener], Listener] | None = None
     publishers: list[Publisher[Any]] = field(default_factory=list)
 

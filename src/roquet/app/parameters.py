@@ -109,6 +109,7 @@ class Arguments:
     payload: Any = EMPTY
     """The annotation of the parameter that takes the payload; EMPTY: there is none."""
     payload_name: str = ""
+    returns: Any = EMPTY
 
     @property
     def needs(self) -> list[Need]:
@@ -240,7 +241,7 @@ class Reading:
 def arguments_of(function: Function, reading: Reading, *, takes_payload: bool, payload_first: bool = False) -> Arguments:
     """Raises ClientError for a parameter that nothing can be given to."""
     hints = annotations_of(function, reading)
-    found = Arguments()
+    found = Arguments(returns=hints.get("return", EMPTY))
     by_name = False
     for place, parameter in enumerate(signature_of(function, reading)):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -35,11 +35,17 @@ def run(*members: Served) -> None:
     Producers start before consumers and end after them, so handlers may send. Blocks: it makes an event loop of its own. Inside
     one that runs, `await serve(...)`.
     """
+    run_on(None, *members)
+
+
+def run_on(loops: Callable[[], asyncio.AbstractEventLoop] | None, *members: Served) -> None:
+    """`run` on an event loop that `loops` makes; None: asyncio's own."""
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
         raise ClientError("run() was called inside a running event loop, where it would block; use `await consumer.serve()` there")
     serving = Serving(members)
-    asyncio.run(serve_to_the_end(serving))
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(serve_to_the_end(serving))
     serving.end_program()
     serving.raise_exit()
 
