@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import roquet
 from roquet.app import App
+from roquet.app.app import ConsumerKeywords
 from roquet.embed import Embedded
 from roquet.errors import NoRoute
 from roquet.message import ReceivedMessage
@@ -33,8 +35,9 @@ def against_a_broker(test: Callable[[Embedded], Coroutine[Any, Any, None]]) -> N
     asyncio.run(scenario())
 
 
-def app_of(mq: Embedded, **options: Any) -> App:
-    return App(mq.namesrv, consumer={"consume_from": "first", "suspend_queue_ms": 10}, **options)
+def app_of(mq: Embedded, *, offsets_directory: Path | None = None, **options: Any) -> App:
+    consumer: ConsumerKeywords = {"consume_from": "first", "suspend_queue_ms": 10, "offsets_directory": offsets_directory}
+    return App(mq.namesrv, consumer=consumer, **options)
 
 
 @asynccontextmanager

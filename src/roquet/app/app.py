@@ -51,6 +51,12 @@ LINGER_MS = 5
 """Messages that are published at the same time share requests. The first goes at once, so nobody waits who is alone."""
 
 
+class ConsumerKeywords(PushConsumerKeywords, total=False):
+    """What @app.consumer takes beside its own: the settings of PushConsumer, and where one that is broadcasting keeps its progress."""
+
+    offsets_directory: str | os.PathLike[str] | None
+
+
 class Takes(Protocol[T]):
     """A decorator of handlers whose first parameter is a T."""
 
@@ -76,7 +82,7 @@ class App(Served):
         middleware: Sequence[Any] = (),
         lifespan: Lifespan | None = None,
         producer: ProducerKeywords | None = None,
-        consumer: PushConsumerKeywords | None = None,
+        consumer: ConsumerKeywords | None = None,
         close_wait_ms: int = 30_000,
         **member: Unpack[MemberKeywords],
     ) -> None:
@@ -136,7 +142,7 @@ class App(Served):
         decode: Decode | None = None,
         when: When | None = None,
         wrap: Callable[[Listener], Listener] | None = None,
-        **settings: Unpack[PushConsumerKeywords],
+        **settings: Unpack[ConsumerKeywords],
     ) -> Takes[list[T]]: ...
 
     @overload
@@ -154,7 +160,7 @@ class App(Served):
         decode: Decode | None = None,
         when: When | None = None,
         wrap: Callable[[Listener], Listener] | None = None,
-        **settings: Unpack[PushConsumerKeywords],
+        **settings: Unpack[ConsumerKeywords],
     ) -> Takes[T]: ...
 
     @overload
@@ -172,7 +178,7 @@ class App(Served):
         decode: Decode | None = None,
         when: When | None = None,
         wrap: Callable[[Listener], Listener] | None = None,
-        **settings: Unpack[PushConsumerKeywords],
+        **settings: Unpack[ConsumerKeywords],
     ) -> Callable[[F], F]: ...
 
     def consumer(
@@ -190,7 +196,7 @@ class App(Served):
         decode: Decode | None = None,
         when: When | None = None,
         wrap: Callable[[Listener], Listener] | None = None,
-        **settings: Unpack[PushConsumerKeywords],
+        **settings: Unpack[ConsumerKeywords],
     ) -> Any:
         """Decorator: this function handles the messages of a topic. Its annotations say what it is called with (docs/app.md).
 
@@ -424,13 +430,12 @@ class App(Served):
             stack.push_async_callback(self._last_words, hook)
         for hook in self._startup:
             await self._hook(hook)
-        self._consumers = []
-        consumers = [group.consumer(listening=True) for group in self._groups.values()]
+        self._consumers = [group.consumer(listening=True) for group in self._groups.values()]
         stack.push_async_callback(self._close_consumers)
-        for consumer in consumers:
+        for consumer in self._consumers:
             consumer.on_exit = self._on_exit
-            self._consumers.append(consumer)
-            await consumer.start()
+        # At once: each waits some seconds for a topic that nobody has yet.
+        await all_of(consumer.start() for consumer in self._consumers)
 
     async def _hook(self, hook: Hook) -> None:
         result = hook(self) if takes_one(hook) else hook()
@@ -445,10 +450,7 @@ class App(Served):
 
     async def _close_consumers(self) -> None:
         """All of them at once: each waits for the handlers that it has running."""
-        results = await asyncio.gather(*(consumer.close() for consumer in self._consumers), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        await all_of(consumer.close() for consumer in self._consumers)
 
     async def close(self) -> None:
         """Let running handlers finish, write progress down, leave the groups, run the shutdown hooks, close the producer. Idempotent."""
@@ -541,6 +543,13 @@ class App(Served):
     def __repr__(self) -> str:
         state = "runs" if self._loop else "does not run"
         return f"<App {self.group!r}: {len(self.handlers)} handlers, {len(self.publishers)} publishers, {state}>"
+
+
+async def all_of(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """At the same time, each to its end. Raises the first failure then."""
+    for result in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 def payload_type(arguments: Arguments, payload: Any, reading: Reading) -> Any:

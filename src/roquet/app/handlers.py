@@ -20,7 +20,7 @@ from roquet.app.payloads import CONTENT_TYPE, BadPayload, Decode, Unsendable
 from roquet.app.publishing import Publisher, message_of
 from roquet.client import Outcome, RetryLater, Suspend, reply_message
 from roquet.client.functions import is_async, name_of
-from roquet.errors import ClientError, InvalidMessage
+from roquet.errors import ClientError, InvalidMessage, RoquetError
 from roquet.message import Property, ReceivedMessage
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 VERDICTS = (Outcome, RetryLater, Suspend)
 NEVER_AGAIN = -1
+REPLY_MS = 3_000
+"""Longer than most who ask will wait."""
 Listener = Callable[..., Any]
 """What PushConsumer takes: of one message, or of a list."""
 When = Callable[[ReceivedMessage], bool]
@@ -135,16 +137,22 @@ class Handler:
             for publisher in self.publishers:
                 if result is not None:
                     await publisher.publish(result)
-            if self.reply:
-                for message in messages:
-                    if Property.CORRELATION_ID in message.properties:
-                        await self.app.producer.send(self._reply(message, result))
+            for message in messages if self.reply else ():
+                if Property.CORRELATION_ID in message.properties:
+                    await self._answer(message, result)
         except (Unsendable, InvalidMessage) as error:
             raise ResultUnsendable(str(error)) from error
 
-    def _reply(self, message: ReceivedMessage, result: Any) -> Any:
-        answer = message_of(message.topic, b"" if result is None else result)
-        return reply_message(message, answer.body, properties=answer.properties)
+    async def _answer(self, message: ReceivedMessage, result: Any) -> None:
+        """Whoever asked may be gone, or has stopped waiting: to handle the request again would help nobody."""
+        found = message_of(message.topic, b"" if result is None else result)
+        answer = reply_message(message, found.body, properties=found.properties)
+        try:
+            await self.app.producer.send(answer, timeout_ms=REPLY_MS)
+        except InvalidMessage:
+            raise
+        except RoquetError as error:
+            log.warning("! group %s: the reply of %s to %r could not be sent, nobody gets it: %s", self.group, self.name, message, error)
 
 
 def unreadable(error: Exception) -> BadPayload:
@@ -350,7 +358,9 @@ def by_condition(handlers: list[Handler]) -> Listener:
         listener = choose(message)
         return None if listener is None else listener(message)
 
-    return listen if any(is_async(listener) for _, _, listener in asked) else listen_in_thread
+    made: Listener = listen if any(is_async(listener) for _, _, listener in asked) else listen_in_thread
+    made.__name__ = " or ".join(handler.name for handler in handlers)
+    return made
 
 
 def words(tags: str) -> frozenset[str] | None:

@@ -27,19 +27,19 @@ App(nonsense=5)  # E: Unexpected keyword argument "nonsense" for "App"
 App(producer={"linger": 5})  # E: Argument "producer" to "App" has incompatible type
 
 
-@app.consumer("orders", payload=Order)  # E: Argument 1 to "__call__" of "Takes" has incompatible type "Callable[[Shipment], Coroutine[Any, Any, None]]"
+@app.consumer("orders", payload=Order)  # E: Argument 1 to "__call__" of "Takes" has incompatible type "Callable[[Shipment]
 async def other_payload(shipment: Shipment) -> None: ...
 
 
-@app.consumer("orders", payload=Order, batch=10)  # E: Argument 1 to "__call__" of "Takes" has incompatible type "Callable[[Order], Coroutine[Any, Any, None]]"
+@app.consumer("orders", payload=Order, batch=10)  # E: Argument 1 to "__call__" of "Takes" has incompatible type "Callable[[Order]
 async def one_of_a_batch(order: Order) -> None: ...
 
 
-@app.consumer("orders", payload=Order)  # E: Argument 1 to "__call__" of "Takes" has incompatible type "Callable[[list[Order]], Coroutine[Any, Any, None]]"
+@app.consumer("orders", payload=Order)  # E: Argument 1 to "__call__" of "Takes" has incompatible type "Callable[[list[Order]]
 async def batch_of_one(orders: list[Order]) -> None: ...
 
 
-@app.consumer("orders", payload=Order)  # E: Argument 1 to "__call__" of "Takes" has incompatible type "Callable[[], Coroutine[Any, Any, None]]"
+@app.consumer("orders", payload=Order)  # E: Argument 1 to "__call__" of "Takes" has incompatible type "Callable[[]
 async def without_payload() -> None: ...
 
 
