@@ -79,7 +79,7 @@ def consumer(app: App, row: Row, **settings: Any) -> Callable[[Any], Any]:
 
 
 @dataclass
-class Order:
+class Purchase:
     id: int
 
 
@@ -151,7 +151,7 @@ def _(app: App, row: Row) -> None:
     row.bodies = [b'{"id": "x"}']
 
     @consumer(app, row)
-    async def handle(order: Order) -> None:
+    async def handle(order: Purchase) -> None:
         row.attempts.append(1)
 
 
@@ -160,7 +160,7 @@ def _(app: App, row: Row) -> None:
     row.bodies = [b"{", b"\xff"]
 
     @consumer(app, row)
-    async def handle(order: Order) -> None:
+    async def handle(order: Purchase) -> None:
         row.attempts.append(1)
 
 
@@ -169,7 +169,7 @@ def _(app: App, row: Row) -> None:
     row.bodies = [b"damaged"]
 
     @consumer(app, row)
-    async def handle(order: Order) -> None:
+    async def handle(order: Purchase) -> None:
         row.attempts.append(1)
 
 
@@ -213,7 +213,7 @@ def _(app: App, row: Row) -> None:
     row.bodies = [b"{"]
 
     @consumer(app, row, broadcasting=True)
-    async def handle(order: Order) -> None:
+    async def handle(order: Purchase) -> None:
         row.attempts.append(1)
 
 
