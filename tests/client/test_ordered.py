@@ -495,6 +495,7 @@ def test_a_listener_can_make_a_message_a_dead_letter_and_the_queue_goes_on() -> 
     cluster.advance(6_000)
     assert member.bodies == dead(cluster) == [b"0", b"1", b"2"]
     assert stored(cluster, queue) == 3
+    assert member.core.consuming.stats.of("t").dead_lettered == 3
 
 
 def test_of_an_orderly_batch_some_are_done_some_come_again_and_some_become_dead_letters() -> None:
@@ -508,6 +509,8 @@ def test_of_an_orderly_batch_some_are_done_some_come_again_and_some_become_dead_
     assert dead(cluster) == [b"0"]
     assert member.bodies[4:] == [b"2"]
     assert stored(cluster, queue) == 4
+    counted = member.core.consuming.stats.of("t")
+    assert (counted.consumed, counted.retried, counted.dead_lettered) == (3, 1, 1)
 
 
 def test_what_an_orderly_broadcasting_listener_will_not_have_again_is_given_up() -> None:
@@ -517,3 +520,4 @@ def test_what_an_orderly_broadcasting_listener_will_not_have_again_is_given_up()
     cluster.advance(6_000)
     assert member.bodies == [b"0", b"1"]
     assert dead(cluster) == []
+    assert member.core.consuming.stats.of("t").given_up == 2

@@ -101,6 +101,8 @@ def test_messages_of_a_batch_have_levels_and_reasons_of_their_own() -> None:
     sent_back = sorted((int(one.fields["delayLevel"]), one.fields["failure"]) for one in cluster.requests(36))
     assert sent_back == [(-1, "never"), (-1, "nor this"), (1, "later")]
     assert stored(cluster, queue) == 4
+    counted = member.core.consuming.stats.of("t")
+    assert (counted.consumed, counted.retried, counted.dead_lettered) == (2, 1, 2)
 
 
 def test_a_message_that_its_broker_does_not_take_back_is_sent_to_the_retry_topic_as_upstream_does() -> None:

@@ -27,7 +27,7 @@ from roquet.app.parameters import EMPTY, Arguments, Reading, arguments_of
 from roquet.app.payloads import Decode, Encode, decoder_of, own_decoder
 from roquet.app.publishing import Publisher, check_topic, message_of
 from roquet.app.shapes import name_of as type_name
-from roquet.client import Producer, PushConsumer, SendReceipt
+from roquet.client import Middleware, Producer, PushConsumer, SendReceipt
 from roquet.client.functions import name_of
 from roquet.client.keywords import MemberKeywords, ProducerKeywords, PushConsumerKeywords
 from roquet.client.served import Served
@@ -79,7 +79,6 @@ class App(Served):
         title: str = "",
         version: str = "0.1.0",
         description: str = "",
-        middleware: Sequence[Any] = (),
         lifespan: Lifespan | None = None,
         producer: ProducerKeywords | None = None,
         consumer: ConsumerKeywords | None = None,
@@ -96,7 +95,8 @@ class App(Served):
         self.title = title or group
         self.version = version
         self.description = description
-        self.middleware = list(middleware)
+        self.middleware: list[Middleware] = list(member.pop("middleware", ()))
+        """Of the producer and of every consumer."""
         self.lifespan = lifespan
         self.close_wait_ms = close_wait_ms
         self.state: dict[str, Any] = {}

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from roquet.client.core.pulling import PullResult, PullStatus
     from roquet.client.core.receipt import SendReceipt, SendStatus
     from roquet.client.core.replies import RequestTimedOut, reply_message
+    from roquet.client.core.stats import ConsumerStats, Durations, ProducerStats
     from roquet.client.core.transactions import TransactionReceipt, TransactionState
     from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, Outcome, RetryLater, Suspend
     from roquet.client.idempotent import Idempotent, Seen
     from roquet.client.lite_pull_consumer import LitePullConsumer
+    from roquet.client.middleware import CallEvent, ConsumeEvent, Middleware, SendEvent, TransactionEvent
     from roquet.client.producer import Producer
     from roquet.client.pull_consumer import PullConsumer
     from roquet.client.push_consumer import OrderlyListener, PushConsumer
@@ -38,16 +40,22 @@ __all__ = [
     "BadExpression",
     "BadSql",
     "BatchFailed",
+    "CallEvent",
     "ConnectionOptions",
+    "ConsumeEvent",
+    "ConsumerStats",
     "Credentials",
+    "Durations",
     "GroupTaken",
     "Idempotent",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
+    "Middleware",
     "OrderlyListener",
     "Outcome",
     "Producer",
+    "ProducerStats",
     "PullConsumer",
     "PullResult",
     "PullStatus",
@@ -56,12 +64,14 @@ __all__ = [
     "RequestTimedOut",
     "RetryLater",
     "Seen",
+    "SendEvent",
     "SendReceipt",
     "SendStatus",
     "SendTimedOut",
     "ServerRejected",
     "Suspend",
     "Tls",
+    "TransactionEvent",
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
@@ -76,11 +86,13 @@ _HOMES = {
     "client.core.failures": ("BadAnswer", "BatchFailed", "GroupTaken", "SendTimedOut", "ServerRejected"),
     "client.core.pulling": ("PullResult", "PullStatus"),
     "client.core.receipt": ("SendReceipt", "SendStatus"),
+    "client.core.stats": ("ConsumerStats", "Durations", "ProducerStats"),
     "client.core.replies": ("RequestTimedOut", "reply_message"),
     "client.core.transactions": ("TransactionReceipt", "TransactionState"),
     "client.core.verdicts": ("COMMIT", "DEAD_LETTER", "RETRY_LATER", "ROLLBACK", "Outcome", "RetryLater", "Suspend"),
     "client.idempotent": ("Idempotent", "Seen"),
     "client.lite_pull_consumer": ("LitePullConsumer",),
+    "client.middleware": ("CallEvent", "ConsumeEvent", "Middleware", "SendEvent", "TransactionEvent"),
     "client.producer": ("Producer",),
     "client.pull_consumer": ("PullConsumer",),
     "client.push_consumer": ("OrderlyListener", "PushConsumer"),

@@ -17,9 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from roquet.client.core.events import ConsumeEvent
 from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.tasks import Work
 from roquet.client.keywords import LitePullKeywords
 from roquet.client.member import Member
@@ -41,9 +43,11 @@ class LitePullConsumer(Member[LitePullCore]):
 
     def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[LitePullKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
+        self._stats = ConsumerStats(group)
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._left: deque[ReceivedMessage] = deque()  # of the last poll, those that `async for` has not given out
         self._assigned: list[MessageQueue] | None = None
+        self._event: ConsumeEvent | None = None  # what middleware was told to be consumed now
 
     # -- which queues
 
@@ -87,7 +91,7 @@ class LitePullConsumer(Member[LitePullCore]):
     # -- running
 
     def _make(self, client: ClientCore) -> LitePullCore:
-        core = LitePullCore(client, self.group, self.settings)
+        core = LitePullCore(client, self.group, self.settings, stats=self._stats)
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
         if self._assigned is not None:
@@ -109,10 +113,12 @@ class LitePullConsumer(Member[LitePullCore]):
         """After an error what the last poll returned is not finished: it comes again."""
         if error is not None and self._core is not None:
             self._left.clear()
+            self._consumed(error)
             await self._wait(self._core.close(finish=False))
         await self.close()
 
     async def _closing(self, core: LitePullCore) -> None:
+        self._consumed()
         self._give_back(core)
 
     def _give_back(self, core: LitePullCore) -> None:
@@ -127,6 +133,7 @@ class LitePullConsumer(Member[LitePullCore]):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
+        self._consumed()
         while not self._left:
             if self._began and self._core is None:
                 raise StopAsyncIteration
@@ -135,12 +142,27 @@ class LitePullConsumer(Member[LitePullCore]):
             except NotStarted:
                 if not self._began or self._core is not None:
                     raise
-        return self._left.popleft()
+        message = self._left.popleft()
+        self._consuming([message])
+        return message
 
     async def poll(self, timeout_ms: int = POLL_MS) -> list[ReceivedMessage]:
         """Messages of one queue in order, as soon as there are some; an empty list after `timeout_ms`."""
+        self._consumed()
         self._give_back(self._part())
-        return await self._polled(timeout_ms)
+        messages = await self._polled(timeout_ms)
+        self._consuming(messages)
+        return messages
+
+    def _consuming(self, messages: list[ReceivedMessage]) -> None:
+        """These are handed out. They count as consumed when others are asked for, or at the end."""
+        if self._hooks is not None and self._hooks.consumes and messages:
+            self._event = self._hooks.begin_consume(messages)
+
+    def _consumed(self, error: BaseException | None = None) -> None:
+        event, self._event = self._event, None
+        if event is not None and self._hooks is not None:
+            self._hooks.end_consume(event, "success" if error is None else "retry", [] if error is None else event.messages, error)
 
     async def _polled(self, timeout_ms: int) -> list[ReceivedMessage]:
         core = self._part()
@@ -176,6 +198,11 @@ class LitePullConsumer(Member[LitePullCore]):
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """poll returns messages of these queues again."""
         self._part().resume(queues)
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What it has consumed since it was made: numbers in all, for each topic, and of queues that had to wait."""
+        return self._stats
 
     # -- progress
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from roquet.client import keywords
     from roquet.client.core.producer import Selector
     from roquet.client.core.receipt import SendReceipt
+    from roquet.client.core.stats import ConsumerStats, ProducerStats
     from roquet.client.push_consumer import F, Function
     from roquet.client.transaction_producer import Check, Execute
 
@@ -178,6 +179,7 @@ class Producer(_Blocking):
     _kind: Callable[..., Any] = producer.Producer
 
     if TYPE_CHECKING:  # the rest is typed by the asyncio class only
+        stats: ProducerStats
 
         def __init__(
             self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.ProducerKeywords]
@@ -202,6 +204,7 @@ class PullConsumer(_Blocking):
     _kind = pull_consumer.PullConsumer
 
     if TYPE_CHECKING:
+        stats: ConsumerStats
 
         def __init__(
             self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.MemberKeywords]
@@ -212,6 +215,7 @@ class PushConsumer(_Blocking):
     _kind = push_consumer.PushConsumer
 
     if TYPE_CHECKING:
+        stats: ConsumerStats
 
         def __init__(
             self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.PushConsumerArguments]
@@ -228,6 +232,7 @@ class LitePullConsumer(_Blocking):
     _kind = lite_pull_consumer.LitePullConsumer
 
     if TYPE_CHECKING:
+        stats: ConsumerStats
 
         def __init__(
             self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.LitePullKeywords]

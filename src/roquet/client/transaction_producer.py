@@ -65,7 +65,9 @@ class TransactionProducer(Producer):
 
     def _make(self, client: ClientCore) -> ProducerCore:
         self._functions.open()
-        return TransactionCore(client, self.group, self._ask_check, self.settings, checks_at_once=self._checks_at_once)
+        return TransactionCore(
+            client, self.group, self._ask_check, self.settings, checks_at_once=self._checks_at_once, hooks=self._hooks, stats=self._stats
+        )
 
     async def _closing(self, core: ProducerCore) -> None:
         self._functions.close()

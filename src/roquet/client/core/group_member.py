@@ -16,6 +16,7 @@ from roquet.client.core.pulling import HASTY_MS, Puller, PullResult
 from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.resolver import TopicRoute
 from roquet.client.core.share import Reader, Share
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.tasks import Wait
 from roquet.message import MessageQueue
 from roquet.routing.assign import AVERAGE, Strategy
@@ -109,6 +110,11 @@ class GroupMember(Reader):
         """How long to wait after an answer."""
         hasty = result.next_offset == before and self.client.clock.steady_ms() - asked_ms < HASTY_MS
         return HASTY_MS if hasty else 0
+
+    def _count_pulled(self, stats: ConsumerStats, queue: MessageQueue, count: int, asked_ms: int) -> None:
+        counted = stats.of(self.namespace.unwrap(queue.topic))
+        counted.pulled += count
+        counted.pull_durations.add(self.client.clock.steady_ms() - asked_ms)
 
     def _moves(self, command: Command) -> Iterator[tuple[MessageQueue, int]]:
         """Where an operator puts the group, of the queues that are read here."""

@@ -9,11 +9,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, cast
 
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
 from roquet.client.core.checks import check_queue, check_ranges, valid
 from roquet.client.core.failures import BatchFailed
 from roquet.client.core.gathering import BATCH_BYTES, Gathering, per_message, size_of
+from roquet.client.core.hooks import Followed, Hooks
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.plain_sends import PlainSends, Told, may_be_plain, plain_batch
@@ -22,6 +24,7 @@ from roquet.client.core.replies import REPLY, RequestTimedOut
 from roquet.client.core.resolver import TopicRoute, writable
 from roquet.client.core.send_command import SendTemplate
 from roquet.client.core.sending import Outgoing, Place, Sending, Sent
+from roquet.client.core.stats import ProducerStats, TopicSends
 from roquet.client.core.tasks import Wait
 from roquet.client.core.timers import Timer
 from roquet.errors import ClientError, InvalidMessage, NoRoute, NotStarted, RoquetError, SendFailed
@@ -102,12 +105,25 @@ class _Topic:
     """What a producer keeps of a topic it sends to."""
 
     choice: QueueChoice
+    counted: TopicSends
     templates: dict[tuple[str, int], SendTemplate] = field(default_factory=dict)
 
 
 class ProducerCore:
-    def __init__(self, client: ClientCore, group: str, settings: ProducerSettings | None = None) -> None:
+    def __init__(
+        self,
+        client: ClientCore,
+        group: str,
+        settings: ProducerSettings | None = None,
+        *,
+        hooks: Hooks | None = None,
+        stats: ProducerStats | None = None,
+    ) -> None:
         self.settings = settings or ProducerSettings()
+        self.stats = stats or ProducerStats(group)
+        self.hooks = hooks
+        self.send_hooks = hooks if hooks is not None and hooks.sends else None
+        """None: nobody wants to hear of sends."""
         self.namespace = self.settings.namespace
         valid(check_group, group)
         self.client = client
@@ -177,6 +193,19 @@ class ProducerCore:
                 return told
         if queue is not None:
             check_queue(queue, message.topic)
+        if self.send_hooks is not None:
+            return self._send_followed(self.send_hooks, message, done, queue, selector, key, timeout_ms)
+        return self._send(message, done, queue, selector, key, timeout_ms)
+
+    def _send(
+        self,
+        message: Message,
+        done: Sent,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        key: object,
+        timeout_ms: int | None,
+    ) -> Sending:
         if self.namespace:
             message, queue = self._inside(message, queue)
         if queue is not None and queue.topic != message.topic:
@@ -192,10 +221,24 @@ class ProducerCore:
         sending.start()
         return sending
 
-    async def sent(self, message: Message, *, timeout_ms: int | None = None) -> SendReceipt:
-        """`send` for a task: the receipt when a broker has stored it. Raises what `send` gives."""
+    def _send_followed(self, hooks: Hooks, message: Message, done: Sent, queue: MessageQueue | None, *how: Any) -> Sending:
+        """The same, while middleware looks on."""
+        followed = Followed(hooks, self.client, hooks.begin_send(message, queue), done)
+        try:
+            sending = followed.sending = self._send(followed.event.message, followed, queue, *how)
+        except BaseException as error:
+            followed.end(error)
+            raise
+        return sending
+
+    async def sent(self, message: Message, *, timeout_ms: int | None = None, hooks: Hooks | None = None) -> SendReceipt:
+        """`send` for a task: the receipt when a broker has stored it. Raises what `send` gives. `hooks`: of the one it is sent for."""
         receipt: Wait[SendReceipt] = Wait()
-        self.send(message, receipt.end, timeout_ms=timeout_ms)
+        if hooks is not None and hooks.sends:
+            self._check_started()
+            self._send_followed(hooks, message, receipt.end, None, None, None, timeout_ms)
+        else:
+            self.send(message, receipt.end, timeout_ms=timeout_ms)
         return await receipt
 
     async def send_oneway(
@@ -205,6 +248,21 @@ class ProducerCore:
         self._check_started()
         check_message(message, "send_oneway")
         check_queue(queue, message.topic)
+        hooks = self.send_hooks
+        if hooks is None:
+            return (await self._hand_over(message, queue, selector, key))[0]
+        event = hooks.begin_send(message, queue, kind="oneway")
+        try:
+            address, chosen = await self._hand_over(event.message, queue, selector, key)
+        except BaseException as error:
+            hooks.end_send(event, error, None, "")
+            raise
+        hooks.end_send(event, None, self.namespace.unwrap_queue(chosen), address)
+        return address
+
+    async def _hand_over(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, key: object
+    ) -> tuple[str, MessageQueue]:
         if self.namespace:
             message, queue = self._inside(message, queue)
         outgoing = self._outgoing(message)
@@ -214,7 +272,8 @@ class ProducerCore:
         chosen = queue or self.next_queue(message.topic, route, None)
         address = self.address_of(chosen)
         self.client.caller.oneway(address, outgoing.command(self.template(outgoing, chosen.broker_name), chosen.queue_id))
-        return address
+        self.counted(outgoing.topic).oneway += 1
+        return address, chosen
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -226,7 +285,7 @@ class ProducerCore:
         self._check_started()
         if not messages:
             return []
-        if queue is None and len(messages) > 1:
+        if queue is None and len(messages) > 1 and self.send_hooks is None:
             plain = self._plain_batch(messages)
             if plain is not None:
                 return await self._send_together(plain, timeout_ms)
@@ -234,6 +293,31 @@ class ProducerCore:
             if not isinstance(message, Message):
                 check_message(message, "send_batch")
         check_queue(queue, messages[0].topic)
+        if self.send_hooks is not None:
+            return await self._send_batch_followed(self.send_hooks, messages, queue, timeout_ms)
+        return await self._send_batch(messages, queue, timeout_ms)
+
+    async def _send_batch_followed(
+        self, hooks: Hooks, messages: Sequence[Message], queue: MessageQueue | None, timeout_ms: int | None
+    ) -> list[SendReceipt]:
+        events = [hooks.begin_send(message, queue, batch_size=len(messages)) for message in messages]
+        results: Sequence[SendReceipt | BaseException] = []
+        try:
+            receipts = await self._send_batch([event.message for event in events], queue, timeout_ms)
+            results = receipts
+            return receipts
+        except BatchFailed as failure:
+            results = [cast(SendReceipt, receipt) if receipt is not None else failure for receipt in failure.receipts]
+            raise
+        except BaseException as error:
+            results = [error] * len(events)
+            raise
+        finally:
+            for event, result in zip(events, results, strict=True):
+                address = self.client.routes.master(result.queue.broker_name) if isinstance(result, SendReceipt) else None
+                hooks.end_send(event, result, None, address or "")
+
+    async def _send_batch(self, messages: Sequence[Message], queue: MessageQueue | None, timeout_ms: int | None) -> list[SendReceipt]:
         if self.namespace:
             messages = [self._inside(message, None)[0] for message in messages]
             queue = queue and self.namespace.wrap_queue(queue)
@@ -458,8 +542,14 @@ class ProducerCore:
     def _topic(self, topic: str) -> _Topic:
         known = self._topics.get(topic)
         if known is None:
-            known = self._topics[topic] = _Topic(QueueChoice(self.client.random.randrange(1 << 16), self.faults))
+            known = self._topics[topic] = _Topic(
+                QueueChoice(self.client.random.randrange(1 << 16), self.faults), self.stats.of(self.namespace.unwrap(topic))
+            )
         return known
+
+    def counted(self, topic: str) -> TopicSends:
+        known = self._topics.get(topic)
+        return known.counted if known is not None else self.stats.of(self.namespace.unwrap(topic))
 
     def known_route(self, topic: str) -> TopicRoute | None:
         route = self.client.routes.topics.get(topic)

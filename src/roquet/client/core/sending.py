@@ -287,6 +287,7 @@ class Sending:
         self._goes_on()
         place = self._place()
         line = producer.lines.get(place) if place is not None and producer.lines else None
+        self._count(result)
         try:
             self.done(result)
         except Exception:  # the user's callback; the others must hear, and go on, nevertheless
@@ -342,12 +343,22 @@ class Sending:
             self._note(receipt.queue, receipt.status.name)
             self.start()
         elif self.fixed is None or not producer.lines:
+            self._count(receipt)
             try:
                 self.done(receipt)
             except Exception:
                 self._callback_failed()
         else:
             self.end(receipt)
+
+    def _count(self, result: SendReceipt | RoquetError) -> None:
+        producer, outgoing = self.producer, self.outgoing
+        counted, count = producer.counted(outgoing.topic), len(outgoing.message_ids)
+        if isinstance(result, SendReceipt):
+            counted.sent += count
+            counted.durations.add(producer.client.clock.steady_ms() - self.begun_ms, count)
+        else:
+            counted.failed += count
 
     def _callback_failed(self) -> None:
         log.exception(CALLBACK_FAILED, self.producer.group, self.outgoing.topic)
