@@ -24,7 +24,7 @@ from roquet.system import fast_loop
 
 NOUNS = (
     "servers", "topics", "groups", "send", "consume", "query", "trace", "dead_letters", "status", "config", "cluster", "ha", "acl",
-    "pipeline", "completion",
+    "pipeline", "completion", "apps",
 )  # fmt: skip
 SERVERS = frozenset({"up", "namesrv", "broker"})
 """Commands of the first of these. A server is up sooner when the others, and all that they need, are not loaded."""

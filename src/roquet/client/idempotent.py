@@ -216,9 +216,9 @@ class Idempotent:
 
 def failed_of(result: Any, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
     """Those that the listener says it is not done with."""
-    if isinstance(result, RetryLater) and result.messages is not None:
-        return [message for message in messages if message in result.messages]
-    if result is False or result is Outcome.RETRY_LATER or result is Outcome.ROLLBACK or isinstance(result, (RetryLater, Suspend)):
+    if isinstance(result, RetryLater):
+        return [message for message, _, _ in result.failed(messages)]
+    if result is False or result is Outcome.RETRY_LATER or result is Outcome.ROLLBACK or isinstance(result, Suspend):
         return messages
     return []
 

@@ -23,6 +23,7 @@ from roquet.client.middleware import Middleware
 from roquet.client.name_servers import default_name_servers
 from roquet.client.place import MACHINE, Place, place_of
 from roquet.client.running import finished, running_loop
+from roquet.client.served import Served
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import ClientError, ConnectFailed, NotStarted
 from roquet.message import MessageQueue, ReceivedMessage
@@ -86,20 +87,12 @@ class Core(Protocol):
 C = TypeVar("C", bound=Core)
 
 
-class Member(Generic[C]):
+class Member(Served, Generic[C]):
     """Use as `async with`, or call start() and close(). Belongs to the loop it was started in."""
 
     Settings: ClassVar[Callable[..., Any]]
     """What the keyword arguments of this kind of member are, with their defaults, which are upstream's."""
-    stops_first: ClassVar[bool] = False
-    """It has handlers, which may use the others until they have ended."""
     block = "async with"
-    running = 0
-    """Calls of handlers under way."""
-    on_exit: Callable[[BaseException], None] | None = None
-    """Told when a handler calls sys.exit(), in place of the loop."""
-    in_threads = 0
-    """Of these, those in threads: nothing can end them from outside."""
 
     def __init__(
         self,
@@ -272,13 +265,6 @@ class Member(Generic[C]):
                 " start it first: `async with`, start(), or run()"
             )
         await self._closed.wait()
-
-    def calls(self) -> set[asyncio.Task[None]]:
-        """Calls of handlers that the loop still has."""
-        return set()
-
-    def hurry(self) -> None:
-        """close() waits, or will wait, for handlers: it shall not."""
 
     async def _closing(self, core: C) -> None:
         """What must end before the core does."""

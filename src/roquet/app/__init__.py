@@ -1,0 +1,20 @@
+"""Handlers and publishers as one program: `from roquet.app import App`. The page is docs/app.md."""
+
+from roquet.app.app import App
+from roquet.app.handlers import Handler
+from roquet.app.parameters import Attempt, DependencyFailed, Depends, Header, Reject
+from roquet.app.payloads import BadPayload, Unsendable
+from roquet.app.publishing import Publisher
+
+__all__ = [
+    "App",
+    "Attempt",
+    "BadPayload",
+    "DependencyFailed",
+    "Depends",
+    "Handler",
+    "Header",
+    "Publisher",
+    "Reject",
+    "Unsendable",
+]
