@@ -42,7 +42,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "raft": BASE | {"wire", "ports", "store", "raft"},
     "nameserver": BASE | {"wire", "routing", "ports", "settings", "store", "access", "nameserver"},
     "client/core": BASE | {"wire", "routing", "ports", "client/core"},
-    "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock"},
+    "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock", "idempotence"},
+    "idempotence": BASE | {"client/core", "idempotence"},
     "spark": BASE | {"wire", "routing", "store", "settings", "client", "client/core", "admin", "net", "ports", "clock", "spark"},
     "admin": BASE | {"wire", "routing", "raft", "settings", "client", "client/core", "admin", "net", "ports", "clock"},
 }
