@@ -150,7 +150,7 @@ def own(directory: Path) -> Path:
 
 def find_program(service: Service) -> Path | None:
     """The system's, else the one that was unpacked."""
-    for root in (Path("/"), unpacked() / "root"):
+    for root in (Path("/"), unpacked() / service.name):
         for pattern in service.programs:
             if found := sorted(root.glob(pattern)):
                 return found[-1].resolve() if service.name != "redis" else found[-1]  # redis-server is a name of another program
@@ -165,14 +165,16 @@ def install(service: Service) -> Path:
         raise NoService(f"{service.title} is not installed, and there is no apt-get here. Install /{service.programs[0]}.")
     files = packages_of(service)
     directory = own(unpacked())
-    with tempfile.TemporaryDirectory(prefix="roquet-packages-") as place:
+    with tempfile.TemporaryDirectory(prefix="packages-", dir=directory) as place:
         Path(place).chmod(0o777)  # apt-get downloads as a user of its own
-        problem = command(["apt-get", "download", "-qq", *files], place)
-        if problem:
+        if problem := command(["apt-get", "download", "-qq", *files], place):
             raise NoService(f"{service.title} is not installed, and its packages could not be downloaded: {problem}.")
+        root = Path(place, "root")
         for package in sorted(Path(place).glob("*.deb")):
-            if problem := command(["dpkg-deb", "--extract", str(package), str(directory / "root")], place):
+            if problem := command(["dpkg-deb", "--extract", str(package), str(root)], place):
                 raise NoService(f"{service.title} is not installed, and {package.name} could not be unpacked: {problem}.")
+        with suppress(OSError):  # another run was quicker
+            root.rename(directory / service.name)
     if found := find_program(service):
         return found
     raise NoService(f"{service.title} was unpacked to {directory}, and {service.programs[0]} is not in it. Remove that directory.")
@@ -213,10 +215,10 @@ def unprivileged() -> list[str]:
     return []
 
 
-def libraries(program: Path) -> dict[str, str]:
-    """The environment of a server; an unpacked one has its libraries beside it."""
+def environment(service: Service, program: Path) -> dict[str, str]:
+    """Of a server; one that was unpacked has its libraries beside it."""
     base = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "HOME": "/nonexistent", "TMPDIR": tempfile.gettempdir()}
-    root = unpacked() / "root"
+    root = unpacked() / service.name
     if not program.is_relative_to(root):
         return base
     places = {path.parent for pattern in ("usr/lib/*/*.so*", "lib/*/*.so*") for path in root.glob(pattern)}
@@ -243,7 +245,9 @@ def data_directory(service: Service, program: Path, place: Path) -> Path:
         data.mkdir(mode=0o700)
         give(place)
         words = [*unprivileged(), *service.prepare(program, data)]
-        done = subprocess.run(words, cwd=place, env=libraries(program), capture_output=True, text=True, timeout=STARTING_S * 3, check=False)
+        done = subprocess.run(
+            words, cwd=place, env=environment(service, program), capture_output=True, text=True, timeout=STARTING_S * 3, check=False
+        )
         if done.returncode:
             said = (done.stdout + done.stderr)[-2000:]
             raise NoService(f"{service.title} could not make an empty database, exit code {done.returncode}: {said}")
@@ -278,7 +282,9 @@ def running(name: str) -> Iterator[Server]:
             dying = ["setpriv", f"--pdeathsig={service.end.name.removeprefix('SIG')}"] if sys.platform == "linux" else []
             with log.open("wb") as output:
                 words = [*unprivileged(), *dying, *service.serve(program, data, port)]
-                process = subprocess.Popen(words, cwd=place, env=libraries(program), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+                process = subprocess.Popen(
+                    words, cwd=place, env=environment(service, program), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                )
             try:
                 if answers(process, log):
                     yield Server(name, port, process.pid)
