@@ -55,5 +55,10 @@ _EXTRAS = {"SqlStore": "sql", "AsyncSqlStore": "sql", "RedisStore": "redis", "As
 def __getattr__(name: str) -> Any:
     if name not in _EXTRAS:
         raise AttributeError(f"module 'roquet.idempotence' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"roquet.idempotence.{_EXTRAS[name]}"), name)
+    extra = _EXTRAS[name]
+    try:
+        home = importlib.import_module(f"roquet.idempotence.{extra}")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{name} needs {error.name}, which is not installed: pip install 'roquet[{extra}]'") from error
+    value = globals()[name] = getattr(home, name)
     return value

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 LEASE_S = 60.0
 LEASE_MIN_S, LEASE_MAX_S = 0.05, 86_400.0
 GROUP_MAX = 255
+ERROR_MAX = 200
 
 Answer = Outcome | RetryLater | Suspend | bool | None
 """None and True: done. False and RETRY_LATER: again, later."""
@@ -248,7 +249,8 @@ class Once:
             self.postponed += postponed
 
     def _away(self, error: BaseException) -> str:
-        return f"the store of marks of group {self.group}, {type(self.store).__name__}, failed: {type(error).__name__}: {error}"
+        said = next(iter(str(error).splitlines()), "")[:ERROR_MAX]
+        return f"the store of marks of group {self.group}, {type(self.store).__name__}, failed: {type(error).__name__}: {said}"
 
 
 class InThreads:

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 PREFIX = "roquet:once:"
 KEEP_S = 7 * 86_400
+RENEWALS = 3
+"""So often a lease is renewed in its time."""
 
 CLAIM = """
 local mark = redis.call('GET', KEYS[1])
@@ -102,7 +104,7 @@ class RedisStore(_Base):
 
     def begin(self, claim: Claim) -> None:
         """From now on the lease is renewed."""
-        self._renewals.add(claim, claim.lease_ms / 3000)
+        self._renewals.add(claim, claim.lease_ms / 1000 / RENEWALS)
 
     def finish(self, claim: Claim, done: Sequence[Mark], failed: Sequence[Mark]) -> None:
         """Marks that another one has meanwhile are left to it."""
@@ -157,7 +159,7 @@ class AsyncRedisStore(_Base):
         await self._run(self._set, self._settled(claim, (), claim.marks))
 
     def _renew_later(self, claim: Claim) -> None:
-        claim.work = asyncio.get_running_loop().call_later(claim.lease_ms / 3000, self._begin_renewing, claim)
+        claim.work = asyncio.get_running_loop().call_later(claim.lease_ms / 1000 / RENEWALS, self._begin_renewing, claim)
 
     def _begin_renewing(self, claim: Claim) -> None:
         task = asyncio.get_running_loop().create_task(self._renew(claim))

@@ -24,8 +24,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, A
 from sqlalchemy.orm import Session, sessionmaker
 
 from roquet.errors import ClientError
-from roquet.idempotence.sql_marks import FORGET_MAX, SqlMarks, is_race, marks_table
-from roquet.idempotence.store import Claim, Mark, Standing
+from roquet.idempotence.sql_marks import FORGET_MAX, SqlMarks, is_locked, is_race, marks_table
+from roquet.idempotence.store import Claim, LeaseLost, Mark, Standing, State
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ TABLE = "roquet_once"
 KEEP_S = 7 * 86_400
 RACES_MAX = 5
 TIDY_S, TIDY_SOON_S = 60.0, 1.0
+
+BUSY = Standing(State.RUNNING)
 
 C = TypeVar("C")
 S = TypeVar("S")
@@ -120,13 +122,19 @@ class SqlStore(_Base):
 
     def claim(self, claim: Claim) -> list[Standing]:
         """Races with others are run again, in a new transaction."""
+        standings = self._claim(claim)
         if self._is_time_to_tidy:
             self._tidy()
+        return standings
+
+    def _claim(self, claim: Claim) -> list[Standing]:
         for race in range(RACES_MAX):
             try:
                 with self._engine.begin() as connection:
                     return self._marks.claim(connection, claim)
             except DBAPIError as error:
+                if is_locked(error):
+                    return [BUSY] * len(claim.marks)
                 if not is_race(error) or race == RACES_MAX - 1:
                     self._explain()
                     raise
@@ -154,9 +162,9 @@ class SqlStore(_Base):
             session = self._factory(bind=connection, join_transaction_mode="rollback_only") if self._factory else None
             work = claim.work = Work(connection, transaction, session)
             event.listen(connection, "commit", work.refuse_commit)
-        except BaseException:
+        except BaseException as error:
             connection.close()
-            raise
+            raise held_up(error) from None
         return session or connection
 
     def finish(self, claim: Claim, done: Sequence[Mark], failed: Sequence[Mark]) -> None:
@@ -222,13 +230,19 @@ class AsyncSqlStore(_Base):
 
     async def claim(self, claim: Claim) -> list[Standing]:
         """Races with others are run again, in a new transaction."""
+        standings = await self._claim(claim)
         if self._is_time_to_tidy:
             await self._tidy()
+        return standings
+
+    async def _claim(self, claim: Claim) -> list[Standing]:
         for race in range(RACES_MAX):
             try:
                 async with self._engine.begin() as connection:
                     return await connection.run_sync(self._marks.claim, claim)
             except DBAPIError as error:
+                if is_locked(error):
+                    return [BUSY] * len(claim.marks)
                 if not is_race(error) or race == RACES_MAX - 1:
                     await self._explain()
                     raise
@@ -257,9 +271,9 @@ class AsyncSqlStore(_Base):
             session = self._factory(bind=connection, join_transaction_mode="rollback_only") if self._factory else None
             work = claim.work = Work(connection, transaction, session)
             event.listen(connection.sync_connection, "commit", work.refuse_commit)
-        except BaseException:
+        except BaseException as error:
             await connection.close()
-            raise
+            raise held_up(error) from None
         return session or connection
 
     async def finish(self, claim: Claim, done: Sequence[Mark], failed: Sequence[Mark]) -> None:
@@ -286,6 +300,11 @@ class AsyncSqlStore(_Base):
                 if work.session is not None:
                     await work.session.close()
                 await work.connection.close()
+
+
+def held_up(error: BaseException) -> BaseException:
+    """An SQLite database that others write to is no failure: the message comes again."""
+    return LeaseLost(f"SQLite: {error.orig}") if isinstance(error, DBAPIError) and is_locked(error) else error
 
 
 def check_open(is_active: bool) -> None:

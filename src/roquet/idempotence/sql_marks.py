@@ -145,3 +145,8 @@ def is_race(error: DBAPIError) -> bool:
         return True
     code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None) or next(iter(getattr(error.orig, "args", ())), None)
     return code in DEADLOCK_CODES
+
+
+def is_locked(error: DBAPIError) -> bool:
+    """SQLite has one writer, and another one did not end within the time that this connection waits."""
+    return "database is locked" in str(error.orig)
