@@ -211,8 +211,12 @@ def test_a_database_that_fails_for_another_reason_is_not_asked_five_times() -> N
     store = away("postgresql")
     asked: list[int] = []
     begin = store._engine.begin
-    store._engine.begin = lambda: asked.append(1) or begin()
-    store._tidy_at = float("inf")
+
+    def watched() -> Any:
+        asked.append(1)
+        return begin()
+
+    store._engine.begin = watched
     with pytest.raises(DBAPIError):
         store.claim(claim_of("a"))
     assert len(asked) == 1

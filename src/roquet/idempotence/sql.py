@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine, MetaData, Table, event
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy import Connection, Engine, MetaData, Table
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, AsyncTransaction, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -48,12 +48,6 @@ class Work(Generic[C, S, T]):
     connection: C
     transaction: T
     session: S | None
-    may_commit: bool = False
-
-    def refuse_commit(self, _: Connection) -> None:
-        """The database's own word is kept from the handler: what it commits before the mark could happen twice."""
-        if not self.may_commit:
-            raise ClientError("a handler with a guard does not commit: the guard commits its work together with the mark; leave it out")
 
 
 class _Base:
@@ -112,7 +106,7 @@ class SqlStore(_Base):
             )
 
     def _factory_engine(self, factory: sessionmaker[Any]) -> Any:
-        with factory() as session:
+        with suppress(UnboundExecutionError), factory() as session:
             return session.get_bind(clause=self.table)
 
     def create_table(self) -> None:
@@ -160,8 +154,8 @@ class SqlStore(_Base):
             transaction = connection.begin()
             self._marks.hold(connection, claim)
             session = self._factory(bind=connection, join_transaction_mode="rollback_only") if self._factory else None
-            work = claim.work = Work(connection, transaction, session)
-            event.listen(connection, "commit", work.refuse_commit)
+            claim.work = Work(connection, transaction, session)
+            vars(connection)["commit"] = refuse_commit
         except BaseException as error:
             connection.close()
             raise held_up(error) from None
@@ -174,7 +168,6 @@ class SqlStore(_Base):
             work.session.commit()  # flushes: the transaction is ours
         check_open(work.transaction.is_active)
         self._marks.finish(work.connection, claim, done, failed)
-        work.may_commit = True
         work.transaction.commit()
         self._close(claim)
 
@@ -220,8 +213,9 @@ class AsyncSqlStore(_Base):
             )
 
     def _factory_engine(self, factory: async_sessionmaker[Any]) -> Any:
-        bind = factory().get_bind(clause=self.table)
-        return AsyncEngine(bind) if isinstance(bind, Engine) else bind
+        with suppress(UnboundExecutionError):
+            bind = factory().get_bind(clause=self.table)
+            return AsyncEngine(bind) if isinstance(bind, Engine) else bind
 
     async def create_table(self) -> None:
         """If it is not there."""
@@ -269,8 +263,8 @@ class AsyncSqlStore(_Base):
             transaction: AsyncTransaction = await connection.begin()
             await connection.run_sync(self._marks.hold, claim)
             session = self._factory(bind=connection, join_transaction_mode="rollback_only") if self._factory else None
-            work = claim.work = Work(connection, transaction, session)
-            event.listen(connection.sync_connection, "commit", work.refuse_commit)
+            claim.work = Work(connection, transaction, session)
+            vars(connection.sync_connection)["commit"] = refuse_commit
         except BaseException as error:
             await connection.close()
             raise held_up(error) from None
@@ -283,7 +277,6 @@ class AsyncSqlStore(_Base):
             await work.session.commit()  # flushes: the transaction is ours
         check_open(work.transaction.is_active)
         await work.connection.run_sync(self._marks.finish, claim, done, failed)
-        work.may_commit = True
         await work.transaction.commit()
         await self._close(claim)
 
@@ -305,6 +298,11 @@ class AsyncSqlStore(_Base):
 def held_up(error: BaseException) -> BaseException:
     """An SQLite database that others write to is no failure: the message comes again."""
     return LeaseLost(f"SQLite: {error.orig}") if isinstance(error, DBAPIError) and is_locked(error) else error
+
+
+def refuse_commit() -> None:
+    """In place of commit() of a handler's connection: what it commits before the mark could happen twice."""
+    raise ClientError("a handler with a guard does not commit: the guard commits its work together with the mark; leave it out")
 
 
 def check_open(is_active: bool) -> None:
