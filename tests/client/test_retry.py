@@ -86,6 +86,23 @@ def test_of_a_batch_only_those_that_failed_come_again() -> None:
     assert stored(cluster, queue) == 4
 
 
+def test_messages_of_a_batch_have_levels_and_reasons_of_their_own() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=None, batch_size=4)
+    for number in range(4):
+        cluster.append(queue, b"%d" % number)
+    member.start()
+    [(messages, judge)] = member.held
+    judge(RetryLater(1, messages[:1], "later", also=[RetryLater(-1, messages[1:2], "never"), RetryLater(-1, messages[3:], "nor this")]))
+    member.decide = Outcome.SUCCESS
+    cluster.advance(8_000)
+    assert member.bodies[4:] == [b"0"]
+    assert sorted(record.body for record in cluster.log[DEAD]) == [b"1", b"3"]
+    sent_back = sorted((int(one.fields["delayLevel"]), one.fields["failure"]) for one in cluster.requests(36))
+    assert sent_back == [(-1, "never"), (-1, "nor this"), (1, "later")]
+    assert stored(cluster, queue) == 4
+
+
 def test_a_message_that_its_broker_does_not_take_back_is_sent_to_the_retry_topic_as_upstream_does() -> None:
     cluster, [queue] = cluster_with(1)
     refuse(cluster, 36)

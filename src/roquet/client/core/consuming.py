@@ -38,6 +38,7 @@ RECONSUME_TIMES_MAX = 16
 TIMEOUT_MS = 15 * 60_000
 WATCH_MS = 60_000
 """How often running calls are looked at; less when the timeout is less."""
+AGAIN = RetryLater()
 
 
 class Consumption(Generic[W]):
@@ -170,12 +171,10 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
             self.offsets.update(process_queue.queue, progress)
 
     async def _fail(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
-        level, failed, why = 0, messages, ""
-        if isinstance(verdict, RetryLater):
-            level, why = verdict.delay_level, verdict.why
-            if verdict.messages is not None:
-                failed = [message for message in messages if message in verdict.messages]
-                self._finish(process_queue, [message for message in messages if message not in failed])
+        rows = (verdict if isinstance(verdict, RetryLater) else AGAIN).failed(messages)
+        failed = [message for message, _, _ in rows]
+        if len(failed) < len(messages):
+            self._finish(process_queue, [message for message in messages if message not in failed])
         if failed:
             self.failures[failed[0].topic] = self.failures.get(failed[0].topic, 0) + len(failed)
             if self.broadcasting:
@@ -183,12 +182,14 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
                     log.warning("! broadcast message %s failed and is given up", message.message_id)
                 self._finish(process_queue, failed)
             else:
-                await self._give_back(process_queue, failed, level, why)
+                await self._give_back(process_queue, rows)
         self._over()  # only now: closing must not overtake what is being sent back
 
-    async def _give_back(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], level: int, why: str) -> None:
+    async def _give_back(self, process_queue: ProcessQueue, rows: list[tuple[ReceivedMessage, int, str]]) -> None:
+        """`rows`: message, delay level, reason."""
+        messages = [message for message, _, _ in rows]
         kept: list[ReceivedMessage] = []
-        results = await self.client.tasks.each(self.sending_back.send_back(message, level, why) for message in messages)
+        results = await self.client.tasks.each(self.sending_back.send_back(*row) for row in rows)
         for message, result in zip(messages, results, strict=True):
             if result is not None:
                 log.warning("! no broker takes %s back, it is consumed again here: %s", message.message_id, result)
@@ -230,4 +231,4 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
             self.group, ", ".join(message.message_id for message in call.messages), self.timeout_ms // 1000,
         )  # fmt: skip
         why = f"its handler took longer than {self.timeout_ms // 1000} s"
-        self.client.tasks.start(self._give_back(call.process_queue, call.messages, FIRST_DELAY_LEVEL, why))
+        self.client.tasks.start(self._give_back(call.process_queue, [(message, FIRST_DELAY_LEVEL, why) for message in call.messages]))
