@@ -111,17 +111,17 @@ class Shop:
             self._close.append(plain.close)
             return RedisStore(plain, **options)
         waiting: dict[str, Any] = {"connect_args": {"timeout": timeout_s}} if self.kind.startswith("sqlite") else {}
-        options = {"table": self.marks, "clock": self.clock, **options}
+        options = {"name": self.marks, "clock": self.clock, **options}
         if self.is_async:
             loop_engine = create_async_engine(self.url, **waiting)
             self._close.append(lambda: self.wait(loop_engine.dispose()))
             store = AsyncSqlStore(async_sessionmaker(loop_engine), **options)
-            self.wait(store.create_table())
+            self.wait(store.create())
             return store
         engine = create_engine(self.url, **waiting)
         self._close.append(engine.dispose)
         plain_store = SqlStore(engine, **options)
-        plain_store.create_table()
+        plain_store.create()
         return plain_store
 
     # -- calling

@@ -31,7 +31,7 @@ def test_a_business_key_that_was_sent_twice_takes_effect_once_and_one_that_faile
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE paid (order_id TEXT)"))
     store = SqlStore(engine)
-    store.create_table()
+    store.create()
     once = Once(store, group="billing")
     attempts: list[str] = []
 

@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from roquet import RetryLater
+from roquet import ClientError, RetryLater
 from roquet.idempotence import AsyncRedisStore, AsyncSqlStore, Claim, Mark, MemoryStore, Once, RedisStore, SqlStore, StoreFailed
 from roquet.idempotence.keys import digest
 from tests.idempotence.shops import PATIENCE_S, REDIS_KINDS, SQL_KINDS, Gate, Shop, message, opened, until
@@ -168,8 +168,8 @@ def test_while_the_store_is_away_nothing_is_handled_and_the_message_comes_again(
 
 @pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
 def test_a_table_that_is_missing_is_named_with_what_to_do(shop: Shop) -> None:
-    store = SqlStore(shop.plain, table="nowhere")
-    with pytest.raises(StoreFailed, match=r"the database has no table nowhere; call create_table\(\)"):
+    store = SqlStore(shop.plain, name="nowhere")
+    with pytest.raises(StoreFailed, match=r"the table nowhere is not in the database; make it once: store.create\(\)"):
         shop.call(shop.guard(store=store), message())
     assert shop.began == []
 
@@ -199,12 +199,16 @@ def test_a_failure_that_cannot_be_marked_is_told_and_the_handlers_own_error_is_r
 @pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)
 def test_a_database_in_autocommit_does_not_mark_a_message_as_done_before_its_handler_is(shop: Shop) -> None:
     """Without transactions there is no exact effect, but no message is lost."""
-    store = SqlStore(shop.plain.execution_options(isolation_level="AUTOCOMMIT"), table=shop.marks, clock=shop.clock)
+    with pytest.raises(ClientError, match="this engine is in AUTOCOMMIT"):
+        SqlStore(shop.plain.execution_options(isolation_level="AUTOCOMMIT"))
+    engine = create_engine(shop.url, isolation_level="AUTOCOMMIT")  # which cannot be seen
+    store = SqlStore(engine, name=shop.marks, clock=shop.clock)
     with pytest.raises(ValueError, match="no"):
         shop.call(shop.guard(store=store, answer=ValueError("no")), message())
     assert shop.states() == ["failed"]
     assert shop.call(shop.guard(), message()) is None
     assert shop.began == ["order-17", "order-17"]
+    engine.dispose()
 
 
 def test_a_database_that_fails_for_another_reason_is_not_asked_five_times() -> None:

@@ -107,7 +107,9 @@ def test_of_a_list_that_meets_a_running_one_the_others_are_handled(shop: Shop) -
         assert shop.began == ["b"]
         return
     verdict = shop.call(shop.guard(answer=lambda messages: DEAD_LETTER), given)
-    assert verdict == RetryLater(messages=[given[0], given[2], given[1]]), "a dead letter would take the busy one along"
+    assert isinstance(verdict, RetryLater)
+    assert (verdict.delay_level, verdict.messages) == (-1, [given[0], given[2]])
+    assert [(part.delay_level > 0, part.messages) for part in verdict.also] == [(True, [given[1]])], "the busy one is no dead letter"
     verdict = shop.call(shop.guard(), given)
     assert isinstance(verdict, RetryLater)
     assert verdict.messages == [given[1]]

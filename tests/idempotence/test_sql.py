@@ -45,7 +45,7 @@ def paid(shop: Shop) -> list[str]:
 
 @sqlite
 def test_with_a_sessionmaker_a_handler_gets_a_session_and_may_commit_in_it_without_ending_the_transaction(shop: Shop) -> None:
-    store = SqlStore(sessions(shop), table=shop.marks)
+    store = SqlStore(sessions(shop), name=shop.marks)
 
     @Once(store, group="g")
     def handle(one: ReceivedMessage, session: Session) -> None:
@@ -68,7 +68,7 @@ def test_with_a_sessionmaker_a_handler_gets_a_session_and_may_commit_in_it_witho
 @sqlite
 @pytest.mark.parametrize("with_session", [True, False])
 def test_a_handler_that_rolled_back_and_returned_is_not_done(shop: Shop, with_session: bool) -> None:
-    store = SqlStore(sessions(shop) if with_session else shop.plain, table=shop.marks)
+    store = SqlStore(sessions(shop) if with_session else shop.plain, name=shop.marks)
 
     @Once(store, group="g")
     def handle(one: ReceivedMessage, session: Any) -> None:
@@ -98,7 +98,7 @@ def test_a_handler_that_commits_its_connection_is_refused_and_nothing_is_committ
 @pytest.mark.parametrize("shop", ["sqlite-async", "postgresql-async"], indirect=True)
 def test_with_an_async_engine_a_handler_gets_a_connection_and_does_not_commit_it(shop: Shop) -> None:
     engine = create_async_engine(shop.url)
-    store = AsyncSqlStore(engine, table=shop.marks)
+    store = AsyncSqlStore(engine, name=shop.marks)
     kinds: list[type] = []
 
     @Once(store, group="g")
@@ -120,7 +120,7 @@ def test_with_an_async_sessionmaker_a_handler_gets_an_async_session(tmp_path: Pa
     async def work() -> list[Any]:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/base")
         store = AsyncSqlStore(async_sessionmaker(engine))
-        await store.create_table()
+        await store.create()
         async with engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
 
@@ -173,7 +173,7 @@ def test_of_a_list_what_a_savepoint_took_back_is_gone_and_the_rest_is_committed(
 
 @sqlite
 def test_work_that_the_database_refuses_at_the_end_is_a_failure(shop: Shop) -> None:
-    @Once(SqlStore(sessions(shop), table=shop.marks), group="g")
+    @Once(SqlStore(sessions(shop), name=shop.marks), group="g")
     def handle(one: ReceivedMessage, session: Session) -> None:
         session.add(Paid(order="a"))  # flushed by the guard
 
@@ -207,8 +207,8 @@ def test_a_database_in_an_old_character_set_keeps_marks_of_every_key(shop: Shop)
     with shop.plain.begin() as connection:
         connection.execute(text("CREATE DATABASE IF NOT EXISTS old CHARACTER SET latin1"))
     engine = create_engine(shop.url.replace("/test", "/old"))
-    store = SqlStore(engine, table=shop.marks)
-    store.create_table()
+    store = SqlStore(engine, name=shop.marks)
+    store.create()
     Once(store, group="g", key=lambda _: "訂單 😀")(lambda one: None)(message())
     with engine.connect() as connection:
         assert connection.execute(select(store.table.c.message_key)).scalar_one() == "\\u8a02\\u55ae \\U0001f600"
@@ -219,7 +219,7 @@ def test_a_database_in_an_old_character_set_keeps_marks_of_every_key(shop: Shop)
 @pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)
 def test_in_every_isolation_of_two_deliveries_one_takes_effect(shop: Shop, level: str) -> None:
     engine = create_engine(shop.url, isolation_level=level)
-    stores = [SqlStore(engine, table=shop.marks, clock=shop.clock) for _ in range(2)]
+    stores = [SqlStore(engine, name=shop.marks, clock=shop.clock) for _ in range(2)]
     start = threading.Barrier(2)
 
     def consume(store: SqlStore) -> None:
@@ -296,14 +296,14 @@ def test_many_old_marks_are_deleted_in_portions(shop: Shop, monkeypatch: pytest.
 @plain_kinds
 def test_programs_that_start_together_make_one_table(shop: Shop) -> None:
     for number in range(3):
-        stores = [SqlStore(shop.plain, table=f"{shop.marks}_{number}") for _ in range(4)]
+        stores = [SqlStore(shop.plain, name=f"{shop.marks}_{number}") for _ in range(4)]
         start = threading.Barrier(len(stores))
         failures: list[BaseException] = []
 
         def create(store: SqlStore, start: threading.Barrier = start, failures: list[BaseException] = failures) -> None:
             start.wait(60)
             try:
-                store.create_table()
+                store.create()
             except BaseException as error:
                 failures.append(error)
 
@@ -317,7 +317,7 @@ def test_programs_that_start_together_make_one_table(shop: Shop) -> None:
 
 def test_migrations_see_the_table_in_the_metadata_that_was_given() -> None:
     metadata = MetaData()
-    SqlStore(create_engine("sqlite://"), metadata=metadata, table="once")
+    SqlStore(create_engine("sqlite://"), metadata=metadata, name="once")
     assert list(metadata.tables) == ["once"]
 
 

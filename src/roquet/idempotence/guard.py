@@ -218,23 +218,26 @@ class Once:
         again = self._again(list(busy), max(busy.values()))
         return again if isinstance(given, list) or isinstance(again, Suspend) else RetryLater(again.delay_level, why=again.why)
 
-    def _again(self, messages: Sequence[ReceivedMessage], left_ms: int) -> RetryLater | Suspend:
-        if self.orderly:
-            return Suspend(suspend_ms(left_ms))
-        level = level_after(left_ms, max(message.reconsume_times for message in messages))
-        return RetryLater(level, messages, "it was delivered while another delivery of it was being handled")
-
     def _together(self, result: Any, mine: list[ReceivedMessage], busy: dict[ReceivedMessage, int]) -> Any:
         """The handler's answer is about those that it got: the dropped ones are consumed, and the busy ones come again."""
-        failed = failed_of(result, mine)
-        if isinstance(result, Suspend) or result is Outcome.ROLLBACK or not (failed or busy):
+        if isinstance(result, Suspend) or result is Outcome.ROLLBACK:
             return result
-        self._count(postponed=len(busy))
-        if not failed:
-            return self._again(list(busy), max(busy.values()))
-        level = result.delay_level if isinstance(result, RetryLater) else 0
-        why = result.why if isinstance(result, RetryLater) else ""
-        return RetryLater(0 if busy and level < 0 else level, [*failed, *busy], why)  # busy ones are no dead letters
+        failed = result if isinstance(result, RetryLater) else RetryLater(messages=failed_of(result, mine))
+        parts: dict[tuple[int, str], list[ReceivedMessage]] = {}
+        for message, level, why in failed.failed(mine):
+            parts.setdefault((level, why), []).append(message)
+        verdicts = [RetryLater(level, messages, why) for (level, why), messages in parts.items()]
+        if busy:
+            self._count(postponed=len(busy))
+            verdicts.append(self._later(list(busy), max(busy.values())))
+        return RetryLater(verdicts[0].delay_level, verdicts[0].messages, verdicts[0].why, tuple(verdicts[1:])) if verdicts else result
+
+    def _again(self, messages: Sequence[ReceivedMessage], left_ms: int) -> RetryLater | Suspend:
+        return Suspend(suspend_ms(left_ms)) if self.orderly else self._later(messages, left_ms)
+
+    def _later(self, messages: Sequence[ReceivedMessage], left_ms: int) -> RetryLater:
+        level = level_after(left_ms, max(message.reconsume_times for message in messages))
+        return RetryLater(level, messages, "it was delivered while another delivery of it was being handled")
 
     def _mark(self, message: ReceivedMessage) -> Mark:
         key = self.key(message)
@@ -328,11 +331,9 @@ async def run_async(steps: Steps) -> Any:
 
 def failed_of(result: Any, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
     """Those that the handler says it is not done with."""
-    if isinstance(result, RetryLater) and result.messages is not None:
-        return [message for message in messages if message in result.messages]
-    if result is False or result is Outcome.RETRY_LATER or result is Outcome.ROLLBACK or isinstance(result, (RetryLater, Suspend)):
-        return messages
-    return []
+    if isinstance(result, RetryLater):
+        return [message for message, _, _ in result.failed(messages)]
+    return messages if result is False or result in (Outcome.RETRY_LATER, Outcome.ROLLBACK) or isinstance(result, Suspend) else []
 
 
 def takes(handler: Callable[..., Any], count: int) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -54,12 +54,16 @@ class _Base:
     blocks = True
     has_session = True
 
-    def __init__(self, table: str, metadata: MetaData | None, keep_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, metadata: MetaData | None, name: str, schema: str | None, keep_s: float, clock: Callable[[], float]) -> None:
         if keep_s <= 0:
             raise ClientError(f"keep_s={keep_s}; expected are more than 0 seconds")
-        self.table: Table = marks_table(table, metadata if metadata is not None else MetaData())
+        self.table: Table = marks_table(MetaData() if metadata is None else metadata, name, schema)
         self._marks = SqlMarks(self.table, round(keep_s * 1000), lambda: round(clock() * 1000))
         self._tidy_at = 0.0
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        if options.get("isolation_level") == "AUTOCOMMIT":
+            raise ClientError("this engine is in AUTOCOMMIT, so that a handler has no transaction; use one without that isolation_level")
 
     @property
     def _is_time_to_tidy(self) -> bool:
@@ -74,9 +78,7 @@ class _Base:
             self._tidy_at = time.monotonic() + TIDY_SOON_S
 
     def _missing(self) -> ClientError:
-        return ClientError(
-            f"the database has no table {self.table.name}; call create_table() of the store once, or add it to your migrations"
-        )
+        return ClientError(f"the table {self.table.fullname} is not in the database; make it once: store.create()")
 
 
 class SqlStore(_Base):
@@ -90,27 +92,30 @@ class SqlStore(_Base):
     def __init__(
         self,
         source: Engine | sessionmaker[Any],
-        *,
-        table: str = TABLE,
         metadata: MetaData | None = None,
+        *,
+        name: str = TABLE,
+        schema: str | None = None,
         keep_s: float = KEEP_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`metadata`: yours, when your migrations are to know the table. `keep_s`: older marks are deleted while the store is used."""
-        super().__init__(table, metadata, keep_s, clock)
+        """`metadata`: where its table is declared, such as `Base.metadata` of your models (default: its own). `name`: of the table.
+        `keep_s`: older marks are deleted while the store is used."""
+        super().__init__(metadata, name, schema, keep_s, clock)
         self._factory = source if isinstance(source, sessionmaker) else None
         self._engine = self._factory_engine(source) if isinstance(source, sessionmaker) else source
         if not isinstance(self._engine, Engine):
             raise ClientError(
                 f"source={source!r}; expected is an Engine or a sessionmaker that is bound to one; AsyncSqlStore takes async ones"
             )
+        self._check(self._engine.get_execution_options())
 
     def _factory_engine(self, factory: sessionmaker[Any]) -> Any:
         with suppress(UnboundExecutionError), factory() as session:
             return session.get_bind(clause=self.table)
 
-    def create_table(self) -> None:
-        """If it is not there."""
+    def create(self) -> None:
+        """Make its table if it is not there."""
         with self._engine.connect() as connection:
             self._marks.create(connection)
 
@@ -197,28 +202,30 @@ class AsyncSqlStore(_Base):
     def __init__(
         self,
         source: AsyncEngine | async_sessionmaker[Any],
-        *,
-        table: str = TABLE,
         metadata: MetaData | None = None,
+        *,
+        name: str = TABLE,
+        schema: str | None = None,
         keep_s: float = KEEP_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """As SqlStore has them."""
-        super().__init__(table, metadata, keep_s, clock)
+        super().__init__(metadata, name, schema, keep_s, clock)
         self._factory = source if isinstance(source, async_sessionmaker) else None
         self._engine = self._factory_engine(source) if isinstance(source, async_sessionmaker) else source
         if not isinstance(self._engine, AsyncEngine):
             raise ClientError(
                 f"source={source!r}; expected is an AsyncEngine or an async_sessionmaker that is bound to one; SqlStore takes plain ones"
             )
+        self._check(self._engine.sync_engine.get_execution_options())
 
     def _factory_engine(self, factory: async_sessionmaker[Any]) -> Any:
         with suppress(UnboundExecutionError):
             bind = factory().get_bind(clause=self.table)
             return AsyncEngine(bind) if isinstance(bind, Engine) else bind
 
-    async def create_table(self) -> None:
-        """If it is not there."""
+    async def create(self) -> None:
+        """Make its table if it is not there."""
         async with self._engine.connect() as connection:
             await connection.run_sync(self._marks.create)
 

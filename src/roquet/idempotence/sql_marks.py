@@ -19,7 +19,7 @@ DEADLOCK_CODES = frozenset({"40001", "40P01", 1020, 1205, 1213})
 """PostgreSQL's and MariaDB's words for: try this transaction once more. 1020: another one changed the row since this one looked."""
 
 
-def marks_table(name: str, metadata: MetaData) -> Table:
+def marks_table(metadata: MetaData, name: str, schema: str | None) -> Table:
     """For people to look at; only `digest` and `token` are compared. Times are milliseconds since 1970."""
     return Table(
         name,
@@ -32,6 +32,7 @@ def marks_table(name: str, metadata: MetaData) -> Table:
         Column("lease_until_ms", BigInteger, nullable=False),
         Column("changed_ms", BigInteger, nullable=False),
         Index(f"{name}_changed", "changed_ms"),
+        schema=schema,
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
     )
