@@ -577,8 +577,8 @@ FAULTS = [
     ),
     Fault(
         "idempotence/sql_marks.py",
-        "lease_until_ms=self.now_ms() + claim.lease_ms) != len(claim.marks):",
-        "lease_until_ms=self.now_ms() + claim.lease_ms) < 0:",
+        "until_ms=self.now_ms() + claim.lease_ms) != len(claim.marks):",
+        "until_ms=self.now_ms() + claim.lease_ms) < 0:",
         "tests/idempotence/test_crashes.py::test_a_claim_that_was_taken_over_before_its_handler_began_is_not_handled[postgresql]",
         "a consumer that was stopped for longer than its lease runs a handler that another one has run",
     ),

@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, delete, insert, inspect, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    MetaData,
+    String,
+    Table,
+    Update,
+    bindparam,
+    delete,
+    insert,
+    inspect,
+    select,
+    update,
+)
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from roquet.idempotence.keys import shown
@@ -39,12 +54,21 @@ def marks_table(metadata: MetaData, name: str, schema: str | None) -> Table:
 
 
 class SqlMarks:
-    """The statements. Each method is one transaction, or a part of the handler's."""
+    """The statements. Each method is one transaction, or a part of the handler's. What every message needs is built once."""
 
     def __init__(self, table: Table, keep_ms: int, now_ms: Callable[[], int]) -> None:
         self.table = table
         self.keep_ms = keep_ms
         self.now_ms = now_ms
+        columns = table.c
+        asked = select(columns.digest, columns.state, columns.token, columns.lease_until_ms)
+        self._look = asked.where(columns.digest.in_(bindparam("digests", expanding=True)))
+        self._add_all = insert(table)
+        ours = update(table).where(
+            columns.digest == bindparam("of_digest"), columns.token == bindparam("of_token"), columns.state == RUNNING
+        )
+        self._hold = ours.values(lease_until_ms=bindparam("until_ms"))
+        self._settle = ours.values(state=bindparam("to_state"), changed_ms=bindparam("now_ms"))
 
     def create(self, connection: Connection) -> None:
         """Several programs may do it at the same time: one that is refused looks whether another one did it."""
@@ -64,9 +88,7 @@ class SqlMarks:
 
     def claim(self, connection: Connection, claim: Claim) -> list[Standing]:
         """Raises IntegrityError when somebody else claimed one of them meanwhile: then ask once more."""
-        table = self.table
-        asked = select(table.c.digest, table.c.state, table.c.token, table.c.lease_until_ms)
-        rows = {row.digest: row for row in connection.execute(asked.where(table.c.digest.in_([mark.digest for mark in claim.marks])))}
+        rows = {row.digest: row for row in connection.execute(self._look, {"digests": [mark.digest for mark in claim.marks]})}
         now_ms = self.now_ms()
         fresh = [mark for mark in claim.marks if mark.digest not in rows]
         free = {row.digest: row for row in rows.values() if row.state == FAILED or (row.state == RUNNING and row.lease_until_ms <= now_ms)}
@@ -89,7 +111,7 @@ class SqlMarks:
             {"digest": mark.digest, "consumer_group": shown(mark.group, KEY_MAX), "message_key": shown(mark.key, KEY_MAX), **same}
             for mark in sorted(fresh)
         ]
-        connection.execute(insert(self.table), rows)
+        connection.execute(self._add_all, rows)
 
     def _take_over(self, connection: Connection, claim: Claim, free: dict[str, Any], now_ms: int) -> set[str]:
         """Those that failed, or whose lease is over. A row that is locked belongs to a handler that still runs: it is passed by."""
@@ -106,27 +128,24 @@ class SqlMarks:
 
     def hold(self, connection: Connection, claim: Claim) -> None:
         """The first statement of the handler's transaction: locks the rows until its end (in SQLite: the database), with a new lease."""
-        if self._set(connection, claim, claim.marks, lease_until_ms=self.now_ms() + claim.lease_ms) != len(claim.marks):
+        if self._each(connection, self._hold, claim, claim.marks, until_ms=self.now_ms() + claim.lease_ms) != len(claim.marks):
             raise LeaseLost("somebody else has the message now: its lease was over before its handler began")
 
     def finish(self, connection: Connection, claim: Claim, done: Sequence[Mark], failed: Sequence[Mark]) -> None:
         """The last ones of it."""
-        count = self._set(connection, claim, done, state=FINISHED, changed_ms=self.now_ms())
-        count += self._set(connection, claim, failed, state=FAILED, changed_ms=self.now_ms())
+        count = self._each(connection, self._settle, claim, done, to_state=FINISHED, now_ms=self.now_ms())
+        count += self._each(connection, self._settle, claim, failed, to_state=FAILED, now_ms=self.now_ms())
         if count != len(done) + len(failed):
             raise LeaseLost(f"marks in {self.table.name} are not as they were claimed: somebody changed or deleted them meanwhile")
 
     def fail(self, connection: Connection, claim: Claim) -> None:
         """After the handler's transaction was rolled back."""
-        self._set(connection, claim, claim.marks, state=FAILED, changed_ms=self.now_ms())
+        self._each(connection, self._settle, claim, claim.marks, to_state=FAILED, now_ms=self.now_ms())
 
-    def _set(self, connection: Connection, claim: Claim, marks: Sequence[Mark], **values: Any) -> int:
-        """Of those that are still ours; how many. One by one: for a list MariaDB may read, and so lock, the rows of others, too."""
-        table, count = self.table, 0
-        for mark in sorted(marks):
-            ours = (table.c.digest == mark.digest, table.c.token == claim.token, table.c.state == RUNNING)
-            count += connection.execute(update(table).where(*ours).values(values)).rowcount
-        return count
+    def _each(self, connection: Connection, statement: Update, claim: Claim, marks: Sequence[Mark], **values: Any) -> int:
+        """How many were still ours. One by one: for a list MariaDB may read, and so lock, the rows of others, too."""
+        rows = ({"of_digest": mark.digest, "of_token": claim.token, **values} for mark in sorted(marks))
+        return sum(connection.execute(statement, row).rowcount for row in rows)
 
     # -- what is old
 
