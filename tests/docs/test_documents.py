@@ -35,6 +35,7 @@ FRAGMENTS = snippets(TUTORIAL.read_text())
 RUN_BY = {
     "access.md": "tests/access/test_clients.py",
     "README.md": __file__,
+    "idempotence.md": "tests/idempotence/test_page.py",
     "tutorial.md": __file__,
     "tour.md": "tests/spark/test_tour.py",
     "spark.md": "tests/spark/test_source.py",

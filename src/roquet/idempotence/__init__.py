@@ -21,7 +21,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from roquet.idempotence.guard import Once, current_session
-from roquet.idempotence.keys import business_key
+from roquet.idempotence.keys import business_key, message_key
 from roquet.idempotence.memory import MemoryStore
 from roquet.idempotence.store import AsyncStore, Claim, LeaseLost, Mark, Standing, State, Store, StoreFailed
 
@@ -46,6 +46,7 @@ __all__ = [
     "StoreFailed",
     "business_key",
     "current_session",
+    "message_key",
 ]
 
 _EXTRAS = {"SqlStore": "sql", "AsyncSqlStore": "sql", "RedisStore": "redis", "AsyncRedisStore": "redis"}
