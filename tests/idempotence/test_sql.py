@@ -138,6 +138,31 @@ def test_with_an_async_sessionmaker_a_handler_gets_an_async_session(tmp_path: Pa
     assert asyncio.run(work()) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("shop", ["postgresql-async", "mariadb-async"], indirect=True)
+def test_a_call_that_is_cancelled_before_its_commit_leaves_no_open_transaction(shop: Shop) -> None:
+    store = shop.open()
+    reached: list[int] = []
+
+    async def stands(*_: Any) -> None:
+        reached.append(1)
+        await asyncio.Event().wait()
+
+    store.finish = stands
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(shop.guard(store=store)(message()))
+        while not reached:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    shop.wait(cancel())
+    assert shop.states() == ["failed"]
+    assert shop.call(shop.guard(), message()) is None
+    assert shop.effects() == ["order-17"]
+
+
 @sqlite
 def test_a_handler_of_one_parameter_finds_its_session_and_loses_it_afterwards(shop: Shop) -> None:
     @Once(shop.store, group="g")

@@ -8,6 +8,7 @@ A message is known by its unique id, which stays the same when a producer repeat
 when a failed message comes back. It is remembered only after the listener was done with it, so a crash between the two
 delivers it once more: this makes duplicates rare, and only work that is committed together with its id makes them
 impossible. Members of a group on different hosts do not know each other's messages unless `seen` is something they share.
+`roquet.idempotence` has the guard behind it, with stores that do both.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from typing import Any, Protocol, Self
 
 from roquet.client.functions import Functions
 from roquet.errors import Damaged
-from roquet.idempotence.guard import Once
+from roquet.idempotence.guard import Once, failed_of
 from roquet.idempotence.keys import message_key
 from roquet.idempotence.store import DONE, MINE, Claim, Mark, Standing
 from roquet.message import ReceivedMessage
+
+__all__ = ["AGE_MAX_S", "COUNT_MAX", "Idempotent", "Memory", "Seen", "digest", "failed_of", "message_key", "unset_clock"]
 
 COUNT_MAX = 1_000_000
 AGE_MAX_S = 3 * 86_400

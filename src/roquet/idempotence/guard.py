@@ -193,9 +193,14 @@ class Once:
             return result
         try:
             yield partial(store.finish, claim, done, [mark for mark in mine if mark not in done])
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             if self.store.has_session:
                 yield from self._fail(store, claim)
+            if not isinstance(error, Exception):
+                raise
+            if self.store.has_session:
                 raise StoreFailed(f"{self._away(error)}; what the handler did was rolled back") from error
             # They are handled: to have them delivered again would be the worse mistake.
             log.exception("! %d handled messages could not be remembered; should they come again, they are handled again", len(done))
@@ -333,7 +338,9 @@ def failed_of(result: Any, messages: list[ReceivedMessage]) -> list[ReceivedMess
     """Those that the handler says it is not done with."""
     if isinstance(result, RetryLater):
         return [message for message, _, _ in result.failed(messages)]
-    return messages if result is False or result in (Outcome.RETRY_LATER, Outcome.ROLLBACK) or isinstance(result, Suspend) else []
+    if result is False or result is Outcome.RETRY_LATER or result is Outcome.ROLLBACK or isinstance(result, Suspend):
+        return messages
+    return []
 
 
 def takes(handler: Callable[..., Any], count: int) -> bool:
