@@ -44,6 +44,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "client/core": BASE | {"wire", "routing", "ports", "client/core"},
     "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock"},
     "app": BASE | {"wire", "client", "system", "app"},
+    "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock", "idempotence"},
+    "idempotence": BASE | {"client/core", "idempotence"},
     "spark": BASE | {"wire", "routing", "store", "settings", "client", "client/core", "admin", "net", "ports", "clock", "spark"},
     "admin": BASE | {"wire", "routing", "raft", "settings", "client", "client/core", "admin", "net", "ports", "clock"},
 }

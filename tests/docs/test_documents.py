@@ -36,6 +36,7 @@ RUN_BY = {
     "access.md": "tests/access/test_clients.py",
     "app.md": "tests/docs/test_walks.py",
     "README.md": __file__,
+    "idempotence.md": "tests/idempotence/test_page.py",
     "tutorial.md": __file__,
     "middleware.md": "tests/docs/test_middleware_page.py",
     "tour.md": "tests/spark/test_tour.py",
