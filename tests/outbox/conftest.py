@@ -30,7 +30,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=KINDS)
-def awaited_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def awaited_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "mariadb":
+        from aiomysql import connection
+
+        # aiomysql 0.3.2 calls a function that PyMySQL 1.2.3 took away (its issue 1080): no bytes could be written.
+        if not callable(connection.escape_bytes_prefixed):
+            monkeypatch.setattr(connection, "escape_bytes_prefixed", lambda value: f"_binary X'{value.hex()}'")
     return url_of(request.param, AWAITED, request, tmp_path)
 
 

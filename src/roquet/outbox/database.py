@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
+from random import random
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, Table
@@ -72,20 +74,30 @@ class Database:
             return work(connection, *args, **kwargs)
 
 
+MAKING_TRIES = 5
+
+
 def make(engine: AnyEngine, work: Callable[[Connection], None]) -> Coroutine[Any, Any, None] | None:
-    """Make tables in a transaction of our own: at once, or when it is awaited. Twice, since another process may be making the same."""
+    """Make tables in a transaction of our own: at once, or when it is awaited. Another process may be making the same, and fail us."""
     database = Database(engine)
     if isinstance(engine, AsyncEngine):
         return _make(database, work)
-    try:
-        database.run_here(work)
-    except DBAPIError:
-        database.run_here(work)
+    for left in reversed(range(MAKING_TRIES)):
+        try:
+            database.run_here(work)
+            break
+        except DBAPIError:
+            if not left:
+                raise
+            time.sleep(random() / 5)
     return None
 
 
 async def _make(database: Database, work: Callable[[Connection], None]) -> None:
-    try:
-        await database.run(work)
-    except DBAPIError:
-        await database.run(work)
+    for left in reversed(range(MAKING_TRIES)):
+        try:
+            return await database.run(work)
+        except DBAPIError:
+            if not left:
+                raise
+            await asyncio.sleep(random() / 5)
