@@ -271,7 +271,7 @@ def test_a_relay_that_is_closed_gives_back_what_it_did_not_send(engine: Engine, 
         gate = asyncio.Event()
         producer.waits = lambda message: gate
         async with asyncio.timeout(PATIENCE_S):
-            relay = await quick(outbox, engine, producer).start()
+            relay = await quick(outbox, engine, producer, poll_ms=HOUR_MS).start()
             await until(lambda: producer.tried["first"])
             closing = asyncio.create_task(relay.close())
             await asyncio.sleep(0)

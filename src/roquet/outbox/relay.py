@@ -208,15 +208,14 @@ class Relay:
         await self._forget()
 
     async def _rest(self, pause_s: float) -> None:
-        if pause_s:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    while not self._stopping:  # runs that end wake it too
-                        await self._woken.wait()
-                        self._woken.clear()
-        elif not self._full:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.settings.poll_ms / 1000):
+        """Until there may be something to do. A pause is ended by close() alone: runs that end would wake it, too."""
+        if (self._full and not pause_s) or (self._stopping and not self._runs):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s or self.settings.poll_ms / 1000):
+                await self._woken.wait()
+                while pause_s and not self._stopping:
+                    self._woken.clear()
                     await self._woken.wait()
 
     async def _claim(self, limit: int) -> None:
