@@ -42,7 +42,6 @@ ALLOWED: dict[str, frozenset[str]] = {
     "raft": BASE | {"wire", "ports", "store", "raft"},
     "nameserver": BASE | {"wire", "routing", "ports", "settings", "store", "access", "nameserver"},
     "client/core": BASE | {"wire", "routing", "ports", "client/core"},
-    "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock"},
     "app": BASE | {"wire", "client", "system", "app"},
     "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock", "idempotence"},
     "idempotence": BASE | {"client/core", "idempotence"},
