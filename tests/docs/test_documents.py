@@ -34,6 +34,7 @@ FRAGMENTS = snippets(TUTORIAL.read_text())
 """They stand inside an async function that has a producer."""
 RUN_BY = {
     "access.md": "tests/access/test_clients.py",
+    "client-settings.md": "tests/docs/test_client_settings.py",
     "README.md": __file__,
     "tutorial.md": __file__,
     "tour.md": "tests/spark/test_tour.py",
