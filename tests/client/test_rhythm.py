@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
 
+import roquet
 from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import LitePullSettings
@@ -15,6 +18,7 @@ from roquet.errors import ClientError
 from roquet.message import Message
 from tests.client.fakes import FakeCluster
 from tests.client.members import Member, cluster_with
+from tests.client.programs import PATIENCE_S
 
 ROUTE, HEARTBEAT, MEMBERS, LOCK, PROGRESS = 105, 34, 38, 41, 15
 A_MINUTE = 60_000
@@ -119,3 +123,21 @@ def test_an_orderly_one_confirms_its_locks_as_often_as_it_is_told() -> None:
 def test_a_pause_that_cannot_work_is_refused(kind: type, name: str, value: int, allowed: str) -> None:
     with pytest.raises(ClientError, match=f"{name}={value}; allowed are {allowed}"):
         kind(**{name: value})
+
+
+# -- through the front door
+
+
+def test_a_producer_that_polls_often_soon_finds_a_queue_that_was_added() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(PATIENCE_S), roquet.embedded() as mq, mq.admin() as admin:
+            await admin.create_topic("orders", read_queues=1, write_queues=1)
+            async with mq.producer(route_poll_ms=100, heartbeat_ms=500) as producer:
+                assert (await producer.send(Message("orders", b"x"))).queue.queue_id == 0
+                await admin.create_topic("orders", read_queues=2, write_queues=2)
+                begun = time.monotonic()
+                while (await producer.send(Message("orders", b"x"))).queue.queue_id == 0:
+                    await asyncio.sleep(0.01)
+                assert time.monotonic() - begun < 25, "usually it takes up to half a minute"
+
+    asyncio.run(scenario())

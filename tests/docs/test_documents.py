@@ -35,6 +35,7 @@ FRAGMENTS = snippets(TUTORIAL.read_text())
 RUN_BY = {
     "access.md": "tests/access/test_clients.py",
     "app.md": "tests/docs/test_walks.py",
+    "client-settings.md": "tests/docs/test_client_settings.py",
     "README.md": __file__,
     "idempotence.md": "tests/idempotence/test_page.py",
     "tutorial.md": __file__,
