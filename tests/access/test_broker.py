@@ -145,6 +145,34 @@ def test_nobody_ends_the_transaction_of_another_topic(whole: WholeBroker) -> Non
     assert whole.broker.store.queue("secret", 0).visible == 1
 
 
+def timed(topic: str, key: str) -> Command:
+    return send(topic, i=f"UNIQ_KEY\x01{key}\x02TIMER_DELAY_SEC\x01600")
+
+
+@pytest.mark.parametrize("named", ["T", "secret"])
+def test_nobody_cancels_the_timed_message_of_another_topic(whole: WholeBroker, named: str) -> None:
+    sent = whole.ask(signed(timed("secret", "U7"), "admin"))
+    assert sent.code == 0
+    for handle in ("U7", sent.fields["msgId"], sent.fields["recallHandle"]):
+        fields = {"producerGroup": "g", "topic": named, "recallHandle": handle}
+        assert refused(whole.ask(signed(Command(Code.RECALL_MESSAGE, dict(fields)), "producer"))), handle
+    for text in ("U7", "secret_U7", sent.fields["msgId"]):
+        answer = whole.ask(signed(send(i=f"UNIQ_KEY\x01U8\x02TIMER_DEL_UNIQKEY\x01{text}"), "producer"))
+        assert answer.code == 22, (text, answer)
+    assert whole.broker.timers.cancelling.cancelled == 0
+    fields = {"producerGroup": "g", "topic": "", "recallHandle": "U7"}
+    assert whole.ask(signed(Command(Code.RECALL_MESSAGE, fields), "admin")).code == 0
+
+
+def test_whoever_may_send_to_a_topic_cancels_its_timed_messages(whole: WholeBroker) -> None:
+    assert whole.ask(signed(timed("T", "U1"), "producer")).code == 0
+    assert whole.ask(signed(timed("T", "U2"), "producer")).code == 0
+    fields = {"producerGroup": "g", "topic": "T", "recallHandle": "U1"}
+    assert whole.ask(signed(Command(Code.RECALL_MESSAGE, fields), "producer")).code == 0
+    assert whole.ask(signed(send(i="UNIQ_KEY\x01U3\x02TIMER_DEL_UNIQKEY\x01T_U2"), "producer")).code == 0
+    assert whole.broker.timers.cancelling.cancelled == 2
+
+
 def test_a_query_by_key_never_shows_another_topic(whole: WholeBroker) -> None:
     """Java's hash has collisions that anybody can make: "Aa" and "BB"."""
     whole.broker.topics.put(Topic("TAa", 4, 4))

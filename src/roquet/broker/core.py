@@ -178,8 +178,9 @@ class Broker:
         self.admission = Admission(self.store, self.flow, guard)
         self._signed = None if guard is None else SignedSends(guard)
         if guard is not None:
-            for user in (self.queries, self.retries, self.transactions):
+            for user in (self.queries, self.retries, self.transactions, self.timers):
                 user.check_record = guard.check_record
+            self.timers.cancelling.own_topic_only = True
             self.slaves.lets_copy = guard.lets_copy
         self._slave_guard = SlaveGuard(self.sender)
         self.store.may_drop = self._may_drop
