@@ -99,6 +99,13 @@ class AccessGuard:
         if account is not EVERYTHING:
             self._may(peer, command, account)
 
+    def may_be_told(self, peer: Peer, topic: str) -> bool:
+        """May this connection be shown what its like sent to this topic, without having asked? By the account that it showed last."""
+        if self.lets_in(peer):
+            return True
+        account = self._rules.accounts.get(peer.principal)
+        return account is not None and (self._white(account, peer) or account.decides(topic, Permission.PUB).allowed)
+
     def check_record(self, peer: Peer, command: Command, topic: str) -> None:
         """Of a request that was let in and names a message by its place: here is the message's topic. Raises Refused."""
         need = NEEDS.get(command.code)
@@ -131,16 +138,19 @@ class AccessGuard:
             account = accounts.get(peer.certificate_subject) if peer.certificate_subject else None
             if account is None:
                 self._refuse(peer, command, "", "No accessKey is configured")
+            peer.principal = account.access_key
             return account
         account = accounts.get(key)
         if account is None:
             self._wrong(peer)
             self._refuse(peer, command, "", f"No acl config for {key[:100]}")
         if self._white(account, peer):
+            peer.principal = key
             return EVERYTHING
         if not is_signed(fields, command.body, account.secret_key):
             self._wrong(peer)
             self._refuse(peer, command, "", f"Check signature failed for accessKey={key}")
+        peer.principal = key
         return account
 
     def _white(self, account: Account, peer: Peer) -> bool:
