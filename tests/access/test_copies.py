@@ -12,10 +12,10 @@ from roquet.broker.dledger import GroupDoor
 from roquet.testing import FakePeer, WholeBroker
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import Command
-from roquet.wire.frame import Framer
+from roquet.wire.frame import Frame, Framer
 
 from ..ha.streams import FakeStream
-from .people import WHITE, accounts, signed
+from .people import TEXT, WHITE, accounts, signed
 
 
 @pytest.fixture
@@ -41,19 +41,63 @@ def test_the_log_goes_to_nobody_who_has_not_shown_an_admins_key(whole: WholeBrok
     assert not listed.closed
 
 
-def test_nobody_but_members_speaks_on_the_dledger_port(tmp_path: Path) -> None:
+def door_of(tmp_path: Path, peers: str) -> tuple[WholeBroker, GroupDoor]:
     members: dict[str, Any] = {
-        "enable_dleger_commit_log": True, "dleger_group": "broker-a", "dleger_self_id": "n0",
-        "dleger_peers": "n0-10.3.0.1:40911;n1-10.3.0.2:40911;n2-10.3.0.3:40911",
+        "enable_dleger_commit_log": True, "dleger_group": "broker-a", "dleger_self_id": "n0", "dleger_peers": peers,
     }  # fmt: skip
     whole = WholeBroker(tmp_path / "store", accounts=accounts(tmp_path), **members)
     assert whole.broker.group is not None
-    door = GroupDoor(whole.broker.group, whole.broker.access.guard)
-    vote = Framer().feed(Command(51_001, {}, b"{}").encode())
+    return whole, GroupDoor(whole.broker.group, whole.broker.access.guard)
+
+
+def vote(who: str = "") -> list[Frame]:
+    command = Command(51_001, {}, b"{}")
+    return Framer().feed((signed(command, who) if who else command).encode())
+
+
+def test_nobody_but_members_speaks_on_the_dledger_port(tmp_path: Path) -> None:
+    whole, door = door_of(tmp_path, "n0-10.3.0.1:40911;n1-10.3.0.2:40911;n2-10.3.0.3:40911")
     stranger, member = FakePeer("10.66.6.6:5"), FakePeer("10.3.0.2:5")
-    door.receive(stranger, vote)
-    door.receive(member, vote)
+    door.receive(stranger, vote())
+    door.receive(member, vote())
     assert stranger.closed
     assert not stranger.sent
     assert not member.closed
+    assert [call.code for call in whole.broker.access.audit.calls] == [51_001]
     whole.close()
+
+
+def test_where_members_are_given_by_name_they_sign_what_they_ask_each_other(tmp_path: Path) -> None:
+    whole, door = door_of(tmp_path, "n0-one.example:40911;n1-two.example:40911;n2-10.3.0.3:40911")
+    for who in ("", "named", "stranger"):
+        stranger = FakePeer("10.66.6.6:5")
+        door.receive(stranger, vote(who))
+        assert stranger.closed, who
+        assert not stranger.sent, who
+    changed = Command(51_001, {}, b"{}")
+    signed(changed, "admin").body += b" "
+    stranger = FakePeer("10.66.6.6:5")
+    door.receive(stranger, Framer().feed(changed.encode()))
+    assert stranger.closed
+    member, by_address = FakePeer("10.66.6.7:5"), FakePeer("10.3.0.3:5")
+    door.receive(member, vote("admin"))
+    door.receive(member, vote())  # it has shown who it is
+    door.receive(by_address, vote())
+    assert not member.closed
+    assert not by_address.closed
+    for _ in range(40):
+        whole.tick(500)
+    asked = [command for _, command, *_ in whole.caller.calls if command.code >= 50_000]
+    assert asked
+    assert {command.fields.get("AccessKey") for command in asked} == {"admin-key"}
+    write_accounts(tmp_path, TEXT.replace("admin-key", "another-admin"))
+    for _ in range(3):
+        whole.tick(1_000)
+        whole.background.release()
+    door.receive(member, vote())
+    assert member.closed, "its account is gone"
+    whole.close()
+
+
+def write_accounts(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plain_acl.yml").write_text(text)

@@ -91,6 +91,19 @@ class AccessGuard:
         self.audit.note(address, "", 0, "the log", "it is no address of the global white list, and no admin signed a request from there")
         return False
 
+    def is_admin(self, peer: Peer, command: Command) -> bool:
+        """Does an admin ask? By the account that this connection showed before, its certificate, or the signature of this request. For ports
+        whose requests are not in the table."""
+        accounts = self._rules.accounts
+        known = accounts.get(peer.principal or peer.certificate_subject)
+        if known is not None and known.admin:
+            return True
+        account = accounts.get(command.fields.get(ACCESS_KEY, ""))
+        if account is None or not account.admin or not is_signed(command.fields, command.body, account.secret_key):
+            return False
+        peer.principal = account.access_key
+        return True
+
     def __call__(self, peer: Peer, command: Command) -> None:
         """Raises Refused."""
         if self.lets_in(peer):
