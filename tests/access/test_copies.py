@@ -10,6 +10,7 @@ import pytest
 
 from roquet.broker.dledger import GroupDoor
 from roquet.testing import FakePeer, WholeBroker
+from roquet.wire.calls.log_pieces import LOG_PIECE, LogPieceHeader
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import Command
 from roquet.wire.frame import Frame, Framer
@@ -30,15 +31,58 @@ def test_the_log_goes_to_nobody_who_has_not_shown_an_admins_key(whole: WholeBrok
     whole.broker.slaves.opened(stranger)
     assert stranger.closed
     assert stranger not in whole.broker.slaves.links
-    whole.give(FakePeer("10.4.4.5:7"), signed(Command(Code.GET_ALL_TOPIC_CONFIG), "named"))
+    whole.give(FakePeer("10.4.4.5:7"), signed(log_piece(), "named"))
     whole.broker.slaves.opened(slave)
     assert slave.closed, "a key that is no admin's"
     slave = FakeStream("10.4.4.5:2")
     whole.give(FakePeer("10.4.4.5:7"), signed(Command(Code.GET_ALL_TOPIC_CONFIG), "admin"))
     whole.broker.slaves.opened(slave)
+    assert slave.closed, "an operator's request: others sit at the same address"
+    slave = FakeStream("10.4.4.5:3")
+    whole.give(FakePeer("10.4.4.5:7"), signed(log_piece(), "admin"))
+    whole.broker.slaves.opened(slave)
     whole.broker.slaves.opened(listed)
     assert not slave.closed
     assert not listed.closed
+
+
+def log_piece() -> Command:
+    return LOG_PIECE.request(LogPieceHeader(0, 0))
+
+
+def reporting(whole: WholeBroker, *streams: FakeStream, times: int, asks: str = "") -> None:
+    """So many times ten seconds pass, in which slaves report, and an admin's request comes with them."""
+    for _ in range(times):
+        if asks:
+            whole.give(FakePeer("10.4.4.5:7"), signed(log_piece(), asks))
+        for stream in streams:
+            whole.broker.slaves.received(stream, (0).to_bytes(8, "big"))
+        whole.tick(10_000)
+        whole.background.release()
+
+
+def test_a_slave_whose_key_is_taken_away_is_sent_no_more(whole: WholeBroker, tmp_path: Path) -> None:
+    slave, listed = FakeStream("10.4.4.5:2"), FakeStream(WHITE)
+    whole.give(FakePeer("10.4.4.5:7"), signed(log_piece(), "admin"))
+    for stream in (slave, listed):
+        whole.broker.slaves.opened(stream)
+    reporting(whole, slave, listed, times=12, asks="admin")
+    assert not slave.closed, "it asks again and again"
+    write_accounts(tmp_path, TEXT.replace("admin-key", "another-admin").replace("10.9.9.*", "10.9.9.1"))
+    reporting(whole, slave, listed, times=3)
+    assert slave.closed
+    assert listed.closed
+    assert not whole.broker.slaves.links
+
+
+def test_who_asks_about_the_log_no_more_is_sent_no_more(whole: WholeBroker) -> None:
+    slave = FakeStream("10.4.4.5:2")
+    whole.give(FakePeer("10.4.4.5:7"), signed(log_piece(), "admin"))
+    whole.broker.slaves.opened(slave)
+    reporting(whole, slave, times=4)
+    assert not slave.closed
+    reporting(whole, slave, times=4)
+    assert slave.closed
 
 
 def door_of(tmp_path: Path, peers: str) -> tuple[WholeBroker, GroupDoor]:

@@ -21,6 +21,7 @@ def test_a_slave_with_the_same_accounts_copies_its_master(nursery: Nursery, tmp_
     ha = f"{master.address[0]}:{master.address[1] + 1}"
     slave = nursery.broker(tmp_path / "slave", {**pair, "brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": ha})
     master.program.wait_for("is sent what follows")
+    assert "refused:" not in master.program.text, "it shows who it is before it asks for the log"
     with master, slave, Line(master.address) as line:
         topic = {
             "topic": "T", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",

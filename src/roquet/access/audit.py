@@ -55,7 +55,7 @@ class Allowance:
 
 class Audit:
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._lines = Allowance(clock, LINES_AT_ONCE, LINES_PER_S)
         self._wrong = Allowance(clock, WRONG_AT_ONCE, WRONG_PER_S)
         self._silent = 0
@@ -65,7 +65,7 @@ class Audit:
 
     def note(self, address: str, access_key: str, code: int, resource: str, why: str) -> None:
         """Whatever a peer sent is shortened and escaped before it is kept."""
-        call = RefusedCall(self._clock.now_ms(), address, shown(access_key), code, shown(resource), shown(why, 400))
+        call = RefusedCall(self.clock.now_ms(), address, shown(access_key), code, shown(resource), shown(why, 400))
         self.refused += 1
         self.calls.append(call)
         if not self._lines.take(host_of(address)):

@@ -38,6 +38,8 @@ SHORT_NAMES = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_
 ALL_BROKERS = "__syslo__"
 """What a broker name of RocketMQ 5 begins with that stands for many."""
 HOSTS_MAX = 4_096
+COPIES_MS = 60_000
+"""How long an address may have the log after an admin asked about the log from there. Slaves ask every ten seconds."""
 DECISIONS_MAX = 100_000
 
 EVERYTHING = None
@@ -53,7 +55,7 @@ class AccessGuard:
         self.broker_name = broker_name.encode()
         self.replies_need_pub = replies_need_pub
         self._white_hosts: dict[str, bool] = {}
-        self._admin_hosts: set[str] = set()
+        self._copying: dict[str, tuple[str, int]] = {}  # address -> the admin who asked about the log from there, and until when that counts
         self.secrets: dict[bytes, bytes] = {}
         """By access key, for `signed_sends`."""
         self.may_send: set[bytes] = set()
@@ -68,7 +70,6 @@ class AccessGuard:
         """From the next request on, of connections that are open too."""
         self._rules = rules
         self._white_hosts.clear()
-        self._admin_hosts.clear()
         self.may_send.clear()
         self.secrets = {key.encode(): account.secret_key for key, account in rules.accounts.items()}
 
@@ -83,12 +84,15 @@ class AccessGuard:
         return found
 
     def lets_copy(self, address: str) -> bool:
-        """May who connects from there be sent the whole log? The stream of master and slave has no room for a signature: the address must
-        be on the global white list, as RocketMQ wants it of slaves, or an admin must have signed a request from there, as our slaves do."""
+        """May who connects from there be sent the whole log, still? The stream of master and slave has no room for a signature: the address
+        must be on the global white list, as RocketMQ wants it of slaves, or an admin must have asked about the log from there in the last
+        minute, as our slaves do. Other requests of admins do not count: people sign those, from places that others share."""
         host = host_of(address)
-        if host in self._admin_hosts or self._rules.lets_in(parts_of(host)):
+        key, until_ms = self._copying.get(host, ("", 0))
+        account = self._rules.accounts.get(key)
+        if (account is not None and account.admin and self.audit.clock.steady_ms() < until_ms) or self._rules.lets_in(parts_of(host)):
             return True
-        self.audit.note(address, "", 0, "the log", "it is no address of the global white list, and no admin signed a request from there")
+        self.audit.note(address, key, 0, "the log", "it is no address of the global white list, and no admin asks about the log from there")
         return False
 
     def is_admin(self, peer: Peer, command: Command) -> bool:
@@ -185,10 +189,10 @@ class AccessGuard:
         if need.admin and not account.admin:
             key = account.access_key
             self._refuse(peer, command, "admin", f"Need admin permission for request code={command.code}, but accessKey={key} is not")
-        if need.admin:
-            if len(self._admin_hosts) >= HOSTS_MAX:
-                self._admin_hosts.clear()
-            self._admin_hosts.add(host_of(peer.address))
+        if command.code == RequestCode.LOG_PIECE:
+            if len(self._copying) >= HOSTS_MAX:
+                self._copying.clear()
+            self._copying[host_of(peer.address)] = (account.access_key, self.audit.clock.steady_ms() + COPIES_MS)
         if need.wants is not None:
             self._check(peer, command, account, self._wanted(command, need))
 

@@ -166,6 +166,7 @@ class Broker:
         if self.store.ledger is not None:
             dialer = None  # the log comes another way
         self.copying = add(Copying(shared, signing, dialer, self.registration, self.topics, self.groups, self.offsets, self.delays))
+        self.copying.signs = lambda: signing.credentials is not None
         self.changes = add(Changes(shared, self.topics, self.groups, self.writer, self.copying))
         self.admin = add(Admin(shared, self.topics, self.groups, self.offsets, self.members, self.stats, self._changed, keep, self.parts))
         self.admin.filter_text = self.filters.text_of
