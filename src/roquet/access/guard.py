@@ -38,6 +38,8 @@ SHORT_NAMES = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_
 ALL_BROKERS = "__syslo__"
 """What a broker name of RocketMQ 5 begins with that stands for many."""
 HOSTS_MAX = 4_096
+GUESS_MAX = 64 * 1024
+"""Bytes of a body whose signature is looked at in any case."""
 COPIES_MS = 60_000
 """How long an address may have the log after an admin asked about the log from there. Slaves ask every ten seconds."""
 DECISIONS_MAX = 100_000
@@ -82,6 +84,10 @@ class AccessGuard:
                 self._white_hosts.clear()
             found = self._white_hosts[host] = self._rules.lets_in(parts_of(host))
         return found
+
+    def knows(self, peer: Peer) -> bool:
+        """It has shown a key, or a certificate that is one, or need not."""
+        return bool(peer.principal) or peer.certificate_subject in self._rules.accounts or self.lets_in(peer)
 
     def lets_copy(self, address: str) -> bool:
         """May who connects from there be sent the whole log, still? The stream of master and slave has no room for a signature: the address
@@ -154,18 +160,20 @@ class AccessGuard:
         if not key:
             account = accounts.get(peer.certificate_subject) if peer.certificate_subject else None
             if account is None:
+                if self.audit.too_many_keyless(peer.address):
+                    peer.close("too many requests without a key came from its address")
                 self._refuse(peer, command, "", "No accessKey is configured")
             peer.principal = account.access_key
             return account
         account = accounts.get(key)
         if account is None:
-            self._wrong(peer)
+            self._wrong(peer, command)
             self._refuse(peer, command, "", f"No acl config for {key[:100]}")
         if self._white(account, peer):
             peer.principal = key
             return EVERYTHING
-        if not is_signed(fields, command.body, account.secret_key):
-            self._wrong(peer)
+        if self._is_too_costly(peer, command) or not is_signed(fields, command.body, account.secret_key):
+            self._wrong(peer, command)
             self._refuse(peer, command, "", f"Check signature failed for accessKey={key}")
         peer.principal = key
         return account
@@ -173,9 +181,13 @@ class AccessGuard:
     def _white(self, account: Account, peer: Peer) -> bool:
         return account.white is not None and bool(parts := parts_of(host_of(peer.address))) and account.white.matches(parts)
 
-    def _wrong(self, peer: Peer) -> None:
+    def _is_too_costly(self, peer: Peer, command: Command) -> bool:
+        """A large body of somebody who has shown nothing yet, from where wrong ones come, is not worth a look at its signature."""
+        return not peer.principal and len(command.body) > GUESS_MAX and self.audit.guesses(peer.address)
+
+    def _wrong(self, peer: Peer, command: Command) -> None:
         """Guessing must not be cheap, and a flood of it must not be answered."""
-        if self.audit.too_many_wrong(peer.address):
+        if self.audit.too_many_wrong(peer.address, len(command.body)):
             peer.close("too many requests with unknown keys or wrong signatures came from its address")
 
     # What
