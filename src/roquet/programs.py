@@ -81,7 +81,13 @@ async def run_nameserver(
     if own_process:
         quiet_collector()
     server.start_ticking()
-    tell(settings, partial(log.warning, "%s"))
+
+
+    def warn(text: str) -> None:
+        core.open_to = text
+        log.warning("%s", text)
+
+    tell(settings, warn)
     async with kept_fresh(tls):
         ready(f"{reachable(settings.bind_address)}:{port}")
         await stop.wait()
