@@ -19,6 +19,7 @@ from roquet.cli.main import build_parser
 from roquet.client import Credentials, Message
 from roquet.embed import SMALL, Embedded, name_server, one_broker, read_settings
 from roquet.errors import ClientError, RoquetError
+from roquet.wire.calls.access import AccountHeader
 
 from ..docs.snippets import ROOT, snippets
 from .people import TEXT, key_of
@@ -216,6 +217,39 @@ async def open_name_server() -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory() as root:
         async with name_server(Path(root), {"bindAddress": "0.0.0.0"}) as address:
             yield f"127.0.0.1:{address.rpartition(':')[2]}"
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "over TLS"])
+def test_embedded_servers_with_keys_let_in_the_clients_made_there_and_nobody_else(tmp_path: Path, tls: bool) -> None:
+    """All of its faces: producer, push and pull consumer, admin."""
+    keys = Credentials("test-key", "test-secret")
+
+    async def work() -> None:
+        async with roquet.embedded(tmp_path / "data", credentials=keys, tls=tls) as mq, mq.producer() as producer:
+            received: asyncio.Queue[bytes] = asyncio.Queue()
+
+            async def listener(message: roquet.ReceivedMessage) -> None:
+                received.put_nowait(message.body)
+
+            consumer = mq.consumer("g", consume_from="first", listener=listener)
+            consumer.subscribe("orders")
+            async with consumer:
+                await producer.send(Message("orders", b"hello"))
+                assert await asyncio.wait_for(received.get(), 60) == b"hello"
+            async with mq.pull_consumer("r") as reader:
+                queues = await reader.fetch_queues("orders")
+                assert sum([await reader.max_offset(queue) for queue in queues]) == 1
+            async with mq.admin() as admin:
+                await admin.change_account(await admin.masters(), AccountHeader("another-key", "another-secret", default_topic_perm="PUB"))
+            with pytest.raises(ClientError, match="No accessKey is configured"):
+                async with mq.admin(credentials=None) as admin:
+                    await admin.cluster()
+        assert (tmp_path / "data" / "plain_acl.yml").stat().st_mode & 0o777 == 0o600
+        async with roquet.embedded(tmp_path / "data", credentials=keys, tls=tls) as mq:  # the accounts are kept with the data
+            async with mq.producer(credentials=Credentials("another-key", "another-secret")) as producer:
+                await producer.send(Message("orders", b"hello"))
+
+    asyncio.run(work())
 
 
 def test_a_fake_broker_is_not_registered(tmp_path: Path) -> None:
