@@ -217,3 +217,14 @@ def test_the_answers_and_the_log_have_no_secret(broker: WholeBroker, tmp_path: P
     texts = caplog.text + "".join(f"{answer!r}{answer.body!r}" for answer in peer.take())
     for who in ("admin", "nobody", "default", "named"):
         assert f"{who}-secret" not in texts
+
+
+def test_routes_need_a_key_unless_the_setting_says_otherwise(name_server: NameServer, tmp_path: Path) -> None:
+    """Pull consumers of Go's client do not sign that."""
+    settings = NameServerSettings(acl_enable=True, acl_routes_need_key=False)
+    lenient = NameServer(settings, ManualClock(), RealDisk(), str(tmp_path), accounts=accounts(tmp_path))
+    route = Command(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert Asked(name_server.receive)(route) == NO_KEY
+    assert Asked(lenient.receive)(route) == ""
+    for code in set(HANDLERS) - {Code.GET_ROUTEINFO_BY_TOPIC, Code.REGISTER_TOPIC_IN_NAMESRV}:
+        assert Asked(lenient.receive)(request(code)) == NO_KEY, code

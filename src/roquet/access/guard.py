@@ -1,6 +1,7 @@
 """The guard of a broker or a name server: who asks is looked for, then what the request needs.
 
     the address is on the global white list         everything is allowed, as in RocketMQ
+    the code is open to all (aclRoutesNeedKey)      allowed
     no access key, and a certificate's subject      the account of that name
       that is an account
     no access key, or one that nobody has           refused
@@ -51,8 +52,12 @@ EVERYTHING = None
 class AccessGuard:
     """Made with the rules of now; `use` gives it others. `broker_name`: of a broker, whose requests may name it."""
 
-    def __init__(self, rules: Rules, audit: Audit, *, broker_name: str = "", replies_need_pub: bool = True) -> None:
+    def __init__(
+        self, rules: Rules, audit: Audit, *, broker_name: str = "", replies_need_pub: bool = True, open_to_all: frozenset[int] = frozenset()
+    ) -> None:
+        """`open_to_all`: codes that need no key."""
         self.audit = audit
+        self._open_to_all = open_to_all
         self._broker_name = broker_name
         self.broker_name = broker_name.encode()
         self.replies_need_pub = replies_need_pub
@@ -116,7 +121,7 @@ class AccessGuard:
 
     def __call__(self, peer: Peer, command: Command) -> None:
         """Raises Refused."""
-        if self.lets_in(peer):
+        if command.code in self._open_to_all or self.lets_in(peer):
             return
         account = self._who(peer, command)
         if account is not EVERYTHING:

@@ -13,12 +13,14 @@ from roquet.errors import Refused, RoquetError
 from roquet.ports import Clock, Peer
 from roquet.settings import BadSetting, NameServerSettings
 from roquet.wire.calls import access as calls
-from roquet.wire.codes import ResponseCode
+from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
 
 log = logging.getLogger("roquet.access")
 
 LOOK_MS = 1_000
+ROUTES = frozenset((int(RequestCode.GET_ROUTEINFO_BY_TOPIC), int(RequestCode.REGISTER_TOPIC_IN_NAMESRV)))
+"""What aclRoutesNeedKey=false leaves open: routes, and the question that Node's client asks before (217)."""
 OFF = "access control is off: set aclEnable=true in the name server's file"
 
 
@@ -33,7 +35,7 @@ class WatchedRules:
         """Why the files are not those that are in force; "": they are."""
         self._clock = clock
         self._source = source if settings.acl_enable else None
-        self.guard = None if self._source is None else AccessGuard(self._source.read(), self.audit)
+        self.guard = None if self._source is None else AccessGuard(self._source.read(), self.audit, open_to_all=frozenset() if settings.acl_routes_need_key else ROUTES)
         self._look_ms = clock.steady_ms()
         if self.guard is not None:
             log.info("access control is on: %s", in_short(self.guard.rules))
