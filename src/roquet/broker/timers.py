@@ -33,6 +33,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
+from functools import partial
 
 from roquet.broker.handler import answers
 from roquet.broker.one_by_one import OneByOne
@@ -255,7 +256,8 @@ class Timers(Part):
         if why:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"nothing can be cancelled now: {why}")
         topic, key = read_handle(handle)
-        self.cancelling.cancel_by_id(key, topic)
+        may_cancel = self.check_record
+        self.cancelling.cancel_by_id(key, topic, may_cancel and partial(may_cancel, peer, command))
         self.answer_when_stored(command, key)
 
     # Time

@@ -38,6 +38,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -140,6 +141,8 @@ class Transactions(Part):
         self.sender = sender
         self.members = members
         self.offsets = offsets
+        self.may_be_told: Callable[[Peer, str], bool] = lambda peer, topic: True
+        """(a producer, a topic) -> whether access control lets it see what is sent there. Anybody may say that it is of a group."""
         self.given_up = 0
         self._turn = 0
         self._reads = ColdReads(shared.fetch)
@@ -694,7 +697,12 @@ class Transactions(Part):
         """39 to one producer of the group; any of them can answer, each in its turn."""
         properties = without_marks(decode_properties(record.properties))
         group = properties.get(Property.PRODUCER_GROUP, "")
-        producers = [peer for peer in self.members.producers(group) if not peer.closed]
+        try:
+            topic, queue_id = destination(properties)
+        except Refused as refused:
+            log.error("half message %d cannot be asked about: %s", copy.queue_offset, refused.remark)
+            return
+        producers = [peer for peer in self.members.producers(group) if not peer.closed and self.may_be_told(peer, topic)]
         key = f"transactions of {group}"
         if not producers:
             self.notices.warn(
@@ -709,11 +717,6 @@ class Transactions(Part):
             copy.queue_offset, copy.log_offset, unique, unique, offset_message_id(record.store_host, copy.log_offset)
         )
         properties[Property.WAIT] = "false"
-        try:
-            topic, queue_id = destination(properties)
-        except Refused as refused:
-            log.error("half message %d cannot be asked about: %s", copy.queue_offset, refused.remark)
-            return
         body = replace(
             record, topic=topic, queue_id=queue_id, queue_offset=copy.queue_offset, physical_offset=copy.log_offset,
             properties=join_properties(properties).encode(),

@@ -106,10 +106,12 @@ class ClusterStatus:
     """By group."""
     problems: list[str]
     """What could not be found out, and why."""
+    of_name_servers: list[str] = field(default_factory=list)
+    """What they warn of."""
 
     @property
     def warnings(self) -> list[str]:
-        return [f"{one.broker.name}: {text}" for one in self.brokers for text in one.warnings]
+        return [*self.of_name_servers, *(f"{one.broker.name}: {text}" for one in self.brokers for text in one.warnings)]
 
 
 async def look(cluster: Admin) -> ClusterStatus:
@@ -137,7 +139,16 @@ async def look(cluster: Admin) -> ClusterStatus:
         except RoquetError as error:
             problems.append(f"the groups' lag is not known: {error}")
     problems += [f"{status.broker.name} at {status.broker.address} does not answer: {status.error}" for status in seen if status.error]
-    return ClusterStatus(cluster.name_server_addresses, list(seen), topics, lag, problems)
+    warnings = [f"name server {address}: {text}" for address in cluster.name_server_addresses for text in await warned(cluster, address)]
+    return ClusterStatus(cluster.name_server_addresses, list(seen), topics, lag, problems, warnings)
+
+
+async def warned(cluster: Admin, name_server: str) -> list[str]:
+    """Of what it warns. Nothing is told by Apache's, nor to somebody who is no admin, nor by one that is away."""
+    try:
+        return (await cluster.refused_calls(name_server)).warnings
+    except RoquetError:
+        return []
 
 
 async def show_status(arguments: argparse.Namespace) -> int:

@@ -101,11 +101,13 @@ class RefusedCalls(Body):
 
     refused: int = 0
     calls: list[RefusedCallBody] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Of a name server: what is wrong with who may come in. Brokers tell theirs with their runtime information."""
 
 
-def refused_calls(refused: int, calls: Iterable[Any]) -> RefusedCalls:
+def refused_calls(refused: int, calls: Iterable[Any], warnings: Iterable[str] = ()) -> RefusedCalls:
     """Of dataclasses with the fields of RefusedCallBody."""
-    return RefusedCalls(refused, [RefusedCallBody(**asdict(one)) for one in calls])
+    return RefusedCalls(refused, [RefusedCallBody(**asdict(one)) for one in calls], list(warnings))
 
 
 UPDATE_AND_CREATE_ACL_CONFIG = Call(Code.UPDATE_AND_CREATE_ACL_CONFIG, AccountHeader, Nothing, Nothing, Nothing)
