@@ -30,6 +30,7 @@ SECTIONS = {
     "Messages": ("roquet.message",),
     "Producers": ("roquet.client.producer", "roquet.client.transaction_producer"),
     "Consumers": ("roquet.client.push_consumer", "roquet.client.lite_pull_consumer", "roquet.client.pull_consumer"),
+    "Middleware and statistics": ("roquet.client.middleware", "roquet.client.core.events", "roquet.client.core.stats"),
     "Programs and tests": ("roquet.client.stopping", "roquet.embed"),
     "Results and options": ("roquet.client.core", "roquet.client.idempotent", "roquet.net", "roquet.wire.signing"),
     "Administration": ("roquet.admin",),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from roquet.errors import InvalidMessage
 from roquet.wire.compression import DECOMPRESSED_MAX, decompress
@@ -245,10 +245,20 @@ def of_record(name: str, about: str) -> Any:
     return property(attrgetter(f"record.{name}"), doc=about)
 
 
+class QueueReach(NamedTuple):
+    """How far a queue reached when messages were pulled from it. One for all messages of an answer."""
+
+    min_offset: int
+    max_offset: int
+
+
+UNKNOWN_REACH = QueueReach(-1, -1)
+
+
 class ReceivedMessage:
     """A message as a consumer gets it. Read-only by agreement."""
 
-    __slots__ = ("_body", "_properties", "_record", "queue")
+    __slots__ = ("_began_ms", "_body", "_properties", "_record", "queue", "reach")
 
     topic: str = of_record("topic", "Its topic. A PushConsumer shows of a retried message the topic that it was first sent to.")
     queue_id: int = of_record("queue_id", "The number of its queue on its broker.")
@@ -265,10 +275,13 @@ class ReceivedMessage:
 
     stored_size: int = cast(Any, property(lambda self: len(self.record.body), doc="Bytes of its body as stored: compressed, where it is."))
 
+    _began_ms: int
+
     def __init__(self, record: Record, broker_name: str = "", queue: MessageQueue | None = None) -> None:
         """`queue`: the one it came from, where that is known."""
         self._record: Record | None = record
         self.queue = queue or MessageQueue(record.topic, broker_name, record.queue_id)
+        self.reach = UNKNOWN_REACH
         self._properties: dict[str, str] | None = None
         self._body: bytes | None = None
 
@@ -329,6 +342,31 @@ class ReceivedMessage:
         return self.properties.get(Property.FAILURE, "")
 
     @property
+    def attempt(self) -> int:
+        """Which time it is consumed: 1 for the first."""
+        return self.reconsume_times + 1
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset that its queue still had when it was pulled; -1 of a message that was not pulled."""
+        return self.reach.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """The offset that the next message of its queue was to get when it was pulled; -1 of a message that was not pulled."""
+        return self.reach.max_offset
+
+    @property
+    def lag(self) -> int:
+        """How many messages stood behind it in its queue when it was pulled: 0 for the last one. -1 of a message that was not pulled."""
+        return self.reach.max_offset - self.queue_offset - 1 if self.reach.max_offset >= 0 else -1
+
+    @property
+    def consuming_began_ms(self) -> int:
+        """When its handler was called (of a LitePullConsumer: when poll returned it), ms since 1970; 0: that has not happened."""
+        return getattr(self, "_began_ms", 0)  # set by the consumer, and by nobody before
+
+    @property
     def transaction_id(self) -> str:
         """Of a message of a transaction: the id that its producer knows it by; else its unique id."""
         return self.properties.get(Property.TRANSACTION_ID) or self.properties.get(Property.UNIQUE_KEY, "")
@@ -342,11 +380,12 @@ class PulledMessage(ReceivedMessage):
 
     __slots__ = ("_raw", "queue_offset", "stored_size")
 
-    def __init__(self, raw: bytes, queue_offset: int, stored_size: int, queue: MessageQueue) -> None:
+    def __init__(self, raw: bytes, queue_offset: int, stored_size: int, queue: MessageQueue, reach: QueueReach = UNKNOWN_REACH) -> None:
         self._raw = raw
         self.queue_offset = queue_offset
         self.stored_size = stored_size
         self.queue = queue
+        self.reach = reach
         self._record = self._properties = self._body = None
 
     @property

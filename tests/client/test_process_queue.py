@@ -39,13 +39,13 @@ def test_a_repetition_is_not_held_twice() -> None:
 def test_each_limit_alone_makes_it_full() -> None:
     held = ProcessQueue(QUEUE, 0, 0)
     held.put([message(offset) for offset in range(3)])
-    assert not held.is_full(count_max=3, size_max=3, span_max=2)
-    assert held.is_full(count_max=2)
-    assert held.is_full(size_max=2)
-    assert held.is_full(span_max=1)
+    assert held.limit(count_max=3, size_max=3, span_max=2) is None
+    assert held.limit(count_max=2) == "messages"
+    assert held.limit(size_max=2) == "bytes"
+    assert held.limit(span_max=1) == "span"
     held.remove(list(held.messages.values()))
     assert (held.size, held.span) == (0, 0)
-    assert not held.is_full(count_max=0, size_max=0, span_max=0)
+    assert held.limit(count_max=0, size_max=0, span_max=0) is None
 
 
 @given(st.data(), st.lists(st.integers(1, 3), min_size=1, max_size=30))

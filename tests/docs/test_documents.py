@@ -37,6 +37,7 @@ RUN_BY = {
     "client-settings.md": "tests/docs/test_client_settings.py",
     "README.md": __file__,
     "tutorial.md": __file__,
+    "middleware.md": "tests/docs/test_middleware_page.py",
     "tour.md": "tests/spark/test_tour.py",
     "spark.md": "tests/spark/test_source.py",
     "pipeline-observe.md": "tests/spark/test_pipeline_docs.py",

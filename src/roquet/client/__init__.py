@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from roquet.client.core.pulling import PullResult, PullStatus
     from roquet.client.core.receipt import SendReceipt, SendStatus
     from roquet.client.core.replies import RequestTimedOut, reply_message
+    from roquet.client.core.stats import ConsumerStats, Durations, ProducerStats
     from roquet.client.core.transactions import TransactionReceipt, TransactionState
     from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, Outcome, RetryLater, Suspend
     from roquet.client.idempotent import Idempotent, Seen
     from roquet.client.lite_pull_consumer import LitePullConsumer
+    from roquet.client.middleware import CallEvent, ConsumeEvent, Middleware, SendEvent, TransactionEvent
     from roquet.client.offset_store import OffsetStore
     from roquet.client.producer import Producer
     from roquet.client.pull_consumer import PullConsumer
@@ -39,17 +41,23 @@ __all__ = [
     "BadExpression",
     "BadSql",
     "BatchFailed",
+    "CallEvent",
     "ConnectionOptions",
+    "ConsumeEvent",
+    "ConsumerStats",
     "Credentials",
+    "Durations",
     "GroupTaken",
     "Idempotent",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
+    "Middleware",
     "OffsetStore",
     "OrderlyListener",
     "Outcome",
     "Producer",
+    "ProducerStats",
     "PullConsumer",
     "PullResult",
     "PullStatus",
@@ -58,6 +66,7 @@ __all__ = [
     "RequestTimedOut",
     "RetryLater",
     "Seen",
+    "SendEvent",
     "SendReceipt",
     "SendStatus",
     "SendTimedOut",
@@ -65,6 +74,7 @@ __all__ = [
     "Suspend",
     "Tls",
     "TooManySends",
+    "TransactionEvent",
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
@@ -79,11 +89,13 @@ _HOMES = {
     "client.core.failures": ("BadAnswer", "BatchFailed", "GroupTaken", "SendTimedOut", "ServerRejected", "TooManySends"),
     "client.core.pulling": ("PullResult", "PullStatus"),
     "client.core.receipt": ("SendReceipt", "SendStatus"),
+    "client.core.stats": ("ConsumerStats", "Durations", "ProducerStats"),
     "client.core.replies": ("RequestTimedOut", "reply_message"),
     "client.core.transactions": ("TransactionReceipt", "TransactionState"),
     "client.core.verdicts": ("COMMIT", "DEAD_LETTER", "RETRY_LATER", "ROLLBACK", "Outcome", "RetryLater", "Suspend"),
     "client.idempotent": ("Idempotent", "Seen"),
     "client.lite_pull_consumer": ("LitePullConsumer",),
+    "client.middleware": ("CallEvent", "ConsumeEvent", "Middleware", "SendEvent", "TransactionEvent"),
     "client.offset_store": ("OffsetStore",),
     "client.producer": ("Producer",),
     "client.pull_consumer": ("PullConsumer",),

@@ -4,8 +4,10 @@ settings of the same kind in `client/core`; a test holds that both name the same
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from roquet.client.middleware import Middleware
 from roquet.net.connection import ConnectionOptions, Tls
 from roquet.routing.assign import Strategy
 from roquet.wire.calls.members import ConsumeFromWhere
@@ -25,6 +27,7 @@ class MemberKeywords(TypedDict, total=False):
     credentials: Credentials | None
     tls: Tls | None
     start_timeout_ms: int
+    middleware: Sequence[Middleware]
 
 
 class ClientKeywords(MemberKeywords, total=False):

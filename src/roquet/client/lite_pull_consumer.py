@@ -17,10 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from roquet.client.core.events import ConsumeEvent
 from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
 from roquet.client.core.share_changes import Notify
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.tasks import Work
 from roquet.client.functions import OWN_THREADS, Functions
 from roquet.client.keywords import LitePullKeywords
@@ -58,6 +60,7 @@ class LitePullConsumer(Member[LitePullCore]):
         given, before anything of them is read (it may seek there); `on_revoked` those that it gave away (at the end, all of them), when
         progress is written. Not for queues that were chosen with assign(). The rest is Member's, and the fields of LitePullSettings."""
         super().__init__(group, namesrv, **settings)
+        self._stats = ConsumerStats(group)
         if offset_store is not None:
             check_store(offset_store)
         self._offset_store = offset_store
@@ -69,6 +72,7 @@ class LitePullConsumer(Member[LitePullCore]):
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._left: deque[ReceivedMessage] = deque()  # of the last poll, those that `async for` has not given out
         self._assigned: list[MessageQueue] | None = None
+        self._event: ConsumeEvent | None = None  # what middleware was told to be consumed now
 
     # -- which queues
 
@@ -120,6 +124,7 @@ class LitePullConsumer(Member[LitePullCore]):
             client,
             self.group,
             self.settings,
+            stats=self._stats,
             store=store,
             on_assigned=self._notifier("on_assigned", self._on_assigned),
             on_revoked=self._notifier("on_revoked", self._on_revoked),
@@ -148,10 +153,12 @@ class LitePullConsumer(Member[LitePullCore]):
         """After an error what the last poll returned is not finished: it comes again."""
         if error is not None and self._core is not None:
             self._left.clear()
+            self._consumed(error)
             await self._wait(self._core.close(finish=False))
         await self.close()
 
     async def _closing(self, core: LitePullCore) -> None:
+        self._consumed()
         self._give_back(core)
         try:
             await finished(core.client.tasks, core.close())
@@ -182,6 +189,7 @@ class LitePullConsumer(Member[LitePullCore]):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
+        self._consumed()
         while not self._left:
             if self._began and self._core is None:
                 raise StopAsyncIteration
@@ -190,12 +198,27 @@ class LitePullConsumer(Member[LitePullCore]):
             except NotStarted:
                 if not self._began or self._core is not None:
                     raise
-        return self._left.popleft()
+        message = self._left.popleft()
+        self._consuming([message])
+        return message
 
     async def poll(self, timeout_ms: int = POLL_MS) -> list[ReceivedMessage]:
         """Messages of one queue in order, as soon as there are some; an empty list after `timeout_ms`."""
+        self._consumed()
         self._give_back(self._part())
-        return await self._polled(timeout_ms)
+        messages = await self._polled(timeout_ms)
+        self._consuming(messages)
+        return messages
+
+    def _consuming(self, messages: list[ReceivedMessage]) -> None:
+        """These are handed out. They count as consumed when others are asked for, or at the end."""
+        if self._hooks is not None and self._hooks.consumes and messages:
+            self._event = self._hooks.begin_consume(messages)
+
+    def _consumed(self, error: BaseException | None = None) -> None:
+        event, self._event = self._event, None
+        if event is not None and self._hooks is not None:
+            self._hooks.end_consume(event, "success" if error is None else "retry", [] if error is None else event.messages, error)
 
     async def _polled(self, timeout_ms: int) -> list[ReceivedMessage]:
         core = self._part()
@@ -231,6 +254,11 @@ class LitePullConsumer(Member[LitePullCore]):
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """poll returns messages of these queues again."""
         self._part().resume(queues)
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What it has consumed since it was made: numbers in all, for each topic, and of queues that had to wait."""
+        return self._stats
 
     # -- progress
 

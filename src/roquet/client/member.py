@@ -13,11 +13,13 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 from weakref import WeakSet
 
 from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
+from roquet.client.core.hooks import Hooks, check_middleware, overridden
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
 from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.tasks import Cancelled, Wait, Work
+from roquet.client.middleware import Middleware
 from roquet.client.name_servers import default_name_servers
 from roquet.client.running import finished, running_loop
 from roquet.client.shared import ClientOptions, SharedClient, join
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 
 SETTLE_MS = 5_000
 START_MS = 5_000
+HOOK_MAX_S = 10.0
+"""How long started and closing of a middleware may wait."""
 
 T = TypeVar("T")
 
@@ -57,7 +61,7 @@ def by_name(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-OF_EVERY_MEMBER = ("connection", "credentials", "instance_name", "namespace", "start_timeout_ms", "tls", "unit_name")
+OF_EVERY_MEMBER = ("connection", "credentials", "instance_name", "middleware", "namespace", "start_timeout_ms", "tls", "unit_name")
 
 
 def known_settings(settings: Callable[..., Any]) -> set[str]:
@@ -102,12 +106,14 @@ class Member(Generic[C]):
         credentials: Credentials | None = None,
         tls: Tls | None = None,
         start_timeout_ms: int = START_MS,
+        middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> None:
         """`namesrv`: the name servers, "10.0.0.1:9876;10.0.0.2:9876", or where an HTTP server tells them, "http://host/path"; None:
         $NAMESRV_ADDR, else 127.0.0.1:9876. `credentials`: sign all requests with these keys; `tls`: encrypt all connections so. Both are
-        the same as in `connection`. `start_timeout_ms`: how long start() waits for a name server to answer; 0: not at all. The rest of the
-        keyword arguments are the fields of `Settings`."""
+        the same as in `connection`. `start_timeout_ms`: how long start() waits for a name server to answer; 0: not at all. `middleware`:
+        whose hooks are called around sends, handlers, transactions and requests. The rest of the keyword arguments are the fields of
+        `Settings`."""
         self.group = group
         self.namespace = Namespace(namespace)
         """Names of topics and groups are taken, and shown, without it."""
@@ -117,6 +123,7 @@ class Member(Generic[C]):
             raise TypeError(f"{type(self).__name__}() was given {first}={settings[first]!r}, which it does not know; it takes {takes}")
         self.settings = self.Settings(**by_name(settings), namespace=self.namespace)
         self.start_timeout_ms = start_timeout_ms
+        self._hooks = self._hooks_of(middleware)
         how = connection.over(tls).signed_by(credentials)
         where = default_name_servers() if namesrv is None else namesrv
         lookup = lookup_url(where)
@@ -130,8 +137,20 @@ class Member(Generic[C]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Future[None] | None = None
 
+    def _hooks_of(self, middleware: Sequence[Middleware]) -> Hooks | None:
+        if isinstance(middleware, Middleware) or not isinstance(middleware, Sequence):
+            raise ClientError(f"middleware is {middleware!r}; expected is a list: middleware=[...]")
+        for one in middleware:
+            check_middleware(one, Middleware)
+        return Hooks(middleware, self.group, self.namespace) if middleware else None
+
     def _make(self, client: ClientCore) -> C:
         raise NotImplementedError
+
+    def _joined(self, client: ClientCore) -> C:
+        if self._hooks is not None:
+            self._hooks.join(client)
+        return self._make(client)
 
     async def start(self) -> Self:
         """Idempotent. Raises for settings that cannot work, and ConnectFailed when no name server answers within start_timeout_ms."""
@@ -146,6 +165,8 @@ class Member(Generic[C]):
             except BaseException:
                 await self.close()
                 self._closed.set()
+                if self._hooks is not None:
+                    self._hooks.leave()
                 raise
             finally:
                 self._starting = None
@@ -157,7 +178,9 @@ class Member(Generic[C]):
         self._began = True
         self._pid = os.getpid()
         STARTED.add(self)
-        self._shared, self._core = await join(self._options, self._make)
+        self._shared, self._core = await join(self._options, self._joined)
+        if self._hooks is not None:
+            await self._tell(self._hooks, "started")
         await self._reach()
 
     def _look_where(self) -> None:
@@ -207,8 +230,26 @@ class Member(Generic[C]):
             await self._closing(core)
             await finished(shared.core.tasks, core.close())
         finally:
-            await shared.leave()
-            self._closed.set()
+            try:
+                if self._hooks is not None:
+                    await self._tell(self._hooks, "closing")
+                    self._hooks.leave()
+            finally:
+                await shared.leave()
+                self._closed.set()
+
+    async def _tell(self, hooks: Hooks, name: str) -> None:
+        """started in the order in which the middleware was given, closing in the reverse order."""
+        for one in hooks.middleware if name == "started" else reversed(hooks.middleware):
+            if not overridden(one, name):
+                continue
+            try:
+                told = getattr(one, name)(self)
+                if told is not None:
+                    async with asyncio.timeout(HOOK_MAX_S):
+                        await told
+            except Exception as error:
+                hooks.hook(one, name).failed(error)
 
     async def closed(self) -> None:
         """Wait until close() was called and is through. Raises NotStarted when nobody started it."""

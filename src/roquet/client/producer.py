@@ -14,6 +14,7 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, Selector
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
+from roquet.client.core.stats import ProducerStats
 from roquet.client.keywords import ProducerKeywords
 from roquet.client.member import Member
 from roquet.client.running import running_loop
@@ -31,9 +32,15 @@ class Producer(Member[ProducerCore]):
 
     def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[ProducerKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
+        self._stats = ProducerStats(group)
 
     def _make(self, client: ClientCore) -> ProducerCore:
-        return ProducerCore(client, self.group, self.settings)
+        return ProducerCore(client, self.group, self.settings, hooks=self._hooks, stats=self._stats)
+
+    @property
+    def stats(self) -> ProducerStats:
+        """What it has sent since it was made: numbers in all, and for each topic."""
+        return self._stats
 
     async def send(
         self,

@@ -13,6 +13,7 @@ from typing import Unpack
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.pull_consumer import BLOCK_MS, PULL_COUNT_MAX, PullConsumerCore, PullConsumerSettings
 from roquet.client.core.pulling import PullResult
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.keywords import MemberKeywords
 from roquet.client.member import Member
 from roquet.message import MessageQueue
@@ -25,9 +26,15 @@ class PullConsumer(Member[PullConsumerCore]):
 
     def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[MemberKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
+        self._stats = ConsumerStats(group)
 
     def _make(self, client: ClientCore) -> PullConsumerCore:
-        return PullConsumerCore(client, self.group, self.settings)
+        return PullConsumerCore(client, self.group, self.settings, stats=self._stats)
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What it has pulled since it was made: numbers in all, and for each topic."""
+        return self._stats
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """Every queue of the topic that can be read."""
@@ -38,7 +45,7 @@ class PullConsumer(Member[PullConsumerCore]):
     ) -> PullResult:
         """What is there now, from `offset` on. Go on from the result's next_offset, whatever its status. `sql`, in place of tags: by
         properties. Raises BadSql, and Rejected when the broker takes no SQL."""
-        return await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, sql=sql))
+        return self._told(await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, sql=sql)))
 
     async def pull_blocking(
         self,
@@ -51,7 +58,14 @@ class PullConsumer(Member[PullConsumerCore]):
         block_ms: int = BLOCK_MS,
     ) -> PullResult:
         """The same, but wait at the broker when there is nothing yet."""
-        return await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, sql=sql, block_ms=block_ms))
+        found = await self._wait(self._part().pull(queue, offset, count_max=count_max, tags=tags, sql=sql, block_ms=block_ms))
+        return self._told(found)
+
+    def _told(self, found: PullResult) -> PullResult:
+        """Nobody says when they are consumed, so middleware hears only that they were handed out."""
+        if self._hooks is not None and self._hooks.consumes and found.messages:
+            self._hooks.end_consume(self._hooks.begin_consume(found.messages), "success", [], None)
+        return found
 
     async def fetch_offset(self, queue: MessageQueue) -> int:
         """How far the group has come; -1 when it has no progress in this queue."""

@@ -30,7 +30,8 @@ from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL
 from roquet.client.core.share_changes import Notify
-from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend
+from roquet.client.core.stats import ConsumerStats
+from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend, Verdict
 from roquet.client.functions import OWN_THREADS, Functions, being_cancelled, check_handler, is_async, name_of
 from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
@@ -39,6 +40,7 @@ from roquet.client.offset_store import OffsetStore, StoreCalls, check_store
 from roquet.client.running import finished
 from roquet.client.share_functions import ShareFunction, check_share_function, notifier
 from roquet.client.stopping import run, serve
+from roquet.client.watched_handler import Watch, watched
 from roquet.errors import ClientError
 from roquet.message import MessageQueue, ReceivedMessage
 
@@ -102,6 +104,7 @@ class PushConsumer(Member[PushConsumerCore]):
         if settings.get("broadcasting") and settings.get("instance_name") is None:
             settings["instance_name"] = "DEFAULT"  # as upstream: offsets are filed under the client id, which must survive a restart
         super().__init__(group, namesrv, **settings)
+        self._stats = ConsumerStats(group)
         self.close_wait_ms = close_wait_ms
         check_ranges(self, close_wait_ms=(0, 86_400_000))
         self._offsets_directory = offsets_directory
@@ -190,6 +193,7 @@ class PushConsumer(Member[PushConsumerCore]):
             self._consume,
             self.settings,
             offset_file=file,
+            stats=self._stats,
             store=store,
             on_assigned=self._notifier("on_assigned", self._on_assigned),
             on_revoked=self._notifier("on_revoked", self._on_revoked),
@@ -270,6 +274,11 @@ class PushConsumer(Member[PushConsumerCore]):
         """Calls of plain functions that run in threads now."""
         return self._calls.in_threads
 
+    @property
+    def stats(self) -> ConsumerStats:
+        """What it has consumed since it was made: numbers in all, for each topic, and of queues that had to wait."""
+        return self._stats
+
     def pause(self) -> None:
         """Pull nothing more until resume(); what was pulled is still consumed."""
         self._part().pause()
@@ -301,7 +310,7 @@ class PushConsumer(Member[PushConsumerCore]):
         """Answer a message that was sent with producer.request(). Raises InvalidMessage when it asks for no reply."""
         producer = inner_producer(self._client())
         answer = reply_message(message, body, properties=properties)
-        return await self._wait(producer.sent(answer))
+        return await self._wait(producer.sent(answer, hooks=self._hooks))
 
     # -- consuming
 
@@ -315,15 +324,13 @@ class PushConsumer(Member[PushConsumerCore]):
 
     async def _call(self, function: Function, messages: list[ReceivedMessage], judge: Judged) -> None:
         given: Any = messages if self.settings.batch_size > 1 else messages[0]
-        verdict: Outcome | RetryLater | Suspend = Outcome.RETRY_LATER
+        verdict: Verdict = Outcome.RETRY_LATER
+        called = function
+        if self._hooks is not None and self._hooks.consumes:
+            called = watched(function, Watch(self._hooks, messages, self.settings, partial(self._meant, function)))
         try:
-            result = await (cast(Any, function)(given) if is_async(function) else self._calls.call(function, given))
-            if isinstance(result, (Outcome, RetryLater, Suspend)):
-                verdict = result
-            elif result is not False:
-                verdict = Outcome.SUCCESS
-                if result is not None and result is not True:
-                    self._odd(function, result)
+            result = await (cast(Any, called)(given) if is_async(called) else self._calls.call(called, given))
+            verdict = Outcome.SUCCESS if result is None else self._meant(function, result)
         except BaseException as error:
             if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and being_cancelled()):
                 raise  # by close()
@@ -339,6 +346,16 @@ class PushConsumer(Member[PushConsumerCore]):
                 self.on_exit(error)
         finally:
             judge(verdict)
+
+    def _meant(self, function: Function, result: object) -> Verdict:
+        """What a value that a function returned says of its messages."""
+        if isinstance(result, (Outcome, RetryLater, Suspend)):
+            return result
+        if result is False:
+            return Outcome.RETRY_LATER
+        if result is not None and result is not True:
+            self._odd(function, result)
+        return Outcome.SUCCESS
 
     def _described(self, message: ReceivedMessage) -> str:
         """Where a message that failed is from, and what becomes of it."""

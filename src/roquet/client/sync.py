@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from roquet.client import keywords
     from roquet.client.core.producer import Selector
     from roquet.client.core.receipt import SendReceipt
+    from roquet.client.core.stats import ConsumerStats, ProducerStats
     from roquet.client.push_consumer import F, Function
     from roquet.client.transaction_producer import Check, Execute
     from roquet.errors import RoquetError
@@ -180,6 +181,7 @@ class Producer(_Blocking):
     _kind: Callable[..., Any] = producer.Producer
 
     if TYPE_CHECKING:  # the rest is typed by the asyncio class only
+        stats: ProducerStats
 
         def __init__(
             self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.ProducerKeywords]
@@ -219,6 +221,7 @@ class PullConsumer(_Blocking):
     _kind = pull_consumer.PullConsumer
 
     if TYPE_CHECKING:
+        stats: ConsumerStats
 
         def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.MemberKeywords]) -> None: ...
 
@@ -236,6 +239,7 @@ class PushConsumer(_Blocking):
         _background.run(_apply(lambda: setattr(self._inner, "concurrency", most)))
 
     if TYPE_CHECKING:
+        stats: ConsumerStats
 
         def __init__(
             self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.PushConsumerArguments]
@@ -252,6 +256,7 @@ class LitePullConsumer(_Blocking):
     _kind = lite_pull_consumer.LitePullConsumer
 
     if TYPE_CHECKING:
+        stats: ConsumerStats
 
         def __init__(
             self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.LitePullArguments]

@@ -79,7 +79,7 @@ class TransactionProducer(Producer):
         self._functions.open()
         return TransactionCore(
             client, self.group, self._ask_check, self.settings,
-            checks_at_once=self._checks_at_once, check_immunity_s=self._check_immunity_s,
+            checks_at_once=self._checks_at_once, check_immunity_s=self._check_immunity_s, hooks=self._hooks, stats=self._stats,
         )  # fmt: skip
 
     async def _closing(self, core: ProducerCore) -> None:

@@ -112,3 +112,24 @@ def blocking() -> None:
         receipt: SendReceipt = producer.send(Message("t", b"x"))
         producer.send("x")  # E: Argument 1 to "send" of "Producer" has incompatible type "str"; expected "Message"
         print(receipt)
+
+
+class Mine(roquet.Middleware):
+    def before_send(self, event: roquet.SendEvent) -> None:
+        event.message.properties["request-id"] = 17  # E: Incompatible types in assignment (expression has type "int"
+
+    def after_consume(self, event: roquet.ConsumeEvent) -> None:
+        if event.outcome == "dead":  # E: Non-overlapping equality check
+            print(event.failed)
+
+    def before_consume(self, event: roquet.SendEvent) -> None: ...  # E: Argument 1 of "before_consume" is incompatible with supertype
+
+    async def closing(self, member: object) -> None: ...
+
+
+Producer("p", middleware=[Mine()])
+sync.PushConsumer("g", middleware=(Mine(),))
+LitePullConsumer("g", middleware=[Mine])  # E: List item 0 has incompatible type "type[Mine]"; expected "Middleware"
+count: int = sync.Producer("p").stats.sent
+late: float = consumer.stats.topics["orders"].durations.p99_ms
+wrong: str = consumer.stats.held_back.messages  # E: Incompatible types in assignment (expression has type "int"

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.offsets import MemberOffsets
+from roquet.client.core.outcomes import is_dead
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL, SendingBack
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Listener, Outcome, RetryLater, Verdict
 from roquet.message import ReceivedMessage
@@ -50,6 +52,7 @@ class Consumption(Generic[W]):
         listener: Listener,
         sending_back: SendingBack,
         settings: PushConsumerSettings,
+        stats: ConsumerStats,
     ) -> None:
         self.client = client
         self.group = group
@@ -61,8 +64,7 @@ class Consumption(Generic[W]):
         self.batch_size = settings.batch_size
         self.running = 0
         """Calls of the listener under way."""
-        self.failures: dict[str, int] = {}
-        """Failed messages by topic."""
+        self.stats = stats
         self.idle: Wait[bool] = Wait()
         """Ends with True after stop(), when the last of them is over."""
         self._waiting: deque[W] = deque()
@@ -124,9 +126,12 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         self._calls: dict[_Call, None] = {}  # a set that keeps its order
         self._one_over: Wait[None] | None = None  # ends when one of them does, where somebody waits for that
         self._watching = False
+        self._ahead_ms = 0
+        """The wall clock's lead over the steady one when messages last came: so one look at a clock is enough for each call."""
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         """Consume these, in calls of at most batch_size messages of one topic (a retry queue holds several topics)."""
+        self._ahead_ms = self.client.clock.now_ms() - self.client.clock.steady_ms()
         batch: list[ReceivedMessage] = []
         for message in messages:
             if batch and (len(batch) >= self.batch_size or batch[0].topic != message.topic):
@@ -143,8 +148,11 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         if process_queue.dropped:
             return
         self.running += 1
-        process_queue.last_consume_ms = self.client.clock.now_ms()
-        call = _Call(process_queue, messages, self.client.clock.steady_ms())
+        now = self.client.clock.steady_ms()
+        began_ms = process_queue.last_consume_ms = now + self._ahead_ms
+        for message in messages:
+            message._began_ms = began_ms
+        call = _Call(process_queue, messages, now)
         self._calls[call] = None
         if not self._watching:
             self._watch()
@@ -158,9 +166,16 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         if call not in self._calls:
             return  # the listener said so before
         del self._calls[call]
+        counted = call.process_queue.counted or self.stats.of(call.messages[0].topic)
+        took_ms = self.client.clock.steady_ms() - call.started_ms
+        if took_ms:
+            counted.durations.add(took_ms)
+        else:  # as most do
+            counted.durations.buckets[0] += 1
         if call.process_queue.dropped or call.given_up:  # somebody else consumes them too
             self._over()
         elif verdict is Outcome.SUCCESS or verdict is Outcome.COMMIT:
+            counted.consumed += len(call.messages)
             self._finish(call.process_queue, call.messages)
             self._over()
         else:
@@ -199,13 +214,18 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
             if verdict.messages is not None:
                 failed = [message for message in messages if message in verdict.messages]
                 self._finish(process_queue, [message for message in messages if message not in failed])
+        counted = self.stats.of(messages[0].topic)
+        counted.consumed += len(messages) - len(failed)
         if failed:
-            self.failures[failed[0].topic] = self.failures.get(failed[0].topic, 0) + len(failed)
             if self.broadcasting:
+                counted.given_up += len(failed)
                 for message in failed:
                     log.warning("! broadcast message %s failed and is given up", message.message_id)
                 self._finish(process_queue, failed)
             else:
+                dead = sum(is_dead(message, verdict, self.settings) for message in failed)
+                counted.dead_lettered += dead
+                counted.retried += len(failed) - dead
                 await self._give_back(process_queue, failed, level, why)
         self._over()  # only now: closing must not overtake what is being sent back
 
@@ -253,5 +273,6 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
             "! group %s: consuming %s takes longer than %d s; it is given back",
             self.group, ", ".join(message.message_id for message in call.messages), self.timeout_ms // 1000,
         )  # fmt: skip
+        self.stats.of(call.messages[0].topic).retried += len(call.messages)
         why = f"its handler took longer than {self.timeout_ms // 1000} s"
         self.client.tasks.start(self._give_back(call.process_queue, call.messages, FIRST_DELAY_LEVEL, why))

@@ -17,6 +17,7 @@ from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.resolver import TopicRoute
 from roquet.client.core.rhythm import PAUSE_MAX_MS, PAUSE_MIN_MS, PERSIST_MS, REBALANCE_MS, ClientPauses
 from roquet.client.core.share import Reader, Share
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.tasks import Wait
 from roquet.message import MessageQueue
 from roquet.routing.assign import AVERAGE, Strategy
@@ -119,6 +120,11 @@ class GroupMember(Reader):
         """How long to wait after an answer."""
         hasty = result.next_offset == before and self.client.clock.steady_ms() - asked_ms < HASTY_MS
         return HASTY_MS if hasty else 0
+
+    def _count_pulled(self, stats: ConsumerStats, queue: MessageQueue, count: int, asked_ms: int) -> None:
+        counted = stats.of(self.namespace.unwrap(queue.topic))
+        counted.pulled += count
+        counted.pull_durations.add(self.client.clock.steady_ms() - asked_ms)
 
     def _moves(self, command: Command) -> Iterator[tuple[MessageQueue, int]]:
         """Where an operator puts the group, of the queues that are read here."""

@@ -26,6 +26,7 @@ from roquet.client.core.silence import Silence
 from roquet.client.core.tasks import Tasks, Wait
 from roquet.client.core.tasks import call as answered
 from roquet.client.core.timers import Timer, Timers
+from roquet.client.core.watched_caller import WatchedCaller
 from roquet.errors import ConnectFailed, RoquetError
 from roquet.message import Property, ReceivedMessage
 from roquet.ports import Caller, Clock
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from roquet.client.core.group_member import GroupMember
+    from roquet.client.core.hooks import Hooks
     from roquet.client.core.producer import ProducerCore
 
 log = logging.getLogger(__name__)
@@ -147,6 +149,21 @@ class ClientCore:
         if answer.code not in accept:
             raise rejected(answer, address)
         return call.answer(answer)
+
+    def watch_calls(self, hooks: Hooks) -> None:
+        """This middleware hears of each call from now on."""
+        caller = self.caller
+        if not isinstance(caller, WatchedCaller):
+            caller = self.caller = self.routes.caller = WatchedCaller(caller, self.clock, self.client_id)
+        caller.watch([*caller.watchers, hooks])
+
+    def forget_watcher(self, hooks: Hooks) -> None:
+        """It hears no more. Idempotent."""
+        caller = self.caller
+        if isinstance(caller, WatchedCaller):
+            caller.watch([one for one in caller.watchers if one is not hooks])
+            if not caller.watchers:
+                self.caller = self.routes.caller = caller.caller
 
     async def reach_name_server(self, limit_ms: int) -> None:
         """Returns when one answered; asks again until then. Raises ConnectFailed when none did within `limit_ms`."""

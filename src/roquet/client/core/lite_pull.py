@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from roquet.client.core.checks import check_ranges
 from roquet.client.core.filter_check import check_filters, filter_of
 from roquet.client.core.group_member import GroupMember, GroupSettings
+from roquet.client.core.held_back import Limit
 from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.offsets import RemoteOffsets
 from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
 from roquet.client.core.send_back import restore_topics
 from roquet.client.core.share import NotYet
 from roquet.client.core.share_changes import Notify, ShareChanges
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.stored_offsets import ProgressStore, StoredOffsets
 from roquet.client.core.tasks import Wait
 from roquet.errors import ClientError, NotStarted, Rejected, RoquetError
@@ -39,6 +41,7 @@ log = logging.getLogger(__name__)
 
 BLOCK_MS = 20_000
 POLL_MS = 5_000
+TAKE = "it is read on when poll takes some"
 
 
 @dataclass
@@ -63,7 +66,7 @@ class LitePullSettings(GroupSettings):
 class _Reading:
     """One queue being read. A seek makes a new one; what still arrives for the old one is ignored."""
 
-    __slots__ = ("count", "finished", "go_on", "gone", "offset", "paused", "position", "queue", "size")
+    __slots__ = ("count", "finished", "go_on", "gone", "held_by", "offset", "paused", "position", "queue", "size")
 
     def __init__(self, queue: MessageQueue, offset: int) -> None:
         self.queue = queue
@@ -72,6 +75,7 @@ class _Reading:
         self.size = 0
         self.paused = False
         self.gone = False
+        self.held_by: Limit | None = None
         self.go_on: Wait[None] = Wait()  # pulling waits, because of the pause or until poll takes some
 
 
@@ -85,6 +89,7 @@ class LitePullCore(GroupMember):
         group: str,
         settings: LitePullSettings | None = None,
         *,
+        stats: ConsumerStats | None = None,
         store: ProgressStore | None = None,
         on_assigned: Notify | None = None,
         on_revoked: Notify | None = None,
@@ -92,6 +97,7 @@ class LitePullCore(GroupMember):
         """`store`: keeps the group's progress, in place of its brokers."""
         self.settings = settings or LitePullSettings()
         super().__init__(client, group, self.settings, broadcasting=False)
+        self.stats = stats or ConsumerStats(group)
         self.offsets = RemoteOffsets(self.group, self.calls) if store is None else StoredOffsets(client, self.group, store)
         self.changes = ShareChanges(client, self.group, on_assigned, on_revoked)
         self.readings: dict[MessageQueue, _Reading] = {}
@@ -248,10 +254,14 @@ class LitePullCore(GroupMember):
         if coming is not None:
             await coming
         while self._is_read(reading):
-            if reading.paused or self._is_full(reading):
+            limit = self._limit(reading)
+            if reading.paused or limit is not None:
+                if not reading.paused and limit is not reading.held_by:
+                    self._held_back(reading, limit)
                 reading.go_on = Wait()
                 await reading.go_on
             else:
+                reading.held_by = None
                 delay_ms = await self._pull(reading)
                 if delay_ms:
                     await self.client.sleep(delay_ms)
@@ -259,9 +269,21 @@ class LitePullCore(GroupMember):
     def _is_read(self, reading: _Reading) -> bool:
         return not reading.gone and self.started
 
-    def _is_full(self, reading: _Reading) -> bool:
+    def _limit(self, reading: _Reading) -> Limit | None:
+        """For which nothing more is read ahead until poll takes some."""
         settings = self.settings
-        return reading.count >= settings.count_max or reading.size >= settings.size_max or self._count >= settings.count_all_max
+        if reading.count >= settings.count_max:
+            return "messages"
+        if reading.size >= settings.size_max:
+            return "bytes"
+        return "all" if self._count >= settings.count_all_max else None
+
+    def _held_back(self, reading: _Reading, limit: Limit | None) -> None:
+        reading.held_by = limit
+        if limit is not None:
+            why = f"{reading.count} messages of it with {reading.size} bytes are read ahead, {self._count} of all queues"
+            self.stats.held_back.count(limit)
+            self.stats.held_back.say(limit, reading.queue, why, self.client.clock.steady_ms(), advice=TAKE)
 
     async def _pull(self, reading: _Reading) -> int:
         """One pull, and what comes of it. How long to wait before the next, ms."""
@@ -283,15 +305,17 @@ class LitePullCore(GroupMember):
             return wait_after(self.client, reading.queue, error) if self._is_read(reading) else 0
         if not self._is_read(reading):
             return 0
-        self._keep(reading, result)
+        self._keep(reading, result, asked_ms)
         return self._pause_ms(before, asked_ms, result)
 
-    def _keep(self, reading: _Reading, result: PullResult) -> None:
+    def _keep(self, reading: _Reading, result: PullResult, asked_ms: int) -> None:
         """Until poll takes them."""
         before, reading.offset = reading.offset, result.next_offset
         if result.status is PullStatus.OFFSET_ILLEGAL:
             log.warning("! group %s: no offset %d in %s, going on from %d", self.group, before, reading.queue, result.next_offset)
         messages = result.messages
+        if messages:
+            self._count_pulled(self.stats, reading.queue, len(messages), asked_ms)
         tag_filter = self._filters.get(reading.queue.topic)
         if messages and tag_filter is not None:
             messages = [message for message in messages if tag_filter.takes_tag(message.tags)]
@@ -365,12 +389,19 @@ class LitePullCore(GroupMember):
             found = messages
         self._ready.extendleft(reversed(passed))
         if found:
+            self.stats.of(found[0].topic).consumed += len(found)
+            now = self.client.clock.now_ms()
+            for message in found:
+                message._began_ms = now
             self._go_on()
         return found
 
     def unread(self, messages: list[ReceivedMessage]) -> None:
         """These were handed out to nobody (the waiter was cancelled meanwhile): hand them out again."""
-        if messages and messages[0].queue in self.readings:
+        if not messages:
+            return
+        self.stats.of(messages[0].topic).consumed -= len(messages)
+        if messages[0].queue in self.readings:
             self._restart(self.readings[messages[0].queue], messages[0].queue_offset)
 
     # -- progress

@@ -44,6 +44,7 @@ class _Lane:
     uncommitted: list[ReceivedMessage] = field(default_factory=list)  # consumed, but the user has not said COMMIT
     busy: bool = False  # the listener runs
     call: list[ReceivedMessage] | None = None  # what it has not judged yet
+    begun_ms: int = 0  # when that began, by the steady clock
     ready: bool = False  # stands in line
     resting: object | None = None  # suspended, or waits for its lock
     since_ms: int = NOT_YET  # consumed without a pause since then
@@ -133,6 +134,9 @@ class OrderedConsuming(Consumption[_Lane]):
         if ours:
             self._line_up(lane)
         elif not lane.process_queue.dropped:
+            why = "its broker does not confirm the lock"
+            self.stats.held_back.count("lock")
+            self.stats.held_back.say("lock", lane.process_queue.queue, why, self.client.clock.steady_ms())
             await self._rest(lane, LOCK_AGAIN_MS)
 
     # -- one call
@@ -140,9 +144,11 @@ class OrderedConsuming(Consumption[_Lane]):
     def _run(self, lane: _Lane, messages: list[ReceivedMessage]) -> None:
         """With a callback, as in Consuming: this is the path of every message. A coroutine begins where one fails."""
         self.running += 1
-        lane.busy, lane.call = True, messages
+        lane.busy, lane.call, lane.begun_ms = True, messages, self.client.clock.steady_ms()
         process_queue = lane.process_queue
-        process_queue.last_consume_ms = self.client.clock.now_ms()
+        now = process_queue.last_consume_ms = self.client.clock.now_ms()
+        for message in messages:
+            message._began_ms = now
         try:
             self.listener(messages, partial(self._judged, lane, process_queue, messages))
         except Exception:
@@ -153,14 +159,19 @@ class OrderedConsuming(Consumption[_Lane]):
         if lane.call is not messages:
             return  # the listener said so before
         lane.call = None
+        counted = process_queue.counted or self.stats.of(messages[0].topic)
+        counted.durations.add(self.client.clock.steady_ms() - lane.begun_ms)
         if process_queue.dropped:
             pass  # put elsewhere by an operator, or lost: what this call did counts for nothing
         elif verdict is Outcome.COMMIT or (verdict is Outcome.SUCCESS and self.auto_commit):
+            counted.consumed += len(messages)
             self._commit(lane, process_queue, messages)
         elif verdict is Outcome.SUCCESS:
+            counted.consumed += len(messages)
             lane.uncommitted.extend(messages)
         elif verdict is Outcome.ROLLBACK:
             again = [*lane.uncommitted, *messages]
+            counted.retried += len(again)
             lane.uncommitted = []
             self._once_more(lane, process_queue, again, None)
         else:
@@ -178,12 +189,13 @@ class OrderedConsuming(Consumption[_Lane]):
 
     async def _fail(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None, why: str) -> None:
         """Those that failed too often become dead letters; the rest comes again."""
-        topic = messages[0].topic
-        self.failures[topic] = self.failures.get(topic, 0) + len(messages)
         times_max = NO_LIMIT if self.sending_back.times_max is None else self.sending_back.times_max
         too_often = [message for message in messages if message.reconsume_times >= times_max] if self.locks is not None else []
         dead = await self._make_dead_letters(too_often, why)
         again = [message for message in messages if message not in dead]
+        counted = self.stats.of(messages[0].topic)
+        counted.dead_lettered += len(dead)
+        counted.retried += len(again)
         if process_queue.dropped:
             pass
         elif not again:

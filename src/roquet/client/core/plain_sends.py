@@ -113,6 +113,7 @@ class PlainSends:
         settings = producer.settings
         self.producer = producer
         self.topic = topic
+        self._counted = producer.stats.of(topic)
         self._gathering = gathering
         self._in_flight = producer.in_flight
         self._size_max = gathering.batch_bytes
@@ -180,6 +181,7 @@ class PlainSends:
             for column in (group.bodies, group.texts, group.waiters):
                 del column[place]  # its size stays counted: the request is smaller than it might be
             self._in_flight.free(1)
+            self._counted.failed += 1
             if not waiter.done():
                 waiter.set_exception(SendFailed(f"message to {self.topic!r} was not sent: it was cancelled", []))
 
@@ -213,8 +215,7 @@ class PlainSends:
             queue = group.queue = producer.next_queue(self.topic, route, None)
         except RoquetError as error:
             self._in_flight.free(len(group.waiters))
-            for waiter in group.waiters:
-                self._tell(waiter, error)
+            self._fail(group, [error] * len(group.waiters))
             return
         try:
             group.address = producer.address_of(queue)
@@ -277,12 +278,19 @@ class PlainSends:
         try:
             receipts = receipts_of(answer, status, queue, group.message_ids)
         except BadAnswer as error:
-            for waiter in group.waiters:
-                self._tell(waiter, BadAnswer(f"{group.address} {error}"))
+            self._fail(group, [BadAnswer(f"{group.address} {error}") for _ in group.waiters])
             return
+        count = len(receipts)
+        self._counted.sent += count
+        self._counted.durations.add(self.producer.client.clock.steady_ms() - group.begun_ms, count)
         for waiter, receipt in zip(group.waiters, receipts, strict=True):
             if not waiter.done():
                 waiter.set_result(receipt)
+
+    def _fail(self, group: Group, errors: Sequence[RoquetError]) -> None:
+        self._counted.failed += len(errors)
+        for waiter, error in zip(group.waiters, errors, strict=True):
+            self._tell(waiter, error)
 
     def _trouble(self, group: Group, queue: MessageQueue, result: Command | RoquetError) -> None:
         sends = self._one_by_one(group)
@@ -377,6 +385,6 @@ def plain_batch(topic: str, messages: Sequence[Message], body_max: int, size_max
 def may_be_plain(producer: ProducerCore, topic: str) -> bool:
     """Whether sends to this topic can be."""
     gathering, settings = producer.gathering, producer.settings
-    if gathering is None or settings.namespace or topic.startswith(RETRY_PREFIX):
+    if gathering is None or settings.namespace or topic.startswith(RETRY_PREFIX) or producer.send_hooks is not None:
         return False
     return gathering.linger_ms * PART_OF_TIME <= settings.delivery_timeout_ms and gathering.linger_ms * 2 < settings.send_timeout_ms

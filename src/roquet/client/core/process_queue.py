@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from roquet.client.core.held_back import Limit
+from roquet.client.core.stats import TopicConsumes
 from roquet.message import MessageQueue, ReceivedMessage
 
 COUNT_MAX = 1_000
@@ -24,7 +26,8 @@ class ProcessQueue:
     """Invariant: offsets in `messages` rise in insertion order, so the first key is the smallest."""
 
     __slots__ = (
-        "dropped", "largest", "last_consume_ms", "last_pull_ms", "leaving", "messages", "next_offset", "queue", "size",
+        "counted", "dropped", "held_by", "held_since_ms", "largest", "last_consume_ms", "last_pull_ms", "leaving", "messages",
+        "next_offset", "queue", "size",
     )  # fmt: skip
 
     def __init__(self, queue: MessageQueue, next_offset: int, now_ms: int) -> None:
@@ -38,6 +41,11 @@ class ProcessQueue:
         """True: no longer ours. Nothing more is pulled, and results of what still runs are ignored."""
         self.leaving = False
         """True: to be dropped when the call that runs has ended. Nothing more is pulled, and no other call begins."""
+        self.held_by: Limit | None = None
+        """The limit for which nothing is pulled now, since that time."""
+        self.held_since_ms = 0
+        self.counted: TopicConsumes | None = None
+        """Where its messages are counted; None: they are of several topics."""
         self.last_pull_ms = now_ms
         self.last_consume_ms = now_ms
 
@@ -74,9 +82,13 @@ class ProcessQueue:
             return self.largest - offset
         return 0
 
-    def is_full(self, count_max: int = COUNT_MAX, size_max: int = SIZE_MAX, span_max: int = SPAN_MAX) -> bool:
-        """Whether pulling must pause until some of this is consumed."""
-        return len(self.messages) > count_max or self.size > size_max or self.span > span_max
+    def limit(self, count_max: int = COUNT_MAX, size_max: int = SIZE_MAX, span_max: int = SPAN_MAX) -> Limit | None:
+        """The limit for which pulling must pause until some of this is consumed."""
+        if len(self.messages) > count_max:
+            return "messages"
+        if self.size > size_max:
+            return "bytes"
+        return "span" if self.span > span_max else None
 
     def __repr__(self) -> str:
         state = " dropped" if self.dropped else ""

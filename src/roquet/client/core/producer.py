@@ -9,11 +9,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, cast
 
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
 from roquet.client.core.checks import check_queue, check_ranges, valid
 from roquet.client.core.failures import BatchFailed, TooManySends
 from roquet.client.core.gathering import BATCH_BYTES, Gathering, per_message, size_of
+from roquet.client.core.hooks import Followed, Hooks
 from roquet.client.core.in_flight import IN_FLIGHT_MAX, InFlight
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
@@ -24,6 +26,7 @@ from roquet.client.core.resolver import TopicRoute, writable
 from roquet.client.core.rhythm import ClientPauses
 from roquet.client.core.send_command import SendTemplate
 from roquet.client.core.sending import Outgoing, Place, Sending, Sent
+from roquet.client.core.stats import ProducerStats, TopicSends
 from roquet.client.core.tasks import Wait
 from roquet.client.core.timers import Timer
 from roquet.errors import ClientError, InvalidMessage, NoRoute, NotStarted, RoquetError, SendFailed
@@ -114,8 +117,20 @@ class _Topic:
 
 
 class ProducerCore:
-    def __init__(self, client: ClientCore, group: str, settings: ProducerSettings | None = None) -> None:
+    def __init__(
+        self,
+        client: ClientCore,
+        group: str,
+        settings: ProducerSettings | None = None,
+        *,
+        hooks: Hooks | None = None,
+        stats: ProducerStats | None = None,
+    ) -> None:
         self.settings = settings or ProducerSettings()
+        self.stats = stats or ProducerStats(group)
+        self.hooks = hooks
+        self.send_hooks = hooks if hooks is not None and hooks.sends else None
+        """None: nobody wants to hear of sends."""
         self.namespace = self.settings.namespace
         valid(check_group, group)
         self.client = client
@@ -189,6 +204,9 @@ class ProducerCore:
                 return told
         if queue is not None:
             check_queue(queue, message.topic)
+        if self.send_hooks is not None and type(done) is not Followed:
+            how = {"selector": selector, "key": key, "timeout_ms": timeout_ms, "retries": retries}
+            return self._send_followed(self.send_hooks, message, done, queue, **how)
         if self.namespace:
             message, queue = self._inside(message, queue)
         if queue is not None and queue.topic != message.topic:
@@ -205,6 +223,18 @@ class ProducerCore:
                 self.gathering.add(sending)  # what start() comes to
                 return sending
         self.in_flight.begin(sending)
+        return sending
+
+    def _send_followed(self, hooks: Hooks, message: Message, done: Sent, queue: MessageQueue | None, **how: Any) -> Sending:
+        """The same, while middleware looks on."""
+        followed = Followed(hooks, self.client, hooks.begin_send(message, queue), done)
+        try:
+            sending = self.send(followed.event.message, followed, queue=queue, **how)
+        except BaseException as error:
+            followed.end(error)
+            raise
+        assert isinstance(sending, Sending)  # none is plain with middleware
+        followed.sending = sending
         return sending
 
     def send_async(
@@ -230,10 +260,14 @@ class ProducerCore:
         self._check_started()
         await self.in_flight.until_room()
 
-    async def sent(self, message: Message, *, timeout_ms: int | None = None) -> SendReceipt:
-        """`send` for a task: the receipt when a broker has stored it. Raises what `send` gives."""
+    async def sent(self, message: Message, *, timeout_ms: int | None = None, hooks: Hooks | None = None) -> SendReceipt:
+        """`send` for a task: the receipt when a broker has stored it. Raises what `send` gives. `hooks`: of the one it is sent for."""
         receipt: Wait[SendReceipt] = Wait()
-        self.send(message, receipt.end, timeout_ms=timeout_ms)
+        if hooks is not None and hooks.sends:
+            self._check_started()
+            self._send_followed(hooks, message, receipt.end, None, timeout_ms=timeout_ms)
+        else:
+            self.send(message, receipt.end, timeout_ms=timeout_ms)
         return await receipt
 
     async def send_oneway(
@@ -243,6 +277,21 @@ class ProducerCore:
         self._check_started()
         check_message(message, "send_oneway")
         check_queue(queue, message.topic)
+        hooks = self.send_hooks
+        if hooks is None:
+            return (await self._hand_over(message, queue, selector, key))[0]
+        event = hooks.begin_send(message, queue, kind="oneway")
+        try:
+            address, chosen = await self._hand_over(event.message, queue, selector, key)
+        except BaseException as error:
+            hooks.end_send(event, error, None, "")
+            raise
+        hooks.end_send(event, None, self.namespace.unwrap_queue(chosen), address)
+        return address
+
+    async def _hand_over(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, key: object
+    ) -> tuple[str, MessageQueue]:
         if self.namespace:
             message, queue = self._inside(message, queue)
         outgoing = self._outgoing(message)
@@ -252,7 +301,8 @@ class ProducerCore:
         chosen = queue or self.next_queue(message.topic, route, None)
         address = self.address_of(chosen)
         self.client.caller.oneway(address, outgoing.command(self.template(outgoing, chosen.broker_name), chosen.queue_id))
-        return address
+        self.counted(outgoing.topic).oneway += 1
+        return address, chosen
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -264,7 +314,7 @@ class ProducerCore:
         self._check_started()
         if not messages:
             return []
-        if queue is None and len(messages) > 1:
+        if queue is None and len(messages) > 1 and self.send_hooks is None:
             plain = self._plain_batch(messages)
             if plain is not None:
                 return await self._send_together(plain, timeout_ms)
@@ -272,6 +322,31 @@ class ProducerCore:
             if not isinstance(message, Message):
                 check_message(message, "send_batch")
         check_queue(queue, messages[0].topic)
+        if self.send_hooks is not None:
+            return await self._send_batch_followed(self.send_hooks, messages, queue, timeout_ms)
+        return await self._send_batch(messages, queue, timeout_ms)
+
+    async def _send_batch_followed(
+        self, hooks: Hooks, messages: Sequence[Message], queue: MessageQueue | None, timeout_ms: int | None
+    ) -> list[SendReceipt]:
+        events = [hooks.begin_send(message, queue, batch_size=len(messages)) for message in messages]
+        results: Sequence[SendReceipt | BaseException] = []
+        try:
+            receipts = await self._send_batch([event.message for event in events], queue, timeout_ms)
+            results = receipts
+            return receipts
+        except BatchFailed as failure:
+            results = [cast(SendReceipt, receipt) if receipt is not None else failure for receipt in failure.receipts]
+            raise
+        except BaseException as error:
+            results = [error] * len(events)
+            raise
+        finally:
+            for event, result in zip(events, results, strict=True):
+                address = self.client.routes.master(result.queue.broker_name) if isinstance(result, SendReceipt) else None
+                hooks.end_send(event, result, None, address or "")
+
+    async def _send_batch(self, messages: Sequence[Message], queue: MessageQueue | None, timeout_ms: int | None) -> list[SendReceipt]:
         if self.namespace:
             messages = [self._inside(message, None)[0] for message in messages]
             queue = queue and self.namespace.wrap_queue(queue)
@@ -498,6 +573,10 @@ class ProducerCore:
         if known is None:
             known = self._topics[topic] = _Topic(QueueChoice(self.client.random.randrange(1 << 16), self.faults))
         return known
+
+    def counted(self, topic: str) -> TopicSends:
+        """Where sends to this topic are counted."""
+        return self.stats.of(self.namespace.unwrap(topic))
 
     def known_route(self, topic: str) -> TopicRoute | None:
         route = self.client.routes.topics.get(topic)

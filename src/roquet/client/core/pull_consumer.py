@@ -14,6 +14,7 @@ from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, Puller, PullResult
 from roquet.client.core.queue_calls import QueueCalls
+from roquet.client.core.stats import ConsumerStats
 from roquet.errors import NotStarted
 from roquet.message import MessageQueue
 from roquet.routing.subscription import TAG, TagFilter
@@ -29,9 +30,12 @@ class PullConsumerSettings:
 
 
 class PullConsumerCore:
-    def __init__(self, client: ClientCore, group: str, settings: PullConsumerSettings | None = None) -> None:
+    def __init__(
+        self, client: ClientCore, group: str, settings: PullConsumerSettings | None = None, *, stats: ConsumerStats | None = None
+    ) -> None:
         valid(check_group, group)
         self.client = client
+        self.stats = stats or ConsumerStats(group)
         self.namespace = namespace = (settings or PullConsumerSettings()).namespace
         self.group = group = namespace.wrap(group)
         self.started = False
@@ -66,6 +70,7 @@ class PullConsumerCore:
         wanted_ones = filter_of(queue.topic, tags, sql)
         tag_filter = TagFilter.of(wanted_ones)
         timeout = max(SUSPENDED_TIMEOUT_MS, block_ms + 10_000) if block_ms else 10_000
+        asked_ms = self.client.clock.steady_ms()
         result = await self._puller.pull(
             queue,
             offset,
@@ -77,6 +82,9 @@ class PullConsumerCore:
         )
         if not result.messages:
             return result
+        counted = self.stats.of(self.namespace.unwrap(queue.topic))
+        counted.pulled += len(result.messages)
+        counted.pull_durations.add(self.client.clock.steady_ms() - asked_ms)
         # The broker compares hashes of tags only.
         wanted = [message for message in result.messages if tag_filter.takes_tag(message.tags)]
         if self.namespace:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.queue_calls import locate, read_header
 from roquet.errors import ConnectFailed, Rejected, RoquetError
-from roquet.message import MessageQueue, PulledMessage, ReceivedMessage
+from roquet.message import MessageQueue, PulledMessage, QueueReach, ReceivedMessage
 from roquet.routing.subscription import TAG
 from roquet.wire.calls.call import Answer, Records
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader, PullResponseHeader
@@ -128,10 +128,13 @@ class Puller:
         messages: list[ReceivedMessage] = []
         if status is PullStatus.FOUND:
             cuts = cut(answer.command.body, queue.topic.encode(), queue.queue_id)
+            reach = QueueReach(header.min_offset, header.max_offset)
             if cuts is None:
                 messages = self._read_one_by_one(queue, answer.command.body, address)
+                for message in messages:
+                    message.reach = reach
             else:
-                messages = [PulledMessage(raw, offset, size, queue) for raw, offset, size in cuts]
+                messages = [PulledMessage(raw, offset, size, queue, reach) for raw, offset, size in cuts]
             if not messages:
                 status = PullStatus.NO_MATCHED_MESSAGE
         return PullResult(status, header.next_begin_offset, header.min_offset, header.max_offset, messages)

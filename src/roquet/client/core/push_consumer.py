@@ -18,6 +18,7 @@ from roquet.client.core.checks import check_ranges
 from roquet.client.core.consuming import TIMEOUT_MS, Consuming, Consumption
 from roquet.client.core.filter_check import check_filters, filter_of
 from roquet.client.core.group_member import GroupMember, GroupSettings
+from roquet.client.core.held_back import Limit
 from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.offsets import LocalOffsets, MemberOffsets, OffsetFile, RemoteOffsets
 from roquet.client.core.ordered import CONTINUOUS_MS, NO_LIMIT, OrderedConsuming
@@ -25,11 +26,13 @@ from roquet.client.core.ordered import SUSPEND_MS as SUSPEND_QUEUE_MS
 from roquet.client.core.process_queue import SPAN_MAX, ProcessQueue
 from roquet.client.core.pulling import SUSPEND_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
 from roquet.client.core.queue_locks import LOCK_MAX_MS, LOCK_MS, QueueLocks
+from roquet.client.core.rates import Rates
 from roquet.client.core.rhythm import PAUSE_MIN_MS
 from roquet.client.core.running_info import running_info
 from roquet.client.core.send_back import SendingBack, restore_topic, restore_topics
 from roquet.client.core.share import NotYet
 from roquet.client.core.share_changes import Notify, ShareChanges
+from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.stored_offsets import ProgressStore, StoredOffsets
 from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Listener, Outcome, Verdict
@@ -41,7 +44,7 @@ from roquet.wire.calls.members import ConsumeType, SubscriptionData
 from roquet.wire.calls.offsets import GET_CONSUMER_STATUS_FROM_CLIENT, ConsumerStatusBody
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.names import retry_topic
+from roquet.wire.names import is_retry_topic, retry_topic
 from roquet.wire.record import Record
 
 __all__ = ["FROM_FIRST", "FROM_LAST", "FROM_TIMESTAMP", "PushConsumerCore", "PushConsumerSettings"]
@@ -50,6 +53,8 @@ log = logging.getLogger(__name__)
 
 FULL_MS = 50
 """Wait before looking again at a queue whose limits are reached."""
+LASTS_MS = 1_000
+"""A queue that has to wait for less is nothing unusual, as when a backlog is consumed."""
 PAUSED_MS = 1_000
 CLOSE_WAIT_MS = 30_000
 
@@ -109,6 +114,7 @@ class PushConsumerCore(GroupMember):
         settings: PushConsumerSettings | None = None,
         *,
         offset_file: OffsetFile | None = None,
+        stats: ConsumerStats | None = None,
         store: ProgressStore | None = None,
         on_assigned: Notify | None = None,
         on_revoked: Notify | None = None,
@@ -117,6 +123,8 @@ class PushConsumerCore(GroupMember):
         self.settings = settings or PushConsumerSettings()
         super().__init__(client, group, self.settings, broadcasting=self.settings.broadcasting)
         group = self.group
+        self.stats = stats or ConsumerStats(group)
+        self.rates = Rates(self.stats, client.clock.steady_ms())
         self.offsets = self._offsets(store, offset_file)
         self.offsets.writable = self._is_mine
         sending_back = SendingBack(client, group, times_max=self.settings.times_max, namespace=self.namespace)
@@ -126,9 +134,11 @@ class PushConsumerCore(GroupMember):
             if not self.broadcasting:
                 self.locks = QueueLocks(client, group, self.offsets, self.settings.lock_ms)
                 self.locks.on_lost = self._lock_lost
-            self.consuming = OrderedConsuming(client, group, self.offsets, listener, sending_back, self.settings, locks=self.locks)
+            self.consuming = OrderedConsuming(
+                client, group, self.offsets, listener, sending_back, self.settings, self.stats, locks=self.locks
+            )
         else:
-            self.consuming = Consuming(client, group, self.offsets, listener, sending_back, self.settings)
+            self.consuming = Consuming(client, group, self.offsets, listener, sending_back, self.settings, self.stats)
         self.changes = ShareChanges(client, group, on_assigned, on_revoked)
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self.paused = False
@@ -215,6 +225,8 @@ class PushConsumerCore(GroupMember):
         if queue in self._leaving:
             raise NotYet(f"a call for {queue} still runs")
         if not await self.locks.lock(queue):
+            self.stats.held_back.count("lock")
+            self.stats.held_back.say("lock", queue, "another member holds its lock", self.client.clock.steady_ms())
             raise NotYet(f"another member holds {queue}")
         try:
             return await self._where_to_begin(queue)  # only now: who held it before has written its progress
@@ -297,6 +309,8 @@ class PushConsumerCore(GroupMember):
 
     def _read_from(self, queue: MessageQueue, offset: int, *, delay_ms: int = 0) -> None:
         process_queue = self.queues[queue] = ProcessQueue(queue, offset, self.client.clock.now_ms())
+        if not is_retry_topic(queue.topic):
+            process_queue.counted = self.stats.of(self.namespace.unwrap(queue.topic))
         self.client.tasks.start(self._read(process_queue, delay_ms))
 
     async def _read(self, process_queue: ProcessQueue, delay_ms: int) -> None:
@@ -322,8 +336,11 @@ class PushConsumerCore(GroupMember):
         asked_ms = self.client.clock.steady_ms()
         if self.paused:
             return PAUSED_MS
-        if process_queue.is_full(settings.count_max, settings.size_max, settings.span_max):
+        limit = process_queue.limit(settings.count_max, settings.size_max, settings.span_max)
+        if limit is not None:
+            self._held_back(process_queue, limit, asked_ms)
             return FULL_MS
+        process_queue.held_by = None
         progress = self.offsets.table.get(queue) if not self.broadcasting and self._is_mine(queue) else None
         try:
             result = await self._puller.pull(
@@ -342,8 +359,24 @@ class PushConsumerCore(GroupMember):
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._moved(process_queue, result)
             return 0
-        self._take(process_queue, result)
+        self._take(process_queue, result, asked_ms)
         return self._pause_ms(before, asked_ms, result)
+
+    def _held_back(self, process_queue: ProcessQueue, limit: Limit, now_ms: int) -> None:
+        """Counted when it begins, and said when it lasts."""
+        settings, held_back = self.settings, self.stats.held_back
+        if limit is not process_queue.held_by:
+            process_queue.held_by, process_queue.held_since_ms = limit, now_ms
+            held_back.count(limit)
+        if now_ms - process_queue.held_since_ms < LASTS_MS:
+            return
+        why = {
+            "messages": f"{len(process_queue.messages)} messages of it are held here, more than count_max={settings.count_max}",
+            "bytes": f"its messages that are held here have {process_queue.size} bytes, more than size_max={settings.size_max}",
+            "span": f"offset {process_queue.progress} is not done and {process_queue.largest} is held here, more than"
+            f" span_max={settings.span_max} apart",
+        }
+        held_back.say(limit, process_queue.queue, why[limit], now_ms)
 
     def _not_pulled(self, process_queue: ProcessQueue, error: RoquetError) -> int:
         queue = process_queue.queue
@@ -353,11 +386,12 @@ class PushConsumerCore(GroupMember):
             self.locks.doubt(queue.broker_name)
         return wait_after(self.client, queue, error)
 
-    def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
+    def _take(self, process_queue: ProcessQueue, result: PullResult, asked_ms: int) -> None:
         queue = process_queue.queue
         process_queue.next_offset = result.next_offset
         new: list[ReceivedMessage] = []
         if result.messages:
+            self._count_pulled(self.stats, queue, len(result.messages), asked_ms)
             tag_filter = self._filters[queue.topic]
             wanted = result.messages
             if tag_filter.judges:
@@ -381,6 +415,10 @@ class PushConsumerCore(GroupMember):
         self.offsets.update(queue, offset, increase_only=False)
         self.offsets.persist()
         self._read_from(queue, offset, delay_ms=delay_ms)
+
+    def persist(self) -> None:
+        self.rates.sample(self.client.clock.steady_ms())
+        super().persist()
 
     # -- for the user
 

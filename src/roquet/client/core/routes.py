@@ -14,7 +14,7 @@ from roquet.wire.command import Command
 class Routes(Resolver):
     def __init__(self, name_servers: NameServers, make: Callable[[int, dict[str, str]], Command], caller: Caller, tasks: Tasks) -> None:
         super().__init__(name_servers, make)
-        self._caller = caller
+        self.caller = caller
         self._tasks = tasks
         self._asking: dict[tuple[str, bool], Task[TopicRoute]] = {}
 
@@ -30,7 +30,7 @@ class Routes(Resolver):
 
     async def _fetch(self, key: tuple[str, bool], default_queues: int) -> TopicRoute:
         try:
-            return await follow(self._caller, self.find(key[0], default_queues), ASK_TIMEOUT_MS)
+            return await follow(self.caller, self.find(key[0], default_queues), ASK_TIMEOUT_MS)
         finally:
             self._asking.pop(key, None)
 

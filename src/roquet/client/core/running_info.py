@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roquet.routing.assign import name_of
-from roquet.wire.calls.consumers import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
+from roquet.wire.calls.consumers import ConsumerRunningInfo, ProcessQueueInfo
 
 if TYPE_CHECKING:
     from roquet.client.core.process_queue import ProcessQueue
@@ -38,7 +38,7 @@ def running_info(consumer: PushConsumerCore) -> ConsumerRunningInfo:
         subscription_set=sorted(consumer.subscriptions.values(), key=lambda one: one.topic),
         mq_table={queue: queue_info(held, offsets.get(queue, -1)) for queue, held in sorted(consumer.queues.items())},
         status_table={
-            topic: ConsumeStatus(consume_failed_msgs=consumer.consuming.failures.get(consumer.namespace.unwrap(topic), 0))
+            topic: consumer.rates.status(consumer.namespace.unwrap(topic), consumer.client.clock.steady_ms())
             for topic in sorted(consumer.subscriptions)
         },
     )

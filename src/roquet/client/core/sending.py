@@ -302,6 +302,7 @@ class Sending:
         producer.in_flight.leave(self)
         place = self._place()
         line = producer.lines.get(place) if place is not None and producer.lines else None
+        self._count(result)
         try:
             self.done(result)
         except Exception:  # the user's callback; the others must hear, and go on, nevertheless
@@ -358,12 +359,23 @@ class Sending:
             self.start()
         elif self.fixed is None or not producer.lines:
             producer.in_flight.free(len(self.outgoing.message_ids))
+            self._count(receipt)
             try:
                 self.done(receipt)
             except Exception:
                 self._callback_failed()
         else:
             self.end(receipt)
+
+    def _count(self, result: SendReceipt | RoquetError) -> None:
+        producer, outgoing = self.producer, self.outgoing
+        counted = producer.stats.topics.get(outgoing.topic) or producer.counted(outgoing.topic)
+        count = len(outgoing.message_ids)
+        if type(result) is SendReceipt:
+            counted.sent += count
+            counted.durations.add(producer.client.clock.steady_ms() - self.begun_ms, count)
+        else:
+            counted.failed += count
 
     def _callback_failed(self) -> None:
         log.exception(CALLBACK_FAILED, self.producer.group, self.outgoing.topic)

@@ -13,10 +13,13 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
+from roquet.client.core.events import TransactionEvent
 from roquet.client.core.failures import BadAnswer
+from roquet.client.core.hooks import Hooks
 from roquet.client.core.instance import LANGUAGE, ClientCore
 from roquet.client.core.producer import ProducerCore, ProducerSettings, check_message, with_properties
 from roquet.client.core.receipt import SendReceipt
+from roquet.client.core.stats import ProducerStats
 from roquet.client.core.tasks import Wait
 from roquet.errors import InvalidMessage, Refused, RoquetError
 from roquet.message import Message, Property, ReceivedMessage
@@ -73,8 +76,10 @@ class TransactionCore(ProducerCore):
         *,
         checks_at_once: int = CHECKS_AT_ONCE,
         check_immunity_s: int | None = None,
+        hooks: Hooks | None = None,
+        stats: ProducerStats | None = None,
     ) -> None:
-        super().__init__(client, group, settings)
+        super().__init__(client, group, settings, hooks=hooks, stats=stats)
         check_immunity(check_immunity_s)
         self.check_immunity_s = check_immunity_s
         self.check = check
@@ -105,21 +110,25 @@ class TransactionCore(ProducerCore):
             marks[Property.CHECK_IMMUNITY_SECONDS] = str(check_immunity_s)
         half = with_properties(message, marks)
         receipt = await self.sent(half, timeout_ms=timeout_ms)
+        shown = with_properties(message, {Property.UNIQUE_KEY: receipt.message_id})  # its id is the transaction's
         if receipt.ok:
-            shown = with_properties(message, {Property.UNIQUE_KEY: receipt.message_id})  # its id is the transaction's
             decision: Wait[tuple[TransactionState, str]] = Wait()
             execute(shown, receipt, lambda state, error: decision.end((state, error)))
             state, error = await decision
         else:
             # As safe as asked or not at all: nothing was executed, so nothing may appear.
             state, error = TransactionState.ROLLBACK, f"the half message is stored with {receipt.status}"
+        address, untold = "", None
         try:
-            self._end(receipt, state, error)
+            address = self._end(receipt, state, error)
         except RoquetError as failure:  # it is decided all the same; the broker will ask
+            untold = failure
             log.warning("! the broker is not told that the transaction of %s ended with %s: %s", receipt.message_id, state, failure)
+        self._ended(shown, receipt.message_id, receipt.transaction_id, state, address, error, untold)
         return TransactionReceipt(receipt, state, error)
 
-    def _end(self, receipt: SendReceipt, state: TransactionState, error: str) -> None:
+    def _end(self, receipt: SendReceipt, state: TransactionState, error: str) -> str:
+        """The address of the broker that is told."""
         try:
             _, offset = parse_offset_message_id(receipt.offset_message_id)
         except Refused as refusal:
@@ -138,6 +147,27 @@ class TransactionCore(ProducerCore):
             broker_name=queue.broker_name,
         )
         self._tell(address, header, error)
+        return address
+
+    def _ended(
+        self,
+        message: Message | ReceivedMessage,
+        message_id: str,
+        transaction_id: str | None,
+        state: TransactionState,
+        address: str,
+        reason: str,
+        error: RoquetError | None = None,
+        *,
+        from_check: bool = False,
+    ) -> None:
+        hooks = self.hooks
+        if hooks is not None and hooks.after_transaction:
+            event = TransactionEvent(
+                hooks.group, hooks.client_id, message, message.topic, message_id, transaction_id or message_id, state, from_check,
+                hooks.now_ms(), broker_address=address, reason=reason, error=error,
+            )  # fmt: skip
+            hooks.transaction(event)
 
     def _tell(self, address: str, header: EndTransactionHeader, error: str) -> None:
         command = END_TRANSACTION.request(header, language=LANGUAGE)
@@ -184,6 +214,7 @@ class TransactionCore(ProducerCore):
         )
         if self.started:
             self._tell(address, header, error)
+            self._ended(message, header.msg_id or "", asked.transaction_id, state, address, error, from_check=True)
         self._next_check()
 
 
