@@ -26,7 +26,7 @@ class Around:
     """What the snippets find around them, and what they print."""
 
     def __init__(self) -> None:
-        self.printed: list[tuple[object, ...]] = []
+        self.printed: list[tuple[Any, ...]] = []
         self.results: list[object] = []
         self.worked: list[bytes] = []
         self.names: dict[str, Any] = {name: getattr(roquet, name) for name in roquet.__all__}
