@@ -42,6 +42,7 @@ RUN_BY = {
     "first-day-data-engineer.md": "tests/spark/test_first_day.py",
     "first-day-python.md": "tests/docs/test_walks.py",
     "migrate-from-kafka.md": "tests/docs/test_walks.py",
+    "outbox.md": "tests/docs/test_walks.py",
 }
 """Who runs the Python of each document."""
 NOT_RUN = {"spark-cluster.md": "it needs a Spark Connect server on another machine"}

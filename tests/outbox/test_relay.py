@@ -21,6 +21,8 @@ from tests.outbox.fakes import PATIENCE_S, FakeProducer, until
 
 EVERYTHING = Choice()
 HOUR_MS = 3_600_000
+ON_SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+"""What is the same whatever the database."""
 
 
 def quick(outbox: Outbox, engine: Engine, producer: FakeProducer, **settings: Any) -> Relay:
@@ -139,6 +141,7 @@ def test_a_message_that_cannot_be_sent_holds_back_its_key_and_no_other(engine: E
     assert all(row.tries >= 3 and not row.error for row in listed(engine, outbox, Choice(sent=True, failing=True)))
 
 
+@ON_SQLITE
 def test_after_so_many_failures_somebody_is_told_what_and_what_to_do(
     engine: Engine, outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,6 +167,7 @@ def test_after_so_many_failures_somebody_is_told_what_and_what_to_do(
     assert "on_alarm failed" in errors[1]
 
 
+@ON_SQLITE
 def test_of_what_no_broker_would_take_somebody_is_told_at_once(engine: Engine, outbox: Outbox) -> None:
     producer = FakeProducer()
     producer.fails = lambda message: InvalidMessage("too large") if message.body == b"poison" else None
@@ -242,6 +246,7 @@ def test_a_lease_that_is_over_or_was_made_before_the_clock_was_set_back_holds_no
         assert len(rows.due(connection, outbox.table, 1)) == 1
 
 
+@ON_SQLITE
 def test_a_relay_that_is_slower_than_its_lease_sends_nothing_any_more(engine: Engine, outbox: Outbox) -> None:
     """Else it would send rows that another one has taken over, and sent, meanwhile."""
     producer = FakeProducer()
@@ -263,6 +268,7 @@ def test_a_relay_that_is_slower_than_its_lease_sends_nothing_any_more(engine: En
     asyncio.run(scenario())
 
 
+@ON_SQLITE
 def test_a_relay_that_is_closed_gives_back_what_it_did_not_send(engine: Engine, outbox: Outbox) -> None:
     producer = FakeProducer()
     add(engine, outbox, "first", "second", key="a")
@@ -289,6 +295,7 @@ def test_a_relay_that_is_closed_gives_back_what_it_did_not_send(engine: Engine, 
     assert producer.bodies() == ["first", "second"]
 
 
+@ON_SQLITE
 def test_a_transaction_of_the_same_engine_wakes_the_relay_and_nobody_waits_for_a_poll(engine: Engine, outbox: Outbox) -> None:
     producer = FakeProducer()
 
@@ -334,6 +341,7 @@ def test_rows_that_were_sent_are_deleted_later_and_in_portions(engine: Engine, o
     assert listed(engine, outbox, Choice(sent=True)) == []
 
 
+@ON_SQLITE
 def test_what_a_broker_stored_less_safely_is_sent_again_only_when_asked(engine: Engine, outbox: Outbox) -> None:
     producer = FakeProducer()
     producer.status = SendStatus.SLAVE_NOT_AVAILABLE
