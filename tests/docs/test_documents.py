@@ -48,6 +48,7 @@ RUN_BY = {
     "first-day-python.md": "tests/docs/test_walks.py",
     "migrate-from-kafka.md": "tests/docs/test_walks.py",
     "testing.md": "tests/testing/test_page.py",
+    "outbox.md": "tests/docs/test_walks.py",
 }
 """Who runs the Python of each document."""
 NOT_RUN = {"spark-cluster.md": "it needs a Spark Connect server on another machine"}

@@ -253,7 +253,7 @@ class Walk:
     # -- Python
 
     def python(self, snippet: str) -> None:
-        code = compile(self.here(snippet), "<document>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        code = compile(self.here(snippet), "<document>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             result = eval(code, self.names)  # as it is printed is the test
             if inspect.isawaitable(result):

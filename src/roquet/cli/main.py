@@ -23,8 +23,8 @@ from roquet.settings import BadSetting
 from roquet.system import fast_loop
 
 NOUNS = (
-    "servers", "topics", "groups", "send", "consume", "query", "trace", "dead_letters", "status", "config", "cluster", "ha", "acl",
-    "pipeline", "completion", "apps",
+    "servers", "topics", "groups", "send", "consume", "query", "trace", "dead_letters", "outbox", "status", "config", "cluster", "ha",
+    "acl", "pipeline", "completion", "apps",
 )  # fmt: skip
 SERVERS = frozenset({"up", "namesrv", "broker"})
 """Commands of the first of these. A server is up sooner when the others, and all that they need, are not loaded."""
