@@ -491,3 +491,4 @@ def test_a_commands_repr_has_no_secret() -> None:
     command = Command(50, {"accessKey": "some-key", "secretKey": "hidden-1", "Signature": "hidden-2", "SecurityToken": "hidden-3"})
     assert "hidden" not in repr(command)
     assert "some-key" in repr(command)
+    assert repr(calls.AccountHeader("some-key", "hidden-1")) == "<AccountHeader 'some-key'>"

@@ -27,6 +27,10 @@ class AccountHeader(Header):
     topic_perms: str | None = optional("topicPerms")
     group_perms: str | None = optional("groupPerms")
 
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return f"<AccountHeader {self.access_key!r}>"
+
 
 class AccessKeyHeader(Header):
     access_key: str = wire("accessKey")
