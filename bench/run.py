@@ -178,7 +178,9 @@ class Bench:
         for kind in self.kinds:
             self.say(f"starting {kind} ({name})")
             try:
-                found.append(stack.enter_context(self.launcher.pair(kind, self.directory / name / kind, kill=True, source=source, **settings)))
+                found.append(
+                    stack.enter_context(self.launcher.pair(kind, self.directory / name / kind, kill=True, source=source, **settings))
+                )
             except (OSError, RuntimeError) as error:
                 self.report.at("start", kind).problem = f"{name}: {error}"
                 self.say(f"{kind} did not start: {error}")

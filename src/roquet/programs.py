@@ -82,7 +82,6 @@ async def run_nameserver(
         quiet_collector()
     server.start_ticking()
 
-
     def warn(text: str) -> None:
         core.open_to = text
         log.warning("%s", text)

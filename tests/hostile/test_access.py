@@ -57,7 +57,6 @@ def signed(frame: bytes, who: str) -> bytes:
     return encode_frame(form, begin + MARK + added + comma + end, body)
 
 
-
 def address(number: int) -> str:
     """Each asks from another one: those who ask wrongly too often are not answered any more."""
     return f"10.{100 + (number >> 16)}.{number >> 8 & 255}.{number & 255}:40001"

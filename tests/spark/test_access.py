@@ -56,7 +56,6 @@ def write(spark: Any, options: dict[str, str], body: str) -> None:
 def test_the_sink_and_the_source_sign_and_who_may_not_is_told_so_without_its_secret(guarded: Servers, spark: Any) -> None:
     write(spark, where(guarded, ADMIN), "hello")
 
-
     def read(options: dict[str, str]) -> list[bytes]:
         rows = spark.read.format("rocketmq").option("subscribe", "signed").options(**options).load().select("body").collect()
         return [bytes(row.body) for row in rows]

@@ -15,7 +15,6 @@ from roquet import Admin, Message
 from roquet.admin.dead_letters import Choice, DeadLetters
 from roquet.cli.main import main
 from roquet.cli.pipeline import sentence
-from roquet.errors import ClientError
 from roquet.message import MessageQueue
 from roquet.spark.pipelines import dead_letters as dead
 from roquet.wire.calls.groups import GroupConfig

@@ -62,7 +62,9 @@ class AccessGuard:
         self.broker_name = broker_name.encode()
         self.replies_need_pub = replies_need_pub
         self._white_hosts: dict[str, bool] = {}
-        self._copying: dict[str, tuple[str, int]] = {}  # address -> the admin who asked about the log from there, and until when that counts
+        self._copying: dict[
+            str, tuple[str, int]
+        ] = {}  # address -> the admin who asked about the log from there, and until when that counts
         self.secrets: dict[bytes, bytes] = {}
         """By access key, for `signed_sends`."""
         self.may_send: set[bytes] = set()
@@ -107,8 +109,8 @@ class AccessGuard:
         return False
 
     def is_admin(self, peer: Peer, command: Command) -> bool:
-        """Does an admin ask? By the account that this connection showed before, its certificate, or the signature of this request. For ports
-        whose requests are not in the table."""
+        """Does an admin ask? By the account that this connection showed before, its certificate, or the signature of this request. For
+        ports whose requests are not in the table."""
         accounts = self._rules.accounts
         known = accounts.get(peer.principal or peer.certificate_subject)
         if known is not None and known.admin:

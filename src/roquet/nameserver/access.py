@@ -35,7 +35,11 @@ class WatchedRules:
         """Why the files are not those that are in force; "": they are."""
         self._clock = clock
         self._source = source if settings.acl_enable else None
-        self.guard = None if self._source is None else AccessGuard(self._source.read(), self.audit, open_to_all=frozenset() if settings.acl_routes_need_key else ROUTES)
+        self.guard = (
+            None
+            if self._source is None
+            else AccessGuard(self._source.read(), self.audit, open_to_all=frozenset() if settings.acl_routes_need_key else ROUTES)
+        )
         self._look_ms = clock.steady_ms()
         if self.guard is not None:
             log.info("access control is on: %s", in_short(self.guard.rules))
