@@ -416,8 +416,8 @@ class NameServerSettings(ServerSettings):
     )
     server_channel_max_idle_time_seconds: int = setting(120, "close a connection with no traffic for this long", low=1, high=86_400)
     acl_routes_need_key: bool = setting(
-        True, "with aclEnable, who asks for the route of a topic needs a key; false: nobody does, as with RocketMQ 4.9, for clients that do not "
-        "sign that (pull consumers and admin of Go's client)",
+        True, "with aclEnable, who asks for the route of a topic needs a key; false: nobody does, as with RocketMQ 4.9, for clients "
+        "that do not sign that (pull consumers and admin of Go's client)",
     )  # fmt: skip
     connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)
     unfinished_frames_max: int = setting(

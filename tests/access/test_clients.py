@@ -259,9 +259,12 @@ def test_embedded_servers_with_keys_let_in_the_clients_made_there_and_nobody_els
                 async with mq.admin(credentials=None) as admin:
                     await admin.cluster()
         assert (tmp_path / "data" / "plain_acl.yml").stat().st_mode & 0o777 == 0o600
-        async with roquet.embedded(tmp_path / "data", credentials=keys, tls=tls) as mq:  # the accounts are kept with the data
-            async with mq.producer(credentials=Credentials("another-key", "another-secret")) as producer:
-                await producer.send(Message("orders", b"hello"))
+        another = Credentials("another-key", "another-secret")
+        async with (
+            roquet.embedded(tmp_path / "data", credentials=keys, tls=tls) as mq,  # the accounts are kept with the data
+            mq.producer(credentials=another) as producer,
+        ):
+            await producer.send(Message("orders", b"hello"))
 
     asyncio.run(work())
 

@@ -1,4 +1,4 @@
-"""Requests about accounts (50, 51, 53, 54), as brokers and name servers alike take them: what of the files is to be changed, and what is told."""
+"""Requests about accounts (50, 51, 53, 54), as brokers and name servers take them: what is to be changed in the files, and what is told."""
 
 from __future__ import annotations
 

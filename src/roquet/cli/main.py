@@ -73,7 +73,8 @@ def told(argv: Sequence[str] | None) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(
-        level=logging.DEBUG if getattr(arguments, "verbose", False) else getattr(arguments, "log_level", logging.WARNING), handlers=[handler]
+        level=logging.DEBUG if getattr(arguments, "verbose", False) else getattr(arguments, "log_level", logging.WARNING),
+        handlers=[handler],
     )
     try:
         result = arguments.run(arguments)
