@@ -300,6 +300,13 @@ def test_every_key_without_effect_is_told_with_its_reason(key: Any, tmp_path: Pa
     assert notice.endswith(f"{tail} has no effect as it stands: {key.about}")
 
 
+def test_a_delay_level_beside_orderly_is_told(tmp_path: Path) -> None:
+    app = app_of(tmp_path, "rocketmq: {bindings: {in: {consumer: {orderly: true, delayLevelWhenNextConsume: -1}}}}\n")
+    assert consuming(app, "in") == {"group": "anonymous_in", "concurrency": 1, "orderly": True}
+    [notice] = app.bindings.notices
+    assert "an orderly consumer tries again in its place" in notice
+
+
 def test_secrets_are_not_in_complaints(tmp_path: Path) -> None:
     told = complaint(tmp_path, "rocketmq: {bindings: {in: {consumer: {secret-key: hush}}}}\n")
     assert "hush" not in told

@@ -35,6 +35,7 @@ FRAGMENTS = snippets(TUTORIAL.read_text())
 RUN_BY = {
     "access.md": "tests/access/test_clients.py",
     "app.md": "tests/docs/test_walks.py",
+    "bindings.md": "tests/docs/test_walks.py",
     "README.md": __file__,
     "tutorial.md": __file__,
     "middleware.md": "tests/docs/test_middleware_page.py",

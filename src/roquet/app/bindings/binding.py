@@ -169,6 +169,15 @@ class Binding:
             found["batch"] = self._batch()
         return found
 
+    def notices(self) -> list[str]:
+        """What has no effect beside the others, each with its reason."""
+        setting = self.settings.get((RC, "delay-level-when-next-consume"))
+        if setting is None or not setting.value or not self.is_orderly:
+            return []
+        entry = setting.entry
+        why = "an orderly consumer tries again in its place, after suspend-current-queue-time-millis"
+        return [f"{entry.file}, line {entry.line}: {entry.key} has no effect: {why}"]
+
     def _filter(self) -> dict[str, Any]:
         given = [key for key in ("subscription", "tags", "sql") if self.get(RC, key) is not None]
         if len(given) > 1:

@@ -24,6 +24,7 @@ FRAGMENTS = {
 }
 """What a file may begin with, and what stands before it."""
 SIDES = ("consumer", "producer")
+SECTIONS = ("bindings", "rocketmq", "default")
 CLOSE = 0.85
 """So alike is a word that was meant to be the other. `springdoc`, say, is not `spring`."""
 ALL = ""
@@ -212,6 +213,8 @@ def unknown(entry: Entry, binding: str | None, scope: Scope, path: tuple[str, ..
         found = find(other, path)
         if found is not None and other is not scope and (binding is None) == ("*" not in other.value):
             return entry.wrong(f"is unknown there; it belongs to {place_of(other, binding)}: {place_of(other, binding)}.{found.name}")
+    if scope is Scope.STREAM and (sections := difflib.get_close_matches(uniform(path[0]), SECTIONS, 1, CLOSE)):
+        return entry.wrong(f"is unknown; the nearest known key is {'.'.join((here, sections[0], *path[1:]))}")
     near = nearest(kebab(name), names_in(scope))
     return entry.wrong(f"is unknown; the nearest known key is {here}.{near}")
 
@@ -225,7 +228,7 @@ def place_of(scope: Scope, binding: str | None) -> str:
 def names_in(scope: Scope) -> list[str]:
     found = [name for key in ROWS if key.scope is scope for name in key.names()]
     if scope is Scope.STREAM:
-        found += ["bindings", "rocketmq", "default"]
+        found += SECTIONS
     if scope is Scope.BINDING:
         found += SIDES
     return found

@@ -106,8 +106,8 @@ class Wired:
         """Decorator: this function handles the messages of a binding of the file, such as "one-to-one-input".
 
         Without a name, or with that of a function, it is Spring Cloud Function's: `uppercase` takes uppercase-in-0, and what it returns
-        goes to uppercase-out-0 if the file has that. `condition`: only messages for which it is true, as headers['key'] == 'tag'. The others are
-        those of app.consumer. Raises ClientError for what cannot work."""
+        goes to uppercase-out-0 if the file has that. `condition`: only messages for which it is true, as headers['key'] == 'tag'. The
+        others are those of app.consumer. Raises ClientError for what cannot work."""
 
         def register(function: Any, frame: FrameType) -> Any:
             wanted = name_of(function) if name is None or callable(name) else name

@@ -46,6 +46,7 @@ class Bindings:
         for binding in self:
             binding.consuming()
             binding.check_output()
+            layout.notices += binding.notices()
         for notice in self.notices:
             log.warning("! %s", notice)
 
