@@ -66,7 +66,7 @@ def add_commands(commands: Commands) -> None:
         "docs",
         "print the AsyncAPI 3 document of an app",
         """
-        roquet docs shop:app > asyncapi.yaml
+        roquet docs shop:app                            YAML
         roquet docs shop:app --json
         """,
     )

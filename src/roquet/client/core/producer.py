@@ -105,7 +105,6 @@ class _Topic:
     """What a producer keeps of a topic it sends to."""
 
     choice: QueueChoice
-    counted: TopicSends
     templates: dict[tuple[str, int], SendTemplate] = field(default_factory=dict)
 
 
@@ -193,19 +192,8 @@ class ProducerCore:
                 return told
         if queue is not None:
             check_queue(queue, message.topic)
-        if self.send_hooks is not None:
-            return self._send_followed(self.send_hooks, message, done, queue, selector, key, timeout_ms)
-        return self._send(message, done, queue, selector, key, timeout_ms)
-
-    def _send(
-        self,
-        message: Message,
-        done: Sent,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        key: object,
-        timeout_ms: int | None,
-    ) -> Sending:
+        if self.send_hooks is not None and type(done) is not Followed:
+            return self._send_followed(self.send_hooks, message, done, queue, selector=selector, key=key, timeout_ms=timeout_ms)
         if self.namespace:
             message, queue = self._inside(message, queue)
         if queue is not None and queue.topic != message.topic:
@@ -221,14 +209,16 @@ class ProducerCore:
         sending.start()
         return sending
 
-    def _send_followed(self, hooks: Hooks, message: Message, done: Sent, queue: MessageQueue | None, *how: Any) -> Sending:
+    def _send_followed(self, hooks: Hooks, message: Message, done: Sent, queue: MessageQueue | None, **how: Any) -> Sending:
         """The same, while middleware looks on."""
         followed = Followed(hooks, self.client, hooks.begin_send(message, queue), done)
         try:
-            sending = followed.sending = self._send(followed.event.message, followed, queue, *how)
+            sending = self.send(followed.event.message, followed, queue=queue, **how)
         except BaseException as error:
             followed.end(error)
             raise
+        assert isinstance(sending, Sending)  # none is plain with middleware
+        followed.sending = sending
         return sending
 
     async def sent(self, message: Message, *, timeout_ms: int | None = None, hooks: Hooks | None = None) -> SendReceipt:
@@ -236,7 +226,7 @@ class ProducerCore:
         receipt: Wait[SendReceipt] = Wait()
         if hooks is not None and hooks.sends:
             self._check_started()
-            self._send_followed(hooks, message, receipt.end, None, None, None, timeout_ms)
+            self._send_followed(hooks, message, receipt.end, None, timeout_ms=timeout_ms)
         else:
             self.send(message, receipt.end, timeout_ms=timeout_ms)
         return await receipt
@@ -542,14 +532,12 @@ class ProducerCore:
     def _topic(self, topic: str) -> _Topic:
         known = self._topics.get(topic)
         if known is None:
-            known = self._topics[topic] = _Topic(
-                QueueChoice(self.client.random.randrange(1 << 16), self.faults), self.stats.of(self.namespace.unwrap(topic))
-            )
+            known = self._topics[topic] = _Topic(QueueChoice(self.client.random.randrange(1 << 16), self.faults))
         return known
 
     def counted(self, topic: str) -> TopicSends:
-        known = self._topics.get(topic)
-        return known.counted if known is not None else self.stats.of(self.namespace.unwrap(topic))
+        """Where sends to this topic are counted."""
+        return self.stats.of(self.namespace.unwrap(topic))
 
     def known_route(self, topic: str) -> TopicRoute | None:
         route = self.client.routes.topics.get(topic)

@@ -353,8 +353,9 @@ class Sending:
 
     def _count(self, result: SendReceipt | RoquetError) -> None:
         producer, outgoing = self.producer, self.outgoing
-        counted, count = producer.counted(outgoing.topic), len(outgoing.message_ids)
-        if isinstance(result, SendReceipt):
+        counted = producer.stats.topics.get(outgoing.topic) or producer.counted(outgoing.topic)
+        count = len(outgoing.message_ids)
+        if type(result) is SendReceipt:
             counted.sent += count
             counted.durations.add(producer.client.clock.steady_ms() - self.begun_ms, count)
         else:

@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 from roquet.client.core.held_back import HeldBack
 
 LAST = 31
-"""The last bucket holds everything from 2 ** 30 ms (12 days) on."""
+LONGEST_MS = 1 << (LAST - 1)
+"""12 days. The last bucket holds everything from here on."""
 
 
 class Durations:
@@ -29,7 +30,7 @@ class Durations:
     def add(self, ms: int, times: int = 1) -> None:
         """`times` things took so long each."""
         self.total_ms += ms * times
-        self.buckets[min(ms.bit_length(), LAST)] += times
+        self.buckets[ms.bit_length() if ms < LONGEST_MS else LAST] += times
 
     def include(self, other: Durations) -> None:
         """Add what another one counted."""
