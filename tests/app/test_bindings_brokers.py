@@ -385,12 +385,26 @@ def test_outputs_send_as_the_file_says(tmp_path: Path, caplog: pytest.LogCapture
             await app.output("raw").send(b"raw")
             await app.output("oneway").send("oneway")
             await app.output("big").send(noise)
+            output = app.output("async")
             for number in range(20):
-                assert await app.output("async").send(f"{number}") is None
-        # Closing waited for what was under way.
+                assert await output.send(f"{number}") is None
+                assert output._under_way <= 2
         bodies = [message.body for message in await stored(mq, "t", 22)]
         assert {b"raw", b"oneway", *(b"%d" % number for number in range(20))} == set(bodies)
 
     with caplog.at_level(logging.ERROR):
         against_a_broker_with({"maxMessageSize": "10000"}, scenario)
     assert "was not sent, and nobody waits for it" in caplog.text
+
+
+def test_closing_waits_for_what_was_sent_async(tmp_path: Path) -> None:
+    async def scenario(mq: Embedded) -> None:
+        app = bound(mq, tmp_path, OUTPUTS, "bindings: {async: {destination: t}}\n", producer={"linger_ms": None})
+        async with sent(mq, "t"), app.publishing():
+            for number in range(30):
+                await app.output("async").send(f"{number}")
+            assert app.output("async")._under_way == 30
+        assert app.output("async")._under_way == 0
+        assert len(await stored(mq, "t", 30)) == 30
+
+    against_a_broker(scenario)
