@@ -36,6 +36,7 @@ RUN_BY = {
     "access.md": "tests/access/test_clients.py",
     "app.md": "tests/docs/test_walks.py",
     "client-settings.md": "tests/docs/test_client_settings.py",
+    "bindings.md": "tests/docs/test_walks.py",
     "README.md": __file__,
     "idempotence.md": "tests/idempotence/test_page.py",
     "tutorial.md": __file__,
