@@ -16,7 +16,7 @@ from roquet import idempotence
 from roquet.outbox import Relay, Row
 from roquet.outbox.rows import Failure
 
-LATE_S = 0.3
+LATE_S = 1.0
 
 
 def pay_again() -> None:
