@@ -20,9 +20,9 @@ def show(message: ReceivedMessage) -> None:
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "Somebody"
-    # Broadcasting: members of a group do not share the messages, each gets them all. Under its own instance name a member keeps
-    # its own progress, in a file on its machine.
-    member = PushConsumer("example_chat", NAMESRV, broadcasting=True, instance_name=name)
+    # Broadcasting: members of a group do not share the messages, each gets them all. Orderly: one after the other.
+    # Under its own instance name a member keeps its own progress, in a file on its machine.
+    member = PushConsumer("example_chat", NAMESRV, broadcasting=True, orderly=True, instance_name=name)
     member.subscribe(ROOM, "*", show)
 
     with Producer("example_chat", NAMESRV, instance_name=name) as producer:

@@ -20,8 +20,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -30,6 +31,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.process.programs import Nursery
 
 from roquet import Admin
+from roquet.admin.groups import QueueProgress
 from roquet.cli.render import counted, duration
 from roquet.cli.shards import free_ports
 from roquet.errors import RoquetError
@@ -100,11 +102,16 @@ class Customers:
             self.answered[order_id] = cents
 
     def _put(self, order_id: str, order: dict[str, object]) -> bool:
-        asking = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_S)
-        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(asking):
-            asking.request("PUT", f"/orders/{order_id}", json.dumps(order))
-            return asking.getresponse().status in (200, 201)
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return put(self._port, order_id, json.dumps(order)) in (200, 201)
         return False
+
+
+def put(port: int, order_id: str, body: str) -> int:
+    """The HTTP status of the answer."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as asking:
+        asking.request("PUT", f"/orders/{order_id}", body)
+        return asking.getresponse().status
 
 
 class Shop:
@@ -171,29 +178,25 @@ class Shop:
 
     # -- rounds
 
-    def run(self, rounds: int, say: Callable[[str], None] = lambda text: None) -> Report:
-        """So many kills, and the count. Raises Broken."""
+    def run(self, victims: Sequence[str], say: Callable[[str], None] = lambda text: None) -> Report:
+        """A round for each of them, and the count. Raises Broken."""
         random = Random(self.seed)
         self.customers.start()
-        victims: list[str] = []
-        for number in range(rounds):
-            began = time.monotonic()
-            paid = self._paid()
-            self._until(lambda paid=paid: self._paid() > paid, "payments that go on")  # type: ignore[misc]
-            waited = time.monotonic() - began
-            victims = victims or random.sample((*SERVICES, BROKER), len(SERVICES) + 1)
-            victim = victims.pop()
+        for number, victim in enumerate(victims, 1):
+            began, paid = time.monotonic(), self._paid()
+            self._until(partial(self._is_more_paid, paid), "payments that go on")
+            waited_s = time.monotonic() - began
             time.sleep(random.random() * MOMENT_S)
             self._kill(victim)
             self._start(victim)
             self.report.kills[victim] += 1
-            say(f"round {number + 1}: {victim}, {self._paid():,} paid; they had gone on after {waited:.1f} s")
+            say(f"round {number}: payments went on after {waited_s:.1f} s; killed {victim}, {self._paid():,} orders are paid")
         self.customers.stop()
-        self._until(self._is_settled, "an end: everything published, paid and consumed", is_needed=False)
+        self._until(self._is_settled, "an end: everything published, paid and consumed", is_needed=False, every_s=0.3)
         self._count()
         return self.report
 
-    def _until(self, condition: Callable[[], bool], what: str, *, is_needed: bool = True) -> None:
+    def _until(self, condition: Callable[[], bool], what: str, *, is_needed: bool = True, every_s: float = 0.05) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             if time.monotonic() > deadline:
@@ -202,7 +205,7 @@ class Shop:
                     raise Broken("\n".join([lost, *(f"{name}:\n{self._tail(name)}" for name in SERVICES)]))
                 self.report.faults.append(lost)
                 return
-            time.sleep(0.05)
+            time.sleep(every_s)
 
     def _number(self, sql: str) -> int:
         """0 while the services have not made their tables."""
@@ -212,6 +215,9 @@ class Shop:
 
     def _paid(self) -> int:
         return self._number("SELECT count(DISTINCT order_id) FROM payments")
+
+    def _is_more_paid(self, than: int) -> bool:
+        return self._paid() > than
 
     def _is_settled(self) -> bool:
         if self._number("SELECT count(*) FROM roquet_outbox WHERE sent_ms = 0") or self._paid() < len(self.customers.answered):
@@ -223,7 +229,7 @@ class Shop:
         self.report.published = sum(queue.broker_offset for queue in queues if queue.queue.topic == TOPIC)
         return not sum(queue.lag for queue in queues)
 
-    async def _progress(self):  # type: ignore[no-untyped-def]
+    async def _progress(self) -> list[QueueProgress]:
         async with Admin(self.namesrv) as admin:
             return await admin.progress(GROUP)
 
@@ -237,6 +243,13 @@ class Shop:
         report.orders, report.asked_again = len(orders), self.customers.asked_again
         report.faults += faults_of(answered, orders, payments)
         report.faults += [f"{name} ended by itself" for name, process in self._services.items() if process.poll() is not None]
+
+
+def choose(rounds: int, random: Random) -> list[str]:
+    """Turn after turn through all parts, each turn in an order of its own. Pure."""
+    parts = (*SERVICES, BROKER)
+    turns = [random.sample(parts, len(parts)) for _ in range(0, rounds, len(parts))]
+    return [victim for turn in turns for victim in turn][:rounds]
 
 
 def faults_of(answered: dict[str, int], orders: dict[str, int], payments: list[tuple[str, int]]) -> list[str]:
@@ -277,7 +290,7 @@ def main(arguments: list[str] | None = None) -> int:
     say(f"{counted(given.rounds, 'round')}, --seed {seed}" + (f", planted: {given.plant}" if given.plant else ""))
     with place(given.keep) as directory, Shop(directory, seed, database=given.database, rate=given.rate, bug=given.plant) as shop:
         try:
-            shop.run(given.rounds, say)
+            shop.run(choose(given.rounds, Random(seed)), say)
         except Broken as error:
             shop.report.faults.append(str(error))
     report = shop.report
