@@ -393,6 +393,30 @@ def test_a_condition_chooses_the_handler_and_what_nobody_takes_is_told_once(capl
     assert len(told) == 1
 
 
+def test_of_a_plain_and_an_async_handler_of_a_topic_each_runs_where_it_belongs_and_may_raise_what_it_likes() -> None:
+    async def test(mq: Embedded) -> None:
+        app = app_of(mq)
+        seen: list[str] = []
+
+        @app.consumer("orders", group="g", tags="plain", retries=1)
+        def plain(text: str) -> None:
+            seen.append(threading.current_thread().name.partition("_")[0])
+            raise StopIteration  # which no future of asyncio takes
+
+        @app.consumer("orders", group="g", tags="async", retries=1)
+        async def other(text: str) -> None:
+            assert asyncio.current_task() in app.calls()
+            seen.append("async")
+
+        async with sent(mq, "orders", Message("orders", b"1", tags="plain"), Message("orders", b"2", tags="async")), app:
+            [dead] = await dead_letters(mq, "g", 1)
+            await until(lambda: "async" in seen)
+        assert dead.failure.endswith("raised StopIteration")
+        assert sorted(seen) == ["async", "roquet-g", "roquet-g"]
+
+    against_a_broker(test)
+
+
 def test_something_can_be_put_around_a_handler() -> None:
     async def test(mq: Embedded) -> None:
         app = app_of(mq)

@@ -8,7 +8,6 @@ what it returned cannot be sent                the message comes again
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
@@ -350,15 +349,14 @@ def by_condition(handlers: list[Handler]) -> Listener:
 
     async def listen(message: ReceivedMessage) -> Any:
         listener = choose(message)
-        if listener is None or is_async(listener):
-            return None if listener is None else await listener(message)
-        return await asyncio.to_thread(listener, message)
+        return None if listener is None else await listener(message)
 
     def listen_in_thread(message: ReceivedMessage) -> Any:
+        """In a thread of the consumer, which counts it and does not wait for it at the end. It awaits what an async one gives."""
         listener = choose(message)
         return None if listener is None else listener(message)
 
-    made: Listener = listen if any(is_async(listener) for _, _, listener in asked) else listen_in_thread
+    made: Listener = listen if all(is_async(listener) for _, _, listener in asked) else listen_in_thread
     made.__name__ = " or ".join(handler.name for handler in handlers)
     return made
 
