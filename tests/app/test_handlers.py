@@ -321,6 +321,34 @@ def test_a_dependency_that_fails_is_a_retry_that_names_it() -> None:
     against_a_broker(test)
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_dependency_that_catches_the_handlers_exception_does_not_make_a_success_of_it(plain: bool) -> None:
+    async def test(mq: Embedded) -> None:
+        app = app_of(mq)
+        steps: list[str] = []
+
+        async def session() -> AsyncIterator[str]:
+            try:
+                yield "session"
+                steps.append("commit")
+            except LookupError:
+                steps.append("rollback")
+
+        def handle_plainly(text: str, session: Annotated[str, Depends(session)]) -> None:
+            raise LookupError("not now")
+
+        async def handle(text: str, session: Annotated[str, Depends(session)]) -> None:
+            handle_plainly(text, session)
+
+        app.consumer("words", group="g", retries=1)(handle_plainly if plain else handle)
+        async with sent(mq, "words", Message("words", b"hello")), app:
+            [dead] = await dead_letters(mq, "g", 1)
+        assert dead.failure == "LookupError: not now"
+        assert steps == ["rollback", "rollback"]
+
+    against_a_broker(test)
+
+
 def test_a_test_can_put_another_function_in_the_place_of_a_dependency() -> None:
     async def test(mq: Embedded) -> None:
         app = app_of(mq)

@@ -220,8 +220,13 @@ def caller_in_loop(handler: Handler) -> Callable[[Call], Awaitable[Any]]:
 
     async def called_with_needs(call: Call) -> Any:
         async with AsyncExitStack() as stack:
-            values, named = await arguments.awaited(call, stack)
-            return await function(*values, **named)
+            try:
+                values, named = await arguments.awaited(call, stack)
+                return await function(*values, **named)
+            except BaseException as error:
+                failure = error
+                raise
+        raise failure  # a dependency caught it at its `yield`, and the handler failed all the same
 
     return called_with_needs if arguments.needs else called
 
@@ -235,8 +240,13 @@ def caller_in_thread(handler: Handler) -> Callable[[Call], Any]:
 
     def called_with_needs(call: Call) -> Any:
         with ExitStack() as stack:
-            values, named = arguments.in_thread(call, stack)
-            return function(*values, **named)
+            try:
+                values, named = arguments.in_thread(call, stack)
+                return function(*values, **named)
+            except BaseException as error:
+                failure = error
+                raise
+        raise failure  # a dependency caught it at its `yield`, and the handler failed all the same
 
     return called_with_needs if arguments.needs else called
 
