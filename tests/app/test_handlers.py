@@ -321,6 +321,34 @@ def test_a_dependency_that_fails_is_a_retry_that_names_it() -> None:
     against_a_broker(test)
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_dependency_that_catches_the_handlers_exception_does_not_make_a_success_of_it(plain: bool) -> None:
+    async def test(mq: Embedded) -> None:
+        app = app_of(mq)
+        steps: list[str] = []
+
+        async def session() -> AsyncIterator[str]:
+            try:
+                yield "session"
+                steps.append("commit")
+            except LookupError:
+                steps.append("rollback")
+
+        def handle_plainly(text: str, session: Annotated[str, Depends(session)]) -> None:
+            raise LookupError("not now")
+
+        async def handle(text: str, session: Annotated[str, Depends(session)]) -> None:
+            handle_plainly(text, session)
+
+        app.consumer("words", group="g", retries=1)(handle_plainly if plain else handle)
+        async with sent(mq, "words", Message("words", b"hello")), app:
+            [dead] = await dead_letters(mq, "g", 1)
+        assert dead.failure == "LookupError: not now"
+        assert steps == ["rollback", "rollback"]
+
+    against_a_broker(test)
+
+
 def test_a_test_can_put_another_function_in_the_place_of_a_dependency() -> None:
     async def test(mq: Embedded) -> None:
         app = app_of(mq)
@@ -393,6 +421,30 @@ def test_a_condition_chooses_the_handler_and_what_nobody_takes_is_told_once(capl
     against_a_broker(test)
     told = [record.getMessage() for record in caplog.records if "no handler takes" in record.getMessage()]
     assert len(told) == 1
+
+
+def test_of_a_plain_and_an_async_handler_of_a_topic_each_runs_where_it_belongs_and_may_raise_what_it_likes() -> None:
+    async def test(mq: Embedded) -> None:
+        app = app_of(mq)
+        seen: list[str] = []
+
+        @app.consumer("orders", group="g", tags="plain", retries=1)
+        def plain(text: str) -> None:
+            seen.append(threading.current_thread().name.partition("_")[0])
+            raise StopIteration  # which no future of asyncio takes
+
+        @app.consumer("orders", group="g", tags="async", retries=1)
+        async def other(text: str) -> None:
+            assert asyncio.current_task() in app.calls()
+            seen.append("async")
+
+        async with sent(mq, "orders", Message("orders", b"1", tags="plain"), Message("orders", b"2", tags="async")), app:
+            [dead] = await dead_letters(mq, "g", 1)
+            await until(lambda: "async" in seen)
+        assert dead.failure.endswith("raised StopIteration")
+        assert sorted(seen) == ["async", "roquet-g", "roquet-g"]
+
+    against_a_broker(test)
 
 
 def test_something_can_be_put_around_a_handler() -> None:

@@ -8,7 +8,6 @@ what it returned cannot be sent                the message comes again
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
@@ -222,8 +221,13 @@ def caller_in_loop(handler: Handler) -> Callable[[Call], Awaitable[Any]]:
 
     async def called_with_needs(call: Call) -> Any:
         async with AsyncExitStack() as stack:
-            values, named = await arguments.awaited(call, stack)
-            return await function(*values, **named)
+            try:
+                values, named = await arguments.awaited(call, stack)
+                return await function(*values, **named)
+            except BaseException as error:
+                failure = error
+                raise
+        raise failure  # a dependency caught it at its `yield`, and the handler failed all the same
 
     return called_with_needs if arguments.needs else called
 
@@ -237,8 +241,13 @@ def caller_in_thread(handler: Handler) -> Callable[[Call], Any]:
 
     def called_with_needs(call: Call) -> Any:
         with ExitStack() as stack:
-            values, named = arguments.in_thread(call, stack)
-            return function(*values, **named)
+            try:
+                values, named = arguments.in_thread(call, stack)
+                return function(*values, **named)
+            except BaseException as error:
+                failure = error
+                raise
+        raise failure  # a dependency caught it at its `yield`, and the handler failed all the same
 
     return called_with_needs if arguments.needs else called
 
@@ -351,15 +360,14 @@ def by_condition(handlers: list[Handler]) -> Listener:
 
     async def listen(message: ReceivedMessage) -> Any:
         listener = choose(message)
-        if listener is None or is_async(listener):
-            return None if listener is None else await listener(message)
-        return await asyncio.to_thread(listener, message)
+        return None if listener is None else await listener(message)
 
     def listen_in_thread(message: ReceivedMessage) -> Any:
+        """In a thread of the consumer, which counts it and does not wait for it at the end. It awaits what an async one gives."""
         listener = choose(message)
         return None if listener is None else listener(message)
 
-    made: Listener = listen if any(is_async(listener) for _, _, listener in asked) else listen_in_thread
+    made: Listener = listen if all(is_async(listener) for _, _, listener in asked) else listen_in_thread
     made.__name__ = " or ".join(handler.name for handler in handlers)
     return made
 
