@@ -162,11 +162,15 @@ class Shop:
         if name == BROKER:
             self.broker.kill()
             return
+        self._check_alive()
         process = self._services[name]
-        if process.poll() is not None:
-            raise Broken(f"{name} ended by itself with {process.returncode}:\n{self._tail(name)}")
         process.kill()
         process.wait()
+
+    def _check_alive(self) -> None:
+        for name, process in self._services.items():
+            if process.poll() is not None:
+                raise Broken(f"{name} ended by itself with {process.returncode}:\n{self._tail(name)}")
 
     def _end_services(self) -> None:
         for process in self._services.values():
@@ -193,12 +197,14 @@ class Shop:
             say(f"round {number}: payments went on after {waited_s:.1f} s; killed {victim}, {self._paid():,} orders are paid")
         self.customers.stop()
         self._until(self._is_settled, "an end: everything published, paid and consumed", is_needed=False, every_s=0.3)
+        self._check_alive()
         self._count()
         return self.report
 
     def _until(self, condition: Callable[[], bool], what: str, *, is_needed: bool = True, every_s: float = 0.05) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
+            self._check_alive()
             if time.monotonic() > deadline:
                 lost = f"no sign of {what} within {PATIENCE_S:.0f} s"
                 if is_needed:
@@ -242,7 +248,6 @@ class Shop:
             payments = [(row.order_id, row.cents) for row in connection.execute(text("SELECT order_id, cents FROM payments"))]
         report.orders, report.asked_again = len(orders), self.customers.asked_again
         report.faults += faults_of(answered, orders, payments)
-        report.faults += [f"{name} ended by itself" for name, process in self._services.items() if process.poll() is not None]
 
 
 def choose(rounds: int, random: Random) -> list[str]:
