@@ -522,6 +522,12 @@ class BrokerSettings(ServerSettings):
     broker_permission: int = setting(6, "4 read + 2 write", low=0, high=7, mutable=True)
     default_topic_queue_nums: int = setting(8, "queues of TBW102, so at most of an automatic topic", low=1, high=QUEUES_MAX, mutable=True)
     auto_create_topic_enable: bool = setting(True, "create a topic at its first message", mutable=True)
+    spread_automatic_topics: bool = setting(
+        True,
+        "make a topic that its first message made here on the other brokers of the cluster, too, as far as they make topics by themselves; "
+        "false: it stays on the broker that got the message, as with RocketMQ",
+        mutable=True,
+    )
     cluster_topic_enable: bool = setting(True, "a topic named like the cluster may serve as default topic")
     broker_topic_enable: bool = setting(True, "a topic named like the broker may serve as default topic")
     auto_create_subscription_group: bool = setting(True, "create a group at its first use", mutable=True)

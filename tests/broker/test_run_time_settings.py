@@ -101,6 +101,18 @@ def _(whole: Whole) -> None:
     assert send(whole, "Two") == 0
 
 
+@scene("spreadAutomaticTopics", namesrv_addr="ns1:9876")
+def _(whole: Whole) -> None:
+    change(whole, spreadAutomaticTopics="false")
+    assert send(whole, "One") == 0
+    change(whole, spreadAutomaticTopics="true")
+    assert send(whole, "Two") == 0
+    whole.tick()
+    asked = [call for _, call, _ in whole.caller.calls if call.code == RequestCode.GET_ROUTEINFO_BY_TOPIC]
+    assert [call.fields["topic"] for call in asked][:1] == ["TBW102"]
+    assert list(whole.broker.spreading._fresh) == ["Two"]
+
+
 @scene("autoCreateSubscriptionGroup")
 def _(whole: Whole) -> None:
     change(whole, autoCreateSubscriptionGroup="false")

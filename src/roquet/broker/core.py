@@ -52,6 +52,7 @@ from roquet.broker.roles import RoleReport, SlaveGuard, is_slave
 from roquet.broker.runs import Take, requests_of
 from roquet.broker.send import SENDS, Sender
 from roquet.broker.slaves import Slaves
+from roquet.broker.spreading import Spreading
 from roquet.broker.stats import Stats
 from roquet.broker.timers import Timers
 from roquet.broker.topics import Topics
@@ -160,6 +161,7 @@ class Broker:
         self.resets = add(Resets(shared, self.topics, self.offsets, self.members))
         self.puller = add(Puller(shared, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats))
         self.registration = add(Registration(shared, self.topics, signing))
+        self.spreading = add(Spreading(shared, self.topics, self.registration, signing))
         self.role_report = add(RoleReport(shared))
         self.slaves = add(Slaves(shared))
         self.log_pieces = add(LogPieces(shared))
