@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 
 from roquet.access.accounts import Account, Rules, credentials_of
@@ -25,7 +26,8 @@ from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import RETRY_PREFIX, retry_topic
-from roquet.wire.signing import Credentials
+from roquet.wire.sealing import NONCE_SIZE, seal
+from roquet.wire.signing import ACCESS_KEY, Credentials
 
 log = logging.getLogger("roquet.access")
 
@@ -88,6 +90,36 @@ class AccessControl(Part):
             self.notices.clear("acl files")
             log.info("the acl files have changed: %s", in_short(found))
 
+    def accounts_with_secrets(self) -> calls.AclConfig:
+        """Never to be shown or logged. Empty without access control."""
+        if self.guard is None:
+            return calls.AclConfig()
+        rules = self.guard.rules
+        told = [replace(described(one), secret_key=one.secret_key.decode()) for one in rules.accounts.values()]
+        return calls.AclConfig([one.text for one in rules.white], told)
+
+    def take(self, accounts: Sequence[calls.PlainAccessConfig], white: Sequence[str], done: Callable[[Exception | None], None]) -> None:
+        """Add these accounts to the first file, and let its white list be this one, unless it is empty: all at once, written elsewhere."""
+        source, now_ms = self.source, self.clock.now_ms()
+        if source is None or not (accounts or white):
+            done(None)
+            return
+
+        def edit(text: str, file: str) -> str:
+            for one in accounts:
+                text = with_account(text, file, change_of(one), now_ms)
+            return with_white_addresses(text, file, white, now_ms) if white else text
+
+        def changed(result: Rules | Exception) -> None:
+            if isinstance(result, Exception):
+                done(result)
+                return
+            self._use(result)
+            log.info("access control: %d accounts were copied from the cluster", len(accounts))
+            done(None)
+
+        self.shared.background.run(lambda: source.change("", edit), changed)
+
     # Requests
 
     @answers(calls.UPDATE_AND_CREATE_ACL_CONFIG)
@@ -143,6 +175,21 @@ class AccessControl(Part):
         rules = self._guard().rules
         body = calls.AclConfig([one.text for one in rules.white], [described(one) for one in rules.accounts.values()])
         return calls.GET_BROKER_CLUSTER_ACL_CONFIG.reply(command, body=body)
+
+    @answers(calls.ACCESS_COPY)
+    def copy(self, peer: Peer, command: Command) -> Command:
+        """For a new broker of the cluster. Only who has the secret of the admin that it names can read it, however it came in."""
+        self._source()
+        rules = self._guard().rules
+        asker = rules.accounts.get(command.fields.get(ACCESS_KEY, ""))
+        if asker is None or not asker.admin:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, "accounts are told to an admin who signs the request: they are sealed with its secret key"
+            )
+        body = self.accounts_with_secrets().encode()
+        log.info("all accounts were copied by %s of %s", asker.access_key, peer.address)
+        nonce = self.shared.random.randbytes(NONCE_SIZE)
+        return calls.ACCESS_COPY.reply(command, body=seal(asker.secret_key.decode(), nonce, body))
 
     @answers(calls.ACCESS_AUDIT)
     def refused_calls(self, peer: Peer, command: Command) -> Command:
@@ -217,4 +264,18 @@ def described(account: Account) -> calls.PlainAccessConfig:
         None if account.default_group is None else in_words(account.default_group.permission),
         topics,
         groups,
+    )
+
+
+def change_of(account: calls.PlainAccessConfig) -> AccountChange:
+    """What makes this account where there is none."""
+    return AccountChange(
+        account.access_key,
+        account.secret_key,
+        account.white_remote_address or None,
+        account.admin or None,
+        account.default_topic_perm,
+        account.default_group_perm,
+        tuple(account.topic_perms) or None,
+        tuple(account.group_perms) or None,
     )

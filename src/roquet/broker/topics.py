@@ -349,7 +349,7 @@ class Topics(SavedPart):
             header.topic, header.read_queue_nums, header.write_queue_nums, header.perm, header.topic_filter_type or "SINGLE_TAG",
             header.topic_sys_flag or 0, bool(header.order),
         )  # fmt: skip
-        self._check(topic)
+        self.check(topic)
         if header.only_if_absent and topic.topic_name in self._table:
             answer_when_saved(peer, command)(None)
             return
@@ -364,10 +364,11 @@ class Topics(SavedPart):
         if not topics:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the body holds no topicConfigList")
         for topic in topics:
-            self._check(topic)
+            self.check(topic)
         self.put_all(topics, answer_when_saved(peer, command))
 
-    def _check(self, topic: Topic) -> None:
+    def check(self, topic: Topic) -> None:
+        """Raises Refused for what nobody may ask for."""
         names.check_topic(topic.topic_name)
         if self.is_system(topic.topic_name):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{topic.topic_name}] is conflict with system topic.")

@@ -297,6 +297,9 @@ class Transactions(Part):
         halves = self.store.find_queue(HALF_TOPIC, 0)
         return 0 if halves is None else max(0, halves.visible - self._base - self._done.count(1))
 
+    def metrics(self) -> dict[str, object]:
+        return {"roquetTransactionsOpen": self.pending} if self.pending else {}
+
     def may_drop(self, end: int) -> bool:
         """Retention asks: is no prepared message pending below this log offset? One that is, is put again when its producer is asked."""
         halves = self.store.find_queue(HALF_TOPIC, 0)
