@@ -101,6 +101,24 @@ def _(whole: Whole) -> None:
     assert send(whole, "Two") == 0
 
 
+@scene("registerBroker", namesrv_addr="ns1:9876")
+def _(whole: Whole) -> None:
+    def told() -> list[int]:
+        codes = [call.code for _, call, _ in whole.caller.calls if call.code != RequestCode.GET_ROUTEINFO_BY_TOPIC]
+        whole.caller.calls.clear()
+        return codes
+
+    whole.tick()
+    assert told() == [RequestCode.REGISTER_BROKER]
+    change(whole, registerBroker="false")
+    assert told() == [RequestCode.UNREGISTER_BROKER]
+    whole.tick(31_000)
+    assert send(whole, "New") == 0
+    assert told() == []
+    change(whole, registerBroker="true")
+    assert told() == [RequestCode.REGISTER_BROKER]
+
+
 @scene("spreadAutomaticTopics", namesrv_addr="ns1:9876")
 def _(whole: Whole) -> None:
     change(whole, spreadAutomaticTopics="false")

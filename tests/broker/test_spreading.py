@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,6 +62,7 @@ class Cluster(World):
         return [one.text for one in self.core(number).notices.list() if one.key.startswith("spread")]
 
 
+@contextlib.contextmanager
 def started(**settings: Any) -> Iterator[Cluster]:
     made = Cluster(**settings)
     with watched_log(made.simulation):
@@ -72,7 +74,8 @@ def started(**settings: Any) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    yield from started()
+    with started() as made:
+        yield made
 
 
 ALL = {"sim-broker-0", "sim-broker-1", "sim-broker-2"}
@@ -180,7 +183,7 @@ def test_a_topic_that_is_deleted_is_made_nowhere_any_more(cluster: Cluster) -> N
 
 
 def test_turned_off_the_topic_stays_on_the_broker_that_got_its_first_message() -> None:
-    for cluster in started(spread_automatic_topics=False):
+    with started(spread_automatic_topics=False) as cluster:
         assert cluster.send(0, "orders") == 0
         cluster.simulation.run(cluster.simulation.now_us + 5 * SECOND)
         assert cluster.shown("orders") == [{"sim-broker-0"}] * 2

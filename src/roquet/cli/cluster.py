@@ -216,7 +216,18 @@ async def resume(arguments: argparse.Namespace) -> int:
         elif not await cluster.takes_messages(name):
             await cluster.add_write_permission(name)  # it was taken at the name servers alone (mqadmin wipeWritePerm)
         await until_shown(cluster, name, writable=True)
-    return answer(arguments, {"broker": name, "writable": True}, f"{name} takes messages again")
+        missed = await topics_missed(cluster, name)
+    if missed:
+        note(f"{counted(missed, 'topic')} of the other brokers are not on it, made while it was away: roquet cluster expand {name}")
+    return answer(arguments, {"broker": name, "writable": True, "topicsMissed": missed}, f"{name} takes messages again")
+
+
+async def topics_missed(cluster: Admin, name: str) -> int:
+    """0 too where nobody tells: that is not what was asked for."""
+    try:
+        return len((await cluster.plan_expansion(name)).topics)
+    except ClientError:
+        return 0
 
 
 async def permission_of(cluster: Admin, broker: Broker) -> int:
