@@ -14,7 +14,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help java faketime up demo test test-spark quick mutants sanitize check interop bench bench-spark exactly-once sim chaos docs site tour clean
+.PHONY: help java faketime services databases up demo test test-spark quick mutants sanitize check interop bench bench-spark exactly-once sim chaos docs site tour clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -50,7 +50,13 @@ faketime: # for tests that set the clock of a running broker
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libfaketime > /dev/null 2>&1; } || \
 	echo "make: no libfaketime (Debian: apt-get install libfaketime); tests that set the clock of a running broker are left out"
 
-test: $(STAMP) faketime ## every test but those of Spark, in four runs beside each other (ARGS="-k supervisor" and other options of pytest: in one)
+databases: $(STAMP) # for tests that need a server; unpacked from Debian's packages, and nothing of the system is touched
+	@$(BIN)/python -m tests.services --install
+
+services: $(STAMP) ## PostgreSQL, MariaDB and Redis on free ports with temporary data, as the tests use them, until Ctrl-C
+	@$(BIN)/python -m tests.services
+
+test: $(STAMP) faketime databases ## every test but those of Spark, in four runs beside each other (ARGS="-k supervisor" and other options of pytest: in one)
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m tests.lanes
 else
@@ -121,4 +127,5 @@ tour: $(STAMP) java ## run examples/tour.py, a notebook with Spark, and write do
 
 clean: ## remove what make made: the virtual environment, caches, build output; never ./data
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf "$${ROQUET_SERVICES:-/var/tmp/roquet-services-$$(id -u)}"
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

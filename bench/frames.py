@@ -6,6 +6,8 @@ whole round out in one buffer beforehand and send any run of them as one slice.
 
 from __future__ import annotations
 
+import base64
+import hmac
 import json
 import socket
 import struct
@@ -74,10 +76,13 @@ class Stream:
     sys_flag: int = 0
     properties: tuple[tuple[str, str], ...] = ()  # of single sends, beside the unique key and WAIT
     rare: tuple[tuple[str, str], ...] = ()  # in their place in one message of a hundred, in every queue alike; equally long
+    keys: tuple[str, str] | None = None  # access key and secret: every single send is signed
     wait: bool = True  # WAIT=true: answer only when the message is as safe as the broker's flushDiskType says
 
     def sends(self, count: int, first_key: int, first_opaque: int = FIRST_OPAQUE) -> tuple[bytes, int]:
         """`count` single sends one after the other in one buffer, and the size of each."""
+        if self.keys is not None:
+            return self._signed(self.keys, count, first_key, first_opaque)
         whole, size = self._single(self.properties, first_key, first_opaque)
         queues = self.queues
         if not self.rare:
@@ -90,12 +95,34 @@ class Stream:
             frames.append(template % (i % queues, first_key + i, first_opaque + i))
         return b"".join(frames), size
 
-    def _single(self, properties: tuple[tuple[str, str], ...], key: int, opaque: int) -> tuple[bytes, int]:
-        """A single send with places for queue, key and opaque, and its size."""
+    def _signed(self, keys: tuple[str, str], count: int, first_key: int, first_opaque: int) -> tuple[bytes, int]:
+        """The same, each with its own signature: of the values of all fields in the order of their names, and the body."""
+        access_key, secret = keys[0], keys[1].encode()
+        template = self._header(self.properties)
+        fields = json.loads(template % (0, first_key, first_opaque))["extFields"]
+        properties = fields["i"].replace(f"{first_key:012X}", "%012X")
+        values = fields | {"AccessKey": access_key, "e": "%d", "i": properties}
+        text = "".join(values[name] for name in sorted(values)).encode() + BODY
+        template = template.replace(b'"extFields":{', f'"extFields":{{"AccessKey":"{access_key}","Signature":"%b",'.encode())
+        header_size = len(template % (bytes(28), 0, first_key, first_opaque))
+        head = struct.pack(">ii", 4 + header_size + len(BODY), header_size)
+        out = []
+        for i in range(count):
+            queue, key = i % self.queues, first_key + i
+            signature = base64.b64encode(hmac.digest(secret, text % (queue, key), "sha1"))
+            out.append(b"%b%b%b" % (head, template % (signature, queue, key, first_opaque + i), BODY))
+        return b"".join(out), 8 + header_size + len(BODY)
+
+    def _header(self, properties: tuple[tuple[str, str], ...]) -> bytes:
+        """Of a single send, with places for queue, key and opaque."""
         text = b"UNIQ_KEY\\u0001" + KEY_HEAD + b"%012X\\u0002WAIT\\u0001" + self._wait
         for name, value in properties:
             text += f"\\u0002{name}\\u0001{value}".encode()
-        template = self._send(SEND_MESSAGE_V2, text, b"false")
+        return self._send(SEND_MESSAGE_V2, text, b"false")
+
+    def _single(self, properties: tuple[tuple[str, str], ...], key: int, opaque: int) -> tuple[bytes, int]:
+        """A single send with places for queue, key and opaque, and its size."""
+        template = self._header(properties)
         header_size = len(template % (0, key, opaque))
         head = struct.pack(">ii", 4 + header_size + len(BODY), header_size)
         return head.replace(b"%", b"%%") + template + BODY.replace(b"%", b"%%"), 8 + header_size + len(BODY)
@@ -174,9 +201,10 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 class Admin:
     """A connection to a server for the questions a benchmark asks before and after its rounds."""
 
-    def __init__(self, address: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 10.0, source: str = "") -> None:
+        """`source`: connect from this address."""
         host, port = address.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s, source_address=(source, 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Self:

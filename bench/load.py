@@ -258,7 +258,8 @@ def drive(senders: list[Sender], outcome: Outcome, timeout_s: float) -> None:
 
 
 def stream_of(options: argparse.Namespace) -> Stream:
-    return Stream(options.topic, options.queues, options.broker_name, wait=not options.no_wait, **KINDS.get(options.what, {}))
+    keys = (options.access_key, options.secret_key) if options.access_key else None
+    return Stream(options.topic, options.queues, options.broker_name, wait=not options.no_wait, keys=keys, **KINDS.get(options.what, {}))
 
 
 # ---------------------------------------------------------------- journeys
@@ -447,6 +448,8 @@ def main() -> None:
     parser.add_argument("--no-wait", action="store_true", help="WAIT=false: do not ask for the message to be flushed")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds without any answer after which to give up")
     parser.add_argument("--tls", action="store_true", help="encrypt, and trust any server")
+    parser.add_argument("--access-key", default="", help="sign single sends with this key")
+    parser.add_argument("--secret-key", default="", help="and its secret")
     parser.add_argument("--core", type=int, help="run on this core only")
     options = parser.parse_args()
     if not 1 <= options.queues <= 10:

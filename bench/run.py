@@ -56,10 +56,21 @@ CLIENT_ROWS = tuple(client_rows.WORKS)  # all of them: --rows client
 SHARD_CLIENT_ROWS = tuple(client_rows.SHARD_WORKS)  # all of them: --rows shards-clients
 GROUP_ROWS = tuple(group_rows.STARTS)
 FAILOVER_ROWS = tuple(failover.ROWS)  # all of them: --rows failover
+KEYS = ("bench-producer", "a-secret-of-the-bench")
+ASKS_FROM = "127.0.0.2"  # where the bench asks from beside its load: it is on the white list
+ACCOUNTS = f"""\
+globalWhiteRemoteAddresses:
+- {ASKS_FROM}
+accounts:
+- accessKey: {KEYS[0]}
+  secretKey: {KEYS[1]}
+  defaultTopicPerm: PUB
+"""
 OWN_ROWS = {"turns"}  # without any server of Apache's
 QUICK_WITHOUT = (
     "conn16",
     "tls",
+    "signed",
     *FEATURE_ROWS,
     *JAVA_ROWS,
     *TIMER_ROWS,
@@ -141,6 +152,7 @@ class Bench:
     def run(self) -> Report:
         phases: list[tuple[set[str], Callable[[], None]]] = [
             (set(MAIN_ROWS) | {"start"}, self.main_phase),
+            ({"signed"}, self.signed_phase),
             ({"sync"}, self.sync_phase),
             ({"shards", "shards-cpu"}, self.shard_phase),
             (set(TIMER_ROWS), self.timer_phase),
@@ -160,13 +172,15 @@ class Bench:
                 break
         return self.report
 
-    def start_all(self, stack: contextlib.ExitStack, name: str, **settings: object) -> list[Running]:
+    def start_all(self, stack: contextlib.ExitStack, name: str, source: str = "", **settings: object) -> list[Running]:
         """A pair of name server and broker of each kind; a kind that will not start is reported and left out."""
         found = []
         for kind in self.kinds:
             self.say(f"starting {kind} ({name})")
             try:
-                found.append(stack.enter_context(self.launcher.pair(kind, self.directory / name / kind, kill=True, **settings)))
+                found.append(
+                    stack.enter_context(self.launcher.pair(kind, self.directory / name / kind, kill=True, source=source, **settings))
+                )
             except (OSError, RuntimeError) as error:
                 self.report.at("start", kind).problem = f"{name}: {error}"
                 self.say(f"{kind} did not start: {error}")
@@ -193,19 +207,41 @@ class Bench:
                 if row in self.rows:
                     topic = WARM_TOPIC if what == "pull" else TOPIC
                     self.in_turns(row, pairs, warm, lambda r, t=topic, w=what, c=count, a=arguments: self.round(r, w, t, c, *a))  # type: ignore[misc]
-            self.compare_tls(pairs)
+            self.compare(pairs, "tls", "send over TLS")
             if "memory" in self.rows:
                 self.memory_row(pairs)
             self.feature_rows(pairs)
             self.java_rows(pairs)
 
-    def compare_tls(self, pairs: list[Running]) -> None:
-        """What TLS costs each server beside its own plain sends, in the same run."""
-        if {"send64", "tls"} <= self.rows:
+    def compare(self, pairs: list[Running], row: str, what: str) -> None:
+        """What it costs each server beside its own plain sends, in the same run."""
+        if {"send64", row} <= self.rows:
             for running in pairs:
-                plain, encrypted = (self.report.at(row, running.kind).cpu_us for row in ("send64", "tls"))
-                if plain and encrypted:
-                    self.report.note(f"{running.kind}: a send over TLS costs {encrypted / plain:.2f} times the CPU of a plain one")
+                plain, other = (self.report.at(one, running.kind).cpu_us for one in ("send64", row))
+                if plain and other:
+                    self.report.note(f"{running.kind}: a {what} costs {other / plain:.2f} times the CPU of a plain one")
+
+    def signed_phase(self) -> None:
+        """Brokers with access control, and sends that are signed; with send64 in the same run each is compared with its own plain sends."""
+        for kind in self.kinds:
+            directory = self.directory / "signed" / kind / "broker"
+            directory.mkdir(parents=True)
+            for conf in (directory, apache._home(directory) / "conf"):  # Roquet's beside its own file, Apache's in its home
+                conf.mkdir(parents=True, exist_ok=True)
+                (conf / "plain_acl.yml").write_text(ACCOUNTS)
+        arguments = ("--access-key", KEYS[0], "--secret-key", KEYS[1])
+        with contextlib.ExitStack() as stack:
+            pairs = self.start_all(stack, "signed", ASKS_FROM, aclEnable=True)
+            for running in pairs:
+                count = self.plan.warm_apache if running.kind == APACHE else self.plan.warm_roquet
+                self.say(f"warming up {running.kind} (signed) with {count:,} messages")
+                try:
+                    running.create_topic(TOPIC, QUEUES)
+                    self.round(running, "send", TOPIC, count, *arguments)
+                except (OSError, RuntimeError) as error:
+                    self.report.note(f"{running.kind}, while warming up (signed): {error}")
+            self.in_turns("signed", pairs, 0, lambda running: self.round(running, "send", TOPIC, self.plan.send64, *arguments))
+            self.compare(pairs, "signed", "signed send")
 
     def warm_up(self, running: Running) -> None:
         count = self.plan.warm_apache if running.kind == APACHE else self.plan.warm_roquet

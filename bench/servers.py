@@ -80,6 +80,7 @@ class Running:
     start_seconds: float  # from the process's start to its first acknowledged send
     broker_name: str = "broker-a"
     stand_in: bool = False  # not a broker: answers sends and nothing else
+    source: str = ""  # the address from which it is asked, if that matters
 
     @property
     def pid(self) -> int:
@@ -100,28 +101,28 @@ class Running:
 
     def create_topic(self, topic: str, queues: int) -> None:
         if not self.stand_in:
-            with Admin(self.address) as admin:
+            with Admin(self.address, source=self.source) as admin:
                 admin.create_topic(topic, queues)
 
     def stored(self, topic: str, queues: int) -> int:
         if self.stand_in:
             return 0
-        with Admin(self.address) as admin:
+        with Admin(self.address, source=self.source) as admin:
             return admin.stored(topic, queues)
 
     def consumed(self, group: str, topic: str, queues: int) -> int:
-        with Admin(self.address) as admin:
+        with Admin(self.address, source=self.source) as admin:
             return admin.consumed(group, topic, queues)
 
     def rewind(self, group: str, topic: str, queues: int) -> None:
-        with Admin(self.address) as admin:
+        with Admin(self.address, source=self.source) as admin:
             admin.rewind(group, topic, queues)
 
     def sends(self) -> tuple[int, int]:
         """Sends that took the short way so far, and the others."""
         if self.stand_in or self.kind == APACHE:
             return 0, 0
-        with Admin(self.address) as admin:
+        with Admin(self.address, source=self.source) as admin:
             return admin.sends()
 
 
@@ -185,13 +186,16 @@ class Launcher:
                 yield server.address
 
     @contextlib.contextmanager
-    def broker(self, kind: str, namesrv: str, directory: Path, *, kill: bool = False, **settings: object) -> Iterator[Running]:
-        """A broker that has acknowledged a send; at the end it is stopped, or killed if it will not stop or `kill` says so."""
+    def broker(
+        self, kind: str, namesrv: str, directory: Path, *, kill: bool = False, source: str = "", **settings: object
+    ) -> Iterator[Running]:
+        """A broker that has acknowledged a send; at the end it is stopped, or killed if it will not stop or `kill` says so. `source`: the
+        address from which it is asked."""
         server = self.start(kind, namesrv, directory, apache.free_port(), settings)
         try:
-            seconds = _first_acknowledged_send(server)
+            seconds = _first_acknowledged_send(server, source=source)
             name = str(settings.get("brokerName", "broker-a"))
-            yield Running(kind, server, namesrv, seconds, name, stand_in=kind == ROQUET and bool(self.broker_command))
+            yield Running(kind, server, namesrv, seconds, name, stand_in=kind == ROQUET and bool(self.broker_command), source=source)
         finally:
             if kill:
                 server.kill()
@@ -210,11 +214,11 @@ class Launcher:
         return apache.Server(command, name="broker", port=port, directory=directory, env=self._environment(kind))
 
     @contextlib.contextmanager
-    def pair(self, kind: str, directory: Path, *, kill: bool = False, **settings: object) -> Iterator[Running]:
+    def pair(self, kind: str, directory: Path, *, kill: bool = False, source: str = "", **settings: object) -> Iterator[Running]:
         """A name server and a broker that it knows."""
         with (
             self.namesrv(kind, directory / "namesrv") as namesrv,
-            self.broker(kind, namesrv, directory / "broker", kill=kill, **settings) as running,
+            self.broker(kind, namesrv, directory / "broker", kill=kill, source=source, **settings) as running,
         ):
             if not running.stand_in:
                 apache.wait_until(lambda: apache.is_registered(namesrv, running.address), "the registration", timeout_s=40.0)
@@ -242,14 +246,14 @@ class Launcher:
         return {**os.environ, **bytecode, "PYTHONPATH": str(checkout / "src")}
 
 
-def _first_acknowledged_send(server: apache.Server, timeout_s: float = 60.0) -> float:
+def _first_acknowledged_send(server: apache.Server, timeout_s: float = 60.0, source: str = "") -> float:
     """Knock until a send is acknowledged; the seconds since the process was started."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if server.process.poll() is not None:
             raise apache.InteropError(f"{server.name} exited with {server.process.returncode} at start:\n{server.log()[-3000:]}")
         try:
-            with Admin(server.address) as admin:
+            with Admin(server.address, source=source) as admin:
                 admin.send("BenchStart", b"the first")
             return time.clock_gettime(time.CLOCK_BOOTTIME) - started_at(server.pid)
         except (OSError, Refused):

@@ -51,6 +51,7 @@ ROWS = (
     Row("send1", "single send, one in flight", CPU, 0.45, 0.5),
     Row("conn16", "64 in flight over 16 connections", CPU, 0.25, 0.5),
     Row("tls", "single send over TLS, 64 in flight", CPU, 1.0),
+    Row("signed", "signed single send (aclEnable), 64 in flight", CPU, 1.0),
     Row("batch", "batches of 32, 8 in flight", CPU, 0.4, 1.0),
     Row("pull", "pull, 32 a pull, 8 queues", CPU, 0.4, 1.0),
     Row("memory", "anonymous memory after >= 2 M messages", MEMORY, 100.0),

@@ -33,6 +33,7 @@ from pathlib import Path
 import apache
 import client_logs
 import java_client
+from entry import AS_THEY_ARE, Entry
 from java_client import JavaClient
 
 ANSWER_S = apache.PATIENCE_S
@@ -161,8 +162,10 @@ class Agents:
     """Starts agents against one cluster, and ends them all."""
 
     def __init__(
-        self, namesrv: str, directory: Path, java: dict[str, JavaClient], go: Path | None, extra: tuple[client_logs.PassedOver, ...]
-    ) -> None:
+        self, namesrv: str, directory: Path, java: dict[str, JavaClient], go: Path | None, extra: tuple[client_logs.PassedOver, ...],
+        entry: Entry = AS_THEY_ARE,
+    ) -> None:  # fmt: skip
+        self._entry = entry
         self._namesrv = namesrv
         self._directory = directory
         self._java = java
@@ -176,14 +179,18 @@ class Agents:
         run = f"agent-{next(self._numbers)}-{threading.get_native_id()}"
         home = self._directory / f"{language}-{run}"
         home.mkdir(parents=True)
+        environment = ["env", *(f"{name}={value}" for name, value in self._entry.environment().items())]
         if language == "python":
-            command = [sys.executable, str(Path(__file__).with_name("python_client.py")), self._namesrv, run, str(home / "client.log")]
+            program = str(Path(__file__).with_name("python_client.py"))
+            command = [*environment, sys.executable, program, self._namesrv, run, str(home / "client.log")]
         elif language == "go":
             assert self._go is not None
-            command = ["env", f"HOME={home}", str(self._go), "agent", self._namesrv, run, str(home), header]
+            command = [*environment, f"HOME={home}", str(self._go), "agent", self._namesrv, run, str(home), header]
         else:
             client = self._java[language.removeprefix("java-")]
-            command, java_log = client.command(run, "Agent", self._namesrv, run, header=header, properties=java_client.PROMPT)
+            self._entry.tools(client.directory / run)
+            properties = java_client.PROMPT | self._entry.java()
+            command, java_log = client.command(run, "Agent", self._namesrv, run, header=header, properties=properties)
 
         def log() -> tuple[int, list[str]]:
             if language == "python":

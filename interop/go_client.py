@@ -7,6 +7,7 @@ from pathlib import Path
 
 import apache
 import client_logs
+from entry import AS_THEY_ARE, Entry
 from java_client import JavaClient
 from report import Section, run_program
 
@@ -28,18 +29,23 @@ def check(
     broker: str,
     header: str,
     finder: JavaClient | None,
+    entry: Entry = AS_THEY_ARE,
 ) -> None:
     """Everything the Go client can do.
 
     It has no call to query a message, so `finder` looks for one that Go has sent.
     """
-    logs = program.parent / f"go-{header}"
+    run = f"{header}-signed" if entry.access_key else header
+    logs = program.parent / f"go-{run}"
     logs.mkdir()
     # HOME: this client keeps the offsets of broadcasting consumers there
-    command = ["env", f"HOME={logs}", str(program), namesrv, broker, f"go{header[0]}", str(logs), header]
+    keys = [f"{name}={value}" for name, value in entry.environment().items()]
+    command = ["env", f"HOME={logs}", *keys, str(program), namesrv, broker, f"go{header[0]}", str(logs), header]
     output, finished = run_program(command)
     section.take(output, finished=finished)
-    _find(section, output, namesrv, finder, header)
+    if finder is not None:
+        entry.tools(finder.directory / f"find-go-{run}")
+    _find(section, output, namesrv, finder, run)
     entries = client_logs.go_entries(logs)
     problem = None
     left = client_logs.complaints(entries, client_logs.GO_WORKING, client_logs.GO_LEAVING)
@@ -50,7 +56,7 @@ def check(
     section.judge("no warning or error in the client's log", problem)
 
 
-def _find(section: Section, output: str, namesrv: str, finder: JavaClient | None, header: str) -> None:
+def _find(section: Section, output: str, namesrv: str, finder: JavaClient | None, run: str) -> None:
     name = "query by key, offset id and unique id (by mqadmin)"
     if finder is None:
         section.skip(name, "java is missing")
@@ -65,7 +71,7 @@ def _find(section: Section, output: str, namesrv: str, finder: JavaClient | None
         ["queryMsgById", "-n", namesrv, "-i", offset_id],
         ["queryMsgByUniqueKey", "-n", namesrv, "-t", topic, "-i", unique_id],
     ]
-    command, _ = finder.command(f"find-go-{header}", "Mqadmin")
+    command, _ = finder.command(f"find-go-{run}", "Mqadmin")
     found, finished = run_program(command, stdin="".join("\t".join(each) + "\n" for each in commands))
     answers = found.split("### end")[:3]
     missing = [each[0] for each, answer in zip(commands, answers, strict=False) if unique_id.upper() not in answer.upper()]

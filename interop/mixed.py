@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import TypeVar
 import apache
 from agents import Agent, Agents, Event
 from client_logs import PassedOver
+from entry import AS_THEY_ARE, Entry
 from java_client import JavaClient
 from report import Reporter, Section
 
@@ -52,8 +54,9 @@ def same(what: str, expected: object, found: object) -> None:
 class Stage:
     """One cluster, a prefix for names, and the agents that play on it."""
 
-    def __init__(self, prefix: str, namesrv: str, agents: list[Agent], early_ms: int) -> None:
+    def __init__(self, prefix: str, namesrv: str, agents: list[Agent], early_ms: int, entry: Entry = AS_THEY_ARE) -> None:
         self.prefix = prefix
+        self.entry = entry
         self.namesrv = namesrv
         self.agents = agents
         self.early_ms = early_ms
@@ -63,7 +66,7 @@ class Stage:
 
     def administer(self, work: Callable[[Admin], Awaitable[T]]) -> T:
         async def run() -> T:
-            async with Admin(self.namesrv, timeout_ms=60_000) as admin:
+            async with Admin(self.namesrv, timeout_ms=60_000, **self.entry.python()) as admin:
                 return await work(admin)
 
         return asyncio.run(run())
@@ -489,7 +492,8 @@ class Together(Stage):
     def reset_by_roquet(self, member: Agent) -> None:
         topic, group, client, wanted = self._consumed(self.name("reset_roquet"), member)
         command = [sys.executable, "-m", "roquet", "group", "reset", group, topic, "--to", "first", "--yes", "-n", self.namesrv]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=apache.PATIENCE_S, check=False)
+        environment = os.environ | self.entry.environment()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=apache.PATIENCE_S, check=False, env=environment)
         same("exit code", 0, done.returncode)
         self._came_again(client, wanted, done.stdout + done.stderr)
 
@@ -650,7 +654,7 @@ def checks_of_all(stages: tuple[Between, Together], everyone: list[Agent], fresh
     ]
 
 
-def run_checks(section: Section, checks: list[tuple[str, Body]], only: str = "") -> None:
+def run_checks(section: Section, checks: list[tuple[str, Body]], only: tuple[str, ...] = ()) -> None:
     """All at once, more or less; reported in their order."""
 
     def outcome(body: Body) -> str | None:
@@ -663,7 +667,7 @@ def run_checks(section: Section, checks: list[tuple[str, Body]], only: str = "")
         return None
 
     with ThreadPoolExecutor(SCENARIOS_AT_ONCE) as pool:
-        running = [(name, pool.submit(outcome, body)) for name, body in checks if only in name]
+        running = [(name, pool.submit(outcome, body)) for name, body in checks if not only or any(word in name for word in only)]
         for name, each in running:
             section.judge(name, each.result())
 
@@ -678,10 +682,13 @@ def check(
     early_ms: int,
     expected: list[tuple[str, str]],
     extra: tuple[PassedOver, ...] = (),
-    only: str = "",
+    only: tuple[str, ...] = (),
+    entry: Entry = AS_THEY_ARE,
+    how: str = "",
 ) -> None:
-    """A section for each language with Python, and one for all of them in one group."""
-    agents = Agents(namesrv, directory, java, go, extra)
+    """A section for each language with Python, and one for all of them in one group. `only`: checks with one of these words. `entry`,
+    `how`: the way in, and what it is called in the titles."""
+    agents = Agents(namesrv, directory, java, go, extra, entry)
     try:
         languages = [f"java-{version}" for version in java] + (["go"] if go is not None else [])
         with ThreadPoolExecutor() as pool:
@@ -689,7 +696,8 @@ def check(
         everyone = [*foreign, python]
 
         def stages(prefix: str, members: list[Agent]) -> tuple[Between, Together]:
-            return Between(prefix, namesrv, list(members), early_ms), Together(prefix, namesrv, list(members), early_ms)
+            between = Between(prefix, namesrv, list(members), early_ms, entry)
+            return between, Together(prefix, namesrv, list(members), early_ms, entry)
 
         def pair(section: Section, other: Agent) -> None:
             prefix = f"mx{other.language.removeprefix('java-')[0]}"
@@ -712,13 +720,13 @@ def check(
 
         with ThreadPoolExecutor() as pool:
             waiting = [
-                pool.submit(reporter.run, Section(f"mixed: {each.language} and python", expected=expected), partial(pair, other=each))
+                pool.submit(reporter.run, Section(f"mixed{how}: {each.language} and python", expected=expected), partial(pair, other=each))
                 for each in foreign
             ]
-            waiting.append(pool.submit(reporter.run, Section("mixed: all in one group", expected=expected), all_of_them))
+            waiting.append(pool.submit(reporter.run, Section(f"mixed{how}: all in one group", expected=expected), all_of_them))
             for each in waiting:
                 each.result()
-        if not only:
-            reporter.run(Section("mixed: what the clients logged", expected=expected), logs)
+        if not only or how:
+            reporter.run(Section(f"mixed{how}: what the clients logged", expected=expected), logs)
     finally:
         agents.end()

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from entry import from_environment
+
 from roquet import LitePullConsumer, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage, TransactionProducer, TransactionState
 from roquet.client import RETRY_LATER, Outcome, RetryLater
 
@@ -48,6 +50,7 @@ class Agent:
     def __init__(self, namesrv: str, name: str) -> None:
         self.namesrv = namesrv
         self.name = name
+        self.entry = from_environment()
         self.producers: dict[str, Producer] = {}
         self.endings: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
 
@@ -58,7 +61,7 @@ class Agent:
             say(number, "fail", " ".join(f"{type(failure).__name__}: {failure}".split()))
 
     def about(self, given: Given) -> dict[str, Any]:
-        return {"instance_name": f"{self.name}-{given['name']}", "namespace": given.get("namespace", "")}
+        return {"instance_name": f"{self.name}-{given['name']}", "namespace": given.get("namespace", ""), **self.entry.python()}
 
     # ---------------------------------------------------------------- producers
 

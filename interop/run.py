@@ -135,7 +135,7 @@ class Run:
         for part in self.only:
             if missing and part not in ("go", "mixed"):
                 self._skip(part, f"{', '.join(missing)} missing")
-        if {"go", "mixed", "failover"} & set(self.only):
+        if {"go", "mixed", "failover", "keys"} & set(self.only):
             if shutil.which("go") is None:
                 self._skip("go", "go missing")
             else:
@@ -257,6 +257,11 @@ class Run:
             directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="keys-")) / "servers"
             body = partial(access_keys.check, client=client, directory=directory, settings=SETTINGS)
             jobs.append((Section(f"java-{version}, signed"), body))
+        for header in java_client.HEADERS if self.go is not None else ():
+            directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="keys-")) / "servers"
+            finder = self.java[java_client.VERSIONS[0]]
+            go = partial(access_keys.check_go, program=self.go, directory=directory, settings=SETTINGS, header=header, finder=finder)
+            jobs.append((Section(f"go v2.1.2, signed, {header} headers"), go))
         directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="keys-"))
         jobs.append((Section(f"access control beside apache-{apache.SERVER}"), partial(access_answers.check, directory=directory)))
         return jobs
@@ -269,6 +274,12 @@ class Run:
         directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="traces-"))
         body = partial(message_traces.check, peer=self.peer, clients=self.java, directory=directory, settings=SETTINGS)
         return [(Section(f"traces, {self.peer.name}", expected=expected), body)]
+
+    def together_with_keys(self) -> None:
+        """All languages together, signed, and over TLS where the client has it."""
+        if "keys" in self.only and self.java and not isinstance(self.peer, ApachePeer):
+            directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="together-"))
+            access_keys.check_together(self.reporter, directory, SETTINGS, self.java, self.go)
 
     def of_tls(self) -> list[Job]:
         """Everything over TLS: Apache's clients with our servers, and our client with Apache's."""
@@ -323,7 +334,7 @@ class Run:
                     slim=slim,
                     finder=self.java[java_client.VERSIONS[0]] if peer is self.peer else None,
                     logs=servers_logs if isinstance(peer, RoquetPeer) else None,
-                    # plain_acl.yml is of 4.x; Roquet's servers know no keys
+                    # plain_acl.yml is of 4.x; of Roquet's servers tests/spark/test_access.py shows the same
                     last=partial(spark_acl.check, peer=peer) if peer.name == f"apache-{apache.SERVER}" else None,
                 )
                 self.reporter.run(Section(f"spark, {peer.name}{', in short' if slim else ''}"), body)
@@ -368,6 +379,7 @@ class Run:
                     ),
                 ]:
                     each.result()
+                self.together_with_keys()
             except BaseException:
                 for each_pool in (pool, beside):
                     each_pool.shutdown(wait=False, cancel_futures=True)

@@ -42,12 +42,16 @@ ALLOWED: dict[str, frozenset[str]] = {
     "raft": BASE | {"wire", "ports", "store", "raft"},
     "nameserver": BASE | {"wire", "routing", "ports", "settings", "store", "access", "nameserver"},
     "client/core": BASE | {"wire", "routing", "ports", "client/core"},
-    "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock"},
+    "app": BASE | {"wire", "client", "system", "app"},
+    "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock", "idempotence"},
+    "idempotence": BASE | {"client/core", "idempotence"},
     "spark": BASE | {"wire", "routing", "store", "settings", "client", "client/core", "admin", "net", "ports", "clock", "spark"},
+    "outbox": BASE | {"wire", "client", "client/core", "outbox"},
     "admin": BASE | {"wire", "routing", "raft", "settings", "client", "client/core", "admin", "net", "ports", "clock"},
 }
 """Package -> what it may import of ours. Programs (cli, supervisor, embed, programs, testing) put everything together."""
 
+STARTS = ("servers.py", "shards.py", "apps.py")
 PROGRAMS_ONLY = frozenset({"cli", "supervisor", "programs", "embed", "testing"})
 
 
@@ -130,15 +134,15 @@ def test_arrows_point_one_way(part: str) -> None:
 
 
 def test_the_command_line_reaches_brokers_through_admin_and_client() -> None:
-    """servers.py and shards.py start the programs, so they know them; no other command knows more than the two."""
+    """servers.py, shards.py and apps.py start programs, so they know them; no other command knows more than the two."""
     through = BASE | {"access", "acl_files", "admin", "client", "client/core", "cli", "wire", "settings", "settings_upstream", "spark"}
-    through |= {"system"}
+    through |= {"system", "app", "outbox"}
     programs = through | {"programs", "supervisor", "embed", "settings_file", "settings_tls", "listening"}
     found = [
         f"{where(path, line)} imports {module}"
         for path in sources("cli")
         for line, module in imports(path)
-        if module.split(".")[0] == "roquet" and package(module) not in (programs if path.name in ("servers.py", "shards.py") else through)
+        if module.split(".")[0] == "roquet" and package(module) not in (programs if path.name in STARTS else through)
     ]
     assert not found, "\n".join(found)
 

@@ -92,7 +92,7 @@ func (a *agent) produce(given map[string]string) error {
 		options = append(options, producer.WithNamespace(given["namespace"]))
 	}
 	if given["transaction"] != "" {
-		transactions, err := rocketmq.NewTransactionProducer(decider{name}, options...)
+		transactions, err := rocketmq.NewTransactionProducer(decider{name}, signedProducer(options...)...)
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (a *agent) produce(given map[string]string) error {
 		a.transactions[name] = transactions
 		return nil
 	}
-	plain, err := rocketmq.NewProducer(options...)
+	plain, err := rocketmq.NewProducer(signedProducer(options...)...)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (a *agent) consume(given map[string]string) error {
 	if retries, err := strconv.Atoi(given["retries"]); err == nil {
 		options = append(options, consumer.WithMaxReconsumeTimes(int32(retries)))
 	}
-	member, err := rocketmq.NewPushConsumer(options...)
+	member, err := rocketmq.NewPushConsumer(signedConsumer(options...)...)
 	if err != nil {
 		return err
 	}

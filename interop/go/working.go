@@ -261,8 +261,8 @@ func (c *cluster) sendInTransaction() error {
 	if err != nil {
 		return err
 	}
-	transactions, err := rocketmq.NewTransactionProducer(commitIfKept{},
-		producer.WithGroupName(c.name("transactions")), producer.WithInstanceName(c.instance()), producer.WithNsResolver(c.resolver))
+	transactions, err := rocketmq.NewTransactionProducer(commitIfKept{}, signedProducer(
+		producer.WithGroupName(c.name("transactions")), producer.WithInstanceName(c.instance()), producer.WithNsResolver(c.resolver))...)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -130,11 +131,11 @@ final class Agent {
     private String produce(Map<String, String> given) throws Exception {
         DefaultMQProducer producer;
         if (given.containsKey("transaction")) {
-            TransactionMQProducer transactions = new TransactionMQProducer(given.get("group"));
+            TransactionMQProducer transactions = new TransactionMQProducer(given.get("group"), Keys.HOOK);
             transactions.setTransactionListener(new Decider(given.get("name")));
             producer = transactions;
         } else {
-            producer = new DefaultMQProducer(given.get("group"));
+            producer = new DefaultMQProducer(given.get("group"), Keys.HOOK);
         }
         configured(producer, given).setSendMsgTimeout(Integer.parseInt(given.getOrDefault("timeout", "60000")));
         producer.start();
@@ -219,7 +220,7 @@ final class Agent {
         String client = given.get("name");
         lastGot.put(client, new AtomicLong());
         int failures = Integer.parseInt(given.getOrDefault("fail", "0"));
-        DefaultMQPushConsumer consumer = configured(new DefaultMQPushConsumer(given.get("group")), given);
+        DefaultMQPushConsumer consumer = configured(new DefaultMQPushConsumer(given.get("group"), Keys.HOOK, new AllocateMessageQueueAveragely()), given);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
@@ -308,7 +309,7 @@ final class Agent {
 
     private String lite(Map<String, String> given) throws Exception {
         String client = given.get("name");
-        DefaultLitePullConsumer consumer = configured(new DefaultLitePullConsumer(given.get("group")), given);
+        DefaultLitePullConsumer consumer = configured(new DefaultLitePullConsumer(given.get("group"), Keys.HOOK), given);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommitIntervalMillis(1_000);
         consumer.subscribe(given.get("topic"), given.getOrDefault("tags", "*"));

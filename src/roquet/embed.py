@@ -22,6 +22,7 @@ from roquet.errors import RoquetError
 from roquet.net.connection import Tls
 from roquet.settings import BrokerSettings, NameServerSettings, of_both
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, layered
+from roquet.wire.signing import Credentials
 
 if TYPE_CHECKING:
     from roquet.admin import Admin
@@ -38,21 +39,20 @@ ALONE = {"listenPort": "0", "bindAddress": "127.0.0.1", "tls.config.file": ""}
 """What the machine has set up for its servers is not for these."""
 
 
-class Embedded:
-    """What `embedded()` gives: where the servers are, and clients that know it."""
+class Clients:
+    """Makes clients that know where the servers are."""
 
-    def __init__(self, namesrv: str, broker: str, data: Path, *, fast_retries: bool = False, tls: Tls | None = None) -> None:
-        self.namesrv = namesrv
-        self.broker = broker
-        self.data = data
-        self.fast_retries = fast_retries
-        self.tls = tls
+    namesrv: str
+    fast_retries = False
+    tls: Tls | None = None
+    credentials: Credentials | None = None
 
     def producer(self, group: str = "embedded_producer", **options: Unpack[ProducerKeywords]) -> Producer:
         """A Producer that is not started yet: use it in `async with`."""
         from roquet.client import Producer
 
         options.setdefault("tls", self.tls)
+        options.setdefault("credentials", self.credentials)
         return Producer(group, self.namesrv, **options)
 
     def consumer(self, group: str = "embedded_consumer", **options: Unpack[PushConsumerArguments]) -> PushConsumer:
@@ -60,6 +60,7 @@ class Embedded:
         from roquet.client import PushConsumer
 
         options.setdefault("tls", self.tls)
+        options.setdefault("credentials", self.credentials)
         if self.fast_retries:
             options.setdefault("suspend_queue_ms", SUSPENDED_MS)
         return PushConsumer(group, self.namesrv, **options)
@@ -69,13 +70,29 @@ class Embedded:
         from roquet.client import PullConsumer
 
         options.setdefault("tls", self.tls)
+        options.setdefault("credentials", self.credentials)
         return PullConsumer(group, self.namesrv, **options)
 
     def admin(self, **options: Any) -> Admin:
         """An Admin that is not started yet: use it in `async with`."""
         from roquet.admin import Admin
 
-        return Admin(self.namesrv, **{"tls": self.tls, **options})
+        return Admin(self.namesrv, **{"tls": self.tls, "credentials": self.credentials, **options})
+
+
+class Embedded(Clients):
+    """What `embedded()` gives: where the servers are, and clients that know it."""
+
+    def __init__(
+        self, namesrv: str, broker: str, data: Path, *, fast_retries: bool = False, tls: Tls | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:  # fmt: skip
+        self.namesrv = namesrv
+        self.broker = broker
+        self.data = data
+        self.fast_retries = fast_retries
+        self.tls = tls
+        self.credentials = credentials
 
     def __repr__(self) -> str:
         return f"<Embedded name server {self.namesrv}, broker {self.broker}, data {self.data}>"
@@ -83,8 +100,9 @@ class Embedded:
 
 @contextlib.asynccontextmanager
 async def embedded(
-    data: str | Path | None = None, *, settings: Mapping[str, str] | None = None, fast_retries: bool = False, tls: bool | Tls = False
-) -> AsyncIterator[Embedded]:
+    data: str | Path | None = None, *, settings: Mapping[str, str] | None = None, fast_retries: bool = False, tls: bool | Tls = False,
+    credentials: Credentials | None = None,
+) -> AsyncIterator[Embedded]:  # fmt: skip
     """Start a name server and a broker here; stop them at the end of the block.
 
     `data`: directory of the store; without, a temporary one that is removed. `settings`: broker settings under
@@ -93,6 +111,8 @@ async def embedded(
     `delay_level`), so that a test can wait for retries and dead letters.
     `tls`: nobody gets in without TLS, and the clients made here use it: True with a self-signed certificate; a `Tls` as that says, with the
     servers' own certificate in `settings` (tls.server.certPath ...). The settings tls.* are the name server's too.
+    `credentials`: nobody gets in without a key, and the clients made here sign with this one. It is an admin's; further accounts can be
+    made (`Admin.change_account`, `roquet acl`). With a file of accounts in `settings` (aclEnable, aclFile) it is one of that file.
     """
     how = Tls(verify=False) if tls is True else tls or None
     async with contextlib.AsyncExitStack() as stack:
@@ -104,11 +124,26 @@ async def embedded(
         kept = str(root / "broker-0" / BROKER_FILE)
         fast = {"messageDelayLevel": FAST_RETRIES} if fast_retries else {}
         given = {**({"tls.server.mode": "enforcing"} if how else {}), **(settings or {})}
+        if credentials is not None and "aclFile" not in given:
+            given |= {"aclEnable": "true", "aclFile": account_file(root, credentials)}
         broker_settings = read_settings({**(SMALL if data is None else {}), **fast, **given}, kept)
         namesrv = await stack.enter_async_context(name_server(root, of_both(given)))
         broker_settings = broker_settings.replace(namesrv_addr=namesrv, store_path_root_dir=str(root / "broker-0"))
         broker = await stack.enter_async_context(one_broker(broker_settings))
-        yield Embedded(namesrv, broker, root, fast_retries=fast_retries, tls=how)
+        yield Embedded(namesrv, broker, root, fast_retries=fast_retries, tls=how, credentials=credentials)
+
+
+def account_file(root: Path, credentials: Credentials) -> str:
+    """A file with this one account, an admin's; one that is there keeps its accounts."""
+    from roquet.access.yaml_text import AccountChange, with_account
+
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / "plain_acl.yml"
+    change = AccountChange(credentials.access_key, credentials.secret_key, admin=True)
+    text = with_account(path.read_text() if path.exists() else "", str(path), change, 0)
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return str(path)
 
 
 def read_settings(pairs: Mapping[str, str], kept: str = "") -> BrokerSettings:

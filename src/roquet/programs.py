@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+from roquet.access.audit import source_of
 from roquet.access.guard import AccessGuard
 from roquet.acl_files import acl_files, read_credentials
 from roquet.broker.core import Broker
@@ -24,6 +25,7 @@ from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
 from roquet.net.connection import ConnectionOptions
 from roquet.net.server import Core, Server, host_bytes
+from roquet.net.strangers import Strangers
 from roquet.net.streams import STREAMS_MAX, NetDialer, StreamHost
 from roquet.net.tls import ServerTls
 from roquet.ports import Clock
@@ -35,6 +37,7 @@ from roquet.store.recovery import ShowProgress
 from roquet.store.store import Store
 from roquet.system import allow_many_files, memory_bytes, slower_without
 from roquet.wire.arrays import load
+from roquet.wire.frame import FRAME_SIZE_MAX
 
 log = logging.getLogger("roquet")
 
@@ -48,6 +51,8 @@ OTHER_FILES = 64
 
 GROUP_CONNECTIONS_MAX = 128
 """Connections to the port where members of a DLedger group meet."""
+BESIDE_A_MESSAGE = 1 << 20
+"""Bytes of a frame besides its message, of somebody who is not known yet."""
 LOAD_LATER_S = 0.3
 """After its start a broker loads what its first answers did without (numpy), beside its work."""
 
@@ -70,11 +75,18 @@ async def run_nameserver(
     accounts = acl_files(settings.acl_file, settings.config_store_path) if settings.acl_enable else None
     core = NameServer(settings, clock, RealDisk(), data_dir, partial(keep, settings.config_store_path), accounts)
     server = server_of(core, clock, settings, connections_max, tls)
+    if core.access.guard is not None:
+        server.strangers = Strangers(core.access.guard.knows, source_of, FRAME_SIZE_MAX)  # a broker begins with all its topics
     port = await listen_on(server, settings.bind_address, settings.listen_port)
     if own_process:
         quiet_collector()
     server.start_ticking()
-    tell(settings, partial(log.warning, "%s"))
+
+    def warn(text: str) -> None:
+        core.open_to = text
+        log.warning("%s", text)
+
+    tell(settings, warn)
     async with kept_fresh(tls):
         ready(f"{reachable(settings.bind_address)}:{port}")
         await stop.wait()
@@ -119,6 +131,9 @@ async def run_broker(
     slaves.is_spare = broker.slaves.is_spare
     broker.store.files.limit = store_files
     server = server_of(broker, clock, settings, connections_max, tls)
+    if broker.access.guard is not None:
+        frame_max = min(FRAME_SIZE_MAX, settings.max_message_size + BESIDE_A_MESSAGE)
+        server.strangers = Strangers(broker.access.guard.knows, source_of, frame_max)
     group = None if broker.group is None else group_server(broker.group, broker.access.guard, clock, settings, members_max, tls)
     try:
         broker.open(progress)

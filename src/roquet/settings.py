@@ -423,6 +423,10 @@ class NameServerSettings(ServerSettings):
         False, "refuse a broker that registers under the name and id of another one that is alive", mutable=True
     )
     server_channel_max_idle_time_seconds: int = setting(120, "close a connection with no traffic for this long", low=1, high=86_400)
+    acl_routes_need_key: bool = setting(
+        True, "with aclEnable, who asks for the route of a topic needs a key; false: nobody does, as with RocketMQ 4.9, for clients "
+        "that do not sign that (pull consumers and admin of Go's client)",
+    )  # fmt: skip
     connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)
     unfinished_frames_max: int = setting(
         128 * MIB, "bytes of frames that have begun and not ended, of all connections: then some wait or go", low=64 * MIB, high=1 << 40

@@ -9,7 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from roquet.access.audit import WRONG_AT_ONCE
+from roquet.access import guard as guarding
+from roquet.access.audit import KEYLESS_AT_ONCE, WRONG_AT_ONCE
 from roquet.access.yaml_text import BadAcl
 from roquet.acl_files import AclFiles, acl_files
 from roquet.broker.topics import Topic
@@ -51,6 +52,8 @@ def refused(answer: Command) -> bool:
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
 def test_signed_sends_take_the_short_way(whole: WholeBroker, binary: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the first request of a connection, which shows who it is."""
+    assert whole.ask(signed(send(), "producer")).code == 0
     monkeypatch.setattr(whole.broker.sender, "accept", None)
     monkeypatch.setattr(whole.broker, "handle", None)
     batch = Command(Code.SEND_BATCH_MESSAGE, send_fields(m="true"), join_batch([(0, b"a", b""), (0, b"b", b"")]))
@@ -143,6 +146,34 @@ def test_nobody_ends_the_transaction_of_another_topic(whole: WholeBroker) -> Non
     assert whole.broker.store.queue("secret", 0).visible == 0
     assert whole.ask(signed(Command(Code.END_TRANSACTION, dict(fields)), "admin")).code == 0
     assert whole.broker.store.queue("secret", 0).visible == 1
+
+
+def timed(topic: str, key: str) -> Command:
+    return send(topic, i=f"UNIQ_KEY\x01{key}\x02TIMER_DELAY_SEC\x01600")
+
+
+@pytest.mark.parametrize("named", ["T", "secret"])
+def test_nobody_cancels_the_timed_message_of_another_topic(whole: WholeBroker, named: str) -> None:
+    sent = whole.ask(signed(timed("secret", "U7"), "admin"))
+    assert sent.code == 0
+    for handle in ("U7", sent.fields["msgId"], sent.fields["recallHandle"]):
+        fields = {"producerGroup": "g", "topic": named, "recallHandle": handle}
+        assert refused(whole.ask(signed(Command(Code.RECALL_MESSAGE, dict(fields)), "producer"))), handle
+    for text in ("U7", "secret_U7", sent.fields["msgId"]):
+        answer = whole.ask(signed(send(i=f"UNIQ_KEY\x01U8\x02TIMER_DEL_UNIQKEY\x01{text}"), "producer"))
+        assert answer.code == 22, (text, answer)
+    assert whole.broker.timers.cancelling.cancelled == 0
+    fields = {"producerGroup": "g", "topic": "", "recallHandle": "U7"}
+    assert whole.ask(signed(Command(Code.RECALL_MESSAGE, fields), "admin")).code == 0
+
+
+def test_whoever_may_send_to_a_topic_cancels_its_timed_messages(whole: WholeBroker) -> None:
+    assert whole.ask(signed(timed("T", "U1"), "producer")).code == 0
+    assert whole.ask(signed(timed("T", "U2"), "producer")).code == 0
+    fields = {"producerGroup": "g", "topic": "T", "recallHandle": "U1"}
+    assert whole.ask(signed(Command(Code.RECALL_MESSAGE, fields), "producer")).code == 0
+    assert whole.ask(signed(send(i="UNIQ_KEY\x01U3\x02TIMER_DEL_UNIQKEY\x01T_U2"), "producer")).code == 0
+    assert whole.broker.timers.cancelling.cancelled == 2
 
 
 def test_a_query_by_key_never_shows_another_topic(whole: WholeBroker) -> None:
@@ -331,6 +362,48 @@ def test_a_request_signed_for_another_broker_is_refused(whole: WholeBroker) -> N
     assert whole.ask(signed(send(n="broker-a"), "producer")).code == 0
 
 
+@pytest.mark.parametrize("keyed", [False, True], ids=["no key", "an unknown key"])
+def test_requests_of_strangers_are_answered_so_often_and_no_more(whole: WholeBroker, keyed: bool) -> None:
+    """From one address, over as many connections as they like."""
+    most = WRONG_AT_ONCE if keyed else KEYLESS_AT_ONCE
+    answered = closed = 0
+    for number in range(2 * most):
+        stranger = FakePeer(f"[2001:db8:1:2::{number:x}]:5")  # one machine has all of such a network
+        whole.give(stranger, signed(send(), "stranger") if keyed else send())
+        answered += len(stranger.take())
+        closed += stranger.closed
+    assert (answered, closed) == (most, most)
+    elsewhere = FakePeer("[2001:db8:1:3::1]:5")
+    whole.give(elsewhere, send())
+    assert [refused(answer) for answer in elsewhere.take()] == [True]
+    whole.tick(10_000)
+    late = FakePeer("[2001:db8:1:2::1]:5")
+    whole.give(late, send())
+    assert [refused(answer) for answer in late.take()] == [True]
+
+
+def test_a_large_body_is_not_looked_at_where_wrong_signatures_come_from(whole: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr(guarding, "is_signed", lambda fields, body, secret: looked.append(len(body)))
+    for _ in range(10):
+        wrong = signed(send(body=bytes(4 << 20)), "producer")
+        stranger = FakePeer("10.6.6.6:5")
+        whole.give(stranger, wrong)
+    assert len(looked) == 4, "twenty at once, and each of these counts for five"
+    monkeypatch.undo()
+    neighbour = FakePeer("10.6.6.6:6")
+    whole.give(neighbour, signed(send(), "producer"))
+    whole.give(neighbour, signed(send(body=bytes(100_000)), "producer"))
+    assert [answer.code for answer in neighbour.take()] == [0, 0], "who has shown who it is sends what it likes"
+
+
+def test_a_request_with_a_million_fields_costs_no_sorting(whole: WholeBroker) -> None:
+    command = signed(send(), "producer")
+    command.fields |= {f"f{number}": "x" for number in range(300)}
+    signed(command, "producer")
+    assert refused(whole.ask(command))
+
+
 def test_a_flood_of_wrong_signatures_is_cut_off_and_honest_clients_are_served(whole: WholeBroker) -> None:
     answered = closed = 0
     for _ in range(5 * WRONG_AT_ONCE):
@@ -418,3 +491,4 @@ def test_a_commands_repr_has_no_secret() -> None:
     command = Command(50, {"accessKey": "some-key", "secretKey": "hidden-1", "Signature": "hidden-2", "SecurityToken": "hidden-3"})
     assert "hidden" not in repr(command)
     assert "some-key" in repr(command)
+    assert repr(calls.AccountHeader("some-key", "hidden-1")) == "<AccountHeader 'some-key'>"

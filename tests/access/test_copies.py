@@ -10,12 +10,13 @@ import pytest
 
 from roquet.broker.dledger import GroupDoor
 from roquet.testing import FakePeer, WholeBroker
+from roquet.wire.calls.log_pieces import LOG_PIECE, LogPieceHeader
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.command import Command
-from roquet.wire.frame import Framer
+from roquet.wire.frame import Frame, Framer
 
 from ..ha.streams import FakeStream
-from .people import WHITE, accounts, signed
+from .people import TEXT, WHITE, accounts, signed
 
 
 @pytest.fixture
@@ -30,30 +31,117 @@ def test_the_log_goes_to_nobody_who_has_not_shown_an_admins_key(whole: WholeBrok
     whole.broker.slaves.opened(stranger)
     assert stranger.closed
     assert stranger not in whole.broker.slaves.links
-    whole.give(FakePeer("10.4.4.5:7"), signed(Command(Code.GET_ALL_TOPIC_CONFIG), "named"))
+    whole.give(FakePeer("10.4.4.5:7"), signed(log_piece(), "named"))
     whole.broker.slaves.opened(slave)
     assert slave.closed, "a key that is no admin's"
     slave = FakeStream("10.4.4.5:2")
     whole.give(FakePeer("10.4.4.5:7"), signed(Command(Code.GET_ALL_TOPIC_CONFIG), "admin"))
+    whole.broker.slaves.opened(slave)
+    assert slave.closed, "an operator's request: others sit at the same address"
+    slave = FakeStream("10.4.4.5:3")
+    whole.give(FakePeer("10.4.4.5:7"), signed(log_piece(), "admin"))
     whole.broker.slaves.opened(slave)
     whole.broker.slaves.opened(listed)
     assert not slave.closed
     assert not listed.closed
 
 
-def test_nobody_but_members_speaks_on_the_dledger_port(tmp_path: Path) -> None:
+def log_piece() -> Command:
+    return LOG_PIECE.request(LogPieceHeader(0, 0))
+
+
+def reporting(whole: WholeBroker, *streams: FakeStream, times: int, asks: str = "") -> None:
+    """So many times ten seconds pass, in which slaves report, and an admin's request comes with them."""
+    for _ in range(times):
+        if asks:
+            whole.give(FakePeer("10.4.4.5:7"), signed(log_piece(), asks))
+        for stream in streams:
+            whole.broker.slaves.received(stream, (0).to_bytes(8, "big"))
+        whole.tick(10_000)
+        whole.background.release()
+
+
+def test_a_slave_whose_key_is_taken_away_is_sent_no_more(whole: WholeBroker, tmp_path: Path) -> None:
+    slave, listed = FakeStream("10.4.4.5:2"), FakeStream(WHITE)
+    whole.give(FakePeer("10.4.4.5:7"), signed(log_piece(), "admin"))
+    for stream in (slave, listed):
+        whole.broker.slaves.opened(stream)
+    reporting(whole, slave, listed, times=12, asks="admin")
+    assert not slave.closed, "it asks again and again"
+    write_accounts(tmp_path, TEXT.replace("admin-key", "another-admin").replace("10.9.9.*", "10.9.9.1"))
+    reporting(whole, slave, listed, times=3)
+    assert slave.closed
+    assert listed.closed
+    assert not whole.broker.slaves.links
+
+
+def test_who_asks_about_the_log_no_more_is_sent_no_more(whole: WholeBroker) -> None:
+    slave = FakeStream("10.4.4.5:2")
+    whole.give(FakePeer("10.4.4.5:7"), signed(log_piece(), "admin"))
+    whole.broker.slaves.opened(slave)
+    reporting(whole, slave, times=4)
+    assert not slave.closed
+    reporting(whole, slave, times=4)
+    assert slave.closed
+
+
+def door_of(tmp_path: Path, peers: str) -> tuple[WholeBroker, GroupDoor]:
     members: dict[str, Any] = {
-        "enable_dleger_commit_log": True, "dleger_group": "broker-a", "dleger_self_id": "n0",
-        "dleger_peers": "n0-10.3.0.1:40911;n1-10.3.0.2:40911;n2-10.3.0.3:40911",
+        "enable_dleger_commit_log": True, "dleger_group": "broker-a", "dleger_self_id": "n0", "dleger_peers": peers,
     }  # fmt: skip
     whole = WholeBroker(tmp_path / "store", accounts=accounts(tmp_path), **members)
     assert whole.broker.group is not None
-    door = GroupDoor(whole.broker.group, whole.broker.access.guard)
-    vote = Framer().feed(Command(51_001, {}, b"{}").encode())
+    return whole, GroupDoor(whole.broker.group, whole.broker.access.guard)
+
+
+def vote(who: str = "") -> list[Frame]:
+    command = Command(51_001, {}, b"{}")
+    return Framer().feed((signed(command, who) if who else command).encode())
+
+
+def test_nobody_but_members_speaks_on_the_dledger_port(tmp_path: Path) -> None:
+    whole, door = door_of(tmp_path, "n0-10.3.0.1:40911;n1-10.3.0.2:40911;n2-10.3.0.3:40911")
     stranger, member = FakePeer("10.66.6.6:5"), FakePeer("10.3.0.2:5")
-    door.receive(stranger, vote)
-    door.receive(member, vote)
+    door.receive(stranger, vote())
+    door.receive(member, vote())
     assert stranger.closed
     assert not stranger.sent
     assert not member.closed
+    assert [call.code for call in whole.broker.access.audit.calls] == [51_001]
     whole.close()
+
+
+def test_where_members_are_given_by_name_they_sign_what_they_ask_each_other(tmp_path: Path) -> None:
+    whole, door = door_of(tmp_path, "n0-one.example:40911;n1-two.example:40911;n2-10.3.0.3:40911")
+    for who in ("", "named", "stranger"):
+        stranger = FakePeer("10.66.6.6:5")
+        door.receive(stranger, vote(who))
+        assert stranger.closed, who
+        assert not stranger.sent, who
+    changed = Command(51_001, {}, b"{}")
+    signed(changed, "admin").body += b" "
+    stranger = FakePeer("10.66.6.6:5")
+    door.receive(stranger, Framer().feed(changed.encode()))
+    assert stranger.closed
+    member, by_address = FakePeer("10.66.6.7:5"), FakePeer("10.3.0.3:5")
+    door.receive(member, vote("admin"))
+    door.receive(member, vote())  # it has shown who it is
+    door.receive(by_address, vote())
+    assert not member.closed
+    assert not by_address.closed
+    for _ in range(40):
+        whole.tick(500)
+    asked = [command for _, command, *_ in whole.caller.calls if command.code >= 50_000]
+    assert asked
+    assert {command.fields.get("AccessKey") for command in asked} == {"admin-key"}
+    write_accounts(tmp_path, TEXT.replace("admin-key", "another-admin"))
+    for _ in range(3):
+        whole.tick(1_000)
+        whole.background.release()
+    door.receive(member, vote())
+    assert member.closed, "its account is gone"
+    whole.close()
+
+
+def write_accounts(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plain_acl.yml").write_text(text)

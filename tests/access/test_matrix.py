@@ -69,21 +69,41 @@ def request(code: int) -> Command:
 
 
 class Asked:
-    """A server, and what it answers to one request of somebody new."""
+    """A server, and what it answers to one request: of somebody new, or `among` requests of somebody who is known and may make them, in
+    one read with them. Those take the short ways, signed sends and pulls like ones before."""
 
     askers = itertools.count(1)
 
-    def __init__(self, receive: Callable[[FakePeer, Any], Any]) -> None:
+    def __init__(self, receive: Callable[[FakePeer, Any], Any], among: Callable[[], Command] | None = None) -> None:
         self._receive = receive
+        self._among = among
 
     def __call__(self, command: Command, address: str = "") -> str:
         """The remark of its refusal by access control; "" when it was let in."""
         number = next(self.askers)
         peer = FakePeer(address or f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:40001")
         command.opaque = number
-        self._receive(peer, Framer().feed(command.encode()))
-        remarks = [answer.remark or "" for answer in peer.take() if answer.is_response]
+        commands = [command]
+        if self._among is not None:
+            self._receive(peer, Framer().feed(self._among().encode()))
+            commands = [self._among(), self._among(), command, self._among()]
+        self._receive(peer, Framer().feed(b"".join(one.encode() for one in commands)))
+        answers = [answer for answer in peer.take() if answer.is_response]
+        if self._among is not None:
+            assert [answer.code for answer in answers if answer.opaque == AMONG] == [0] * 4, "the others are served"
+        remarks = [answer.remark or "" for answer in answers if answer.opaque == number]
         return next((one for one in remarks if one.startswith(ACL)), "")
+
+
+AMONG = 0x414D4F4E
+
+
+def known_send() -> Command:
+    return signed(Command(Code.SEND_MESSAGE_V2, send_fields(), b"among others", opaque=AMONG), "named")
+
+
+def known_question() -> Command:
+    return signed(Command(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, opaque=AMONG), "named")
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +123,11 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> NameServer:
     return NameServer(NameServerSettings(acl_enable=True), ManualClock(), RealDisk(), str(root), accounts=accounts(root))
 
 
-@pytest.fixture
-def ask_for(broker: WholeBroker, name_server: NameServer) -> Callable[[int], Asked]:
-    servers = Asked(broker.broker.receive), Asked(name_server.receive)
+@pytest.fixture(params=["alone", "among others"])
+def ask_for(request: pytest.FixtureRequest, broker: WholeBroker, name_server: NameServer) -> Callable[[int], Asked]:
+    """Off the short way, and on it."""
+    among = request.param != "alone"
+    servers = Asked(broker.broker.receive, known_send if among else None), Asked(name_server.receive, known_question if among else None)
     return lambda code: servers[code in HANDLERS and code not in broker.broker.table]
 
 
@@ -195,3 +217,14 @@ def test_the_answers_and_the_log_have_no_secret(broker: WholeBroker, tmp_path: P
     texts = caplog.text + "".join(f"{answer!r}{answer.body!r}" for answer in peer.take())
     for who in ("admin", "nobody", "default", "named"):
         assert f"{who}-secret" not in texts
+
+
+def test_routes_need_a_key_unless_the_setting_says_otherwise(name_server: NameServer, tmp_path: Path) -> None:
+    """Pull consumers of Go's client do not sign that."""
+    settings = NameServerSettings(acl_enable=True, acl_routes_need_key=False)
+    lenient = NameServer(settings, ManualClock(), RealDisk(), str(tmp_path), accounts=accounts(tmp_path))
+    route = Command(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert Asked(name_server.receive)(route) == NO_KEY
+    assert Asked(lenient.receive)(route) == ""
+    for code in set(HANDLERS) - {Code.GET_ROUTEINFO_BY_TOPIC, Code.REGISTER_TOPIC_IN_NAMESRV}:
+        assert Asked(lenient.receive)(request(code)) == NO_KEY, code

@@ -140,6 +140,7 @@ def test_a_broker_that_has_topics_is_not_new_and_copies_nothing(growing: Growing
 
 def test_one_broker_may_be_named_and_is_waited_for() -> None:
     with grown(copy_from="sim-broker-0") as growing:
+        growing.simulation.run(growing.simulation.now_us + 5 * SECOND)  # its topics are saved
         growing.groups[0].master.kill()
         assert growing.until(lambda: growing.shown("TBW102") == [{"sim-broker-1"}] * 2)
         growing.start_new()

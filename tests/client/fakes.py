@@ -53,6 +53,7 @@ class FakeCluster:
         self.locks: dict[tuple[str, MessageQueue], tuple[str, int]] = {}  # (group, queue) -> (client id, until)
         self.delayed: list[tuple[int, MessageQueue, Record]] = []  # what is delivered at a time
         self.half: list[Record] = []
+        self.retry_max = 16  # of every group
         self.push: Callable[[str, Command], object] = self.ask  # how a broker reaches a client of its own accord
         self._out: list[tuple[str, Command, int, Answered | None]] = []
         self._held: list[tuple[str, Command, int, int, Answered]] = []  # address, pull, hold until, times out at, done
@@ -243,7 +244,7 @@ class FakeCluster:
             if properties.get("TRAN_MSG") == "true":
                 record.queue_offset, record.physical_offset = len(self.half), 7_000_000 + len(self.half)
                 self.half.append(record)
-            elif header.max_reconsume_times is not None and record.reconsume_times >= header.max_reconsume_times:
+            elif queue.topic.startswith("%RETRY%") and record.reconsume_times >= self._most(header.max_reconsume_times):
                 self.store(MessageQueue(queue.topic.replace("%RETRY%", "%DLQ%"), queue.broker_name, 0), record)
             elif level:
                 self._later(queue, record, level)
@@ -255,6 +256,9 @@ class FakeCluster:
     def _later(self, queue: MessageQueue, record: Record, level: int) -> None:
         self.delayed.append((self.clock.ms + DELAYS_MS[level - 1], queue, record))
 
+    def _most(self, asked: int | None) -> int:
+        return self.retry_max if asked is None else asked
+
     def _sent_back(self, command: Command) -> Command:
         header = decode(SendBackHeader, command.fields)
         found = next((record for log in self.log.values() for record in log if record.physical_offset == header.offset), None)
@@ -265,7 +269,7 @@ class FakeCluster:
         properties.setdefault("ORIGIN_MESSAGE_ID", header.origin_msg_id or "")
         copy = replace(found, properties=encode_properties(properties).encode(), reconsume_times=found.reconsume_times + 1)
         assert header.broker_name is not None
-        if header.delay_level < 0 or found.reconsume_times >= (header.max_reconsume_times or 0):
+        if header.delay_level < 0 or found.reconsume_times >= self._most(header.max_reconsume_times):
             self.store(MessageQueue(f"%DLQ%{header.group}", header.broker_name, 0), copy)
         else:
             queue = MessageQueue(f"%RETRY%{header.group}", header.broker_name, 0)

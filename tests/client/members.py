@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from roquet.client.core.push_consumer import FROM_FIRST, PushConsumerCore, PushConsumerSettings
+from roquet.client.core.share_changes import Notify
+from roquet.client.core.stored_offsets import ProgressStore
 from roquet.client.core.verdicts import Judged, Outcome, Verdict
 from roquet.message import MessageQueue, ReceivedMessage
 from roquet.wire.command import Command
@@ -22,6 +24,9 @@ class Member:
         decide: Verdict | None = Outcome.SUCCESS,
         topic: str = "t",
         file: MemoryFile | None = None,
+        store: ProgressStore | None = None,
+        on_assigned: Notify | None = None,
+        on_revoked: Notify | None = None,
         **changes: object,
     ) -> None:
         self.cluster = cluster
@@ -30,7 +35,10 @@ class Member:
         self.calls: list[int] = []
         self.held: list[tuple[list[ReceivedMessage], Judged]] = []
         made = PushConsumerSettings(**{"consume_from": FROM_FIRST, **changes})  # type: ignore[arg-type] # the tests pass what it takes
-        self.core = PushConsumerCore(cluster.client(name, seed=len(cluster.cores)), GROUP, self.listen, made, offset_file=file)
+        client = cluster.client(name, seed=len(cluster.cores))
+        self.core = PushConsumerCore(
+            client, GROUP, self.listen, made, offset_file=file, store=store, on_assigned=on_assigned, on_revoked=on_revoked
+        )
         self.core.subscribe(topic, tags)
 
     def start(self) -> Member:

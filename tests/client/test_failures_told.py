@@ -83,6 +83,31 @@ def test_the_exceptions_text_is_with_the_dead_letter(caplog: pytest.LogCaptureFi
     against_a_broker(test)
 
 
+def test_the_groups_own_limit_holds_for_a_consumer_without_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(mq: Embedded) -> None:
+        assert await asyncio.to_thread(main, ["group", "create", "g", "--retry-max", "2", "-n", mq.namesrv]) == 0
+        attempts: list[int] = []
+        consumer = mq.consumer("g", consume_from="first")
+
+        @consumer.on("orders")
+        async def handle(message: ReceivedMessage) -> None:
+            attempts.append(message.reconsume_times)
+            raise ValueError("no")
+
+        async with mq.producer() as producer, consumer:
+            await producer.send(Message("orders", b"fails"))
+            [letter] = await letters(mq, 1)
+        assert attempts == [0, 1, 2], "two retries, and then no more"
+        assert letter.body == b"fails"
+        lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert len(lines) == 3
+        for number, line in enumerate(lines, 1):  # how many there are is the broker's to know
+            assert f"attempt {number}; it comes again after delay level {number + 2} (" in line
+            assert ", or becomes a dead letter if its group has no more retries (roquet group create --retry-max; usually 16)" in line
+
+    against_a_broker(test)
+
+
 def test_an_orderly_handlers_failure_travels_too() -> None:
     async def test(mq: Embedded) -> None:
         consumer = mq.consumer("g", consume_from="first", reconsume_times_max=1)

@@ -164,7 +164,7 @@ def test_when_a_list_fails_those_that_were_dropped_from_it_do_not_come_again(fai
     listener = Idempotent(handle)
     call(listener, [message("A")])
     [verdict] = call(listener, [message("A"), second := message("B")])
-    assert verdict == RetryLater(messages=[second])
+    assert verdict == RetryLater(messages=[second], why="ValueError: no" if fails_by == "raising" else "")
 
 
 def test_a_key_of_your_own_counts_in_place_of_the_id() -> None:

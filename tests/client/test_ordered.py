@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roquet.client.core.ordered import OrderedConsuming
-from roquet.client.core.verdicts import Outcome, Suspend
+from roquet.client.core.verdicts import DEAD_LETTER, Outcome, RetryLater, Suspend
 from roquet.message import MessageQueue
 from roquet.wire.calls.consumers import ConsumeDirectlyResult, ConsumerRunningInfo
 from roquet.wire.calls.offsets import ResetOffsetBody
@@ -18,7 +18,7 @@ from roquet.wire.calls.queues import LockBody
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from tests.client.fakes import FakeCluster
-from tests.client.members import GROUP, Member, ask, cluster_with, stored
+from tests.client.members import GROUP, Member, MemoryFile, ask, cluster_with, stored
 
 
 def ordered(cluster: FakeCluster, name: str = "c1", **changes: object) -> Member:
@@ -479,3 +479,45 @@ def test_consuming_begins_where_the_group_stopped(orderly: bool) -> None:
     cluster.offsets[GROUP, queue] = 3
     member = Member(cluster, orderly=orderly).start()
     assert member.bodies == [b"3", b"4"]
+
+
+# -- what shall not come again
+
+
+def dead(cluster: FakeCluster) -> list[bytes]:
+    return [record.body for record in cluster.log.get(MessageQueue(f"%DLQ%{GROUP}", "a", 0), [])]
+
+
+def test_a_listener_can_make_a_message_a_dead_letter_and_the_queue_goes_on() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=DEAD_LETTER).start()
+    fill(cluster, queue, 3)
+    cluster.advance(6_000)
+    assert member.bodies == dead(cluster) == [b"0", b"1", b"2"]
+    assert stored(cluster, queue) == 3
+    assert member.core.consuming.stats.of("t").dead_lettered == 3
+
+
+def test_of_an_orderly_batch_some_are_done_some_come_again_and_some_become_dead_letters() -> None:
+    cluster, [queue] = cluster_with(1)
+    fill(cluster, queue, 4)
+    member = ordered(cluster, decide=None, batch_size=4).start()
+    [(messages, judge)] = member.held
+    judge(RetryLater(-1, messages[:1], "worst", also=[RetryLater(0, messages[2:3])]))
+    member.decide = Outcome.SUCCESS
+    cluster.advance(6_000)
+    assert dead(cluster) == [b"0"]
+    assert member.bodies[4:] == [b"2"]
+    assert stored(cluster, queue) == 4
+    counted = member.core.consuming.stats.of("t")
+    assert (counted.consumed, counted.retried, counted.dead_lettered) == (3, 1, 1)
+
+
+def test_what_an_orderly_broadcasting_listener_will_not_have_again_is_given_up() -> None:
+    cluster, [queue] = cluster_with(1)
+    fill(cluster, queue, 2)
+    member = ordered(cluster, decide=DEAD_LETTER, broadcasting=True, file=MemoryFile()).start()
+    cluster.advance(6_000)
+    assert member.bodies == [b"0", b"1"]
+    assert dead(cluster) == []
+    assert member.core.consuming.stats.of("t").given_up == 2

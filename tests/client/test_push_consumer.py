@@ -136,7 +136,7 @@ def test_a_failed_message_is_sent_back_as_upstream_does() -> None:
     [command] = cluster.requests(36)
     assert command.fields == {
         "offset": str(record.physical_offset), "group": GROUP, "delayLevel": "0", "originMsgId": "ABC", "originTopic": "t",
-        "unitMode": "false", "maxReconsumeTimes": "16", "bname": "a",
+        "unitMode": "false", "bname": "a",
     }  # fmt: skip
     assert stored(cluster, queue) == 1
 
@@ -495,7 +495,7 @@ def test_heartbeats_go_to_every_broker_every_thirty_seconds_and_at_once_to_a_new
 def test_requests_have_the_fields_that_upstreams_have(golden: Callable[[int], list[Command]]) -> None:
     cluster, [queue] = cluster_with(1)
     cluster.overrides[36] = lambda _, command: command.reply()
-    member = Member(cluster, decide=Outcome.RETRY_LATER).start()
+    member = Member(cluster, decide=Outcome.RETRY_LATER, reconsume_times_max=16).start()
     producer = ProducerCore(member.core.client, "p")
     producer.start()
     producer.send(Message("t", b"x", tags="x"), lambda _: None)

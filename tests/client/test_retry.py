@@ -60,6 +60,47 @@ def test_a_message_that_failed_too_often_becomes_a_dead_letter() -> None:
     assert [record.body for record in cluster.log[DEAD]] == [b"x"]
 
 
+def test_a_limit_that_nobody_set_is_the_groups_own() -> None:
+    cluster, [queue] = cluster_with(1)
+    cluster.retry_max = 2
+    member = Member(cluster, decide=RetryLater(1)).start()
+    cluster.append(queue, b"x")
+    cluster.advance(10_000)
+    assert [one.reconsume_times for one in member.seen] == [0, 1, 2]
+    assert [record.body for record in cluster.log[DEAD]] == [b"x"]
+    assert not any("maxReconsumeTimes" in command.fields for command in cluster.requests(36))
+
+
+def test_so_it_is_where_the_broker_takes_nothing_back() -> None:
+    cluster, [queue] = cluster_with(1)
+    cluster.retry_max = 2
+    refuse(cluster, 36)
+    member = Member(cluster, decide=Outcome.RETRY_LATER).start()
+    cluster.append(queue, b"x")
+    cluster.advance(60_000, 100)
+    assert [one.reconsume_times for one in member.seen] == [0, 1]
+    assert [record.reconsume_times for record in cluster.log[DEAD]] == [2]
+
+
+@pytest.mark.parametrize(("version", "said"), [(397, "16"), (399, None)])
+def test_a_broker_before_4_9_3_fails_without_a_limit_and_is_told_the_usual_one(version: int, said: str | None) -> None:
+    cluster, [queue] = cluster_with(1)
+
+    def heartbeat(address: str, command: Command) -> Command:
+        cluster.members[GROUP] = ["c1"]
+        answer = command.reply()
+        answer.version = version
+        return answer
+
+    cluster.overrides[34] = heartbeat
+    cluster.overrides[36] = lambda _, command: command.reply(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException")
+    Member(cluster, decide=Outcome.RETRY_LATER).start()
+    cluster.append(queue, b"x")
+    cluster.advance(500)
+    assert [command.fields.get("maxReconsumeTimes") for command in cluster.requests(36)] == [said]
+    assert [command.fields.get("l") for command in cluster.requests(310)] == [said]
+
+
 def test_a_listener_can_make_a_message_a_dead_letter_at_once() -> None:
     cluster, [queue] = cluster_with(1)
     member = Member(cluster, decide=DEAD_LETTER).start()
@@ -86,6 +127,25 @@ def test_of_a_batch_only_those_that_failed_come_again() -> None:
     assert stored(cluster, queue) == 4
 
 
+def test_messages_of_a_batch_have_levels_and_reasons_of_their_own() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=None, batch_size=4)
+    for number in range(4):
+        cluster.append(queue, b"%d" % number)
+    member.start()
+    [(messages, judge)] = member.held
+    judge(RetryLater(1, messages[:1], "later", also=[RetryLater(-1, messages[1:2], "never"), RetryLater(-1, messages[3:], "nor this")]))
+    member.decide = Outcome.SUCCESS
+    cluster.advance(8_000)
+    assert member.bodies[4:] == [b"0"]
+    assert sorted(record.body for record in cluster.log[DEAD]) == [b"1", b"3"]
+    sent_back = sorted((int(one.fields["delayLevel"]), one.fields["failure"]) for one in cluster.requests(36))
+    assert sent_back == [(-1, "never"), (-1, "nor this"), (1, "later")]
+    assert stored(cluster, queue) == 4
+    counted = member.core.consuming.stats.of("t")
+    assert (counted.consumed, counted.retried, counted.dead_lettered) == (2, 1, 2)
+
+
 def test_a_message_that_its_broker_does_not_take_back_is_sent_to_the_retry_topic_as_upstream_does() -> None:
     cluster, [queue] = cluster_with(1)
     refuse(cluster, 36)
@@ -94,7 +154,8 @@ def test_a_message_that_its_broker_does_not_take_back_is_sent_to_the_retry_topic
     cluster.advance(500)
     [command] = cluster.requests(310)
     assert (command.fields["a"], command.fields["b"]) == ("CLIENT_INNER_PRODUCER", RETRY.topic)
-    assert (command.fields["j"], command.fields["l"]) == ("1", "16")
+    assert command.fields["j"] == "1"
+    assert "l" not in command.fields
     assert decode_properties(command.fields["i"]) == {
         "UNIQ_KEY": "ABC", "TAGS": "green", "mine": "yes", "ORIGIN_MESSAGE_ID": "ABC", "RETRY_TOPIC": "t", "DELAY": "3",
     }  # fmt: skip
@@ -207,8 +268,9 @@ def test_settings_that_mean_nothing_are_refused(make: Callable[[], object]) -> N
 
 
 def test_a_golden_send_back_of_java_has_the_same_fields_as_ours(golden: Callable[[int], list[Command]]) -> None:
+    """Java's always says 16, so that what the group has holds for nobody."""
     cluster, [queue] = cluster_with(1)
-    Member(cluster, decide=RetryLater(1)).start()
+    Member(cluster, decide=RetryLater(1), reconsume_times_max=16).start()
     cluster.append(queue, b"x")
     cluster.run()
     [ours] = cluster.requests(36)

@@ -301,9 +301,9 @@ async def a_wait_that_is_over(mq: Embedded) -> None:
     PushConsumer("billing", mq.namesrv, close_wait_ms=-1)
 
 
-@mistake('`Producer("p", None)`')
+@mistake('`Producer("p", 9876)`')
 async def no_name_server(mq: Embedded) -> None:
-    Producer("p", wrong(None))
+    Producer("p", wrong(9876))
 
 
 @mistake("`producer.send(message, queue=3)`")

@@ -34,7 +34,11 @@ FRAGMENTS = snippets(TUTORIAL.read_text())
 """They stand inside an async function that has a producer."""
 RUN_BY = {
     "access.md": "tests/access/test_clients.py",
+    "app.md": "tests/docs/test_walks.py",
+    "client-settings.md": "tests/docs/test_client_settings.py",
+    "bindings.md": "tests/docs/test_walks.py",
     "README.md": __file__,
+    "idempotence.md": "tests/idempotence/test_page.py",
     "tutorial.md": __file__,
     "middleware.md": "tests/docs/test_middleware_page.py",
     "tour.md": "tests/spark/test_tour.py",
@@ -44,6 +48,8 @@ RUN_BY = {
     "first-day-data-engineer.md": "tests/spark/test_first_day.py",
     "first-day-python.md": "tests/docs/test_walks.py",
     "migrate-from-kafka.md": "tests/docs/test_walks.py",
+    "testing.md": "tests/testing/test_page.py",
+    "outbox.md": "tests/docs/test_walks.py",
 }
 """Who runs the Python of each document."""
 NOT_RUN = {"spark-cluster.md": "it needs a Spark Connect server on another machine"}

@@ -47,16 +47,18 @@ def corpora() -> Iterator[tuple[str, Corpus]]:
 CORPORA = {name: list(frames) for name, frames in corpora()}
 
 
-def feed(core: NameServer | WholeBroker, frame: bytes, last_resort: LastResort, troubles: list[str]) -> None:
-    """One frame on a fresh connection. What goes wrong is added to `troubles`."""
-    peer = FakePeer()
+def feed(
+    core: NameServer | WholeBroker, frame: bytes, last_resort: LastResort, troubles: list[str], address: str = "127.0.0.1:40001"
+) -> list[Command]:
+    """One frame on a fresh connection, and what was answered. What goes wrong is added to `troubles`."""
+    peer = FakePeer(address)
     shown = repr(frame[:400])
     before = len(last_resort.caught)
     target = core.broker if isinstance(core, WholeBroker) else core
     try:
         frames = Framer().feed(frame)
     except Broken:
-        return
+        return []
     try:
         target.receive(peer, frames)
         target.tick(core.clock.now_ms())
@@ -71,6 +73,7 @@ def feed(core: NameServer | WholeBroker, frame: bytes, last_resort: LastResort, 
         troubles.append(f"{answers[0]} answers another request than {shown}")
     # A parked pull whose connection is gone must not be answered later.
     peer.closed = True
+    return answers
 
 
 def opaque_of(frame: Frame) -> int | None:

@@ -18,6 +18,7 @@ from roquet.wire.batch import join_batch
 from roquet.wire.calls.table import CALLS
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
+from tests.access.people import TEXT, accounts, signed
 from tests.hostile.conftest import LastResort
 from tests.hostile.test_mutations import read_back, report
 from tests.process.line import create_topic, send_message
@@ -50,6 +51,7 @@ BODIES = [
     b'{"consumerGroup":"group","clientId":"c","mqSet":[{"topic":"known","brokerName":"broker-a","queueId":0}]}',
     b'{"groupName":"group"}',
 ]
+ACCOUNTS = TEXT.replace("- T=", "- known=").replace("- g=", "- group=")
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
@@ -78,20 +80,40 @@ def some_request(random: Random, codes: list[int]) -> Command:
     return command
 
 
+PEOPLE = ("admin", "default", "named", "nobody", "stranger", "")
+"""Whose keys the requests of a broker with access control have; "": none."""
+
+
+def some_key(random: Random, request: Command) -> Command:
+    """The request signed by somebody, and sometimes changed afterwards."""
+    who = random.choice(PEOPLE)
+    if who:
+        signed(request, who)
+    if random.random() < 0.1:
+        request.fields[random.choice(("AccessKey", "Signature", "SecurityToken", "_UNIQUE_KEY_QUERY", "topic"))] = random.choice(VALUES)
+    return request
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["open", "with access control"])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_no_order_of_requests_stops_a_broker(seed: int, tmp_path: Path, last_resort: LastResort) -> None:
+def test_no_order_of_requests_stops_a_broker(seed: int, guarded: bool, tmp_path: Path, last_resort: LastResort) -> None:
     random = Random(seed)
-    inside = WholeBroker(tmp_path, flush_disk_type=random.choice(("SYNC_FLUSH", "ASYNC_FLUSH")))
+    rules = accounts(tmp_path, ACCOUNTS) if guarded else None
+    inside = WholeBroker(tmp_path / "store", accounts=rules, flush_disk_type=random.choice(("SYNC_FLUSH", "ASYNC_FLUSH")))
     codes = sorted({*inside.broker.table, 36, 37, 39, 40, 220, 221, 307} - {RequestCode.UPDATE_BROKER_CONFIG})
-    peers = [FakePeer(f"127.0.0.1:{number}") for number in range(3)]
+    host = "10.1.1.1" if guarded else "127.0.0.1"
+    peers = [FakePeer(f"{host}:{number}") for number in range(3)]
     troubles: list[str] = []
+    inside.peer = FakePeer("10.9.9.9:1" if guarded else "127.0.0.1:40001")  # on the white list
     for step in range(STEPS):
         if step % 50 == 0:
-            inside.give(FakePeer(), create_topic("known", 2))  # it may have been deleted since
+            inside.give(inside.peer, create_topic("known", 2))  # it may have been deleted since
         which = random.randrange(len(peers))
         if peers[which].closed:
-            peers[which] = FakePeer(f"127.0.0.1:{which}")
+            peers[which] = FakePeer(f"{host}:{which}")
         requests = [some_request(random, codes) for _ in range(random.choice((1, 1, 2, 5)))]
+        if guarded:
+            requests = [some_key(random, request) for request in requests]
         if random.random() < 0.1:
             inside.background.hold = not inside.background.hold
             if not inside.background.hold:
@@ -108,15 +130,22 @@ def test_no_order_of_requests_stops_a_broker(seed: int, tmp_path: Path, last_res
             break
         troubles += [f"{what} at step {step} for {requests}" for what in last_resort.caught]
         last_resort.caught.clear()
-        for peer in peers:
+        for peer in (*peers, inside.peer):
             peer.sent.clear()
     inside.background.hold = False
     inside.background.release()
+    inside.peer.sent.clear()
+    if guarded:  # somebody may have changed the white list
+        (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+        for _ in range(3):
+            inside.tick(1_000)
+            inside.background.release()
     for body in (b"before", b"after"):
-        inside.give(FakePeer(), create_topic("known", 2))
+        inside.give(inside.peer, create_topic("known", 2))
+        inside.peer.sent.clear()
         answer = inside.ask(send_message("known", body, queue_id=1))
         if answer.code:
             troubles.append(f"a good message is refused afterwards: {answer}")
     inside.broker.close()
-    troubles += read_back(tmp_path)
+    troubles += read_back(tmp_path / "store")
     report(troubles)

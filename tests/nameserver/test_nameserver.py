@@ -186,7 +186,7 @@ def test_the_configuration_is_properties_text_under_upstream_s_keys(tmp_path: Pa
 
 def test_every_code_of_a_name_server_is_handled() -> None:
     assert set(HANDLERS) == {
-        100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313, 318, 319, 322, 327, 30_002,
+        50, 51, 53, 54, 100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313, 318, 319, 322, 327, 30_002,
     }  # fmt: skip
 
 

@@ -69,6 +69,7 @@ def test_one_name_server_is_enough_for_clients_that_start_while_the_other_is_dow
             client.start()
         assert all(count >= 5 for count in run(world, 20))
         name_server.start()
+        run(world, 40)  # until every broker has told it again: they do so every 30 s
     world.come_to_rest()
 
 

@@ -15,7 +15,6 @@ from roquet import Admin, Message
 from roquet.admin.dead_letters import Choice, DeadLetters
 from roquet.cli.main import main
 from roquet.cli.pipeline import sentence
-from roquet.errors import ClientError
 from roquet.message import MessageQueue
 from roquet.spark.pipelines import dead_letters as dead
 from roquet.wire.calls.groups import GroupConfig
@@ -160,8 +159,6 @@ def test_what_cannot_be_is_a_sentence(buried: Servers, capsys: pytest.CaptureFix
     assert main(["pipeline", "dlq", "-n", buried.namesrv, "--group", "dlq_billing", "--where", "cast(tags as int) = 1"]) == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("roquet:")]
     assert "'odd'" in line or "'even'" in line
-    with pytest.raises(ClientError, match="does not work with access keys yet"):
-        dead.redrive({"namesrvAddr": "127.0.0.1:1", "accessKey": "a"}, {})
 
 
 def test_an_error_of_ours_in_a_task_is_what_is_said_of_sparks_pages() -> None:

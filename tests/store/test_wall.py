@@ -76,3 +76,13 @@ def test_a_mark_of_a_time_ahead_is_as_old_as_the_next() -> None:
 def test_a_step_is_told_in_words(step: int, words: str) -> None:
     assert step_text(step, ManualClock().now_ms()).startswith(words)
     assert "ms since 1970" in step_text(step, 1 << 60)
+
+
+def test_time_that_passed_while_the_steady_clock_stood_still_is_no_step_and_makes_things_older() -> None:
+    clock = ManualClock()
+    watch = WallWatch(clock)
+    marked_ms = clock.now_ms()
+    clock.step(3_600_000)
+    watch.slept(3_600_000)
+    assert watch.look() == 0
+    assert watch.age_ms(marked_ms) == 3_600_000

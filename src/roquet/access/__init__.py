@@ -7,5 +7,6 @@ signatures    is this request signed with that secret key? In every form that cl
 needs         the one table: what each request code needs
 yaml_text     RocketMQ's plain_acl.yml as rules, and changes to it that keep its comments
 audit         who was refused, and why; who asks wrongly too often waits
+requests      what requests about accounts change, and what they are told
 guard         all of these together: the guard of a broker or name server
 """

@@ -1,6 +1,7 @@
 """The guard of a broker or a name server: who asks is looked for, then what the request needs.
 
     the address is on the global white list         everything is allowed, as in RocketMQ
+    the code is open to all (aclRoutesNeedKey)      allowed
     no access key, and a certificate's subject      the account of that name
       that is an account
     no access key, or one that nobody has           refused
@@ -38,6 +39,10 @@ SHORT_NAMES = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_
 ALL_BROKERS = "__syslo__"
 """What a broker name of RocketMQ 5 begins with that stands for many."""
 HOSTS_MAX = 4_096
+GUESS_MAX = 64 * 1024
+"""Bytes of a body whose signature is looked at in any case."""
+COPIES_MS = 60_000
+"""How long an address may have the log after an admin asked about the log from there. Slaves ask every ten seconds."""
 DECISIONS_MAX = 100_000
 
 EVERYTHING = None
@@ -47,13 +52,19 @@ EVERYTHING = None
 class AccessGuard:
     """Made with the rules of now; `use` gives it others. `broker_name`: of a broker, whose requests may name it."""
 
-    def __init__(self, rules: Rules, audit: Audit, *, broker_name: str = "", replies_need_pub: bool = True) -> None:
+    def __init__(
+        self, rules: Rules, audit: Audit, *, broker_name: str = "", replies_need_pub: bool = True, open_to_all: frozenset[int] = frozenset()
+    ) -> None:
+        """`open_to_all`: codes that need no key."""
         self.audit = audit
+        self._open_to_all = open_to_all
         self._broker_name = broker_name
         self.broker_name = broker_name.encode()
         self.replies_need_pub = replies_need_pub
         self._white_hosts: dict[str, bool] = {}
-        self._admin_hosts: set[str] = set()
+        self._copying: dict[
+            str, tuple[str, int]
+        ] = {}  # address -> the admin who asked about the log from there, and until when that counts
         self.secrets: dict[bytes, bytes] = {}
         """By access key, for `signed_sends`."""
         self.may_send: set[bytes] = set()
@@ -68,7 +79,6 @@ class AccessGuard:
         """From the next request on, of connections that are open too."""
         self._rules = rules
         self._white_hosts.clear()
-        self._admin_hosts.clear()
         self.may_send.clear()
         self.secrets = {key.encode(): account.secret_key for key, account in rules.accounts.items()}
 
@@ -82,22 +92,49 @@ class AccessGuard:
             found = self._white_hosts[host] = self._rules.lets_in(parts_of(host))
         return found
 
+    def knows(self, peer: Peer) -> bool:
+        """It has shown a key, or a certificate that is one, or need not."""
+        return bool(peer.principal) or peer.certificate_subject in self._rules.accounts or self.lets_in(peer)
+
     def lets_copy(self, address: str) -> bool:
-        """May who connects from there be sent the whole log? The stream of master and slave has no room for a signature: the address must
-        be on the global white list, as RocketMQ wants it of slaves, or an admin must have signed a request from there, as our slaves do."""
+        """May who connects from there be sent the whole log, still? The stream of master and slave has no room for a signature: the address
+        must be on the global white list, as RocketMQ wants it of slaves, or an admin must have asked about the log from there in the last
+        minute, as our slaves do. Other requests of admins do not count: people sign those, from places that others share."""
         host = host_of(address)
-        if host in self._admin_hosts or self._rules.lets_in(parts_of(host)):
+        key, until_ms = self._copying.get(host, ("", 0))
+        account = self._rules.accounts.get(key)
+        if (account is not None and account.admin and self.audit.clock.steady_ms() < until_ms) or self._rules.lets_in(parts_of(host)):
             return True
-        self.audit.note(address, "", 0, "the log", "it is no address of the global white list, and no admin signed a request from there")
+        self.audit.note(address, key, 0, "the log", "it is no address of the global white list, and no admin asks about the log from there")
         return False
+
+    def is_admin(self, peer: Peer, command: Command) -> bool:
+        """Does an admin ask? By the account that this connection showed before, its certificate, or the signature of this request. For
+        ports whose requests are not in the table."""
+        accounts = self._rules.accounts
+        known = accounts.get(peer.principal or peer.certificate_subject)
+        if known is not None and known.admin:
+            return True
+        account = accounts.get(command.fields.get(ACCESS_KEY, ""))
+        if account is None or not account.admin or not is_signed(command.fields, command.body, account.secret_key):
+            return False
+        peer.principal = account.access_key
+        return True
 
     def __call__(self, peer: Peer, command: Command) -> None:
         """Raises Refused."""
-        if self.lets_in(peer):
+        if command.code in self._open_to_all or self.lets_in(peer):
             return
         account = self._who(peer, command)
         if account is not EVERYTHING:
             self._may(peer, command, account)
+
+    def may_be_told(self, peer: Peer, topic: str) -> bool:
+        """May this connection be shown what its like sent to this topic, without having asked? By the account that it showed last."""
+        if self.lets_in(peer):
+            return True
+        account = self._rules.accounts.get(peer.principal)
+        return account is not None and (self._white(account, peer) or account.decides(topic, Permission.PUB).allowed)
 
     def check_record(self, peer: Peer, command: Command, topic: str) -> None:
         """Of a request that was let in and names a message by its place: here is the message's topic. Raises Refused."""
@@ -130,25 +167,34 @@ class AccessGuard:
         if not key:
             account = accounts.get(peer.certificate_subject) if peer.certificate_subject else None
             if account is None:
+                if self.audit.too_many_keyless(peer.address):
+                    peer.close("too many requests without a key came from its address")
                 self._refuse(peer, command, "", "No accessKey is configured")
+            peer.principal = account.access_key
             return account
         account = accounts.get(key)
         if account is None:
-            self._wrong(peer)
+            self._wrong(peer, command)
             self._refuse(peer, command, "", f"No acl config for {key[:100]}")
         if self._white(account, peer):
+            peer.principal = key
             return EVERYTHING
-        if not is_signed(fields, command.body, account.secret_key):
-            self._wrong(peer)
+        if self._is_too_costly(peer, command) or not is_signed(fields, command.body, account.secret_key):
+            self._wrong(peer, command)
             self._refuse(peer, command, "", f"Check signature failed for accessKey={key}")
+        peer.principal = key
         return account
 
     def _white(self, account: Account, peer: Peer) -> bool:
         return account.white is not None and bool(parts := parts_of(host_of(peer.address))) and account.white.matches(parts)
 
-    def _wrong(self, peer: Peer) -> None:
+    def _is_too_costly(self, peer: Peer, command: Command) -> bool:
+        """A large body of somebody who has shown nothing yet, from where wrong ones come, is not worth a look at its signature."""
+        return not peer.principal and len(command.body) > GUESS_MAX and self.audit.guesses(peer.address)
+
+    def _wrong(self, peer: Peer, command: Command) -> None:
         """Guessing must not be cheap, and a flood of it must not be answered."""
-        if self.audit.too_many_wrong(peer.address):
+        if self.audit.too_many_wrong(peer.address, len(command.body)):
             peer.close("too many requests with unknown keys or wrong signatures came from its address")
 
     # What
@@ -162,10 +208,10 @@ class AccessGuard:
         if need.admin and not account.admin:
             key = account.access_key
             self._refuse(peer, command, "admin", f"Need admin permission for request code={command.code}, but accessKey={key} is not")
-        if need.admin:
-            if len(self._admin_hosts) >= HOSTS_MAX:
-                self._admin_hosts.clear()
-            self._admin_hosts.add(host_of(peer.address))
+        if command.code == RequestCode.LOG_PIECE:
+            if len(self._copying) >= HOSTS_MAX:
+                self._copying.clear()
+            self._copying[host_of(peer.address)] = (account.access_key, self.audit.clock.steady_ms() + COPIES_MS)
         if need.wants is not None:
             self._check(peer, command, account, self._wanted(command, need))
 

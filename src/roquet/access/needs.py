@@ -6,9 +6,9 @@ Everything needs a key: a valid signature, an address of a white list, or a cert
     ADMIN                        an account with admin: true
     wants(...)                   PUB or SUB on the topics and groups that the request names
 
-Some requests name a place in the log, and not its topic (33, 36, 37): `record` says what is needed on the topic of the message that
-stands there, and whoever reads it asks for that (`AccessGuard.check_record`). Without that, 36 would copy a message of any topic into
-one's own retry topic.
+Some requests name a place in the log or an id, and not its topic (33, 36, 37, 370): `record` says what is needed on the topic of the
+message that is found, and whoever reads it asks for that (`AccessGuard.check_record`). Without that, 36 would copy a message of any topic
+into one's own retry topic, and 370 would cancel timed messages of others.
 
 RocketMQ 4.9 checks 10, 310, 11, 12, 15, 34, 35, 36 and 38, and asks for an admin for 17, 25, 200, 207 and 215; all else is open there to
 every valid key.
@@ -47,11 +47,11 @@ KEY = Need("a key")
 ADMIN = Need("an admin's key", admin=True)
 
 
-def topic_of(call: AnyCall, permission: Permission) -> Need:
+def topic_of(call: AnyCall, permission: Permission, record: Permission = Permission.NONE) -> Need:
     def wants(command: Command) -> Iterable[Wanted]:
         return ((call.read_header(command).topic, permission),)
 
-    return Need(f"{permission_words(permission)} on the topic", wants=wants)
+    return Need(f"{permission_words(permission)} on the topic", wants=wants, record=record)
 
 
 def group_of(call: AnyCall, name: str = "consumer_group", *, topic: bool = False, record: Permission = Permission.NONE) -> Need:
@@ -113,7 +113,7 @@ NEEDS: Mapping[int, Need] = {
     Code.SEND_BATCH_MESSAGE: sent_to(sends.SEND_BATCH_MESSAGE),
     Code.SEND_REPLY_MESSAGE: sent_to(sends.SEND_REPLY_MESSAGE),
     Code.SEND_REPLY_MESSAGE_V2: sent_to(sends.SEND_REPLY_MESSAGE_V2),
-    Code.RECALL_MESSAGE: topic_of(sends.RECALL_MESSAGE, PUB),
+    Code.RECALL_MESSAGE: topic_of(sends.RECALL_MESSAGE, PUB, record=PUB),
     Code.END_TRANSACTION: Need("PUB on the topic of the half message", record=PUB),
     Code.PULL_MESSAGE: group_of(pulls.PULL_MESSAGE, topic=True),
     Code.LITE_PULL_MESSAGE: group_of(pulls.LITE_PULL_MESSAGE, topic=True),

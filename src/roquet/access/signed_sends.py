@@ -39,7 +39,10 @@ class SignedSends:
         self.find: Find = signed_sends if native is None else native.signed_sends
 
     def run(self, peer: Peer, frames: list[Frame], at: int) -> int:
-        """How many frames from here on are sends that this peer may make."""
+        """How many frames from here on are sends that this peer may make. The first request of a connection is the guard's: whoever has
+        shown nothing yet is not worth more than that."""
+        if not peer.principal:
+            return 0
         guard = self._guard
         begun, stop = at, min(len(frames), at + RUN_MAX)
         while at < stop:

@@ -13,12 +13,14 @@ from roquet.client.core.failures import rejected
 from roquet.client.core.resolver import MASTER, masters_of
 from roquet.client.core.tasks import Tasks, follow
 from roquet.client.core.tasks import call as answered
+from roquet.client.lookup import look_up
+from roquet.client.name_servers import default_name_servers
+from roquet.client.place import Connections, place_of
 from roquet.client.running import finished
 from roquet.errors import ClientError, NoRoute, RoquetError
 from roquet.message import MessageQueue
-from roquet.net.caller import AsyncCaller
 from roquet.net.connection import PLAIN, ConnectionOptions, Tls
-from roquet.routing.name_servers import NameServers, parse_name_servers
+from roquet.routing.name_servers import NameServers, lookup_url, parse_name_servers
 from roquet.wire.calls.call import Answer, Answered, AnswerHeader, Asked, Call, Header
 from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO, GET_ROUTEINFO_BY_TOPIC, ClusterInfo, RouteHeader, RouteInfo
 from roquet.wire.codes import ResponseCode
@@ -58,22 +60,28 @@ class Asking:
 
     def __init__(
         self,
-        namesrv: str | Sequence[str],
+        namesrv: str | Sequence[str] | None = None,
         *,
         timeout_ms: int = 5_000,
         connection: ConnectionOptions = PLAIN,
         tls: Tls | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """`tls`: encrypt all connections so; `credentials`: sign all requests with these keys. The same as in `connection`."""
+        """`namesrv`: as for a Producer. `tls`: encrypt all connections so; `credentials`: sign all requests with these keys. Both are the
+        same as in `connection`."""
         self.connection = connection.over(tls).signed_by(credentials)
-        self.name_server_addresses = parse_name_servers(namesrv)
+        where = default_name_servers() if namesrv is None else namesrv
+        self._lookup = lookup_url(where)
+        self.name_server_addresses = () if self._lookup else parse_name_servers(where)
         self.timeout_ms = timeout_ms
-        self._caller: AsyncCaller | None = None
-        self._name_servers = NameServers(self.name_server_addresses, random.randrange(len(self.name_server_addresses)))
+        self._caller: Connections | None = None
+        self._name_servers = NameServers(self.name_server_addresses, random.randrange(max(len(self.name_server_addresses), 1)))
 
     async def __aenter__(self) -> Self:
-        self._caller = AsyncCaller(connection=self.connection)
+        if self._lookup is not None:
+            self.name_server_addresses = await look_up(self._lookup)
+            self._name_servers.change(self.name_server_addresses)
+        self._caller = place_of(self.name_server_addresses).connections(self.connection)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -174,7 +182,7 @@ class Asking:
     async def _exchange(self, address: str, request: Command) -> Command:
         return await answered(self._open(), address, request, self.timeout_ms)
 
-    def _open(self) -> AsyncCaller:
+    def _open(self) -> Connections:
         if self._caller is None:
             raise ClientError("this Admin is not open; use it in `async with Admin(...) as admin:`")
         return self._caller

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from functools import partial
 
 from roquet.access.accounts import Account, Rules, credentials_of
 from roquet.access.audit import Audit
 from roquet.access.guard import AccessGuard
-from roquet.access.permissions import Permission, in_words, is_group
+from roquet.access.permissions import Permission, is_group
+from roquet.access.requests import OFF, change_of, config_of, config_with_secrets, failed_code, in_short, with_copies
 from roquet.access.signed_caller import SignedCaller
-from roquet.access.source import AclSource, Edit
-from roquet.access.yaml_text import AccountChange, with_account, with_white_addresses, without_account
+from roquet.access.source import AclSource
 from roquet.broker.handler import Portions, answers, elsewhere
 from roquet.broker.part import Part, Shared
 from roquet.errors import Refused, RoquetError
@@ -33,8 +32,6 @@ log = logging.getLogger("roquet.access")
 
 LOOK_MS = 1_000
 """Between two looks at the files: a changed one is taken when it looked the same twice."""
-OFF = "access control is off: set aclEnable=true in the broker's file"
-MASKED = "******"
 
 
 class AccessControl(Part):
@@ -94,9 +91,7 @@ class AccessControl(Part):
         """Never to be shown or logged. Empty without access control."""
         if self.guard is None:
             return calls.AclConfig()
-        rules = self.guard.rules
-        told = [replace(described(one), secret_key=one.secret_key.decode()) for one in rules.accounts.values()]
-        return calls.AclConfig([one.text for one in rules.white], told)
+        return config_with_secrets(self.guard.rules)
 
     def take(self, accounts: Sequence[calls.PlainAccessConfig], white: Sequence[str], done: Callable[[Exception | None], None]) -> None:
         """Add these accounts to the first file, and let its white list be this one, unless it is empty: all at once, written elsewhere."""
@@ -104,11 +99,6 @@ class AccessControl(Part):
         if source is None or not (accounts or white):
             done(None)
             return
-
-        def edit(text: str, file: str) -> str:
-            for one in accounts:
-                text = with_account(text, file, change_of(one), now_ms)
-            return with_white_addresses(text, file, white, now_ms) if white else text
 
         def changed(result: Rules | Exception) -> None:
             if isinstance(result, Exception):
@@ -118,40 +108,23 @@ class AccessControl(Part):
             log.info("access control: %d accounts were copied from the cluster", len(accounts))
             done(None)
 
-        self.shared.background.run(lambda: source.change("", edit), changed)
+        self.shared.background.run(lambda: source.change("", partial(with_copies, accounts=accounts, white=white, now_ms=now_ms)), changed)
 
     # Requests
 
-    @answers(calls.UPDATE_AND_CREATE_ACL_CONFIG)
-    def update_account(self, peer: Peer, command: Command) -> Portions:
-        """50."""
-        header = calls.UPDATE_AND_CREATE_ACL_CONFIG.read_header(command)
-        change = AccountChange(
-            header.access_key,
-            header.secret_key or None,
-            header.white_remote_address,
-            header.admin,
-            header.default_topic_perm or None,
-            header.default_group_perm or None,
-            listed(header.topic_perms),
-            listed(header.group_perms),
-        )
-        edit = partial(with_account, change=change, now_ms=self.clock.now_ms())
-        return self._change(peer, command, header.access_key, f"account {header.access_key}", edit, calls.UPDATE_FAILED)
-
-    @answers(calls.DELETE_ACL_CONFIG)
-    def delete_account(self, peer: Peer, command: Command) -> Portions:
-        key = calls.DELETE_ACL_CONFIG.read_header(command).access_key
-        # Brokers may share a file: another one has perhaps deleted it there already.
-        known = self.guard is not None and key in self.guard.rules.accounts
-        edit = partial(without_account, access_key=key, now_ms=self.clock.now_ms(), gone_is_fine=known)
-        return self._change(peer, command, key, f"account {key}, deleted", edit, calls.DELETE_FAILED)
-
-    @answers(calls.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
-    def update_white_addresses(self, peer: Peer, command: Command) -> Portions:
-        header = calls.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG.read_header(command)
-        edit = partial(with_white_addresses, addresses=listed(header.global_white_addrs) or (), now_ms=self.clock.now_ms())
-        return self._change(peer, command, "", "global white list", edit, calls.WHITE_FAILED)
+    @answers(calls.UPDATE_AND_CREATE_ACL_CONFIG, calls.DELETE_ACL_CONFIG, calls.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
+    def change(self, peer: Peer, command: Command) -> Portions:
+        """50, 51, 53. Written elsewhere; the answer comes when it is on disk and in force."""
+        if self.source is None:
+            raise Refused(failed_code(command.code), OFF)
+        source, change = self.source, change_of(command, self._guard().rules, self.clock.now_ms())
+        try:
+            rules = yield from elsewhere(lambda: source.change(change.access_key, change.edit))
+        except (RoquetError, OSError) as error:
+            raise Refused(change.failed, f"{error}. Nothing was changed") from None
+        self._use(rules)
+        log.info("access control, %s: changed by %s", change.words, peer.address)
+        return command.reply()
 
     @answers(calls.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, peer: Peer, command: Command) -> Command:
@@ -170,11 +143,8 @@ class AccessControl(Part):
 
     @answers(calls.GET_BROKER_CLUSTER_ACL_CONFIG)
     def accounts(self, peer: Peer, command: Command) -> Command:
-        """54. RocketMQ gave every secret to whoever asked (CVE-2024-23321): here they are masked, and an admin must ask."""
         self._source()
-        rules = self._guard().rules
-        body = calls.AclConfig([one.text for one in rules.white], [described(one) for one in rules.accounts.values()])
-        return calls.GET_BROKER_CLUSTER_ACL_CONFIG.reply(command, body=body)
+        return calls.GET_BROKER_CLUSTER_ACL_CONFIG.reply(command, body=config_of(self._guard().rules))
 
     @answers(calls.ACCESS_COPY)
     def copy(self, peer: Peer, command: Command) -> Command:
@@ -206,19 +176,6 @@ class AccessControl(Part):
         asked += [(retry_topic(header.group), Permission.SUB)] if header.group else []
         return calls.ACCESS_CHECK.reply(command, body=calls.Verdicts([verdict(account, *one) for one in asked]))
 
-    def _change(self, peer: Peer, command: Command, key: str, what: str, edit: Edit, failed: int) -> Portions:
-        """Written elsewhere; the answer comes when it is on disk and in force."""
-        if self.source is None:
-            raise Refused(failed, OFF)
-        source = self.source
-        try:
-            rules = yield from elsewhere(lambda: source.change(key, edit))
-        except (RoquetError, OSError) as error:
-            raise Refused(failed, f"{error}. Nothing was changed") from None
-        self._use(rules)
-        log.info("access control, %s: changed by %s", what, peer.address)
-        return command.reply()
-
     # Inside
 
     _address = ""
@@ -236,46 +193,7 @@ class AccessControl(Part):
         return self.source
 
 
-def listed(text: str | None) -> tuple[str, ...] | None:
-    """Of texts with commas between them, as RocketMQ's tools send them."""
-    return None if text is None else tuple(one.strip() for one in text.split(",") if one.strip())
-
-
-def in_short(rules: Rules) -> str:
-    admins = sum(1 for _ in rules.admins())
-    return f"{len(rules.accounts)} accounts, {admins} of them admins, {len(rules.white)} addresses on the white list"
-
-
 def verdict(account: Account, resource: str, permission: Permission) -> calls.Verdict:
     decision = account.decides(resource, permission)
     name = f"group {resource.removeprefix(RETRY_PREFIX)}" if is_group(resource) else f"topic {resource}"
     return calls.Verdict(name, permission.name or "", decision.allowed, decision.why)
-
-
-def described(account: Account) -> calls.PlainAccessConfig:
-    topics = [f"{name}={in_words(one.permission)}" for name, one in account.resources.items() if not is_group(name)]
-    groups = [f"{name.removeprefix(RETRY_PREFIX)}={in_words(one.permission)}" for name, one in account.resources.items() if is_group(name)]
-    return calls.PlainAccessConfig(
-        account.access_key,
-        MASKED,
-        "" if account.white is None else account.white.text,
-        account.admin,
-        None if account.default_topic is None else in_words(account.default_topic.permission),
-        None if account.default_group is None else in_words(account.default_group.permission),
-        topics,
-        groups,
-    )
-
-
-def change_of(account: calls.PlainAccessConfig) -> AccountChange:
-    """What makes this account where there is none."""
-    return AccountChange(
-        account.access_key,
-        account.secret_key,
-        account.white_remote_address or None,
-        account.admin or None,
-        account.default_topic_perm,
-        account.default_group_perm,
-        tuple(account.topic_perms) or None,
-        tuple(account.group_perms) or None,
-    )

@@ -110,6 +110,8 @@ class Copying(Part):
         """Topic -> how many queues it has, of messages behind that."""
         self._shown_ms = 0
         self._said = ""
+        self.signs: Callable[[], bool] = lambda: False
+        """Whether requests are signed: then the master hears who this is before it is asked for its log."""
         self._registration = registration
         registration.on_master = self.found_master
 
@@ -195,7 +197,10 @@ class Copying(Part):
                 self._show(now_ms)
         elif self._dialer is not None and self.doing == "away" and now_ms >= self._next_ms and self.ha_master:
             self.doing = "dialing"
-            self._dialer.dial(self.ha_master, self, DIAL_MS)
+            if self.signs() and self.master:
+                self._ask(self._ask_master(), self._dial)
+            else:
+                self._dial(None)
         elif self.doing == "connected" and self._stream is not None:
             self._compare(self._stream)
         if self._metadata_ms is not None and now_ms >= self._metadata_ms and self.master and not self._metadata_under_way:
@@ -206,6 +211,13 @@ class Copying(Part):
         if self.store.ledger is not None and (not self.master or self._metadata_said) and now_ms >= self._who_leads_ms:
             self._who_leads_ms = now_ms + WHO_LEADS_MS
             self._registration.now()  # the answer tells who leads
+
+    def _dial(self, told: object) -> None:
+        """`told`: what came of asking the master first."""
+        if isinstance(told, RoquetError):
+            self._away(str(told), RETRY_MS)
+        elif self._dialer is not None and self.doing == "dialing":
+            self._dialer.dial(self.ha_master, self, DIAL_MS)
 
     def _away(self, why: str, pause_ms: int) -> None:
         self.doing, self._next_ms = "away", self.clock.steady_ms() + pause_ms

@@ -170,20 +170,24 @@ class Broker:
         if self.store.ledger is not None:
             dialer = None  # the log comes another way
         self.copying = add(Copying(shared, signing, dialer, self.registration, self.topics, self.groups, self.offsets, self.delays))
+        self.copying.signs = lambda: signing.credentials is not None
         self.changes = add(Changes(shared, self.topics, self.groups, self.writer, self.copying))
         self.admin = add(Admin(shared, self.topics, self.groups, self.offsets, self.members, self.stats, self._changed, keep, self.parts))
         self.admin.filter_text = self.filters.text_of
         self.group = None
         if self.store.ledger is not None:
-            self.group = add(GroupMember(shared, caller, self._guards, self.become_slave, self.prepare_to_lead, self._become_leader))
+            among = caller if dledger.known_by_address(settings) else signing
+            self.group = add(GroupMember(shared, among, self._guards, self.become_slave, self.prepare_to_lead, self._become_leader))
         for part in more:
             add(part(self))
         guard = self.access.guard
         self.admission = Admission(self.store, self.flow, guard)
         self._signed = None if guard is None else SignedSends(guard)
         if guard is not None:
-            for user in (self.queries, self.retries, self.transactions):
+            for user in (self.queries, self.retries, self.transactions, self.timers):
                 user.check_record = guard.check_record
+            self.timers.cancelling.own_topic_only = True
+            self.transactions.may_be_told = guard.may_be_told
             self.slaves.lets_copy = guard.lets_copy
         self._slave_guard = SlaveGuard(self.sender)
         self.store.may_drop = self._may_drop

@@ -39,7 +39,7 @@ from roquet.broker.stored import row_of, take_apart
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.message import Property
-from roquet.ports import Peer
+from roquet.ports import FOREVER, Peer
 from roquet.store.disk import Cold
 from roquet.store.fanout import PREPARED, ROLLBACK, TRANSACTION_MASK, delay_level, queue_tag
 from roquet.store.queue import ConsumeQueue
@@ -200,6 +200,13 @@ class Delays(SavedPart):
         if not self.store.trouble.refuse_own():
             self._deliver()
         super().tick(now_ms)
+
+    def next_due_ms(self) -> int:
+        waiting = [(level, self.store.find_queue(SCHEDULE_TOPIC, level - 1)) for level in range(1, self._queue_count() + 1)]
+        return min(
+            (self._due.get(level, 0) for level, queue in waiting if queue is not None and self.offsets.get(level, 0) < queue.visible),
+            default=FOREVER,
+        )
 
     def _deliver(self) -> None:
         now_ms = self.store.staging.now_ms  # the times of delivery were made from it

@@ -36,6 +36,7 @@ from roquet.store.ledger_part import LedgerPlace
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Frame
+from roquet.wire.signing import ACCESS_KEY
 
 if TYPE_CHECKING:
     from roquet.store.ledger_part import LedgerPart
@@ -95,6 +96,11 @@ def member_hosts(options: Options) -> frozenset[str]:
     """The addresses that members come from. None where a host name is among them: what it means may change."""
     hosts = frozenset(address.rpartition(":")[0].strip("[]") for address in options.peers.values())
     return hosts if all(map(is_ip, hosts)) else frozenset()
+
+
+def known_by_address(settings: BrokerSettings) -> bool:
+    """All members are given by address. Else, with access control, what they ask each other is signed."""
+    return bool(member_hosts(options_of(settings)))
 
 
 def is_ip(host: str) -> bool:
@@ -459,7 +465,7 @@ class GroupMember(Part):
         return rows
 
 
-NO_MEMBER = "it is no address of dLegerPeers, and not on the global white list"
+NO_MEMBER = "it is no address of dLegerPeers, not on the global white list, and no admin signed its request"
 
 
 class GroupDoor:
@@ -471,15 +477,16 @@ class GroupDoor:
         self._guard = guard
 
     def receive(self, peer: Peer, frames: list[Frame], until_ms: int = FOREVER) -> list[Frame] | None:
-        if self._guard is not None and not self._is_member(peer):
-            self._guard.audit.note(peer.address, "", 0, "the DLedger port", NO_MEMBER)
-            peer.close(f"access control: {NO_MEMBER}")
-            return None
+        guard = None if self._guard is None or self._is_member(peer) else self._guard
         for at, frame in enumerate(frames):
             try:
                 command = decode(frame)
             except Broken as error:
                 peer.close(str(error))
+                return None
+            if guard is not None and not guard.is_admin(peer, command):
+                guard.audit.note(peer.address, command.fields.get(ACCESS_KEY, ""), command.code, "the DLedger port", NO_MEMBER)
+                peer.close(f"access control: {NO_MEMBER}")
                 return None
             if not command.is_response:
                 self.group.receive(peer, command)
@@ -490,10 +497,10 @@ class GroupDoor:
         return None
 
     def _is_member(self, peer: Peer) -> bool:
-        """Members that are given by name may come from any address."""
+        """By its address. Of a member that is given by name nobody knows it: that one signs what it asks."""
         assert self._guard is not None
-        hosts = [parts_of(host_of(one)) for one in self.group.options.peers.values()]
-        return () in hosts or parts_of(host_of(peer.address)) in hosts or self._guard.lets_in(peer)
+        hosts = {parts_of(host_of(one)) for one in self.group.options.peers.values()} - {()}
+        return parts_of(host_of(peer.address)) in hosts or self._guard.lets_in(peer)
 
     def disconnected(self, peer: Peer) -> None:
         self.group.disconnected(peer)

@@ -173,8 +173,21 @@ class Members(Part):
             member = Member(peer, body.client_id, command.language, command.version, heard_ms)
             self._producers.setdefault(producer.group_name, {})[peer] = member
             self._producing.setdefault(peer, {})[producer.group_name] = None
-            self._producing_as[body.client_id] = peer
+            if self._may_be_called(body.client_id, peer):
+                self._producing_as[body.client_id] = peer
         return command.reply()
+
+    def _may_be_called(self, client_id: str, peer: Peer) -> bool:
+        """Replies go to whoever has the client id. One that somebody else's account has already is not taken over."""
+        holder = self._producing_as.get(client_id)
+        if holder is None or holder.closed or holder.principal == peer.principal:
+            return True
+        first, second = holder.principal or "-", peer.principal or "-"
+        self.notices.warn(
+            f"client ids of {first} and {second}",
+            f"clients with the access keys {first} and {second} have the same client id: replies go to the first alone. Give each its own",
+        )
+        return False
 
     def _check(self, peer: Peer, body: wire.HeartbeatBody) -> None:
         if not 0 < len(body.client_id) <= CLIENT_ID_MAX:

@@ -16,7 +16,7 @@ from roquet.broker.newcomers import Newcomers
 from roquet.broker.notices import Notices
 from roquet.broker.portions import Work
 from roquet.errors import Refused
-from roquet.ports import Background, Clock, Peer
+from roquet.ports import FOREVER, Background, Clock, Peer
 from roquet.settings import BrokerSettings
 from roquet.store.disk import Cold, Disk
 from roquet.store.store import Store
@@ -115,6 +115,10 @@ class Part:
 
     def tick(self, now_ms: int) -> None:
         """Time has passed; `now_ms` is steady. What is put here is committed when it returns."""
+
+    def next_due_ms(self) -> int:
+        """The wall time before which nothing that waits here is due; FOREVER when nothing waits."""
+        return FOREVER
 
     @property
     def busy(self) -> bool:

@@ -20,6 +20,10 @@ from roquet.store.synced_log import SyncedLog
 log = logging.getLogger("roquet.broker")
 
 NOTICE = "slave"
+LOOK_MS = 5_000
+"""Between two looks whether slaves may have the log still."""
+
+NOT_LET_IN = "access control: put its address on the global white list, or give it an admin's key to sign with"
 
 
 class Slaves(Part):
@@ -30,6 +34,7 @@ class Slaves(Part):
         self.links: dict[Stream, SlaveLink] = {}
         self.lets_copy: Callable[[str], bool] = lambda address: True
         """(an address) -> whether access control lets it have the log."""
+        self._look_ms = 0
         self._sent = 0
         self._acked = 0
         self._reads = ColdReads(shared.fetch)
@@ -48,7 +53,7 @@ class Slaves(Part):
             stream.close("this broker is a slave itself; slaves copy from the master")
             return
         if not self.lets_copy(stream.address):
-            stream.close("access control: put its address on the global white list, or let it sign with an admin's key first")
+            stream.close(NOT_LET_IN)
             return
         self.links[stream] = SlaveLink(stream, self.store.log, self.clock.steady_ms())
         log.info("> slave %s is connected", stream.address)
@@ -104,6 +109,11 @@ class Slaves(Part):
 
     def tick(self, now_ms: int) -> None:
         settings = self.settings
+        if now_ms >= self._look_ms:
+            self._look_ms = now_ms + LOOK_MS
+            for stream in [one for one in self.links if not self.lets_copy(one.address)]:
+                stream.close(NOT_LET_IN)
+                self.lost(stream, NOT_LET_IN)
         for link in list(self.links.values()):
             if now_ms - link.heard_ms > settings.ha_housekeeping_interval:
                 why = f"it said nothing for more than haHousekeepingInterval={settings.ha_housekeeping_interval} ms"

@@ -33,6 +33,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
+from functools import partial
 
 from roquet.broker.handler import answers
 from roquet.broker.one_by_one import OneByOne
@@ -260,7 +261,8 @@ class Timers(Part):
         if why:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"nothing can be cancelled now: {why}")
         topic, key = read_handle(handle)
-        self.cancelling.cancel_by_id(key, topic)
+        may_cancel = self.check_record
+        self.cancelling.cancel_by_id(key, topic, may_cancel and partial(may_cancel, peer, command))
         self.answer_when_stored(command, key)
 
     # Time
@@ -283,6 +285,14 @@ class Timers(Part):
             self.moving.move(wall_ms)
         self.near.tidy(wall_ms)
         self.saving.tick()
+
+    def next_due_ms(self) -> int:
+        queue = self.store.find_queue(TIMER_TOPIC, 0)
+        if queue is None:
+            return FOREVER
+        if self._finding is not None or self.following.followed < queue.visible or self.firing.under_way:
+            return 0  # not known yet
+        return self.near.next_due_ms()
 
     def _put_back(self, wall_ms: int) -> bool:
         """The clock was set back behind what is fired: what comes now may be due before that again. False: not yet, the disk is asked."""

@@ -38,6 +38,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, StoredAt, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.message import Property
-from roquet.ports import Peer
+from roquet.ports import FOREVER, Peer
 from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import tag_hash
 from roquet.store.log import MovedOut
@@ -140,6 +141,8 @@ class Transactions(Part):
         self.sender = sender
         self.members = members
         self.offsets = offsets
+        self.may_be_told: Callable[[Peer, str], bool] = lambda peer, topic: True
+        """(a producer, a topic) -> whether access control lets it see what is sent there. Anybody may say that it is of a group."""
         self.given_up = 0
         self._turn = 0
         self._reads = ColdReads(shared.fetch)
@@ -299,6 +302,10 @@ class Transactions(Part):
 
     def metrics(self) -> dict[str, object]:
         return {"roquetTransactionsOpen": self.pending} if self.pending else {}
+
+    def next_due_ms(self) -> int:
+        """Rounds come in steady time, so for what is pending nobody can say."""
+        return 0 if self.pending else FOREVER
 
     def may_drop(self, end: int) -> bool:
         """Retention asks: is no prepared message pending below this log offset? One that is, is put again when its producer is asked."""
@@ -693,7 +700,12 @@ class Transactions(Part):
         """39 to one producer of the group; any of them can answer, each in its turn."""
         properties = without_marks(decode_properties(record.properties))
         group = properties.get(Property.PRODUCER_GROUP, "")
-        producers = [peer for peer in self.members.producers(group) if not peer.closed]
+        try:
+            topic, queue_id = destination(properties)
+        except Refused as refused:
+            log.error("half message %d cannot be asked about: %s", copy.queue_offset, refused.remark)
+            return
+        producers = [peer for peer in self.members.producers(group) if not peer.closed and self.may_be_told(peer, topic)]
         key = f"transactions of {group}"
         if not producers:
             self.notices.warn(
@@ -708,11 +720,6 @@ class Transactions(Part):
             copy.queue_offset, copy.log_offset, unique, unique, offset_message_id(record.store_host, copy.log_offset)
         )
         properties[Property.WAIT] = "false"
-        try:
-            topic, queue_id = destination(properties)
-        except Refused as refused:
-            log.error("half message %d cannot be asked about: %s", copy.queue_offset, refused.remark)
-            return
         body = replace(
             record, topic=topic, queue_id=queue_id, queue_offset=copy.queue_offset, physical_offset=copy.log_offset,
             properties=join_properties(properties).encode(),

@@ -1,4 +1,7 @@
-"""`roquet acl`: the accounts of brokers with access control; `roquet audit`: who was refused."""
+"""`roquet acl`: the accounts of servers with access control; `roquet audit`: who was refused.
+
+Each server has files of its own: what is changed is changed on all brokers, slaves too, and on the name servers that have access control.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING
 from roquet.cli.options import DRY_RUN, ON_CLUSTER, YES, Commands, argument, cluster_command, confirmed, noun, positive
 from roquet.cli.render import TableColumn, answer, column_json, column_table, emit, moment, note, printable
 from roquet.cli.topics import admin
-from roquet.errors import ClientError
+from roquet.errors import ClientError, Rejected
 
 if TYPE_CHECKING:
     from roquet.admin import Admin, Broker
@@ -21,6 +24,10 @@ KEY = argument("key", metavar="KEY", help="the access key")
 TOPICS = argument("--topic", action="append", default=[], metavar="TOPIC[=PERM]", help="PERM is PUB, SUB or PUB|SUB (may be repeated)")
 GROUPS = argument("--group", action="append", default=[], metavar="GROUP", help="a consumer group (may be repeated)")
 PLAN = (DRY_RUN, YES, ON_CLUSTER)
+NOT_KNOWN = 3
+"""What Apache's name server answers to these requests."""
+WITHOUT = (1, NOT_KNOWN)
+"""What a name server answers that has no access control: ours says so."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -40,7 +47,8 @@ def add_commands(commands: Commands) -> None:
         nouns, "list", list_accounts, "list accounts, without their secrets", "roquet acl list\nroquet acl list --json", ON_CLUSTER
     )
     cluster_command(
-        nouns, "add", add_account, "make an account on every broker", "roquet acl add billing-app\nroquet acl add ops-team --admin",
+        nouns, "add", add_account, "make an account on every broker and name server",
+        "roquet acl add billing-app\nroquet acl add ops-team --admin",
         KEY,
         argument("--new-secret", metavar="SECRET", help="its secret key (default: a new one is made, and shown once)"),
         argument("--admin", action="store_true", help="it may do everything"),
@@ -66,7 +74,7 @@ def add_commands(commands: Commands) -> None:
     cluster_command(
         commands, "audit", show_audit, "show the last requests that access control refused", "roquet audit\nroquet audit --last 200 --json",
         argument("--last", type=positive, default=20, metavar="N", help="of each server so many (default: 20)"),
-        argument("--name-servers", action="store_true", help="of name servers, in place of brokers"),
+        argument("--name-servers", action="store_true", help="of name servers alone"),
         ON_CLUSTER,
     )  # fmt: skip
 
@@ -81,20 +89,49 @@ class Row:
 
 
 ACCOUNTS: list[TableColumn[Row]] = [
-    TableColumn("BROKER", "broker", lambda row: row.broker),
+    TableColumn("SERVER", "broker", lambda row: row.broker),
     TableColumn("KEY", "accessKey", lambda row: row.account.access_key),
     TableColumn("ADMIN", "admin", lambda row: row.account.admin, lambda admin: "yes" if admin else ""),
-    TableColumn("ALL TOPICS", "defaultTopicPerm", lambda row: row.account.default_topic_perm or "DENY"),
-    TableColumn("ALL GROUPS", "defaultGroupPerm", lambda row: row.account.default_group_perm or "DENY"),
+    TableColumn("", "defaultTopicPerm", lambda row: row.account.default_topic_perm or "DENY"),
+    TableColumn("", "defaultGroupPerm", lambda row: row.account.default_group_perm or "DENY"),
+    TableColumn("ALL TOPICS", "", lambda row: everything(row.account) or row.account.default_topic_perm or "DENY"),
+    TableColumn("ALL GROUPS", "", lambda row: everything(row.account) or row.account.default_group_perm or "DENY"),
     TableColumn("TOPICS", "topicPerms", lambda row: row.account.topic_perms, ", ".join),
     TableColumn("GROUPS", "groupPerms", lambda row: row.account.group_perms, ", ".join),
     TableColumn("WHITE LIST", "whiteRemoteAddress", lambda row: row.account.white_remote_address or ""),
 ]
 
 
+def everything(account: PlainAccessConfig) -> str:
+    """An admin without permissions of its own may do everything."""
+    return "all" if account.admin and not account.topic_perms and not account.group_perms else ""
+
+
+async def places(cluster: Admin, name: str | None) -> list[Broker]:
+    """Every server that has accounts: the brokers of this cluster, and the name servers with access control."""
+    from roquet.admin import Broker
+
+    found = [Broker(one.cluster, label(one), one.broker_id, one.address) for one in await cluster.brokers(name)]
+    if not found:
+        await cluster.masters(name)  # which says what to do
+    for address in cluster.name_server_addresses:
+        try:
+            await cluster.acl(address)
+        except Rejected as refused:
+            if refused.code not in WITHOUT or "AclException" in refused.remark:
+                raise
+            continue
+        found.append(Broker("", f"name server {address}", 0, address))
+    return found
+
+
+def label(broker: Broker) -> str:
+    return broker.name if broker.is_master else f"{broker.name} slave {broker.broker_id}"
+
+
 async def list_accounts(arguments: argparse.Namespace) -> int:
     async with admin(arguments) as cluster:
-        found = [(broker.name, await cluster.acl(broker.address)) for broker in await cluster.masters(arguments.cluster)]
+        found = [(broker.name, await cluster.acl(broker.address)) for broker in await places(cluster, arguments.cluster)]
     rows = [Row(name, account) for name, config in found for account in config.plain_access_configs]
     white = {name: config.global_white_addrs for name, config in found}
     facts = {"accounts": column_json(ACCOUNTS, rows), "globalWhiteRemoteAddresses": white}
@@ -106,11 +143,11 @@ async def check_account(arguments: argparse.Namespace) -> int:
     lines: list[str] = []
     facts: list[dict[str, object]] = []
     async with admin(arguments) as cluster:
-        for broker in await cluster.masters(arguments.cluster):
+        for broker in await cluster.brokers(arguments.cluster) or await cluster.masters(arguments.cluster):
             for one in await cluster.check_account(broker.address, arguments.key, arguments.topic, arguments.group):
                 verdict = "may" if one.allowed else "may not"
-                lines.append(f"{broker.name}: {arguments.key} {verdict} {one.permission} {one.resource}: {one.why}")
-                facts.append({"broker": broker.name, **asdict(one)})
+                lines.append(f"{label(broker)}: {arguments.key} {verdict} {one.permission} {one.resource}: {one.why}")
+                facts.append({"broker": label(broker), **asdict(one)})
     return answer(arguments, facts, "\n".join(lines))
 
 
@@ -133,11 +170,14 @@ REFUSED: list[TableColumn[RefusedRow]] = [
 
 async def show_audit(arguments: argparse.Namespace) -> int:
     async with admin(arguments) as cluster:
-        if arguments.name_servers:
-            places = [(address, address) for address in cluster.name_server_addresses]
-        else:
-            places = [(broker.name, broker.address) for broker in await cluster.brokers(arguments.cluster)]
-        found = [(name, await cluster.refused_calls(address)) for name, address in places]
+        brokers = [] if arguments.name_servers else await cluster.brokers(arguments.cluster)
+        found = [(label(broker), await cluster.refused_calls(broker.address)) for broker in brokers]
+        for address in cluster.name_server_addresses:
+            try:
+                found.append((f"name server {address}", await cluster.refused_calls(address)))
+            except Rejected as refused:
+                if refused.code != NOT_KNOWN or arguments.name_servers:
+                    raise
     rows = [RefusedRow(name, call) for name, calls in found for call in calls.calls[-arguments.last :]]
     if not rows and not arguments.json:
         note("no request was refused since the servers started")
@@ -163,13 +203,14 @@ async def add_account(arguments: argparse.Namespace) -> int:
         ",".join(f"{group}=SUB" for group in arguments.group) or None,
     )
     async with admin(arguments) as cluster:
-        masters = await cluster.masters(arguments.cluster)
-        for broker in masters:
+        servers = await places(cluster, arguments.cluster)
+        for broker in servers:
             if await account_on(cluster, broker, arguments.key) is not None:
                 raise ClientError(f"{broker.name} has an account {arguments.key!r} already; change it with: roquet acl allow, deny")
-        code = await carry_out(arguments, cluster, [(broker, header) for broker in masters], "new")
+        code = await carry_out(arguments, cluster, [(broker, header) for broker in servers], "new")
     if code == 0 and not arguments.dry_run and arguments.new_secret is None:
-        emit(f"Its secret key, which is shown this once: {secret}")
+        # With --json to standard error: what programs read is kept, in logs and pipes.
+        (note if arguments.json else emit)(f"Its secret key, which is shown this once: {secret}")
     return code
 
 
@@ -188,7 +229,7 @@ async def change(arguments: argparse.Namespace, topics: list[str], groups: list[
         raise ClientError("nothing to change: say --topic or --group")
     async with admin(arguments) as cluster:
         wanted: list[tuple[Broker, AccountHeader]] = []
-        for broker in await cluster.masters(arguments.cluster):
+        for broker in await places(cluster, arguments.cluster):
             account = await account_on(cluster, broker, arguments.key)
             if account is None:
                 raise ClientError(f"{broker.name} has no account {arguments.key!r}; see which there are: roquet acl list")
@@ -203,9 +244,9 @@ async def change(arguments: argparse.Namespace, topics: list[str], groups: list[
 
 async def remove_account(arguments: argparse.Namespace) -> int:
     async with admin(arguments) as cluster:
-        masters = [one for one in await cluster.masters(arguments.cluster) if await account_on(cluster, one, arguments.key) is not None]
+        masters = [one for one in await places(cluster, arguments.cluster) if await account_on(cluster, one, arguments.key) is not None]
         if not masters:
-            raise ClientError(f"no broker has an account {arguments.key!r}; see which there are: roquet acl list")
+            raise ClientError(f"no server has an account {arguments.key!r}; see which there are: roquet acl list")
         names = ", ".join(broker.name for broker in masters)
         facts = {"account": arguments.key, "brokers": [broker.name for broker in masters], "done": not arguments.dry_run}
         if arguments.dry_run:

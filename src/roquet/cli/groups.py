@@ -41,7 +41,12 @@ def add_commands(commands: Commands) -> None:
             "--broadcast", action=argparse.BooleanOptionalAction, help="whether its members may broadcast (default: yes, or as it is)"
         ),
         argument("--retry-queues", type=positive, metavar="N", help="queues of its retry topic (default: 1, or as it is)"),
-        argument("--retry-max", type=int, metavar="N", help="attempts before a message is a dead letter (default: 16, or as it is)"),
+        argument(
+            "--retry-max",
+            type=int,
+            metavar="N",
+            help="retries before a message is a dead letter, where its consumer sets no limit (default: 16)",
+        ),
         ON_CLUSTER,
     )
     creating = "roquet group create billing\nroquet group create billing --retry-max 3"

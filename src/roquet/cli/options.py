@@ -10,22 +10,17 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roquet.cli.render import note
+from roquet.client.name_servers import default_name_servers
 from roquet.settings import BadSetting
 
 if TYPE_CHECKING:
     from roquet.client import ConnectionOptions, Credentials, Tls
-
-DEFAULT_NAMESRV = "127.0.0.1:9876"
 
 N = TypeVar("N", int, float)
 
 Run = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 Commands = Any
 """What argparse's add_subparsers returns; its class is private there."""
-
-
-def default_namesrv() -> str:
-    return os.environ.get("NAMESRV_ADDR", "").strip() or DEFAULT_NAMESRV
 
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -80,8 +75,8 @@ def cluster_options(parser: argparse.ArgumentParser) -> None:
         "-n",
         "--namesrv",
         metavar="HOST:PORT",
-        default=default_namesrv(),
-        help="name servers, separated by ';' (default: $NAMESRV_ADDR, else 127.0.0.1:9876)",
+        default=default_name_servers(),
+        help="name servers, separated by ';', or http://host/path that tells them (default: $NAMESRV_ADDR, else 127.0.0.1:9876)",
     )
     key_options(parser)
     tls_options(parser)

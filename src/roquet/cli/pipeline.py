@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 
-from roquet.cli.options import Commands, default_namesrv, noun, tls_of, tls_options
+from roquet.cli.options import Commands, credentials_of, key_options, noun, tls_of, tls_options
+from roquet.client.name_servers import default_name_servers
 from roquet.errors import ClientError
 
 log = logging.getLogger(__name__)
@@ -67,8 +68,7 @@ def place_options(parser: argparse.ArgumentParser, *, store: bool = True) -> Non
     )
     if store:
         parser.add_argument("--store", metavar="DIR", default=None, help="read the files of this store instead; no broker is needed")
-    parser.add_argument("--access-key", metavar="KEY", default=None, help="for brokers that check access")
-    parser.add_argument("--secret-key", metavar="SECRET", default=None, help="its secret (better: $ROQUET_SECRET_KEY)")
+    key_options(parser)
     tls_options(parser)
 
 
@@ -85,10 +85,19 @@ def place_of(arguments: argparse.Namespace) -> dict[str, str]:
 
     if getattr(arguments, "store", None):
         return {"path": os.path.abspath(arguments.store)}
-    where = {"namesrvAddr": arguments.namesrv or default_namesrv()}
-    if arguments.access_key:
-        where["accessKey"] = arguments.access_key
-        where["secretKey"] = arguments.secret_key or os.environ.get("ROQUET_SECRET_KEY", "")
+    return cluster_of(arguments, arguments.namesrv or default_name_servers())
+
+
+def cluster_of(arguments: argparse.Namespace, namesrv: str) -> dict[str, str]:
+    """The source options of this cluster, asked with the keys and the TLS of the arguments."""
+    import os
+
+    where = {"namesrvAddr": namesrv}
+    keys = credentials_of(arguments)
+    if keys is not None:
+        where |= {"accessKey": keys.access_key, "secretKey": keys.secret_key}
+        if keys.security_token:
+            where["securityToken"] = keys.security_token
     tls = tls_of(arguments)
     if tls is not None:
         files = {"tlsCaFile": tls.ca_file, "tlsCertFile": tls.cert_file, "tlsKeyFile": tls.key_file}
@@ -97,4 +106,6 @@ def place_of(arguments: argparse.Namespace) -> dict[str, str]:
             "tlsVerify": str(tls.verify).lower(),
             **{name: os.path.abspath(file) for name, file in files.items() if file},
         }
+        if tls.key_password:
+            where["tlsKeyPassword"] = tls.key_password
     return where

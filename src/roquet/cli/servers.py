@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 from roquet import __version__, speedups
 from roquet.acl_files import own_credentials
-from roquet.cli.options import Commands, command, default_namesrv, pair, port, positive
+from roquet.cli.options import Commands, command, pair, port, positive
 from roquet.cli.render import announce, emit, note
 from roquet.cli.shards import Node, broker_program, nodes, warn_of_stores_left_out
+from roquet.client.name_servers import default_name_servers
 from roquet.errors import RoquetError
 from roquet.listening import bind_address, given_address
 from roquet.properties import escaped
@@ -178,7 +179,7 @@ def run_namesrv(arguments: argparse.Namespace) -> Any:
 def run_broker(arguments: argparse.Namespace) -> Any:
     root = dict(arguments.set).get("storePathRootDir", BrokerSettings.store_path_root_dir)
     settings = read_settings(BrokerSettings, arguments, os.path.join(root, BROKER_FILE) if arguments.shards == 1 else "")
-    settings = settings.replace(namesrv_addr=arguments.namesrv or settings.namesrv_addr or default_namesrv())
+    settings = settings.replace(namesrv_addr=arguments.namesrv or settings.namesrv_addr or default_name_servers())
     root = settings.store_path_root_dir
     shards = nodes(settings, arguments.shards, root) if arguments.shards > 1 else [Node(settings.broker_name, settings)]
     if arguments.print:
@@ -351,7 +352,7 @@ def reachable(address: str) -> str:
 
 def welcome(namesrv: str, brokers: Sequence[tuple[Node, str]]) -> str:
     """The block that `up` prints: where things are, and what to type next."""
-    option = "" if namesrv == default_namesrv() else f" -n {namesrv}"
+    option = "" if namesrv == default_name_servers() else f" -n {namesrv}"
     width = max(12, *(len(one.name) for one, _ in brokers))
     lines = ["", f"Roquet {__version__} is up.", "", f"  {'name server':<{width}}  {namesrv}"]
     lines += [f"  {one.name:<{width}}  {address:<21}  {one.settings.store_path_root_dir}" for one, address in brokers]

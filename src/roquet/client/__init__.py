@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roquet.client.core.batches import split_messages
-    from roquet.client.core.failures import BadAnswer, BatchFailed, GroupTaken, SendTimedOut, ServerRejected
+    from roquet.client.core.failures import BadAnswer, BatchFailed, GroupTaken, SendTimedOut, ServerRejected, TooManySends
     from roquet.client.core.pulling import PullResult, PullStatus
     from roquet.client.core.receipt import SendReceipt, SendStatus
     from roquet.client.core.replies import RequestTimedOut, reply_message
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from roquet.client.idempotent import Idempotent, Seen
     from roquet.client.lite_pull_consumer import LitePullConsumer
     from roquet.client.middleware import CallEvent, ConsumeEvent, Middleware, SendEvent, TransactionEvent
+    from roquet.client.offset_store import OffsetStore
     from roquet.client.otel import OpenTelemetry
     from roquet.client.producer import Producer
     from roquet.client.pull_consumer import PullConsumer
@@ -54,6 +55,7 @@ __all__ = [
     "Message",
     "MessageQueue",
     "Middleware",
+    "OffsetStore",
     "OpenTelemetry",
     "OrderlyListener",
     "Outcome",
@@ -74,6 +76,7 @@ __all__ = [
     "ServerRejected",
     "Suspend",
     "Tls",
+    "TooManySends",
     "Tracing",
     "TransactionEvent",
     "TransactionProducer",
@@ -87,7 +90,7 @@ __all__ = [
 
 _HOMES = {
     "client.core.batches": ("split_messages",),
-    "client.core.failures": ("BadAnswer", "BatchFailed", "GroupTaken", "SendTimedOut", "ServerRejected"),
+    "client.core.failures": ("BadAnswer", "BatchFailed", "GroupTaken", "SendTimedOut", "ServerRejected", "TooManySends"),
     "client.core.pulling": ("PullResult", "PullStatus"),
     "client.core.receipt": ("SendReceipt", "SendStatus"),
     "client.core.stats": ("ConsumerStats", "Durations", "ProducerStats"),
@@ -98,6 +101,7 @@ _HOMES = {
     "client.lite_pull_consumer": ("LitePullConsumer",),
     "client.middleware": ("CallEvent", "ConsumeEvent", "Middleware", "SendEvent", "TransactionEvent"),
     "client.otel": ("OpenTelemetry",),
+    "client.offset_store": ("OffsetStore",),
     "client.producer": ("Producer",),
     "client.pull_consumer": ("PullConsumer",),
     "client.push_consumer": ("OrderlyListener", "PushConsumer"),

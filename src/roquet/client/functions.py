@@ -19,6 +19,8 @@ Function = Callable[..., Any]
 Call = tuple[Any, ...]
 Serve = Callable[..., Coroutine[Any, Any, None]]
 
+OWN_THREADS = 2
+"""For functions of the user that are no handlers: they do not wait until a handler is through."""
 CALLS_A_TURN = 32
 """So many calls that do not wait are served before the loop looks after others."""
 
@@ -36,6 +38,13 @@ class Functions:
         self._context = copy_context()
         self._threads: ThreadPoolExecutor | None = None
         self._in_threads: set[Future[Any]] = set()
+
+    def set_threads(self, most: int) -> None:
+        """Calls that run in a thread go on there; the next ones get new threads."""
+        self.threads_max = most
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
 
     @property
     def called_from_here(self) -> bool:

@@ -8,12 +8,12 @@ A message is known by its unique id, which stays the same when a producer repeat
 when a failed message comes back. It is remembered only after the listener was done with it, so a crash between the two
 delivers it once more: this makes duplicates rare, and only work that is committed together with its id makes them
 impossible. Members of a group on different hosts do not know each other's messages unless `seen` is something they share.
+`roquet.idempotence` has the guard behind it, with stores that do both.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 import time
@@ -22,12 +22,14 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from roquet.client.core.verdicts import Outcome, RetryLater, Suspend
 from roquet.client.functions import Functions
 from roquet.errors import Damaged
-from roquet.message import Property, ReceivedMessage
+from roquet.idempotence.guard import Once, failed_of
+from roquet.idempotence.keys import message_key
+from roquet.idempotence.store import DONE, MINE, Claim, Mark, Standing
+from roquet.message import ReceivedMessage
 
-log = logging.getLogger(__name__)
+__all__ = ["AGE_MAX_S", "COUNT_MAX", "Idempotent", "Memory", "Seen", "digest", "failed_of", "message_key", "unset_clock"]
 
 COUNT_MAX = 1_000_000
 AGE_MAX_S = 3 * 86_400
@@ -139,12 +141,6 @@ def digest(one: str) -> bytes:
     return blake2b(one.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def message_key(message: ReceivedMessage) -> str:
-    """The unique id; of a message without one the id of its first record, which a retried one carries along."""
-    properties = message.properties
-    return properties.get(Property.UNIQUE_KEY) or properties.get(Property.ORIGIN_MESSAGE_ID) or message.offset_message_id
-
-
 class Idempotent:
     """A listener around a listener: gets one message or a list, as the consumer is set, and passes on what is not known.
 
@@ -167,60 +163,50 @@ class Idempotent:
         self.key = key
         self.dropped = 0
         """How many deliveries were dropped."""
-        self._busy: dict[str, asyncio.Event] = {}
         self._calls = Functions("idempotent", threads_max)
+        self._once = Once(Remembered(self.seen), group="any", key=key)
+        self._guard = self._once(self._consume)
 
     async def __call__(self, given: ReceivedMessage | list[ReceivedMessage]) -> Any:
-        messages = given if isinstance(given, list) else [given]
-        keyed: dict[str, ReceivedMessage] = {}  # of two with one id in one list the first counts
-        for message in messages:
-            keyed.setdefault(self.key(message), message)
-        while waiting := next((self._busy[one] for one in keyed if one in self._busy), None):
-            await waiting.wait()
-        # Nothing is awaited between the look and the mark, so no two calls have one id.
-        over = asyncio.Event()
-        self._busy.update(dict.fromkeys(keyed, over))
         try:
-            known = self.seen.known(list(keyed))
-            fresh = {one: message for one, message in keyed.items() if one not in known}
-            self.dropped += len(messages) - len(fresh)
-            return await self._consume(given, messages, fresh) if fresh else None
+            return await self._guard(given)
         finally:
-            for one in keyed:
-                del self._busy[one]
-            over.set()
+            self.dropped = self._once.dropped
 
-    async def _consume(
-        self, given: ReceivedMessage | list[ReceivedMessage], messages: list[ReceivedMessage], fresh: dict[str, ReceivedMessage]
-    ) -> Any:
-        left = list(fresh.values())
+    async def _consume(self, given: ReceivedMessage | list[ReceivedMessage]) -> Any:
+        return await self._calls.call(self.listener, given)
+
+
+class Remembered:
+    """A store of marks over a Memory, which knows what is done: what runs is known here, and whoever meets it waits."""
+
+    has_session = False
+
+    def __init__(self, seen: Memory) -> None:
+        self.seen = seen
+        self._busy: dict[str, asyncio.Event] = {}
+
+    async def claim(self, claim: Claim) -> list[Standing]:
+        keys = [mark.key for mark in claim.marks]
+        while waiting := next((self._busy[key] for key in keys if key in self._busy), None):
+            await waiting.wait()
+        # Nothing is awaited between the look and the mark, so no two calls have one key.
+        known = self.seen.known(keys)
+        self._busy.update(dict.fromkeys((key for key in keys if key not in known), asyncio.Event()))
+        return [DONE if key in known else MINE for key in keys]
+
+    async def begin(self, claim: Claim) -> None:
+        """Nothing is to be done."""
+
+    async def finish(self, claim: Claim, done: Sequence[Mark], failed: Sequence[Mark]) -> None:
         try:
-            result = await self._calls.call(self.listener, left if isinstance(given, list) else given)
-        except Exception:
-            if len(left) == len(messages):
-                raise
-            log.exception("! consuming %s failed", ", ".join(message.message_id for message in left))
-            result = Outcome.RETRY_LATER
-        failed = failed_of(result, left)
-        done = [one for one, message in fresh.items() if message not in failed]
-        if done:
-            try:
-                self.seen.remember(done)
-            except Exception:
-                # They are handled: to have them delivered again would be the worse mistake.
-                log.exception("! %d handled messages could not be remembered; should they come again, they are handled again", len(done))
-        if failed and len(left) < len(messages) and (result is False or result is Outcome.RETRY_LATER):
-            return RetryLater(messages=left)  # only these: the dropped ones are consumed
-        return result
+            self.seen.remember([mark.key for mark in done])
+        finally:
+            await self.fail(claim)
 
-
-def failed_of(result: Any, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-    """Those that the listener says it is not done with."""
-    if isinstance(result, RetryLater) and result.messages is not None:
-        return [message for message in messages if message in result.messages]
-    if result is False or result is Outcome.RETRY_LATER or result is Outcome.ROLLBACK or isinstance(result, (RetryLater, Suspend)):
-        return messages
-    return []
+    async def fail(self, claim: Claim) -> None:
+        for mark in claim.marks:
+            self._busy.pop(mark.key).set()
 
 
 def unset_clock() -> Callable[[], float]:

@@ -14,7 +14,9 @@ from roquet.wire.calls.members import ConsumeFromWhere
 from roquet.wire.signing import Credentials
 
 if TYPE_CHECKING:
+    from roquet.client.offset_store import OffsetStore
     from roquet.client.push_consumer import Function
+    from roquet.client.share_functions import ShareFunction
 
 
 class MemberKeywords(TypedDict, total=False):
@@ -29,10 +31,17 @@ class MemberKeywords(TypedDict, total=False):
     trace: bool | str
 
 
-class ProducerKeywords(MemberKeywords, total=False):
+class ClientKeywords(MemberKeywords, total=False):
+    route_poll_ms: int
+    heartbeat_ms: int
+
+
+class ProducerKeywords(ClientKeywords, total=False):
     send_timeout_ms: int
     delivery_timeout_ms: int
     retries: int
+    async_retries: int
+    sends_in_flight_max: int
     retry_when_not_ok: bool
     compress_over: int
     compression: Literal["zlib", "lz4", "zstd"]
@@ -45,7 +54,9 @@ class ProducerKeywords(MemberKeywords, total=False):
     default_queues: int
 
 
-class GroupKeywords(MemberKeywords, total=False):
+class GroupKeywords(ClientKeywords, total=False):
+    rebalance_ms: int
+    persist_ms: int
     consume_from: Literal["first", "last", "timestamp"] | ConsumeFromWhere
     consume_timestamp_ms: int | None
     strategy: Literal["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"] | Strategy
@@ -65,6 +76,7 @@ class PushConsumerKeywords(GroupKeywords, total=False):
     auto_commit: bool
     suspend_queue_ms: int
     continuous_ms: int
+    lock_ms: int
     suspend_ms: int
     pull_timeout_ms: int
 
@@ -75,6 +87,9 @@ class PushConsumerArguments(PushConsumerKeywords, total=False):
     listener: Function | None
     offsets_directory: str | os.PathLike[str] | None
     close_wait_ms: int
+    offset_store: OffsetStore | None
+    on_assigned: ShareFunction | None
+    on_revoked: ShareFunction | None
 
 
 class LitePullKeywords(GroupKeywords, total=False):
@@ -83,3 +98,11 @@ class LitePullKeywords(GroupKeywords, total=False):
     pull_batch_size: int
     count_all_max: int
     block_ms: int
+
+
+class LitePullArguments(LitePullKeywords, total=False):
+    """With those that are no settings."""
+
+    offset_store: OffsetStore | None
+    on_assigned: ShareFunction | None
+    on_revoked: ShareFunction | None

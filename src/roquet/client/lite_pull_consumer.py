@@ -21,10 +21,15 @@ from roquet.client.core.events import ConsumeEvent
 from roquet.client.core.filter_check import check_sql, check_subscription
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.lite_pull import POLL_MS, LitePullCore, LitePullSettings
+from roquet.client.core.share_changes import Notify
 from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.tasks import Work
+from roquet.client.functions import OWN_THREADS, Functions
 from roquet.client.keywords import LitePullKeywords
 from roquet.client.member import Member
+from roquet.client.offset_store import OffsetStore, StoreCalls, check_store
+from roquet.client.running import finished
+from roquet.client.share_functions import ShareFunction, check_share_function, notifier
 from roquet.errors import ClientError, NotStarted
 from roquet.message import MessageQueue, ReceivedMessage
 
@@ -41,9 +46,29 @@ class LitePullConsumer(Member[LitePullCore]):
     Settings = LitePullSettings
     settings: LitePullSettings
 
-    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[LitePullKeywords]) -> None:
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        offset_store: OffsetStore | None = None,
+        on_assigned: ShareFunction | None = None,
+        on_revoked: ShareFunction | None = None,
+        **settings: Unpack[LitePullKeywords],
+    ) -> None:
+        """`offset_store` keeps the group's progress, in place of its brokers. `on_assigned` gets the list of queues that this member was
+        given, before anything of them is read (it may seek there); `on_revoked` those that it gave away (at the end, all of them), when
+        progress is written. Not for queues that were chosen with assign(). The rest is Member's, and the fields of LitePullSettings."""
         super().__init__(group, namesrv, **settings)
         self._stats = ConsumerStats(group)
+        if offset_store is not None:
+            check_store(offset_store)
+        self._offset_store = offset_store
+        check_share_function("on_assigned", on_assigned)
+        check_share_function("on_revoked", on_revoked)
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        self._closer: asyncio.Task[None] | None = None
+        self._own_calls = Functions(f"{group}-own", OWN_THREADS)
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
         self._left: deque[ReceivedMessage] = deque()  # of the last poll, those that `async for` has not given out
         self._assigned: list[MessageQueue] | None = None
@@ -91,12 +116,27 @@ class LitePullConsumer(Member[LitePullCore]):
     # -- running
 
     def _make(self, client: ClientCore) -> LitePullCore:
-        core = LitePullCore(client, self.group, self.settings, stats=self._stats)
+        self._own_calls.open()
+        store = None
+        if self._offset_store is not None:
+            store = StoreCalls(self._offset_store, self.group, self.namespace, self._own_calls)
+        core = LitePullCore(
+            client,
+            self.group,
+            self.settings,
+            stats=self._stats,
+            store=store,
+            on_assigned=self._notifier("on_assigned", self._on_assigned),
+            on_revoked=self._notifier("on_revoked", self._on_revoked),
+        )
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
         if self._assigned is not None:
             core.assign(self._assigned)
         return core
+
+    def _notifier(self, name: str, function: ShareFunction | None) -> Notify | None:
+        return notifier(name, function, self.group, self.namespace, self._own_calls)
 
     async def start(self) -> Self:
         """Returns when the first share of queues is being read, or after five seconds."""
@@ -120,6 +160,22 @@ class LitePullConsumer(Member[LitePullCore]):
     async def _closing(self, core: LitePullCore) -> None:
         self._consumed()
         self._give_back(core)
+        try:
+            await finished(core.client.tasks, core.close())
+        finally:
+            self._own_calls.close()
+
+    async def close(self) -> None:
+        """Write progress down and leave the group. Called by on_assigned or on_revoked it does not wait for that: it returns at once."""
+        if self._own_calls.called_from_here:
+            self._closer = asyncio.get_running_loop().create_task(super().close())
+        else:
+            await super().close()
+
+    def forked(self) -> None:
+        """This is a child of the process that started it: neither its loop, its connections nor its threads are here."""
+        super().forked()
+        self._own_calls.forked()
 
     def _give_back(self, core: LitePullCore) -> None:
         """What `async for` has not given out was not read: poll returns it again, here or at another member."""
@@ -214,7 +270,7 @@ class LitePullConsumer(Member[LitePullCore]):
         await self._wait(self._part().commit(offsets))
 
     async def committed(self, queue: MessageQueue) -> int:
-        """How far the group has come, as the broker knows it; -1 when it never was there."""
+        """How far the group has come, as its broker (or offset_store) knows it; -1 when it never was there."""
         return await self._wait(self._part().committed(queue))
 
     def position(self, queue: MessageQueue) -> int:

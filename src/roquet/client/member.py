@@ -17,15 +17,19 @@ from roquet.client.core.hooks import Hooks, check_middleware, overridden
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queries import FOREVER_MS, Queries
+from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.tasks import Cancelled, Wait, Work
 from roquet.client.middleware import Middleware
+from roquet.client.name_servers import default_name_servers
+from roquet.client.place import MACHINE, Place, place_of
 from roquet.client.running import finished, running_loop
+from roquet.client.served import Served
 from roquet.client.shared import ClientOptions, SharedClient, join
 from roquet.errors import ClientError, ConnectFailed, NotStarted
-from roquet.message import ReceivedMessage
+from roquet.message import MessageQueue, ReceivedMessage
 from roquet.net.connection import PLAIN, ConnectionOptions, Tls
 from roquet.routing.assign import STRATEGIES
-from roquet.routing.name_servers import parse_name_servers
+from roquet.routing.name_servers import lookup_url, parse_name_servers
 from roquet.wire.calls.members import ConsumeFromWhere
 from roquet.wire.signing import Credentials
 
@@ -83,25 +87,17 @@ class Core(Protocol):
 C = TypeVar("C", bound=Core)
 
 
-class Member(Generic[C]):
+class Member(Served, Generic[C]):
     """Use as `async with`, or call start() and close(). Belongs to the loop it was started in."""
 
     Settings: ClassVar[Callable[..., Any]]
     """What the keyword arguments of this kind of member are, with their defaults, which are upstream's."""
-    stops_first: ClassVar[bool] = False
-    """It has handlers, which may use the others until they have ended."""
     block = "async with"
-    running = 0
-    """Calls of handlers under way."""
-    on_exit: Callable[[BaseException], None] | None = None
-    """Told when a handler calls sys.exit(), in place of the loop."""
-    in_threads = 0
-    """Of these, those in threads: nothing can end them from outside."""
 
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        namesrv: str | Sequence[str] | None = None,
         *,
         namespace: str = "",
         instance_name: str | None = None,
@@ -114,10 +110,11 @@ class Member(Generic[C]):
         trace: bool | str = False,
         **settings: Any,
     ) -> None:
-        """`credentials`: sign all requests with these keys; `tls`: encrypt all connections so. Both are the same as in `connection`.
-        `start_timeout_ms`: how long start() waits for a name server to answer; 0: not at all. `middleware`: whose hooks are
-        called around sends, handlers, transactions and requests. `trace`: write traces, as middleware=[Tracing()] does; a text is the topic
-        that they go to. The rest of the keyword arguments are the fields of `Settings`."""
+        """`namesrv`: the name servers, "10.0.0.1:9876;10.0.0.2:9876", or where an HTTP server tells them, "http://host/path"; None:
+        $NAMESRV_ADDR, else 127.0.0.1:9876. `credentials`: sign all requests with these keys; `tls`: encrypt all connections so. Both are
+        the same as in `connection`. `start_timeout_ms`: how long start() waits for a name server to answer; 0: not at all. `middleware`:
+        whose hooks are called around sends, handlers, transactions and requests. `trace`: write traces, as middleware=[Tracing()] does; a
+        text is the topic that they go to. The rest of the keyword arguments are the fields of `Settings`."""
         self.group = group
         self.namespace = Namespace(namespace)
         """Names of topics and groups are taken, and shown, without it."""
@@ -129,7 +126,11 @@ class Member(Generic[C]):
         self.start_timeout_ms = start_timeout_ms
         self._hooks = self._hooks_of(with_traces(middleware, trace) if trace else middleware)
         how = connection.over(tls).signed_by(credentials)
-        self._options = ClientOptions(parse_name_servers(namesrv), instance_name, unit_name, how)
+        where = default_name_servers() if namesrv is None else namesrv
+        lookup = lookup_url(where)
+        self._options = ClientOptions(() if lookup else parse_name_servers(where), instance_name, unit_name, how, lookup or "")
+        self.place: Place = MACHINE
+        """Where it lives since it was started."""
         self._shared: SharedClient | None = None
         self._core: C | None = None
         self._began = False
@@ -162,8 +163,10 @@ class Member(Generic[C]):
         if self._core is None:
             loop = self._loop = asyncio.get_running_loop()
             starting = self._starting = loop.create_future()
+            self.place = place_of(self._options.name_servers)
             try:
-                await self._begin()
+                async with self.place.hurrying():
+                    await self._begin()
             except BaseException:
                 await self.close()
                 self._closed.set()
@@ -229,8 +232,9 @@ class Member(Generic[C]):
         if core is None or shared is None:
             return
         try:
-            await self._closing(core)
-            await finished(shared.core.tasks, core.close())
+            async with self.place.hurrying():
+                await self._closing(core)
+                await finished(shared.core.tasks, core.close())
         finally:
             try:
                 if self._hooks is not None:
@@ -261,13 +265,6 @@ class Member(Generic[C]):
                 " start it first: `async with`, start(), or run()"
             )
         await self._closed.wait()
-
-    def calls(self) -> set[asyncio.Task[None]]:
-        """Calls of handlers that the loop still has."""
-        return set()
-
-    def hurry(self) -> None:
-        """close() waits, or will wait, for handlers: it shall not."""
 
     async def _closing(self, core: C) -> None:
         """What must end before the core does."""
@@ -320,6 +317,22 @@ class Member(Generic[C]):
                 log.warning("! group %s has no share of queues yet; it goes on trying", self.group)
 
     # -- what any client may ask
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The first queue offset that the queue still has."""
+        return await self._wait(QueueCalls(self._client()).min_offset(self.namespace.wrap_queue(queue)))
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The queue offset that the next message will get."""
+        return await self._wait(QueueCalls(self._client()).max_offset(self.namespace.wrap_queue(queue)))
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of what was stored at about this time."""
+        return await self._wait(QueueCalls(self._client()).search_offset(self.namespace.wrap_queue(queue), timestamp_ms))
+
+    async def earliest_time(self, queue: MessageQueue) -> int:
+        """Store time in ms of the first message that still exists."""
+        return await self._wait(QueueCalls(self._client()).earliest_time(self.namespace.wrap_queue(queue)))
 
     async def query_message(
         self, topic: str, key: str, count_max: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS

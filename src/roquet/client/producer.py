@@ -30,7 +30,7 @@ class Producer(Member[ProducerCore]):
     Settings = ProducerSettings
     settings: ProducerSettings
 
-    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[ProducerKeywords]) -> None:
+    def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[ProducerKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
         self._stats = ProducerStats(group)
 
@@ -51,7 +51,7 @@ class Producer(Member[ProducerCore]):
         key: object = None,
         timeout_ms: int | None = None,
     ) -> SendReceipt:
-        """Send and wait until a broker has stored it.
+        """Send and wait until a broker has stored it; before that, until fewer than sends_in_flight_max messages are under way.
 
         A broker that is away is waited for: attempts, with pauses, go on for `timeout_ms` (default: the producer's
         delivery_timeout_ms). `queue`, or `selector(queues, message, key)`, or the hash of `key` (messages with one key stay in
@@ -100,11 +100,19 @@ class Producer(Member[ProducerCore]):
         key: object = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Send without waiting; `callback` gets the receipt or the error, on the loop. The caller bounds how many are under way."""
+        """Send without waiting; `callback` gets the receipt or the error, on the loop.
+
+        Raises TooManySends when sends_in_flight_max messages are under way: `await producer.room()` before it to wait instead. In the
+        blocking face it waits by itself.
+        """
         core = self._part()
         if running_loop() is not self._loop:
             raise self._elsewhere()
-        core.send(message, callback, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
+        core.send_async(message, callback, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms)
+
+    async def room(self) -> None:
+        """Returns when fewer messages are under way than sends_in_flight_max allows: send_async() takes another one."""
+        await self._wait(self._part().until_room(), cancel=True)
 
     async def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None, key: object = None

@@ -24,7 +24,7 @@ class PullConsumer(Member[PullConsumerCore]):
 
     Settings = PullConsumerSettings
 
-    def __init__(self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[MemberKeywords]) -> None:
+    def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[MemberKeywords]) -> None:
         super().__init__(group, namesrv, **settings)
         self._stats = ConsumerStats(group)
 
@@ -74,19 +74,3 @@ class PullConsumer(Member[PullConsumerCore]):
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """The group is done with everything before `offset`."""
         await self._wait(self._part().calls.update_offset(self._part().group, self.namespace.wrap_queue(queue), offset))
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """The first queue offset that the queue still has."""
-        return await self._wait(self._part().calls.min_offset(self.namespace.wrap_queue(queue)))
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """The queue offset that the next message will get."""
-        return await self._wait(self._part().calls.max_offset(self.namespace.wrap_queue(queue)))
-
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of what was stored at about this time."""
-        return await self._wait(self._part().calls.search_offset(self.namespace.wrap_queue(queue), timestamp_ms))
-
-    async def earliest_time(self, queue: MessageQueue) -> int:
-        """Store time in ms of the first message that still exists."""
-        return await self._wait(self._part().calls.earliest_time(self.namespace.wrap_queue(queue)))

@@ -29,13 +29,15 @@ from roquet.client.core.push_consumer import PushConsumerCore, PushConsumerSetti
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import reply_message
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL
+from roquet.client.core.share_changes import Notify
 from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend, Verdict
-from roquet.client.functions import Functions, being_cancelled, check_handler, is_async, name_of
+from roquet.client.functions import OWN_THREADS, Functions, being_cancelled, check_handler, is_async, name_of
 from roquet.client.keywords import PushConsumerKeywords
 from roquet.client.member import Member
-from roquet.client.offset_file import DiskOffsetFile
+from roquet.client.offset_store import OffsetStore, StoreCalls, check_store
 from roquet.client.running import finished
+from roquet.client.share_functions import ShareFunction, check_share_function, notifier
 from roquet.client.stopping import run, serve
 from roquet.client.watched_handler import Watch, watched
 from roquet.errors import ClientError
@@ -66,9 +68,9 @@ class PushConsumer(Member[PushConsumerCore]):
     """Shares a topic's queues with the other members of its group, and calls functions with the messages.
 
     A function that returns None or True is done with its messages; one that raises, or returns False or RETRY_LATER,
-    gets them again later: after 10 s, 30 s, 1 min... and after 16 failures they become dead letters. It may also return
-    RetryLater(delay_level=..., messages=the failed ones of a batch) or DEAD_LETTER. Messages can come twice (after a
-    crash or a rebalance), so consume idempotently.
+    gets them again later: after 10 s, 30 s, 1 min... and after reconsume_times_max retries (as many as its group has at the
+    broker, usually 16) they become dead letters. It may also return RetryLater(delay_level=..., messages=the failed ones of
+    a batch) or DEAD_LETTER. Messages can come twice (after a crash or a rebalance), so consume idempotently.
 
     Orderly, a function gets the messages of a queue one after the other; after a failure the same ones again (in
     suspend_queue_ms, or as Suspend(ms) says), and no other member has the queue meanwhile.
@@ -81,14 +83,20 @@ class PushConsumer(Member[PushConsumerCore]):
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        namesrv: str | Sequence[str] | None = None,
         *,
         listener: Function | None = None,
         offsets_directory: str | os.PathLike[str] | None = None,
         close_wait_ms: int = 30_000,
+        offset_store: OffsetStore | None = None,
+        on_assigned: ShareFunction | None = None,
+        on_revoked: ShareFunction | None = None,
         **settings: Unpack[PushConsumerKeywords],
     ) -> None:
-        """`listener` serves the topics that were subscribed without a function of their own. The rest is Member's, and the fields of
+        """`listener` serves the topics that were subscribed without a function of their own. `offset_store` keeps the group's progress, in
+        place of its brokers (and, broadcasting, of the file in `offsets_directory`). `on_assigned` gets the list of queues that this
+        member was given, before anything of them is read; `on_revoked` those that it gave away (at the end, all of them), when the
+        functions that ran for them have ended and progress is written. The rest is Member's, and the fields of
         PushConsumerSettings: `consume_from` (first, last or timestamp) is where a group begins in a queue that it has no progress in;
         with a `batch_size` above 1 functions get lists; `strategy` is AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, or one of routing.assign.
         """
@@ -102,6 +110,13 @@ class PushConsumer(Member[PushConsumerCore]):
         if listener is not None:
             check_handler(listener, "any")
         self._listener = listener
+        if offset_store is not None:
+            check_store(offset_store)
+        self._offset_store = offset_store
+        check_share_function("on_assigned", on_assigned)
+        check_share_function("on_revoked", on_revoked)
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        self._own_calls = Functions(f"{group}-own", OWN_THREADS)
         self._told_odd: set[Function] = set()
         self._functions: dict[str, Function] = {}
         self._subscribed: dict[str, tuple[str, str | None]] = {}  # topic -> tags, and SQL in their place
@@ -165,13 +180,29 @@ class PushConsumer(Member[PushConsumerCore]):
 
     def _make(self, client: ClientCore) -> PushConsumerCore:
         self._calls.open()
-        file = None
-        if self.settings.broadcasting:
-            file = DiskOffsetFile(client.client_id, self.group, self._offsets_directory)
-        core = PushConsumerCore(client, self.group, self._consume, self.settings, offset_file=file, stats=self._stats)
+        self._own_calls.open()
+        file, store = None, None
+        if self._offset_store is not None:
+            store = StoreCalls(self._offset_store, self.group, self.namespace, self._own_calls)
+        elif self.settings.broadcasting:
+            file = self.place.offset_file(client.client_id, self.group, self._offsets_directory)
+        core = PushConsumerCore(
+            client,
+            self.group,
+            self._consume,
+            self.settings,
+            offset_file=file,
+            stats=self._stats,
+            store=store,
+            on_assigned=self._notifier("on_assigned", self._on_assigned),
+            on_revoked=self._notifier("on_revoked", self._on_revoked),
+        )
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
         return core
+
+    def _notifier(self, name: str, function: ShareFunction | None) -> Notify | None:
+        return notifier(name, function, self.group, self.namespace, self._own_calls)
 
     async def start(self) -> Self:
         """Returns when the first share of queues is being pulled, or after five seconds. Topics nobody has yet are waited for."""
@@ -193,6 +224,7 @@ class PushConsumer(Member[PushConsumerCore]):
         """This is a child of the process that started it: neither its loop, its connections nor its threads are here."""
         super().forked()
         self._calls.forked()
+        self._own_calls.forked()
 
     def run(self) -> None:
         """Be a program: start, consume until SIGINT (Ctrl-C) or SIGTERM, then let running functions finish, write progress down, leave
@@ -210,11 +242,12 @@ class PushConsumer(Member[PushConsumerCore]):
         finally:
             self._ending, self._hurried = None, False
             self._calls.close()
+            self._own_calls.close()
 
     async def close(self) -> None:
         """Stop pulling, let running functions finish (for `close_wait_ms` at most), write progress down, leave the group. Called by one
         of its functions it does not wait for that one: it returns at once, and the consumer closes when the function has returned."""
-        if self._calls.called_from_here:
+        if self._calls.called_from_here or self._own_calls.called_from_here:
             self._closer = asyncio.get_running_loop().create_task(super().close())
         else:
             await super().close()
@@ -252,6 +285,20 @@ class PushConsumer(Member[PushConsumerCore]):
     def resume(self) -> None:
         """Pull again after pause()."""
         self._part().resume()
+
+    @property
+    def concurrency(self) -> int:
+        """Calls of functions at a time. May be set while it runs: fewer hold as soon as enough of those that run have ended."""
+        return self.settings.concurrency
+
+    @concurrency.setter
+    def concurrency(self, most: int) -> None:
+        self._look_where()
+        replace(self.settings, concurrency=most)  # raises for what cannot be
+        self.settings.concurrency = most
+        self._calls.set_threads(most)
+        if self._core is not None:
+            self._core.consuming.set_concurrency(most)
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -313,10 +360,11 @@ class PushConsumer(Member[PushConsumerCore]):
         """Where a message that failed is from, and what becomes of it."""
         settings, times = self.settings, message.reconsume_times
         keys = f", keys {' '.join(message.keys)}" if message.keys else ""
-        limit = "" if settings.times_max == NO_LIMIT else f" of {settings.times_max + 1}"
+        most = settings.times_max
+        limit = "" if most is None or most == NO_LIMIT else f" of {most + 1}"
         if settings.broadcasting and not settings.orderly:
             again = "it does not come again, as the consumer is broadcasting"
-        elif times >= settings.times_max:
+        elif most is not None and times >= most:
             again = "it becomes a dead letter now"
         elif settings.orderly:
             again = f"it comes again in {settings.suspend_queue_ms} ms, and its queue waits"
@@ -324,6 +372,8 @@ class PushConsumer(Member[PushConsumerCore]):
             level = FIRST_DELAY_LEVEL + times
             usual = RETRY_DELAYS[min(times, len(RETRY_DELAYS) - 1)]
             again = f"it comes again after delay level {level} ({usual}, unless its broker has other levels)"
+            if most is None:
+                again += ", or becomes a dead letter if its group has no more retries (roquet group create --retry-max; usually 16)"
         where = f"{message.topic} {message.queue.broker_name}:{message.queue_id} @{message.queue_offset}"
         if message.queue.topic != self.namespace.wrap(message.topic):
             where = f"{message.topic} (in {message.queue.topic} {message.queue.broker_name}:{message.queue_id} @{message.queue_offset})"

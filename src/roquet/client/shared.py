@@ -1,7 +1,7 @@
 """One client per process and name-server list: all producers and consumers of a loop share it, and its connections.
 
 producer A ─┐
-producer B ─┼─ SharedClient: ClientCore + AsyncCaller ── one connection per broker
+producer B ─┼─ SharedClient: ClientCore + Connections ── one connection per broker
 consumer C ─┘
 """
 
@@ -13,14 +13,14 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from roquet.client.core.failures import GroupTaken
 from roquet.client.core.instance import ClientCore
-from roquet.clock import SystemClock
-from roquet.net.caller import AsyncCaller
+from roquet.client.lookup import Lookup
+from roquet.client.place import Alarm, Place, place_of
 from roquet.net.connection import PLAIN, ConnectionOptions
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ class ClientOptions:
     instance_name: str | None = None
     unit_name: str = ""
     connection: ConnectionOptions = PLAIN
+    lookup: str = ""
+    """Where the name servers are looked up, in place of name_servers."""
 
 
 class Joining(Protocol):
@@ -56,48 +58,59 @@ C = TypeVar("C", bound=Joining)
 class SharedClient:
     """Made and used on one loop. `join` counts up, `leave` counts down; the last one out closes the connections."""
 
-    def __init__(self, key: tuple[ClientOptions, int], client_id: str, ip: bytes) -> None:
+    def __init__(self, key: tuple[ClientOptions, int], client_id: str, ip: bytes, place: Place) -> None:
         self.key = key
+        self.place = place
         self.users = 0
-        self.caller = AsyncCaller(connection=key[0].connection)
+        self.caller = place.connections(key[0].connection)
         self.core = ClientCore(
             name_servers=key[0].name_servers,
             client_id=client_id,
             caller=self.caller,
-            clock=SystemClock(),
-            random=Random(),
+            clock=place.clock,
+            random=place.random(),
             ip=ip,
             pid=os.getpid(),
         )
         self.caller.handler = self.core.receive
-        self._loop = asyncio.get_running_loop()
-        self._alarm: asyncio.Handle | None = None
-        self.core.timers.on_sooner = self._arm
-        self._arm(self.core.next_due_ms())
+        self._lookup: Lookup | None = None
+        if key[0].lookup:
+            self._lookup = Lookup(key[0].lookup, self.core.name_servers, self.caller.hang_up)
+            self._lookup.start()
+        self.loop = asyncio.get_running_loop()
+        self._alarm: Alarm | None = None
+        self.core.timers.on_sooner = self.arm
+        place.opened(self)
+        self.arm(self.core.next_due_ms())
 
-    def _arm(self, due_ms: int) -> None:
+    def arm(self, due_ms: int) -> None:
+        """Ring then, and not at the time that was told before."""
         if self._alarm is not None:
             self._alarm.cancel()
         delay_ms = due_ms - self.core.clock.steady_ms()
         if delay_ms <= 0:
-            self._alarm = self._loop.call_soon(self._ring)  # when what is ready now has run
+            self._alarm = self.loop.call_soon(self.ring)  # when what is ready now has run
         else:
-            self._alarm = self._loop.call_later(min(delay_ms / 1000, ALARM_MAX_S), self._ring)
+            self._alarm = self.place.later(min(delay_ms / 1000, ALARM_MAX_S), self.ring)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Do what is due."""
         self._alarm = None
         self.core.tick(self.core.clock.steady_ms())
         if not self.core.closed:
-            self._arm(self.core.next_due_ms())
+            self.arm(self.core.next_due_ms())
 
     async def leave(self) -> None:
         self.users -= 1
         if self.users == 0:
-            _clients_of(self._loop).pop(self.key, None)
+            _clients_of(self.loop).pop(self.key, None)
+            if self._lookup is not None:
+                self._lookup.close()
             self.core.timers.on_sooner = None
             self.core.close()
             if self._alarm is not None:
                 self._alarm.cancel()
+            self.place.closed(self)
             await self.caller.close()
 
 
@@ -114,14 +127,15 @@ async def join(options: ClientOptions, make: Callable[[ClientCore], C]) -> tuple
     A second member of the same group in this process gets a client (and client id) of its own, since brokers tell
     members apart by client id. With an instance_name of the user's that is an error instead.
     """
-    ip = await local_ip(options.name_servers[0])
+    place = place_of(options.name_servers)
+    ip = await place.own_ip(options.name_servers[0] if options.name_servers else server_of(options.lookup))
     clients = _clients_of(asyncio.get_running_loop())
     number = 0
     while True:
         key = (options, number)
         shared = clients.get(key)
         if shared is None:
-            shared = clients[key] = SharedClient(key, client_id(options, number, ip), ip)
+            shared = clients[key] = SharedClient(key, client_id(options, number, ip), ip, place)
         part = make(shared.core)
         shared.users += 1
         try:
@@ -147,14 +161,7 @@ def client_id(options: ClientOptions, number: int, ip: bytes) -> str:
     return f"{name}@{options.unit_name}" if options.unit_name else name
 
 
-async def local_ip(name_server: str) -> bytes:
-    """The address of this host as the name server sees it, best guess: no packet is sent."""
-    host, _, port = name_server.rpartition(":")
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
-        family, _, _, _, address = found[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
-            return socket.inet_pton(family, probe.getsockname()[0].partition("%")[0])
-    except OSError:
-        return b"\x7f\x00\x00\x01"
+def server_of(url: str) -> str:
+    """host:port of it."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or 80}"

@@ -13,11 +13,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from roquet.client.member import Member
+from roquet.client.served import Served
 from roquet.errors import ClientError
 
 log = logging.getLogger(__name__)
@@ -29,22 +29,28 @@ STUCK_S = 2.0
 """How long run() waits for handlers that close() has cancelled."""
 
 
-def run(*members: Member[Any]) -> None:
+def run(*members: Served) -> None:
     """Start these, serve until SIGINT or SIGTERM (or until a consumer among them is closed), close them, and return.
 
     Producers start before consumers and end after them, so handlers may send. Blocks: it makes an event loop of its own. Inside
     one that runs, `await serve(...)`.
     """
+    run_on(None, *members)
+
+
+def run_on(loops: Callable[[], asyncio.AbstractEventLoop] | None, *members: Served) -> None:
+    """`run` on an event loop that `loops` makes; None: asyncio's own."""
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
         raise ClientError("run() was called inside a running event loop, where it would block; use `await consumer.serve()` there")
     serving = Serving(members)
-    asyncio.run(serve_to_the_end(serving))
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(serve_to_the_end(serving))
     serving.end_program()
     serving.raise_exit()
 
 
-async def serve(*members: Member[Any]) -> None:
+async def serve(*members: Served) -> None:
     """`run` for a program that has an event loop: returns after a signal, when all of them are closed."""
     serving = Serving(members)
     await serve_until_signalled(serving)
@@ -67,11 +73,11 @@ async def serve_until_signalled(serving: Serving) -> None:
 class Serving:
     """What one run() does. `serve` belongs to the members' loop; signals come in the main thread."""
 
-    def __init__(self, members: Sequence[Member[Any]]) -> None:
+    def __init__(self, members: Sequence[Served]) -> None:
         if not members:
             raise ClientError("there is nothing to run: give run() at least one producer or consumer")
         for member in members:
-            if not isinstance(member, Member):
+            if not isinstance(member, Served):
                 raise ClientError(
                     f"run() was given {member!r}; it takes producers and consumers of one kind, asyncio's or the blocking ones"
                 )

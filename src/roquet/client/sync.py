@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from roquet.client import lite_pull_consumer, producer, pull_consumer, push_consumer, transaction_producer
+from roquet.client.core.failures import TooManySends
 from roquet.client.core.transactions import TransactionReceipt, TransactionState
 from roquet.client.core.verdicts import COMMIT, DEAD_LETTER, RETRY_LATER, ROLLBACK, RetryLater, Suspend
 from roquet.client.stopping import Serving
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from roquet.client.core.stats import ConsumerStats, ProducerStats
     from roquet.client.push_consumer import F, Function
     from roquet.client.transaction_producer import Check, Execute
+    from roquet.errors import RoquetError
 
 __all__ = [
     "COMMIT",
@@ -151,8 +153,8 @@ class _Blocking:
 
     def close(self) -> None:
         """As the asyncio class has it. A handler that closes its own consumer is not waited for."""
-        calls = getattr(self._inner, "_calls", None)
-        if calls is not None and calls.called_from_here:
+        kinds = [getattr(self._inner, name, None) for name in ("_calls", "_own_calls")]
+        if any(calls is not None and calls.called_from_here for calls in kinds):
             asyncio.run_coroutine_threadsafe(self._inner.close(), _background.loop())
         else:
             _background.run(self._inner.close())
@@ -182,7 +184,7 @@ class Producer(_Blocking):
         stats: ProducerStats
 
         def __init__(
-            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.ProducerKeywords]
+            self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.ProducerKeywords]
         ) -> None: ...
 
         def send(
@@ -199,6 +201,21 @@ class Producer(_Blocking):
             self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
         ) -> list[SendReceipt]: ...
 
+    def send_async(self, message: Message, callback: Callable[[SendReceipt | RoquetError], None], **how: Any) -> None:
+        """Send without waiting for the answer; `callback` gets the receipt or the error, in the client's thread. `how`: as for send().
+        While sends_in_flight_max messages are under way it waits, so that a program cannot run away from its brokers."""
+        _background.run(_send_async(self._inner, message, callback, how))
+
+
+async def _send_async(inner: producer.Producer, message: Message, callback: producer.Callback, how: dict[str, Any]) -> None:
+    while True:
+        try:
+            inner.send_async(message, callback, **how)
+        except TooManySends:
+            await inner.room()
+        else:
+            return
+
 
 class PullConsumer(_Blocking):
     _kind = pull_consumer.PullConsumer
@@ -206,19 +223,26 @@ class PullConsumer(_Blocking):
     if TYPE_CHECKING:
         stats: ConsumerStats
 
-        def __init__(
-            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.MemberKeywords]
-        ) -> None: ...
+        def __init__(self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.MemberKeywords]) -> None: ...
 
 
 class PushConsumer(_Blocking):
     _kind = push_consumer.PushConsumer
 
+    @property
+    def concurrency(self) -> int:
+        """Calls of functions at a time. May be set while it runs."""
+        return _background.run(_apply(lambda: int(self._inner.concurrency)))
+
+    @concurrency.setter
+    def concurrency(self, most: int) -> None:
+        _background.run(_apply(lambda: setattr(self._inner, "concurrency", most)))
+
     if TYPE_CHECKING:
         stats: ConsumerStats
 
         def __init__(
-            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.PushConsumerArguments]
+            self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.PushConsumerArguments]
         ) -> None: ...
 
         def subscribe(self, topic: str, tags: str = "*", function: Function | None = None, *, sql: str | None = None) -> None: ...
@@ -235,7 +259,7 @@ class LitePullConsumer(_Blocking):
         stats: ConsumerStats
 
         def __init__(
-            self, group: str, namesrv: str | Sequence[str] = "127.0.0.1:9876", **settings: Unpack[keywords.LitePullKeywords]
+            self, group: str, namesrv: str | Sequence[str] | None = None, **settings: Unpack[keywords.LitePullArguments]
         ) -> None: ...
 
         def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None: ...
@@ -263,15 +287,18 @@ class TransactionProducer(Producer):
         def __init__(
             self,
             group: str,
-            namesrv: str | Sequence[str] = "127.0.0.1:9876",
+            namesrv: str | Sequence[str] | None = None,
             *,
             execute: Execute,
             check: Check,
             checks_at_once: int = ...,
+            check_immunity_s: int | None = None,
             **settings: Unpack[keywords.ProducerKeywords],
         ) -> None: ...
 
-        def send_in_transaction(self, message: Message, argument: Any = None, *, timeout_ms: int | None = None) -> TransactionReceipt: ...
+        def send_in_transaction(
+            self, message: Message, argument: Any = None, *, timeout_ms: int | None = None, check_immunity_s: int | None = None
+        ) -> TransactionReceipt: ...
 
 
 def run(*members: _Blocking) -> None:

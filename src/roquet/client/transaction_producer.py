@@ -14,6 +14,7 @@ async with TransactionProducer("payments", "127.0.0.1:9876", execute=pay, check=
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -22,7 +23,14 @@ from typing import Any, Unpack
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.producer import ProducerCore
 from roquet.client.core.receipt import SendReceipt
-from roquet.client.core.transactions import CHECKS_AT_ONCE, Decided, TransactionCore, TransactionReceipt, TransactionState
+from roquet.client.core.transactions import (
+    CHECKS_AT_ONCE,
+    Decided,
+    TransactionCore,
+    TransactionReceipt,
+    TransactionState,
+    check_immunity,
+)
 from roquet.client.functions import Functions
 from roquet.client.keywords import ProducerKeywords
 from roquet.client.producer import Producer
@@ -47,33 +55,46 @@ class TransactionProducer(Producer):
     def __init__(
         self,
         group: str,
-        namesrv: str | Sequence[str] = "127.0.0.1:9876",
+        namesrv: str | Sequence[str] | None = None,
         *,
         execute: Execute,
         check: Check,
         checks_at_once: int = CHECKS_AT_ONCE,
+        check_immunity_s: int | None = None,
         **settings: Unpack[ProducerKeywords],
     ) -> None:
-        """`checks_at_once`: calls of `check` at the same time; brokers may ask for many. The rest are Producer's settings."""
+        """`checks_at_once`: calls of `check` at the same time; brokers may ask for many. `check_immunity_s`: for so many seconds after a
+        message was sent no broker asks about it, since execute() may take so long; None: the broker's transactionTimeOut, usually 6 s.
+        The rest are Producer's settings."""
         super().__init__(group, namesrv, **settings)
         if not 1 <= checks_at_once <= 1_000:
             raise ClientError(f"checks_at_once={checks_at_once}; allowed are 1 to 1000")
         self._execute = execute
         self._check = check
         self._checks_at_once = checks_at_once
+        check_immunity(check_immunity_s)
+        self._check_immunity_s = check_immunity_s
         self._functions = Functions(group, 20 + checks_at_once)
 
     def _make(self, client: ClientCore) -> ProducerCore:
         self._functions.open()
         return TransactionCore(
-            client, self.group, self._ask_check, self.settings, checks_at_once=self._checks_at_once, hooks=self._hooks, stats=self._stats
-        )
+            client, self.group, self._ask_check, self.settings,
+            checks_at_once=self._checks_at_once, check_immunity_s=self._check_immunity_s, hooks=self._hooks, stats=self._stats,
+        )  # fmt: skip
 
     async def _closing(self, core: ProducerCore) -> None:
         self._functions.close()
 
-    async def send_in_transaction(self, message: Message, argument: Any = None, *, timeout_ms: int | None = None) -> TransactionReceipt:
-        """Store the message hidden, call execute(message, argument), and show the message or drop it as that says.
+    def calls(self) -> set[asyncio.Task[None]]:
+        """Calls of handlers that the loop still has."""
+        return self._functions.tasks
+
+    async def send_in_transaction(
+        self, message: Message, argument: Any = None, *, timeout_ms: int | None = None, check_immunity_s: int | None = None
+    ) -> TransactionReceipt:
+        """Store the message hidden, call execute(message, argument), and show the message or drop it as that says. `check_immunity_s`: in
+        place of the producer's.
 
         Raises what send raises when the message was not stored; execute was not called then. What execute raises is raised
         here too: the broker was told UNKNOWN, since nobody knows how far the transaction came, and it will call check.
@@ -86,7 +107,7 @@ class TransactionProducer(Producer):
         def execute(given: Message, _: SendReceipt, decided: Decided) -> None:
             self._begin_call(decided, self._execute, given, argument, failures=failures)
 
-        receipt = await self._wait(core.send_in_transaction(message, execute, timeout_ms=timeout_ms))
+        receipt = await self._wait(core.send_in_transaction(message, execute, timeout_ms=timeout_ms, check_immunity_s=check_immunity_s))
         for failure in failures:
             failure.add_note(f"the transaction of message {receipt.receipt.message_id} is UNKNOWN: a broker will ask check() how it ended")
             raise failure

@@ -70,6 +70,8 @@ class NameServer:
         self.access = WatchedRules(settings, clock, accounts)
         if self.access.guard is not None:
             self.guards.append(self.access.guard)
+        self.open_to = ""
+        """The warning that everybody may come in, if so; `roquet status` shows it."""
         self.registry: Registry[Peer] = Registry()
         self._unfinished: dict[Peer, tuple[Command, Portions]] = {}  # requests that need more turns; the frames behind them wait
         self.rivals = Rivals()
@@ -307,7 +309,14 @@ class NameServer:
         return request.reply()
 
     def refused_calls(self, peer: Peer, request: Command) -> Command:
-        return access_calls.ACCESS_AUDIT.reply(request, body=access_calls.refused_calls(self.access.audit.refused, self.access.audit.calls))
+        audit, warnings = self.access.audit, [text for text in (self.open_to, self.access.trouble) if text]
+        return access_calls.ACCESS_AUDIT.reply(request, body=access_calls.refused_calls(audit.refused, audit.calls, warnings))
+
+    def change_accounts(self, peer: Peer, request: Command) -> Command:
+        return self.access.change(peer, request)
+
+    def accounts(self, peer: Peer, request: Command) -> Command:
+        return self.access.accounts(request)
 
     def get_config(self, peer: Peer, request: Command) -> Command:
         lines = [property_line(key, value) for key, value in self.settings.every_item().items()]
@@ -346,6 +355,10 @@ def shows(call: AnyCall, of: Callable[[Registry[Peer]], Carried]) -> Handler:
 
 HANDLERS: dict[int, Handler] = {
     RequestCode.ACCESS_AUDIT: NameServer.refused_calls,
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: NameServer.change_accounts,
+    RequestCode.DELETE_ACL_CONFIG: NameServer.change_accounts,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: NameServer.change_accounts,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: NameServer.accounts,
     RequestCode.PUT_KV_CONFIG: NameServer.put_kv,
     RequestCode.GET_KV_CONFIG: NameServer.get_kv,
     RequestCode.DELETE_KV_CONFIG: NameServer.delete_kv,

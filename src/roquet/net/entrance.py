@@ -31,6 +31,8 @@ HANDSHAKE_S = 10.0
 """Time for a handshake, from its first byte."""
 HANDSHAKES_MAX = 256
 """Under way at once, for one server."""
+OF_ONE_MAX = 1_000
+"""Connections of one address that have said nothing yet, or whose handshake is under way; beyond that the oldest goes."""
 TURN_S = 0.005
 """Of each turn of the loop, for handshakes."""
 LOOK_S = 0.5
@@ -38,6 +40,7 @@ LOOK_S = 0.5
 COMPLAINT_S = 10.0
 """Between two log lines of one kind: a stranger must not fill the log."""
 
+TOO_MANY = "x a connection of %s is closed: %d of its connections have said nothing yet, or have not ended their handshakes"
 TOO_SILENT = "x a connection of %s is closed: %d have said nothing yet, and most are from there"
 TOO_SLOW = "x a TLS handshake of %s is given up: %d are under way, and most are from there"
 
@@ -93,6 +96,8 @@ class Entrance:
         self._has_room = has_room
         self._silent_max = silent_max
         self._hosts: dict[Newcomer, str] = {}
+        self._of: dict[str, dict[Newcomer, None]] = {}
+        """By address those of `_hosts`, in the order in which they came."""
         self._due: deque[EncryptedTransport] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._complaints = Complaints()
@@ -108,7 +113,7 @@ class Entrance:
         if not self._has_room():
             return False
         self.silent[newcomer] = time.monotonic()
-        self._hosts[newcomer] = newcomer.host
+        self._note(newcomer, newcomer.host)
         if len(self.silent) > self._silent_max:
             self._send_one_away(self.silent, TOO_SILENT)
         self._watch()
@@ -150,7 +155,7 @@ class Entrance:
             transport.abort()
             return
         self.shaking[one] = time.monotonic()
-        self._hosts[one] = host_of(transport)
+        self._note(one, host_of(transport))
         if len(self.shaking) > HANDSHAKES_MAX:
             self._send_one_away(self.shaking, TOO_SLOW)
         self._watch()
@@ -196,8 +201,23 @@ class Entrance:
     def forget(self, one: Newcomer) -> bool:
         """Whether it was here."""
         since = self.silent.pop(one, None) if isinstance(one, FirstByte) else self.shaking.pop(one, None)
-        self._hosts.pop(one, None)
+        host = self._hosts.pop(one, None)
+        if host is not None:
+            those = self._of[host]
+            del those[one]
+            if not those:
+                del self._of[host]
         return since is not None
+
+    def _note(self, one: Newcomer, host: str) -> None:
+        self._hosts[one] = host
+        those = self._of.setdefault(host, {})
+        those[one] = None
+        if len(those) > OF_ONE_MAX:
+            self._complaints.say(TOO_MANY, host, len(those))
+            oldest = next(iter(those))
+            self.forget(oldest)
+            oldest.abort()
 
     # -- those who are late
 
@@ -226,6 +246,7 @@ class Entrance:
         self.silent.clear()
         self.shaking.clear()
         self._hosts.clear()
+        self._of.clear()
         for newcomer in silent:
             newcomer.abort()
         for one in shaking:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+Looks = tuple[object, ...]
 
-def looks(names: Iterable[str]) -> tuple[object, ...]:
+
+def looks(names: Iterable[str]) -> Looks:
     """What changes when a file does."""
     return tuple(look_of(name) for name in names)
 

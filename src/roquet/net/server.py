@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -20,10 +21,11 @@ from roquet.net.address import shown
 from roquet.net.buffers import LargeMemory
 from roquet.net.entrance import Entrance
 from roquet.net.processor import ProcessorTime
+from roquet.net.strangers import Strangers
 from roquet.net.tls import PLAIN_ONLY, ServerTls, subject_of
 from roquet.net.unfinished import Unfinished
 from roquet.ports import TURN_MS, Clock, Peer, Rest
-from roquet.wire.frame import Frame, Framer
+from roquet.wire.frame import FRAME_SIZE_MAX, Frame, Framer
 
 log = logging.getLogger("roquet.net")
 
@@ -34,6 +36,8 @@ WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """Above this the peer is closed: it asked for more than it reads."""
 WAITING_MAX = 160 * 1024 * 1024
 """The same for all connections together."""
+CLOSINGS_AT_ONCE, CLOSINGS_PER_S = 100, 5
+"""Log lines about closed connections."""
 UNFINISHED_MAX = 128 * 1024 * 1024
 """Bytes of frames that have begun and not ended, over all connections (net/unfinished.py)."""
 
@@ -50,8 +54,8 @@ class Connection(asyncio.Protocol):
     """One accepted connection; to the core it is a Peer."""
 
     __slots__ = (
-        "_busy", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_transport", "_unread",
-        "_waiting",
+        "_busy", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_stranger", "_transport",
+        "_unread", "_waiting",
         "active", "address", "certificate_subject", "closed", "host", "principal",
     )  # fmt: skip
 
@@ -68,6 +72,7 @@ class Connection(asyncio.Protocol):
         self._held = False  # there is no memory for the rest of its frame: the same
         self._partial = False  # part of a frame has come
         self._busy = False  # inside data_received, which writes at its end
+        self._stranger = False  # it has not shown who it is, and the server wants to know
         self._scheduled = False
         self._rest: list[Frame] | None = None  # frames for a later turn; None when the core is done with all
         self.active = True  # traffic since the last look for idle connections
@@ -87,6 +92,11 @@ class Connection(asyncio.Protocol):
         self.address = shown(peer)
         self.host = host_bytes(peer[0], peer[1])
         self.certificate_subject = subject_of(transport.get_extra_info("peercert"))
+        strangers = self._server.strangers
+        if strangers is not None and not strangers.knows(self):
+            self._stranger = True
+            self._framer.limit = strangers.frame_max
+            strangers.came(self)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         if (raw := transport.get_extra_info("socket")) is not None:
             with contextlib.suppress(OSError):
@@ -124,6 +134,9 @@ class Connection(asyncio.Protocol):
             self._flush()
         if waited != (self._rest is not None):
             self._read_on()
+        if self._stranger and self._server.strangers is not None and self._server.strangers.knows(self):
+            self._stranger = False
+            self._framer.limit = FRAME_SIZE_MAX
 
     def go_on(self) -> bool:
         """Its turn has come. True: it needs another."""
@@ -196,12 +209,14 @@ class Connection(asyncio.Protocol):
         self._framer = Framer()  # whoever still knows this peer must not keep what had come
         self._server.unfinished.forget(self)
         self._server.note_waiting(self, 0)
+        if self._server.strangers is not None:
+            self._server.strangers.gone(self)
         if self._server.forget(self) or not was_closed:
             self._server.core.disconnected(self)
 
     def close(self, reason: str) -> None:
         if not self.closed:
-            log.warning("x %s closed: %s", self.address, reason)
+            self._server.closings.say(self.address, reason)
             self.closed = True
             self._transport.abort()
 
@@ -214,6 +229,28 @@ class Connection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         return f"<Connection {self.address}{' closed' if self.closed else ''}>"
+
+
+class Closings:
+    """Log lines about connections that were closed: some at once, then few a second, with how many were left out. A stranger who is
+    closed again and again must not fill the log."""
+
+    def __init__(self) -> None:
+        self._left = float(CLOSINGS_AT_ONCE)
+        self._then_s = 0.0
+        self._left_out = 0
+
+    def say(self, address: str, reason: str) -> None:
+        now_s = time.monotonic()
+        self._left = min(CLOSINGS_AT_ONCE, self._left + (now_s - self._then_s) * CLOSINGS_PER_S)
+        self._then_s = now_s
+        if self._left < 1:
+            self._left_out += 1
+            return
+        self._left -= 1
+        more = f" (and {self._left_out} others before)" if self._left_out else ""
+        self._left_out = 0
+        log.warning("x %s closed: %s%s", address, reason, more)
 
 
 class Server:
@@ -232,6 +269,9 @@ class Server:
         """In the order in which they came."""
         self.entrance = Entrance(tls, silent_s=idle_s, has_room=self._has_room)
         self.unfinished = Unfinished(unfinished_max)
+        self.closings = Closings()
+        self.strangers: Strangers | None = None
+        """Connections that have not shown who they are; None: nobody has to."""
         self._memory = LargeMemory()
         self._listening: list[asyncio.Server] = []
         self._ticking: asyncio.TimerHandle | None = None
@@ -349,10 +389,12 @@ class Server:
 
     def _make_room(self) -> bool:
         """Close the oldest connection that nobody would miss, if there is one."""
-        if self.is_spare is None:
+        if self.is_spare is None and self.strangers is None:
             return False
         if self.entrance.send_oldest_away():
             return True
+        if self.is_spare is None:
+            return self.strangers is not None and self.strangers.send_one_away()
         spare = next(filter(self.is_spare, self.connections), None)
         if spare is not None:
             spare.close(f"{len(self.connections)} connections are open, and this one has said nothing of use")

@@ -79,6 +79,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("tlsCaFile", "file", "the machine's", "authorities that are trusted, PEM"),
     Option("tlsCertFile", "file", "", "our certificate, for servers that want one"),
     Option("tlsKeyFile", "file", "in tlsCertFile", "its key"),
+    Option("tlsKeyPassword", "text", "", "password of the key, if it has one"),
     Option("tlsVerify", "true, false", "true", "false: trust any server"),
     Option("broker", "name", "what the store says", "path: name of the broker whose files they are, for the column broker"),
     Option("checkCrc", "true, false", "false", "check every body's checksum; costs about as much as decoding"),
@@ -145,6 +146,7 @@ class Where:
     tls_ca_file: str = ""
     tls_cert_file: str = ""
     tls_key_file: str = ""
+    tls_key_password: str = ""
     tls_verify: bool = True
     timeout_s: float = 120.0
 
@@ -246,7 +248,8 @@ def connection_of(where: Where) -> ConnectionOptions:
     from roquet.wire.signing import Credentials
 
     credentials = Credentials(where.access_key, where.secret_key, where.security_token or None) if where.access_key else None
-    tls = Tls(where.tls_ca_file or None, where.tls_cert_file or None, where.tls_key_file or None, where.tls_verify) if where.tls else None
+    files = where.tls_ca_file or None, where.tls_cert_file or None, where.tls_key_file or None
+    tls = Tls(*files, where.tls_verify, where.tls_key_password or None) if where.tls else None
     return ConnectionOptions(credentials=credentials, tls=tls)
 
 
@@ -285,7 +288,7 @@ def _where(values: Mapping[str, str]) -> Where:
     if ("accessKey" in values) != ("secretKey" in values):
         raise BadOption("accessKey and secretKey belong together; give both or none")
     tls = _flag(values, "useTLS")
-    for name in ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify"):
+    for name in ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsKeyPassword", "tlsVerify"):
         if name in values and not tls:
             raise BadOption(f"{name} does nothing without useTLS=true; give that too")
     return Where(
@@ -298,6 +301,7 @@ def _where(values: Mapping[str, str]) -> Where:
         security_token=values.get("securityToken", ""),
         tls=tls,
         tls_ca_file=values.get("tlsCaFile", ""),
+        tls_key_password=values.get("tlsKeyPassword", ""),
         tls_cert_file=values.get("tlsCertFile", ""),
         tls_key_file=values.get("tlsKeyFile", ""),
         tls_verify=_flag(values, "tlsVerify"),

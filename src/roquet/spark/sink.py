@@ -51,7 +51,10 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option("retries", "0 to 100", "8", "attempts after the first, with growing pauses: 8 bridge about 16 seconds"),
 )  # fmt: skip
 """What only the sink takes. Where the brokers are it reads from the options of the source: PLACE."""
-PLACE = ("namesrvAddr", "accessKey", "secretKey", "securityToken", "useTLS", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify")
+PLACE = (
+    "namesrvAddr", "accessKey", "secretKey", "securityToken", "useTLS", "tlsCaFile", "tlsCertFile", "tlsKeyFile",
+    "tlsKeyPassword", "tlsVerify",
+)  # fmt: skip
 OF_SPARK = frozenset({"checkpointlocation", "path", "queryname"})
 """Spark hands its own options over with ours."""
 

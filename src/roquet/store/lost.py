@@ -44,9 +44,9 @@ def cut(disk: Disk, segments: Segments, root: str, end: int, now_ms: int, why: s
             disk.sync_dir(directory)
         segments.drop_from(base)  # what is empty, or was copied
         disk.sync_dir(segments.directory)
-    base = segments.base_of(end)
-    if base is not None and base < end:
-        stop = _last_data(segments, base, end) - base
+    last = segments.base_of(end)
+    if last is not None and last < end:
+        base, stop = last, _last_data(segments, last, end) - last
         if stop > end - base:
             kept.append(f"{directory}/{file_name(end)}.{now_ms}")
             size += stop - (end - base)

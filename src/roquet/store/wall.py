@@ -34,6 +34,11 @@ class WallWatch:
         stepped_ms, self._last_ms = ahead_ms - self._last_ms, ahead_ms
         return stepped_ms if abs(stepped_ms) > STEP_MS else 0
 
+    def slept(self, ms: int) -> None:
+        """The steady clock stood still for so long, and the wall clock was right to go on: time passed, and nobody set anything."""
+        self._first_ms += ms
+        self._last_ms += ms
+
     def ages_ms(self, times_ms: Sequence[int]) -> list[int]:
         """How old things are that were marked with the wall time, the oldest first: never more than is sure.
 

@@ -69,14 +69,16 @@ class StaleHandle(AssertionError):
 
 
 class _File:
-    """An inode. `content` may be longer than `length` so that mapped views stay valid when the file shrinks."""
+    """An inode. `content` may be longer than `length` so that mapped views stay valid when the file shrinks, and shorter: zeros follow.
+    So may `durable` be shorter than `durable_length`: a file of a gigabyte in which little is written costs little."""
 
-    __slots__ = ("changes", "content", "durable", "length", "lengths", "mapped", "mtime_ms", "pages", "warm")
+    __slots__ = ("changes", "content", "durable", "durable_length", "length", "lengths", "mapped", "mtime_ms", "pages", "warm")
 
     def __init__(self, mtime_ms: int) -> None:
         self.content = bytearray()
         self.length = 0
         self.durable = bytearray()  # as of the last sync
+        self.durable_length = 0
         self.changes: list[tuple[int, bytes]] = []  # writes since
         self.lengths: list[int] = []  # changes of the length since
         self.mapped = False
@@ -94,9 +96,8 @@ class _File:
                 self.content[length : self.length] = bytes(self.length - length)
             self.changes.append((length, bytes(self.length - length)))
             self.pages = {page for page in self.pages if page * PAGE < length}
-        elif length > len(self.content):
-            assert not self.mapped, "a mapped file cannot grow beyond what it was when it was mapped"
-            self.content += bytes(length - len(self.content))
+        else:
+            assert not self.mapped or length <= len(self.content), "a mapped file cannot grow beyond what it was when it was mapped"
         self.length = length
         self.lengths.append(length)
 
@@ -104,8 +105,19 @@ class _File:
         stop = offset + len(data)
         if stop > self.length:
             self.resize(stop)
-        self.content[offset:stop] = data
+        _put(self.content, offset, data)
         self.changes.append((offset, data))
+
+    def read(self, offset: int, size: int) -> bytes:
+        stop = min(offset + size, self.length)
+        data = bytes(self.content[offset:stop])
+        return data if len(data) == stop - offset else data + bytes(max(0, stop - offset - len(data)))
+
+    def map(self) -> None:
+        """From now on views of it may be held."""
+        if len(self.content) < self.length:
+            self.content += bytes(self.length - len(self.content))
+        self.mapped = True
 
     def sync(self) -> None:
         if self.mapped:
@@ -113,7 +125,8 @@ class _File:
         else:
             for offset, data in self.changes:
                 _put(self.durable, offset, data)
-            _fit(self.durable, self.length)
+            del self.durable[self.length :]
+        self.durable_length = self.length
         self.changes.clear()
         self.lengths.clear()
 
@@ -126,11 +139,12 @@ class _File:
         content = self._mixed(random)
         if rot is not None and self.changes and rot.random() < ROT:
             self._rot(content, rot)
-        lengths = [len(self.durable), *self.lengths]
+        lengths = [self.durable_length, *self.lengths]
         _fit(content, lengths[random.randrange(len(lengths))])
         left.content = content
         left.length = len(content)
         left.durable = bytearray(content)
+        left.durable_length = left.length
         left.pages = {page for page in self.pages if page * PAGE < left.length}
         return left
 
@@ -144,6 +158,7 @@ class _File:
 
     def _mixed(self, random: Random) -> bytearray:
         content = bytearray(self.durable)
+        _fit(content, self.durable_length)
         mood = random.choice(("all", "none", "mixed", "mixed"))
         if mood == "none":
             return content
@@ -245,7 +260,7 @@ class SimFile:
     def read(self, offset: int, size: int) -> bytes:
         file = self._check()
         self._disk.meet("read", self.path)
-        return bytes(file.content[offset : min(offset + size, file.length)])
+        return file.read(offset, size)
 
     def read_now(self, offset: int, size: int) -> bytes:
         file = self._check()
@@ -258,7 +273,7 @@ class SimFile:
                 file.warm.update(pages)
             elif random.random() < 0.01:
                 file.warm.clear()  # somebody else needed the memory
-        return bytes(file.content[offset : min(offset + size, file.length)])
+        return file.read(offset, size)
 
     def read_into(self, offset: int, room: memoryview) -> None:
         data = self.read_now(offset, len(room))
@@ -276,7 +291,7 @@ class SimFile:
         file = self._check()
         if offset + size > file.length:
             raise ValueError(f"a view to {offset + size} of a file of {file.length} bytes")
-        file.mapped = True
+        file.map()
         return memoryview(file.content)[offset : offset + size]
 
     def allocate(self, offset: int, size: int) -> None:

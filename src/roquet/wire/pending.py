@@ -43,6 +43,14 @@ class PendingCalls:
         """expire() has nothing to do before this. NEVER when nobody waits."""
         return self._soonest if self._waiting else NEVER
 
+    def after(self, deadline_ms: int) -> list[int]:
+        """The opaques of those that may wait for longer than this."""
+        return [opaque for opaque, (deadline, _) in self._waiting.items() if deadline > deadline_ms]
+
+    def __contains__(self, opaque: int) -> bool:
+        """Somebody waits for this answer."""
+        return opaque in self._waiting
+
     def add(self, done: Done, deadline_ms: int) -> int:
         """Remember a call and return the opaque its request must carry."""
         opaque = self._next

@@ -93,8 +93,8 @@ async def sending() -> None:
     Message("t", b"x", tags=["a"])  # E: Argument "tags" to "Message" has incompatible type "list[str]"
     async with roquet.embedded(fast_retries=True) as mq:
         mq.producer(retries=0)
-        mq.producer(nonsense=5)  # E: Unexpected keyword argument "nonsense" for "producer" of "Embedded"
-        mq.consumer(consume_from="earliest")  # E: Argument "consume_from" to "consumer" of "Embedded" has incompatible type
+        mq.producer(nonsense=5)  # E: Unexpected keyword argument "nonsense" for "producer" of "Clients"
+        mq.consumer(consume_from="earliest")  # E: Argument "consume_from" to "consumer" of "Clients" has incompatible type
 
 
 def blocking() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from roquet.broker.timed.near import Near
 from roquet.broker.timed.properties import CANCEL, DUE, REAL_QUEUE, REAL_TOPIC
 from roquet.broker.writer import Draft, Writer
@@ -27,18 +29,26 @@ class Cancelling:
         self._writer = writer
         self._settings = settings
         self.cancelled = 0
+        self.own_topic_only = False
+        """With access control: who may send to one topic must not cancel what was sent to another."""
 
-    def cancel_by_id(self, key: str, topic: str) -> None:
-        """Of this topic, or "" for whichever. Raises Refused when none is pending, Cold while it must be looked up on disk."""
-        self._cancel(self._pending(key, topic), key)
+    def cancel_by_id(self, key: str, topic: str, check: Callable[[str], None] | None = None) -> None:
+        """Of this topic, or "" for whichever. `check`: raises Refused for a topic whose messages may not be cancelled. Raises Refused when
+        none is pending, Cold while it must be looked up on disk."""
+        found = self._pending(key, topic)
+        if check is not None:
+            for _, _, record in found:
+                check(decode_properties(record.properties).get(REAL_TOPIC, ""))
+        self._cancel(found, key)
 
     def divert(self, draft: Draft, text: str) -> None:
         """A message with TIMER_DEL_UNIQKEY cancels, and is stored as a cancellation itself. 5.3 writes topic_key."""
         topic, _, key = text.rpartition("_")
+        own = draft.topic if self.own_topic_only else ""
         try:
-            found = self._pending(text, "")
+            found = self._pending(text, own)
         except Refused:
-            if not topic:
+            if not topic or own not in ("", topic):
                 raise
             found = self._pending(key, topic)
         self._cancel(found, text)

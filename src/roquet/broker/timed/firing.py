@@ -28,6 +28,11 @@ class Firing:
         self._batch = NO_ROWS
         self.fired = 0
 
+    @property
+    def under_way(self) -> bool:
+        """Some are due and could not be put yet."""
+        return len(self._batch) > 0
+
     def fire(self, now_ms: int) -> None:
         near = self._near
         if self._near.reader.busy() or self._near.store.steady_ms < near.retry_ms or self._near.store.trouble.refuse_own():

@@ -9,6 +9,7 @@ from typing import Any
 from roquet.broker.one_by_one import OneByOne
 from roquet.broker.timed.reading import TimerReader
 from roquet.broker.timed.taken_back import TakenBack
+from roquet.ports import FOREVER
 from roquet.store.disk import Cold
 from roquet.store.retention import HOUR_MS
 from roquet.store.store import Store
@@ -110,6 +111,14 @@ class Near:
                 self._hold(more[more[:, 0] < self.horizon])
 
         self.after_write(self.files.loader(hour, self.horizon, self.done), done)
+
+    def next_due_ms(self) -> int:
+        """No timer is due before this wall time; FOREVER when none is pending."""
+        if self._loading is not None:
+            return 0
+        hour = self.files.next_hour(self.horizon)
+        later = FOREVER if hour is None else max(self.horizon, hour * HOUR_MS)
+        return min(self.window.due_of(0), later) if len(self.window) else later
 
     def warm(self, now_ms: int) -> None:
         """Ask the disk for records before their time, so that firing finds them in memory."""

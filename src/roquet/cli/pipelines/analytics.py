@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from roquet.cli.options import Commands, command
-from roquet.cli.pipeline import job_options, place_of, place_options, sentence
+from roquet.cli.pipeline import cluster_of, job_options, place_of, place_options, sentence
 from roquet.cli.pipelines.rows import ms
 from roquet.cli.pipelines.starting import start
 from roquet.cli.render import counted, duration, emit, emit_json, note
@@ -37,7 +37,7 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--until-now", action="store_true", help="stop when what is there now was read; else until Ctrl-C")
     parser.add_argument("--dry-run", action="store_true", help="show the counts of what is there now, send nothing")
     place_options(parser)
-    parser.add_argument("--to-namesrv", metavar="HOST:PORT", default=None, help="cluster of --to, where it is another")
+    parser.add_argument("--to-namesrv", metavar="HOST:PORT", default=None, help="cluster of --to, where it is another (the same keys)")
     job_options(parser)
     parser.set_defaults(run=run)
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     where = place_of(arguments)
     if arguments.store and not arguments.to_namesrv and not arguments.dry_run:
         raise ClientError("--store has no broker to send to; name its cluster: --to-namesrv HOST:PORT")
-    to_where = {"namesrvAddr": arguments.to_namesrv} if arguments.to_namesrv else None
+    to_where = cluster_of(arguments, arguments.to_namesrv) if arguments.to_namesrv else None
     for option in ("window", "late"):
         check_duration(option, getattr(arguments, option))
     need_topic(where, arguments.topic)

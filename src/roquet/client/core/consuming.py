@@ -36,10 +36,10 @@ W = TypeVar("W")
 """What waits for its turn."""
 
 AGAIN_MS = 5_000
-RECONSUME_TIMES_MAX = 16
 TIMEOUT_MS = 15 * 60_000
 WATCH_MS = 60_000
 """How often running calls are looked at; less when the timeout is less."""
+AGAIN = RetryLater()
 
 
 class Consumption(Generic[W]):
@@ -72,10 +72,19 @@ class Consumption(Generic[W]):
         self._starting = False
         self._stopped = False
 
+    def set_concurrency(self, most: int) -> None:
+        """From now on so many calls at a time. When more run, the next begins after enough of them have ended."""
+        self.concurrency_max = most
+        self._start()
+
     def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         raise NotImplementedError
 
     def _begin(self, waiting: W) -> None:
+        raise NotImplementedError
+
+    async def until_free(self, process_queue: ProcessQueue) -> None:
+        """Returns when no call for this queue is under way: at once, or after those that are. It begins no more of them."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -116,6 +125,7 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         self.broadcasting = self.settings.broadcasting
         self.timeout_ms = self.settings.consume_timeout_ms
         self._calls: dict[_Call, None] = {}  # a set that keeps its order
+        self._one_over: Wait[None] | None = None  # ends when one of them does, where somebody waits for that
         self._watching = False
         self._ahead_ms = 0
         """The wall clock's lead over the steady one when messages last came: so one look at a clock is enough for each call."""
@@ -172,8 +182,22 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         else:
             self.client.tasks.start(self._fail(call.process_queue, call.messages, verdict))
 
+    async def until_free(self, process_queue: ProcessQueue) -> None:
+        """A call that takes longer than the timeout is not waited for."""
+        while any(call.process_queue is process_queue and not call.given_up for call in self._calls):
+            if self._one_over is None:
+                self._one_over = Wait()
+            await self._one_over
+
+    def _tell_over(self) -> None:
+        one, self._one_over = self._one_over, None
+        if one is not None:
+            one.end(None)
+
     def _over(self) -> None:
         self.running -= 1
+        if self._one_over is not None:
+            self._tell_over()
         self._start()
         self._idle()
 
@@ -185,12 +209,10 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
             self.offsets.update(process_queue.queue, progress)
 
     async def _fail(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
-        level, failed, why = 0, messages, ""
-        if isinstance(verdict, RetryLater):
-            level, why = verdict.delay_level, verdict.why
-            if verdict.messages is not None:
-                failed = [message for message in messages if message in verdict.messages]
-                self._finish(process_queue, [message for message in messages if message not in failed])
+        rows = (verdict if isinstance(verdict, RetryLater) else AGAIN).failed(messages)
+        failed = [message for message, _, _ in rows]
+        if len(failed) < len(messages):
+            self._finish(process_queue, [message for message in messages if message not in failed])
         counted = self.stats.of(messages[0].topic)
         counted.consumed += len(messages) - len(failed)
         if failed:
@@ -203,12 +225,14 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
                 dead = sum(is_dead(message, verdict, self.settings) for message in failed)
                 counted.dead_lettered += dead
                 counted.retried += len(failed) - dead
-                await self._give_back(process_queue, failed, level, why)
+                await self._give_back(process_queue, rows)
         self._over()  # only now: closing must not overtake what is being sent back
 
-    async def _give_back(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], level: int, why: str) -> None:
+    async def _give_back(self, process_queue: ProcessQueue, rows: list[tuple[ReceivedMessage, int, str]]) -> None:
+        """`rows`: message, delay level, reason."""
+        messages = [message for message, _, _ in rows]
         kept: list[ReceivedMessage] = []
-        results = await self.client.tasks.each(self.sending_back.send_back(message, level, why) for message in messages)
+        results = await self.client.tasks.each(self.sending_back.send_back(*row) for row in rows)
         for message, result in zip(messages, results, strict=True):
             if result is not None:
                 log.warning("! no broker takes %s back, it is consumed again here: %s", message.message_id, result)
@@ -242,13 +266,14 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
         self._watching = False
 
     def _give_up(self, call: _Call) -> None:
-        if call.process_queue.dropped:
-            return
         call.given_up = True
+        if call.process_queue.dropped:
+            self._tell_over()
+            return
         log.warning(
             "! group %s: consuming %s takes longer than %d s; it is given back",
             self.group, ", ".join(message.message_id for message in call.messages), self.timeout_ms // 1000,
         )  # fmt: skip
         self.stats.of(call.messages[0].topic).retried += len(call.messages)
         why = f"its handler took longer than {self.timeout_ms // 1000} s"
-        self.client.tasks.start(self._give_back(call.process_queue, call.messages, FIRST_DELAY_LEVEL, why))
+        self.client.tasks.start(self._give_back(call.process_queue, [(message, FIRST_DELAY_LEVEL, why) for message in call.messages]))

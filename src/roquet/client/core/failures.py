@@ -74,6 +74,10 @@ class SendTimedOut(SendFailed, CallTimeout):
     """The time allowed for a send ran out. A broker may have stored the message nevertheless: sending it again can make it a duplicate."""
 
 
+class TooManySends(ClientError):
+    """As many messages are under way as sends_in_flight_max allows, and send_async() does not wait: call it later."""
+
+
 class BatchFailed(SendFailed):
     """Part of a send_batch failed. `receipts` holds one per message in order, None where it is not known to be stored."""
 

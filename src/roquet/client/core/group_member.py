@@ -15,6 +15,7 @@ from roquet.client.core.process_queue import COUNT_MAX, SIZE_MAX
 from roquet.client.core.pulling import HASTY_MS, Puller, PullResult
 from roquet.client.core.queue_calls import QueueCalls
 from roquet.client.core.resolver import TopicRoute
+from roquet.client.core.rhythm import PAUSE_MAX_MS, PAUSE_MIN_MS, PERSIST_MS, REBALANCE_MS, ClientPauses
 from roquet.client.core.share import Reader, Share
 from roquet.client.core.stats import ConsumerStats
 from roquet.client.core.tasks import Wait
@@ -28,7 +29,7 @@ from roquet.wire.names import check_group, check_topic
 
 
 @dataclass
-class GroupSettings:
+class GroupSettings(ClientPauses):
     """Upstream's defaults."""
 
     consume_from: ConsumeFromWhere = FROM_LAST
@@ -39,11 +40,20 @@ class GroupSettings:
     count_max: int = COUNT_MAX
     size_max: int = SIZE_MAX
     """Messages held per queue, and their bytes."""
+    rebalance_ms: int = REBALANCE_MS
+    """Between two looks at who reads which queue. A broker also tells at once when a member comes or goes."""
+    persist_ms: int = PERSIST_MS
+    """Between two times at which progress is written, where it changed."""
     namespace: Namespace = NO_NAMESPACE
+
+    def check_pauses(self, **others: tuple[int, int]) -> None:
+        pauses = {"rebalance_ms": (PAUSE_MIN_MS, PAUSE_MAX_MS), "persist_ms": (PAUSE_MIN_MS, PAUSE_MAX_MS)}
+        super().check_pauses(**pauses, **others)
 
 
 class GroupMember(Reader):
     consume_type: ClassVar[ConsumeType]
+    settings: GroupSettings
     offsets: MemberOffsets
 
     def __init__(self, client: ClientCore, group: str, settings: GroupSettings, *, broadcasting: bool) -> None:

@@ -7,6 +7,7 @@ on one thread, and reaches the world through its Caller alone.
              30 s   a heartbeat to every broker
               5 s   consumers' offsets
              20 s   rebalance; also at once when a broker says that the group changed
+    or as often as a member asks for: rhythm.py
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from roquet.client.core.failures import GroupTaken, rejected
 from roquet.client.core.replies import Replies
 from roquet.client.core.resolver import TopicRoute
+from roquet.client.core.rhythm import HEARTBEAT_MS, PERSIST_MS, REBALANCE_MS, ROUTE_POLL_MS, Rhythm
 from roquet.client.core.routes import Routes
 from roquet.client.core.silence import Silence
 from roquet.client.core.tasks import Tasks, Wait
@@ -47,10 +49,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LANGUAGE = "PYTHON"
-ROUTE_POLL_MS = 30_000
-HEARTBEAT_MS = 30_000
-PERSIST_MS = 5_000
-REBALANCE_MS = 20_000
 CALL_TIMEOUT_MS = 3_000
 REACH_AGAIN_MS = 200
 REFRESH_AGAIN_MS, REFRESH_AGAIN_MAX_MS = 100, 1_000
@@ -85,7 +83,7 @@ class ClientCore:
         self.random = random
         self.timers = Timers()
         self.tasks = Tasks()
-        self.name_servers = NameServers(name_servers, random.randrange(len(name_servers)))
+        self.name_servers = NameServers(name_servers, random.randrange(max(len(name_servers), 1)))
         self.routes = Routes(self.name_servers, self.command, caller, self.tasks)
         self.routes.on_change = self._route_changed
         self.ids = UniqueIds(ip, pid, random.getrandbits(32))
@@ -100,10 +98,13 @@ class ClientCore:
         self._unreached = ""
         self._refreshed: dict[str, tuple[int, int]] = {}  # topic: when it was looked for, and the pause after that
         self._heartbeat_ms = -HEARTBEAT_AGAIN_MS  # when heartbeat_soon last sent
-        self.tasks.start(self._every(ROUTE_POLL_MS, self.poll_routes))
-        self.tasks.start(self._every(HEARTBEAT_MS, self.heartbeat_now))
-        self.tasks.start(self._every(PERSIST_MS, self.persist_all))
-        self.tasks.start(self._every(REBALANCE_MS, self.rebalance_all))
+        members, consumers = self._members, self.consumers
+        self._rhythms = [
+            Rhythm(self, lambda: min((one.settings.route_poll_ms for one in members()), default=ROUTE_POLL_MS), self.poll_routes),
+            Rhythm(self, lambda: min((one.settings.heartbeat_ms for one in members()), default=HEARTBEAT_MS), self.heartbeat_now),
+            Rhythm(self, lambda: min((one.settings.persist_ms for one in consumers.values()), default=PERSIST_MS), self.persist_all),
+            Rhythm(self, lambda: min((one.settings.rebalance_ms for one in consumers.values()), default=REBALANCE_MS), self.rebalance_all),
+        ]
 
     # -- time
 
@@ -127,14 +128,6 @@ class ClientCore:
 
     async def sleep(self, delay_ms: int) -> None:
         await self.within(Wait(), delay_ms, None)
-
-    async def _every(self, period_ms: int, work: Callable[[], None]) -> None:
-        while True:
-            await self.sleep(period_ms)
-            try:
-                work()
-            except Exception:
-                log.exception("! periodic work of client %s failed", self.client_id)
 
     # -- calling
 
@@ -198,7 +191,7 @@ class ClientCore:
                         reached.end(None)
                         return
                     reasons.append(f"{address}: this is no name server; is it the port of a broker?")
-            self._unreached = "; ".join(reasons)
+            self._unreached = "; ".join(reasons) or self.name_servers.trouble
             await self.sleep(REACH_AGAIN_MS)
 
     # -- who is here
@@ -218,12 +211,21 @@ class ClientCore:
     async def remove_producer(self, part: ProducerCore) -> None:
         if self.producers.get(part.group) is part:
             del self.producers[part.group]
+            self._members_changed()
             await self._unregister(UnregisterClientHeader(self.client_id, producer_group=part.group))
 
     async def remove_consumer(self, part: GroupMember) -> None:
         if self.consumers.get(part.group) is part:
             del self.consumers[part.group]
+            self._members_changed()
             await self._unregister(UnregisterClientHeader(self.client_id, consumer_group=part.group))
+
+    def _members(self) -> list[ProducerCore | GroupMember]:
+        return [*self.producers.values(), *self.consumers.values()]
+
+    def _members_changed(self) -> None:
+        for rhythm in self._rhythms:
+            rhythm.members_changed()
 
     async def _unregister(self, header: UnregisterClientHeader) -> None:
         """Tell every broker we greeted, and wait until all answered or had their three seconds."""
@@ -239,8 +241,7 @@ class ClientCore:
     # -- routes
 
     def topics_in_use(self) -> set[str]:
-        parts: list[ProducerCore | GroupMember] = [*self.producers.values(), *self.consumers.values()]
-        return {topic for part in parts for topic in part.topics()}
+        return {topic for part in self._members() for topic in part.topics()}
 
     def poll_routes(self) -> None:
         wanted = self.topics_in_use()
@@ -271,6 +272,7 @@ class ClientCore:
     # -- heartbeats
 
     def _groups_changed(self) -> None:
+        self._members_changed()
         self._greeted.clear()
         self.heartbeat_now()
 

@@ -25,7 +25,10 @@ from roquet.client.core.instance import ClientCore, Reply
 from roquet.client.core.offsets import RemoteOffsets
 from roquet.client.core.pulling import SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
 from roquet.client.core.send_back import restore_topics
+from roquet.client.core.share import NotYet
+from roquet.client.core.share_changes import Notify, ShareChanges
 from roquet.client.core.stats import ConsumerStats
+from roquet.client.core.stored_offsets import ProgressStore, StoredOffsets
 from roquet.client.core.tasks import Wait
 from roquet.errors import ClientError, NotStarted, Rejected, RoquetError
 from roquet.message import MessageQueue, ReceivedMessage
@@ -54,6 +57,7 @@ class LitePullSettings(GroupSettings):
     block_ms: int = BLOCK_MS
 
     def __post_init__(self) -> None:
+        self.check_pauses()
         check_ranges(
             self, pull_batch_size=(1, 1_024), count_max=(1, 65_535), count_all_max=(1, 10_000_000), auto_commit_ms=(1_000, 1 << 40)
         )
@@ -77,15 +81,25 @@ class _Reading:
 
 class LitePullCore(GroupMember):
     consume_type = ConsumeType.CONSUME_ACTIVELY
-    offsets: RemoteOffsets
+    settings: LitePullSettings
 
     def __init__(
-        self, client: ClientCore, group: str, settings: LitePullSettings | None = None, *, stats: ConsumerStats | None = None
+        self,
+        client: ClientCore,
+        group: str,
+        settings: LitePullSettings | None = None,
+        *,
+        stats: ConsumerStats | None = None,
+        store: ProgressStore | None = None,
+        on_assigned: Notify | None = None,
+        on_revoked: Notify | None = None,
     ) -> None:
+        """`store`: keeps the group's progress, in place of its brokers."""
         self.settings = settings or LitePullSettings()
         super().__init__(client, group, self.settings, broadcasting=False)
         self.stats = stats or ConsumerStats(group)
-        self.offsets = RemoteOffsets(self.group, self.calls)
+        self.offsets = RemoteOffsets(self.group, self.calls) if store is None else StoredOffsets(client, self.group, store)
+        self.changes = ShareChanges(client, self.group, on_assigned, on_revoked)
         self.readings: dict[MessageQueue, _Reading] = {}
         self.started = False
         self.refusal: Rejected | None = None
@@ -129,7 +143,7 @@ class LitePullCore(GroupMember):
             try:
                 offset = await self.prepare(queue)
             except RoquetError as error:
-                log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, error)
+                log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, error, exc_info=error.__cause__)
                 await self.client.sleep(TROUBLE_MS)
             else:
                 if self._lacks(queue):
@@ -180,6 +194,8 @@ class LitePullCore(GroupMember):
             poll.end(NotStarted(f"consumer {self.group!r} was closed"))
         self._polls.clear()
         await self.offsets.persist_surely()
+        if self._tells():
+            await self.changes.gone(self.readings)
         await self.client.remove_consumer(self)
 
     def asked(self, address: str, command: Command, reply: Reply) -> None:
@@ -196,9 +212,13 @@ class LitePullCore(GroupMember):
         return self.readings.keys()
 
     async def prepare(self, queue: MessageQueue) -> int:
+        if self.changes.is_going(queue):
+            raise NotYet(f"{queue} was let go, and on_revoked has not returned")
         return await self._where_to_begin(queue)
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
+        if self._tells():
+            self.changes.came(queue)
         self._read(_Reading(queue, offset))
 
     def abandon(self, queue: MessageQueue) -> None:
@@ -209,7 +229,19 @@ class LitePullCore(GroupMember):
         self._discard(reading)
         if self.settings.auto_commit and reading.finished != self.offsets.table.get(queue):
             self.offsets.update(queue, reading.finished, increase_only=False)
-        self.offsets.release(queue)
+        if self._tells():
+            self.changes.going(queue)
+            self.client.tasks.start(self._release_and_tell(queue))
+        else:
+            self.offsets.release(queue)
+
+    async def _release_and_tell(self, queue: MessageQueue) -> None:
+        await self.offsets.release_surely(queue)
+        await self.changes.gone([queue])
+
+    def _tells(self) -> bool:
+        """Who chooses queues by hand knows them."""
+        return self.changes.wanted and self._assigned is None
 
     # -- reading ahead
 
@@ -218,6 +250,9 @@ class LitePullCore(GroupMember):
         self.client.tasks.start(self._read_ahead(reading))
 
     async def _read_ahead(self, reading: _Reading) -> None:
+        coming = self.changes.coming(reading.queue)
+        if coming is not None:
+            await coming
         while self._is_read(reading):
             limit = self._limit(reading)
             if reading.paused or limit is not None:
@@ -384,19 +419,15 @@ class LitePullCore(GroupMember):
             wanted = {queue: reading.position for queue, reading in self.readings.items()}
         else:
             wanted = {self.namespace.wrap_queue(queue): offset for queue, offset in offsets.items()}
-        results = await self.client.tasks.each(self._commit(queue, offset) for queue, offset in sorted(wanted.items()))
-        for result in results:
-            if isinstance(result, RoquetError):
-                raise result
-
-    async def _commit(self, queue: MessageQueue, offset: int) -> None:
-        await self.calls.update_offset(self.group, queue, offset)
-        if queue in self.readings:
-            self.offsets.written(queue, offset)
+        try:
+            await self.offsets.commit(dict(sorted(wanted.items())))
+        finally:
+            for queue in wanted.keys() - self.readings.keys():
+                self.offsets.forget(queue)
 
     async def committed(self, queue: MessageQueue) -> int:
-        """How far the group has come, as its broker knows it; -1 when it never was there."""
-        return await self.calls.fetch_offset(self.group, self.namespace.wrap_queue(queue))
+        """How far the group has come, as it is written down; -1 when it never was there."""
+        return await self.offsets.fetch(self.namespace.wrap_queue(queue))
 
     # -- moving
 

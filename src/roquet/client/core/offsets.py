@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from roquet.client.core.queue_calls import NO_OFFSET, QueueCalls
@@ -21,10 +21,16 @@ class MemberOffsets:
 
     def __init__(self) -> None:
         self.table: dict[MessageQueue, int] = {}
+        self.writable: Callable[[MessageQueue], bool] = lambda queue: True
+        """Whether the queue is surely ours now; progress in one that may be somebody else's is kept back."""
+
+    async def fetch(self, queue: MessageQueue) -> int:
+        """How far the group has come, as it is written down; NO_OFFSET (-1) when it never was there."""
+        return self.table.get(queue, NO_OFFSET)
 
     async def load(self, queue: MessageQueue) -> int:
         """Where the group was; NO_OFFSET (-1) when it never was anywhere."""
-        return self.table.get(queue, NO_OFFSET)
+        return await self.fetch(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
         if not increase_only or offset > self.table.get(queue, NO_OFFSET):
@@ -46,6 +52,12 @@ class MemberOffsets:
         """The same, and wait until it is written (or cannot be)."""
         self.release(queue)
 
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Write these down, and wait until they are. Raises what went wrong."""
+        for queue, offset in offsets.items():
+            self.update(queue, offset, increase_only=False)
+        self.persist()
+
     def forget(self, queue: MessageQueue) -> None:
         """The queue is somebody else's already: write nothing."""
 
@@ -56,14 +68,15 @@ class RemoteOffsets(MemberOffsets):
     def __init__(self, group: str, calls: QueueCalls) -> None:
         super().__init__()
         self.group = group
-        self.writable: Callable[[MessageQueue], bool] = lambda queue: True
-        """Whether the queue is surely ours now; progress in one that may be somebody else's is kept back."""
         self._calls = calls
         self._tasks = calls.client.tasks
         self._sent: dict[MessageQueue, int] = {}
 
+    async def fetch(self, queue: MessageQueue) -> int:
+        return await self._calls.fetch_offset(self.group, queue)
+
     async def load(self, queue: MessageQueue) -> int:
-        stored = await self._calls.fetch_offset(self.group, queue)
+        stored = await self.fetch(queue)
         if stored >= 0:
             self.table[queue] = self._sent[queue] = stored
         return stored
@@ -102,9 +115,14 @@ class RemoteOffsets(MemberOffsets):
         except RoquetError as error:
             log.warning("! progress of group %s in %s is not written: %s; some messages will come again", self.group, queue, error)
 
-    def written(self, queue: MessageQueue, offset: int) -> None:
-        """The broker has it from somebody else of this consumer."""
-        self.table[queue] = self._sent[queue] = offset
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        results = await self._tasks.each(self._calls.update_offset(self.group, queue, offset) for queue, offset in offsets.items())
+        for (queue, offset), result in zip(offsets.items(), results, strict=True):
+            if result is None:
+                self.table[queue] = self._sent[queue] = offset
+        for result in results:
+            if result is not None:
+                raise result
 
     def forget(self, queue: MessageQueue) -> None:
         self.table.pop(queue, None)

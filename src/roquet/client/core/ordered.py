@@ -2,7 +2,8 @@
 
     success    the next messages of the queue
     failure    the same messages again after a moment (1 s); nothing of the queue overtakes them
-    too often  (max_reconsume_times, by default never) the message becomes a dead letter and the queue goes on
+    too often  (max_reconsume_times, by default never) the message becomes a dead letter and the queue goes on; so it does when the
+               listener says so (DEAD_LETTER)
 
 A queue is consumed only while its lock is fresh. A queue that is let go is given back after the call that runs has
 ended and its progress is stored, so that the next member begins exactly there.
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from roquet.client.core.consuming import Consumption
+from roquet.client.core.consuming import AGAIN, Consumption
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.queue_locks import QueueLocks
 from roquet.client.core.tasks import Wait
@@ -76,8 +77,8 @@ class OrderedConsuming(Consumption[_Lane]):
         lane.pending.extend(messages)
         self._line_up(lane)
 
-    async def until_free(self, queue: MessageQueue) -> None:
-        """Returns when no call for this queue is under way: at once, or after the one that is. Nothing more of it begins."""
+    async def until_free(self, process_queue: ProcessQueue) -> None:
+        queue = process_queue.queue
         lane = self._lanes.get(queue)
         if lane is None or not lane.busy:
             self._lanes.pop(queue, None)
@@ -176,8 +177,8 @@ class OrderedConsuming(Consumption[_Lane]):
             self._once_more(lane, process_queue, again, None)
         else:
             wait_ms = verdict.ms if isinstance(verdict, Suspend) else None
-            why = verdict.why if isinstance(verdict, RetryLater) else ""
-            self.client.tasks.start(self._fail(lane, process_queue, messages, wait_ms, why))
+            failure = verdict if isinstance(verdict, RetryLater) else AGAIN
+            self.client.tasks.start(self._fail(lane, process_queue, messages, wait_ms, failure))
             return
         self._over(lane)
 
@@ -187,29 +188,47 @@ class OrderedConsuming(Consumption[_Lane]):
         if progress != NOTHING:
             self.offsets.update(process_queue.queue, progress, increase_only=False)
 
-    async def _fail(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None, why: str) -> None:
-        """Those that failed too often become dead letters; the rest comes again."""
-        times_max = self.sending_back.times_max
-        too_often = [message for message in messages if message.reconsume_times >= times_max] if self.locks is not None else []
-        dead = await self._make_dead_letters(too_often, why)
-        again = [message for message in messages if message not in dead]
+    async def _fail(
+        self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None, verdict: RetryLater
+    ) -> None:
+        """Those that failed too often, or shall not come again, become dead letters; the rest comes again."""
+        rows = verdict.failed(messages)
+        dead = await self._make_dead_letters(rows)
+        failed = [message for message, _, _ in rows]
+        again = [message for message in failed if message not in dead]
+        over = [message for message in messages if message not in again]
         counted = self.stats.of(messages[0].topic)
-        counted.dead_lettered += len(dead)
+        counted.consumed += len(messages) - len(failed)
         counted.retried += len(again)
+        if self.locks is None:
+            counted.given_up += len(dead)
+        else:
+            counted.dead_lettered += len(dead)
         if process_queue.dropped:
             pass
-        elif not again:
-            self._commit(lane, process_queue, dead)
+        elif self.auto_commit or len(dead) == len(messages):
+            if over:
+                self._commit(lane, process_queue, over)
         else:
+            lane.uncommitted.extend(message for message in over if message not in dead)
             process_queue.remove(dead)
+        if again and not process_queue.dropped:
             self._once_more(lane, process_queue, again, wait_ms)
         self._over(lane)
 
-    async def _make_dead_letters(self, messages: list[ReceivedMessage], why: str) -> list[ReceivedMessage]:
+    async def _make_dead_letters(self, rows: list[tuple[ReceivedMessage, int, str]]) -> list[ReceivedMessage]:
         """Those of them that are dead letters now."""
-        results = await self.client.tasks.each(self.sending_back.send_anew(message, message.reconsume_times, why) for message in messages)
+        if self.locks is None:  # broadcasting: there are none, and what shall not come again is given up
+            return [message for message, level, _ in rows if level < 0]
+        times_max = NO_LIMIT if self.sending_back.times_max is None else self.sending_back.times_max
+        works, dying = [], []
+        for message, level, why in rows:
+            if level < 0 or message.reconsume_times >= times_max:
+                dying.append(message)
+                back = self.sending_back.send_back if level < 0 else self.sending_back.send_anew
+                works.append(back(message, level if level < 0 else message.reconsume_times, why))
         dead: list[ReceivedMessage] = []
-        for message, error in zip(messages, results, strict=True):
+        for message, error in zip(dying, await self.client.tasks.each(works), strict=True):
             if error is None:
                 dead.append(message)
             else:

@@ -57,10 +57,11 @@ class Awaited(Protocol):
 class Told:
     """One who waits with a function."""
 
-    __slots__ = ("_done", "_over", "_sends", "sending", "withdrawn")
+    __slots__ = ("_done", "_over", "_sends", "retries", "sending", "withdrawn")
 
-    def __init__(self, sends: PlainSends, done: Sent) -> None:
+    def __init__(self, sends: PlainSends, done: Sent, retries: int | None = None) -> None:
         self._sends = sends
+        self.retries = retries
         self._done = done
         self._over = False
         self.withdrawn = False
@@ -114,6 +115,7 @@ class PlainSends:
         self.topic = topic
         self._counted = producer.stats.of(topic)
         self._gathering = gathering
+        self._in_flight = producer.in_flight
         self._size_max = gathering.batch_bytes
         self._record_size = RECORD_SIZE + ADDED_SIZE + len(topic)
         self._body_max = settings.message_size_max
@@ -128,7 +130,10 @@ class PlainSends:
         self._in_trouble: dict[Awaited, Sending] = {}
 
     def add(self, message: Message, waiter: Awaited) -> bool:
-        """False: it is not plain. Raises InvalidMessage."""
+        """False: it is not plain, or has to wait until there is room. Raises InvalidMessage."""
+        in_flight = self._in_flight
+        if in_flight.room <= 0:
+            return False
         body = message.body
         if type(body) is not bytes or message.flag or not 0 < len(body) <= self._body_max:
             return False
@@ -146,6 +151,7 @@ class PlainSends:
             size -= group.size
             self.go()
             group = self._group
+        in_flight.room -= 1
         group.size = size
         group.bodies.append(body)
         group.texts.append(text)
@@ -175,6 +181,7 @@ class PlainSends:
             for column in (group.bodies, group.texts, group.waiters):
                 del column[place]  # its size stays counted: the request is smaller than it might be
             self._counted.failed += 1
+            self._in_flight.free(1)
             if not waiter.done():
                 waiter.set_exception(SendFailed(f"message to {self.topic!r} was not sent: it was cancelled", []))
 
@@ -207,6 +214,7 @@ class PlainSends:
         try:
             queue = group.queue = producer.next_queue(self.topic, route, None)
         except RoquetError as error:
+            self._in_flight.free(len(group.waiters))
             self._fail(group, [error] * len(group.waiters))
             return
         try:
@@ -262,6 +270,7 @@ class PlainSends:
             self._go_soon()
 
     def _stored(self, group: Group, queue: MessageQueue, answer: Command, status: SendStatus) -> None:
+        self._in_flight.free(len(group.waiters))
         faults = self.producer.faults
         if faults is not None:
             now = self.producer.client.clock.steady_ms()
@@ -289,26 +298,27 @@ class PlainSends:
             send.queue, send.address, send.sent_ms = queue, group.address, group.sent_ms
         alone = len(group.waiters) == 1
         if isinstance(result, Command) and not alone and result.code in STATUSES:  # it is stored, but not as safely as it was asked for
-            self._stored_unsafely(group, queue, result)
+            self._stored_unsafely(group, queue, result, sends)
         elif isinstance(result, Command) and not alone and result.code not in RETRIED:
             self._gathering.part(sends)
         else:
             for send in sends:  # as if each had been a request of its own
                 send.answered(result)
 
-    def _stored_unsafely(self, group: Group, queue: MessageQueue, answer: Command) -> None:
+    def _stored_unsafely(self, group: Group, queue: MessageQueue, answer: Command, sends: list[Sending]) -> None:
         try:
             receipts = receipts_of(answer, STATUSES[answer.code], queue, group.message_ids)
         except BadAnswer as error:
-            self._fail(group, [BadAnswer(f"{group.address} {error}") for _ in group.waiters])
+            for send in sends:
+                send.end(BadAnswer(f"{group.address} {error}"))
             return
         for waiter, receipt in zip(group.waiters, receipts, strict=True):
-            send = self._in_trouble.get(waiter)
-            if send is not None:
-                send.stored(receipt)
+            in_trouble = self._in_trouble.get(waiter)
+            if in_trouble is not None:
+                in_trouble.stored(receipt)
 
     def _one_by_one(self, group: Group) -> list[Sending]:
-        """Each as a send of its own, those that somebody still waits for."""
+        """Each as a send of its own, those that somebody still waits for. They are under way as before."""
         sends: list[Sending] = []
         for place, waiter in enumerate(group.waiters):
             if waiter.done():
@@ -318,10 +328,11 @@ class PlainSends:
             send.begun_ms = group.begun_ms
             self._in_trouble[waiter] = send
             if isinstance(waiter, Told):
-                waiter.sending = send
+                waiter.sending, send.retries = send, waiter.retries
                 if waiter.withdrawn:
                     send.withdraw()
             sends.append(send)
+        self._in_flight.free(len(group.waiters) - len(sends))
         return sends
 
     def _tell(self, waiter: Awaited, result: SendReceipt | RoquetError) -> None:

@@ -13,15 +13,17 @@ from typing import Any, cast
 
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
 from roquet.client.core.checks import check_queue, check_ranges, valid
-from roquet.client.core.failures import BatchFailed
+from roquet.client.core.failures import BatchFailed, TooManySends
 from roquet.client.core.gathering import BATCH_BYTES, Gathering, per_message, size_of
 from roquet.client.core.hooks import Followed, Hooks
+from roquet.client.core.in_flight import IN_FLIGHT_MAX, InFlight
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.plain_sends import PlainSends, Told, may_be_plain, plain_batch
 from roquet.client.core.receipt import SendReceipt
 from roquet.client.core.replies import REPLY, RequestTimedOut
 from roquet.client.core.resolver import TopicRoute, writable
+from roquet.client.core.rhythm import ClientPauses
 from roquet.client.core.send_command import SendTemplate
 from roquet.client.core.sending import Outgoing, Place, Sending, Sent
 from roquet.client.core.stats import ProducerStats, TopicSends
@@ -51,7 +53,7 @@ Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 
 
 @dataclass
-class ProducerSettings:
+class ProducerSettings(ClientPauses):
     """Upstream's defaults."""
 
     send_timeout_ms: int = 3_000
@@ -60,6 +62,10 @@ class ProducerSettings:
     """How long a send may take in all, with the pauses in which it waits for a broker that is away. `timeout_ms` of a send bounds both."""
     retries: int = 2
     """Attempts after the first one on other brokers, and after an error of a broker. 0: nothing is ever tried again."""
+    async_retries: int = 2
+    """The same for send_async."""
+    sends_in_flight_max: int = IN_FLIGHT_MAX
+    """Messages under way, that is given to send and without an answer. At so many send waits, and send_async raises TooManySends."""
     retry_when_not_ok: bool = False
     """Also try another broker when one stored the message but not as safely as asked. Makes duplicates."""
     compress_over: int = 4_096
@@ -83,9 +89,11 @@ class ProducerSettings:
         if self.compression not in KINDS:
             raise ClientError(f"compression={self.compression!r}; known are {', '.join(KINDS)}")
         self._check_gathering()
+        self.check_pauses()
         check_ranges(
-            self, send_timeout_ms=(1, 3_600_000), delivery_timeout_ms=(1, 86_400_000), retries=(0, 100), message_size_max=(1, 15 << 20)
-        )
+            self, send_timeout_ms=(1, 3_600_000), delivery_timeout_ms=(1, 86_400_000), retries=(0, 100), async_retries=(0, 100),
+            sends_in_flight_max=(1, 10_000_000), message_size_max=(1, 15 << 20),
+        )  # fmt: skip
 
     def _check_gathering(self) -> None:
         for name in ("linger_ms", "batch_bytes"):
@@ -138,6 +146,7 @@ class ProducerCore:
         """By topic, where sends gather of which nothing is said but the message. Empty when nothing may be sent."""
         self._requested: set[str] = set()  # topics whose brokers know that replies come here
         self.waiting: dict[Sending, Timer] = {}  # sends that wait for their next attempt
+        self.in_flight = InFlight(self.settings.sends_in_flight_max)
         self.lines: dict[Place, dict[Sending, None]] = {}  # those that keep their order, by queue or topic; the first waits for a broker
 
     # -- being part of a client
@@ -156,6 +165,7 @@ class ProducerCore:
         self.lines.clear()  # nobody goes after another any more
         for send in list(self.waiting):
             send.give_up("the producer was closed")
+        self.in_flight.close(NotStarted(f"producer {self.group!r} was closed"))
         await self.client.remove_producer(self)
 
     def topics(self) -> list[str]:
@@ -178,35 +188,46 @@ class ProducerCore:
         selector: Selector | None = None,
         key: object = None,
         timeout_ms: int | None = None,
+        retries: int | None = None,
     ) -> Sending | Told:
-        """Send one message. `done` gets the receipt, or the error. Raises at once for what can never be sent.
+        """Send one message, as soon as there is room. `done` gets the receipt, or the error. Raises at once for what can never be sent.
 
-        `queue`, or `selector`, or the hash of `key` decides where it goes; a key's messages share a queue.
+        `queue`, or `selector`, or the hash of `key` decides where it goes; a key's messages share a queue. `retries`: in place of the
+        settings'.
         """
         if not self.started or not isinstance(message, Message):
             self._check_started()
             check_message(message, "send")
         if self.gathering is not None and queue is None and selector is None and key is None and not timeout_ms:
             plain = self._plain_sends(message.topic)
-            if plain is not None and plain.add(message, told := Told(plain, done)):
+            if plain is not None and plain.add(message, told := Told(plain, done, retries)):
                 return told
         if queue is not None:
             check_queue(queue, message.topic)
         if self.send_hooks is not None and type(done) is not Followed:
-            return self._send_followed(self.send_hooks, message, done, queue, selector=selector, key=key, timeout_ms=timeout_ms)
+            how = {"selector": selector, "key": key, "timeout_ms": timeout_ms, "retries": retries}
+            return self._send_followed(self.send_hooks, message, done, queue, **how)
         if self.namespace:
             message, queue = self._inside(message, queue)
         if queue is not None and queue.topic != message.topic:
             raise InvalidMessage(f"{message!r} cannot go to a queue of topic {queue.topic!r}")
         outgoing = self._outgoing(message)
         sending = Sending(self, outgoing, done, queue, timeout_ms)
+        if retries is not None:
+            sending.retries = retries
         if queue is None:
             if selector is not None or key is not None:
                 sending.select = partial(self._select, selector or by_hash, message, key)
-            elif outgoing.size and self.gathering is not None and self.known_route(outgoing.topic) is not None:
+            elif outgoing.size and self.gathering is not None and self.in_flight.room > 0 and self.known_route(outgoing.topic) is not None:
+                self.in_flight.room -= 1
                 self.gathering.add(sending)  # what start() comes to
                 return sending
-        sending.start()
+        in_flight = self.in_flight
+        if in_flight.room <= 0 or in_flight.crowded:
+            in_flight.begin(sending)
+        else:
+            in_flight.room -= 1
+            sending.start()
         return sending
 
     def _send_followed(self, hooks: Hooks, message: Message, done: Sent, queue: MessageQueue | None, **how: Any) -> Sending:
@@ -220,6 +241,29 @@ class ProducerCore:
         assert isinstance(sending, Sending)  # none is plain with middleware
         followed.sending = sending
         return sending
+
+    def send_async(
+        self,
+        message: Message,
+        done: Sent,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        key: object = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """`send` for who does not wait: it raises TooManySends where there is no room, and has retries of its own."""
+        if self.in_flight.room <= 0:
+            raise TooManySends(
+                f"send_async() was called while {self.in_flight.limit} messages are under way, which is sends_in_flight_max;"
+                " await producer.room() before it, or use send(), which waits"
+            )
+        self.send(message, done, queue=queue, selector=selector, key=key, timeout_ms=timeout_ms, retries=self.settings.async_retries)
+
+    async def until_room(self) -> None:
+        """Returns when another message may go."""
+        self._check_started()
+        await self.in_flight.until_room()
 
     async def sent(self, message: Message, *, timeout_ms: int | None = None, hooks: Hooks | None = None) -> SendReceipt:
         """`send` for a task: the receipt when a broker has stored it. Raises what `send` gives. `hooks`: of the one it is sent for."""
@@ -351,7 +395,7 @@ class ProducerCore:
     async def _send_together(self, outgoing: Outgoing, timeout_ms: int | None) -> list[SendReceipt]:
         receipt: Wait[SendReceipt] = Wait()
         sending = Sending(self, outgoing, receipt.end, None, timeout_ms)
-        sending.start()
+        self.in_flight.begin(sending)
         try:
             return per_message(await receipt, outgoing.message_ids)
         finally:
@@ -363,7 +407,7 @@ class ProducerCore:
         receipt: Wait[SendReceipt] = Wait()
         sending = Sending(self, outgoing, receipt.end, queue, timeout_ms)
         under_way.append(sending)
-        sending.start()
+        self.in_flight.begin(sending)
         return await receipt
 
     async def request(

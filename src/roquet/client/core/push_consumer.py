@@ -15,7 +15,7 @@ from typing import Any
 from roquet.client.core.assignment import RETRY_MS
 from roquet.client.core.beginning import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
 from roquet.client.core.checks import check_ranges
-from roquet.client.core.consuming import RECONSUME_TIMES_MAX, TIMEOUT_MS, Consuming, Consumption
+from roquet.client.core.consuming import TIMEOUT_MS, Consuming, Consumption
 from roquet.client.core.filter_check import check_filters, filter_of
 from roquet.client.core.group_member import GroupMember, GroupSettings
 from roquet.client.core.held_back import Limit
@@ -25,12 +25,15 @@ from roquet.client.core.ordered import CONTINUOUS_MS, NO_LIMIT, OrderedConsuming
 from roquet.client.core.ordered import SUSPEND_MS as SUSPEND_QUEUE_MS
 from roquet.client.core.process_queue import SPAN_MAX, ProcessQueue
 from roquet.client.core.pulling import SUSPEND_MS, SUSPENDED_TIMEOUT_MS, TROUBLE_MS, PullResult, PullStatus, wait_after
-from roquet.client.core.queue_locks import QueueLocks
+from roquet.client.core.queue_locks import LOCK_MAX_MS, LOCK_MS, QueueLocks
 from roquet.client.core.rates import Rates
+from roquet.client.core.rhythm import PAUSE_MIN_MS
 from roquet.client.core.running_info import running_info
 from roquet.client.core.send_back import SendingBack, restore_topic, restore_topics
 from roquet.client.core.share import NotYet
+from roquet.client.core.share_changes import Notify, ShareChanges
 from roquet.client.core.stats import ConsumerStats
+from roquet.client.core.stored_offsets import ProgressStore, StoredOffsets
 from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Listener, Outcome, Verdict
 from roquet.errors import ClientError, ConnectFailed, NotStarted, Rejected, RoquetError
@@ -68,7 +71,8 @@ class PushConsumerSettings(GroupSettings):
     pull_batch_size: int = 32
     span_max: int = SPAN_MAX
     reconsume_times_max: int = -1
-    """After so many failures a message becomes a dead letter. -1: 16 times; orderly, never."""
+    """After so many retries a message becomes a dead letter. -1: as many as the group has at its broker (roquet group create --retry-max;
+    16 unless it says otherwise); orderly, it is never one."""
     consume_timeout_ms: int = TIMEOUT_MS
     """What takes longer is given back to the broker. Not when orderly."""
     orderly: bool = False
@@ -78,24 +82,29 @@ class PushConsumerSettings(GroupSettings):
     """Orderly: how long a queue waits after a failure."""
     continuous_ms: int = CONTINUOUS_MS
     """Orderly: after so long a queue lets others go first, when there are more than may run at once."""
+    lock_ms: int = LOCK_MS
+    """Orderly: between two confirmations that its queues are its own. A broker gives a queue to others a minute after the last one."""
     suspend_ms: int = SUSPEND_MS
     pull_timeout_ms: int = SUSPENDED_TIMEOUT_MS
 
     def __post_init__(self) -> None:
+        self.check_pauses(lock_ms=(PAUSE_MIN_MS, LOCK_MAX_MS))
         check_ranges(
             self, concurrency=(1, 10_000), batch_size=(1, 1_024), pull_batch_size=(1, 1_024), count_max=(1, 65_535), span_max=(1, 65_535),
             reconsume_times_max=(-1, NO_LIMIT), consume_timeout_ms=(1, 1 << 40), suspend_queue_ms=(10, 30_000), continuous_ms=(1, 1 << 40),
         )  # fmt: skip
 
     @property
-    def times_max(self) -> int:
+    def times_max(self) -> int | None:
+        """None: the broker decides, by what the group has there."""
         if self.reconsume_times_max >= 0:
             return self.reconsume_times_max
-        return NO_LIMIT if self.orderly else RECONSUME_TIMES_MAX
+        return NO_LIMIT if self.orderly else None
 
 
 class PushConsumerCore(GroupMember):
     consume_type = ConsumeType.CONSUME_PASSIVELY
+    settings: PushConsumerSettings
 
     def __init__(
         self,
@@ -106,32 +115,31 @@ class PushConsumerCore(GroupMember):
         *,
         offset_file: OffsetFile | None = None,
         stats: ConsumerStats | None = None,
+        store: ProgressStore | None = None,
+        on_assigned: Notify | None = None,
+        on_revoked: Notify | None = None,
     ) -> None:
-        """`offset_file` is needed for broadcasting only."""
+        """`store`: keeps the group's progress, in place of its brokers. `offset_file` is needed for broadcasting without one."""
         self.settings = settings or PushConsumerSettings()
         super().__init__(client, group, self.settings, broadcasting=self.settings.broadcasting)
         group = self.group
         self.stats = stats or ConsumerStats(group)
         self.rates = Rates(self.stats, client.clock.steady_ms())
-        if self.broadcasting:
-            if offset_file is None:
-                raise ClientError("broadcasting needs a file for its offsets; pass offset_file")
-            self.offsets: MemberOffsets = LocalOffsets(offset_file)
-        else:
-            self.offsets = RemoteOffsets(group, self.calls)
-            self.offsets.writable = self._is_mine
+        self.offsets = self._offsets(store, offset_file)
+        self.offsets.writable = self._is_mine
         sending_back = SendingBack(client, group, times_max=self.settings.times_max, namespace=self.namespace)
         self.locks: QueueLocks | None = None
         self.consuming: Consumption[Any]
         if self.settings.orderly:
             if not self.broadcasting:
-                self.locks = QueueLocks(client, group, self.offsets, self.calls)
+                self.locks = QueueLocks(client, group, self.offsets, self.settings.lock_ms)
                 self.locks.on_lost = self._lock_lost
             self.consuming = OrderedConsuming(
                 client, group, self.offsets, listener, sending_back, self.settings, self.stats, locks=self.locks
             )
         else:
             self.consuming = Consuming(client, group, self.offsets, listener, sending_back, self.settings, self.stats)
+        self.changes = ShareChanges(client, group, on_assigned, on_revoked)
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self.paused = False
         self.refusal: Rejected | None = None
@@ -139,6 +147,15 @@ class PushConsumerCore(GroupMember):
         self.state = "new"  # new -> running -> closing
         self._leaving: dict[MessageQueue, ProcessQueue] = {}  # let go, but a call for it still runs
         self._left_one: Wait[None] = Wait()  # ends when one of them is through
+
+    def _offsets(self, store: ProgressStore | None, offset_file: OffsetFile | None) -> MemberOffsets:
+        if store is not None:
+            return StoredOffsets(self.client, self.group, store)
+        if not self.broadcasting:
+            return RemoteOffsets(self.group, self.calls)
+        if offset_file is None:
+            raise ClientError("broadcasting needs a file for its offsets; pass offset_file")
+        return LocalOffsets(offset_file)
 
     # -- subscriptions
 
@@ -188,6 +205,8 @@ class PushConsumerCore(GroupMember):
         while any(one.dropped for one in self._leaving.values()):  # let go, and its progress is on the way to the broker
             self._left_one = Wait()
             await self._left_one
+        if self.changes.wanted:
+            await self.changes.gone(self.queues)
         if self.locks is not None:
             self.locks.stop()
             await self.locks.unlock(list(self.locks.confirmed))
@@ -199,6 +218,8 @@ class PushConsumerCore(GroupMember):
         return self.queues.keys()
 
     async def prepare(self, queue: MessageQueue) -> int:
+        if self.changes.is_going(queue):
+            raise NotYet(f"{queue} was let go, and on_revoked has not returned")
         if self.locks is None:
             return await self._where_to_begin(queue)
         if queue in self._leaving:
@@ -214,6 +235,7 @@ class PushConsumerCore(GroupMember):
             raise
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
+        self.changes.came(queue)
         self._read_from(queue, offset)
 
     def abandon(self, queue: MessageQueue) -> None:
@@ -224,21 +246,38 @@ class PushConsumerCore(GroupMember):
         process_queue = self.queues.pop(queue, None)
         if process_queue is None:
             return
-        if self.locks is None or not isinstance(self.consuming, OrderedConsuming):
-            process_queue.dropped = True
-            self.offsets.release(queue)
-        else:
+        if self.changes.wanted:
+            self.changes.going(queue)
+        if self.locks is not None:
             process_queue.leaving = True
             self._leaving[queue] = process_queue
-            self.client.tasks.start(self._let_go(process_queue, self.consuming, self.locks))
+            self.client.tasks.start(self._let_go(process_queue, self.locks))
+        else:
+            process_queue.dropped = True
+            if self.changes.wanted:
+                self.client.tasks.start(self._drop_and_tell(process_queue))
+            else:
+                self.offsets.release(queue)
 
-    async def _let_go(self, process_queue: ProcessQueue, consuming: OrderedConsuming, locks: QueueLocks) -> None:
-        """The call that runs ends, its progress is written, and only then the lock is given back."""
+    async def _drop_and_tell(self, process_queue: ProcessQueue) -> None:
         queue = process_queue.queue
-        await consuming.until_free(queue)
+        await self.offsets.release_surely(queue)
+        await self.consuming.until_free(process_queue)
+        self._leaving[queue] = process_queue  # close() waits from here on
+        await self.changes.gone([queue])
+        if self._leaving.get(queue) is process_queue:
+            del self._leaving[queue]
+        self._left_one.end(None)
+
+    async def _let_go(self, process_queue: ProcessQueue, locks: QueueLocks) -> None:
+        """The call that runs ends, its progress is written, on_revoked hears of it, and only then the lock is given back."""
+        queue = process_queue.queue
+        await self.consuming.until_free(process_queue)
         process_queue.dropped = True
         if self._leaving.get(queue) is process_queue:
             await self.offsets.release_surely(queue)
+        if self.changes.wanted:
+            await self.changes.gone([queue])
         if self._leaving.get(queue) is process_queue:
             del self._leaving[queue]
             self.client.tasks.start(locks.unlock([queue]))
@@ -256,8 +295,15 @@ class PushConsumerCore(GroupMember):
                 one.dropped = True
         self.offsets.forget(queue)
         if process_queue is not None:
+            if self.changes.wanted:
+                self.changes.going(queue)
+                self.client.tasks.start(self._tell_lost(process_queue))
             self.share.rebalance_soon(queue.topic, RETRY_MS)
         self._left_one.end(None)
+
+    async def _tell_lost(self, process_queue: ProcessQueue) -> None:
+        await self.consuming.until_free(process_queue)
+        await self.changes.gone([process_queue.queue])
 
     # -- pulling
 
@@ -269,6 +315,9 @@ class PushConsumerCore(GroupMember):
 
     async def _read(self, process_queue: ProcessQueue, delay_ms: int) -> None:
         """Keep a pull waiting at the queue, for as long as it is ours."""
+        coming = self.changes.coming(process_queue.queue)
+        if coming is not None:
+            await coming
         while True:
             if delay_ms:
                 await self.client.sleep(delay_ms)

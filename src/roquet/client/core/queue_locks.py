@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from roquet.client.core.failures import BadAnswer
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.offsets import MemberOffsets
-from roquet.client.core.queue_calls import QueueCalls, locate
+from roquet.client.core.queue_calls import locate
 from roquet.client.core.resolver import MASTER
 from roquet.client.core.tasks import Task, ignore
 from roquet.errors import ConnectFailed, NoRoute, RoquetError
@@ -26,8 +26,10 @@ from roquet.wire.calls.queues import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBody
 log = logging.getLogger(__name__)
 
 FIRST_MS = 1_000
-RENEW_MS = 20_000
+LOCK_MS = 20_000
 STALE_MS = 30_000
+LOCK_MAX_MS = 25_000
+"""Confirmed less often a lock would be stale in between."""
 EXPIRED_MS = 60_000
 TIMEOUT_MS = 1_000
 
@@ -35,11 +37,11 @@ TIMEOUT_MS = 1_000
 class QueueLocks:
     """`on_lost` is told each queue that the broker gave, or may have given, to somebody else meanwhile."""
 
-    def __init__(self, client: ClientCore, group: str, offsets: MemberOffsets, calls: QueueCalls) -> None:
+    def __init__(self, client: ClientCore, group: str, offsets: MemberOffsets, renew_ms: int = LOCK_MS) -> None:
         self.client = client
+        self.renew_ms = renew_ms
         self.group = group
         self._offsets = offsets
-        self._calls = calls
         self._doubted: set[MessageQueue] = set()
         self.on_lost: Callable[[MessageQueue], None] = lambda queue: None
         self.confirmed: dict[MessageQueue, int] = {}  # queue -> when the broker last said it is ours
@@ -92,7 +94,7 @@ class QueueLocks:
         while True:
             for broker_name, queues in grouped(self.confirmed).items():
                 self.client.tasks.start(self._confirm(broker_name, queues), ignore)
-            await self.client.sleep(RENEW_MS)
+            await self.client.sleep(self.renew_ms)
 
     async def _confirm(self, broker_name: str, queues: list[MessageQueue]) -> bool:
         """Whether all of them are still ours."""
@@ -123,7 +125,7 @@ class QueueLocks:
 
     async def _make_sure(self, queue: MessageQueue, asked_ms: int) -> bool:
         """It is ours. Was it somebody else's in between? Then the group's progress went on without us."""
-        stored = await self._calls.fetch_offset(self.group, queue)
+        stored = await self._offsets.fetch(queue)
         if queue not in self.confirmed:
             return False
         if stored > self._offsets.table.get(queue, stored):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from roquet.client.core.inner_producer import inner_producer
 from roquet.client.core.instance import ClientCore
@@ -21,10 +22,14 @@ TIMEOUT_MS = 5_000
 FAILURE_ROOM = 4 * FAILURE_MAX + 512
 FIRST_DELAY_LEVEL = 3
 """10 s: the delay of the first retry; each further one waits a level more."""
+LIMIT_OPTIONAL_SINCE = 399
+"""4.9.3. Before, a broker of Apache's fails where nobody says how many retries there are; it is told what is usual."""
+USUAL_LIMIT = 16
 
 
 class SendingBack:
-    def __init__(self, client: ClientCore, group: str, *, times_max: int, namespace: Namespace = NO_NAMESPACE) -> None:
+    def __init__(self, client: ClientCore, group: str, *, times_max: int | None, namespace: Namespace = NO_NAMESPACE) -> None:
+        """`times_max`: how many retries there are; None: as many as the group has at its broker."""
         self.client = client
         self.group = group
         self.times_max = times_max
@@ -42,6 +47,9 @@ class SendingBack:
         await self.send_anew(message, message.reconsume_times + 1, why)
 
     async def _ask_broker(self, message: ReceivedMessage, delay_level: int, why: str) -> None:
+        address, broker_id = await locate(self.client, message.queue)
+        if broker_id != MASTER:
+            raise NoRoute(f"broker {message.queue.broker_name!r} has no master now")
         header = SendBackHeader(
             offset=message.physical_offset,
             group=self.group,
@@ -49,14 +57,17 @@ class SendingBack:
             origin_msg_id=message.message_id,
             origin_topic=self.namespace.wrap(message.topic),
             unit_mode=False,
-            max_reconsume_times=self.times_max,
+            max_reconsume_times=self._limit([address]),
             broker_name=message.queue.broker_name,
             failure=failure_text(why) or None,
         )
-        address, broker_id = await locate(self.client, message.queue)
-        if broker_id != MASTER:
-            raise NoRoute(f"broker {message.queue.broker_name!r} has no master now")
         await self.client.call(address, CONSUMER_SEND_MSG_BACK, header, timeout_ms=TIMEOUT_MS)
+
+    def _limit(self, addresses: Iterable[str]) -> int | None:
+        """How many retries there are, as one of these brokers is told; None: nothing is said."""
+        versions = self.client.broker_versions
+        is_old = any(versions.get(address, LIMIT_OPTIONAL_SINCE) < LIMIT_OPTIONAL_SINCE for address in addresses)
+        return USUAL_LIMIT if self.times_max is None and is_old else self.times_max
 
     async def send_anew(self, message: ReceivedMessage, times: int, why: str = "") -> None:
         """Send a copy to the group's retry topic that has failed `times` times; the broker makes it a dead letter when
@@ -73,7 +84,10 @@ class SendingBack:
             properties[Property.ORIGIN_MESSAGE_ID] = message.message_id
         properties[Property.RETRY_TOPIC] = self.namespace.wrap(message.topic)
         properties[Property.RECONSUME_TIME] = str(times)
-        properties[Property.MAX_RECONSUME_TIMES] = str(self.times_max)
+        limit = self._limit(self.client.broker_versions)  # any of them may get it
+        properties.pop(Property.MAX_RECONSUME_TIMES, None)
+        if limit is not None:
+            properties[Property.MAX_RECONSUME_TIMES] = str(limit)
         properties.pop(Property.FAILURE, None)
         if why and len(message.record.properties) + FAILURE_ROOM <= PROPERTIES_MAX:
             properties[Property.FAILURE] = failure_text(why)

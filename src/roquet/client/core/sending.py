@@ -80,6 +80,8 @@ class Sending:
     address = ""
     sent_ms = 0
     timed_out = False
+    retries: int | None = None
+    """None: the producer's."""
 
     def __init__(self, producer: ProducerCore, outgoing: Outgoing, done: Sent, queue: MessageQueue | None, timeout_ms: int | None) -> None:
         self.producer = producer
@@ -208,11 +210,14 @@ class Sending:
 
     def _may_retry(self) -> bool:
         """On another broker, or after an error. A chosen queue is the point, so not with one."""
-        return self.fixed is None and self._may_wait() and len(self.attempts or ()) < self.producer.settings.retries
+        return self.fixed is None and self._may_wait() and len(self.attempts or ()) < self._retries_max()
 
     def _may_wait(self) -> bool:
         left = self.deadline_ms - self.producer.client.clock.steady_ms()
-        return left >= LAST_MS and self.producer.started and self.producer.settings.retries > 0
+        return left >= LAST_MS and self.producer.started and self._retries_max() > 0
+
+    def _retries_max(self) -> int:
+        return self.producer.settings.retries if self.retries is None else self.retries
 
     def _again(self, queue: MessageQueue, failure: RoquetError) -> None:
         code = failure.code if isinstance(failure, Rejected) else None
@@ -281,10 +286,20 @@ class Sending:
         self._wait(max(self.deadline_ms - self.producer.client.clock.steady_ms(), 0), self.give_up)
         return True
 
+    def wait_for_room(self, limit: int) -> None:
+        left = max(self.deadline_ms - self.producer.client.clock.steady_ms(), 0)
+        self._wait(left, partial(self.give_up, f"{limit} messages were under way, which is sends_in_flight_max"))
+
+    def go_on(self) -> None:
+        """There is room now."""
+        self._goes_on()
+        self.start()
+
     def end(self, result: SendReceipt | RoquetError) -> None:
         """It is through. Those who waited behind the first of a line go now, in their order; when it failed, the next one first."""
         producer = self.producer
         self._goes_on()
+        producer.in_flight.leave(self)
         place = self._place()
         line = producer.lines.get(place) if place is not None and producer.lines else None
         self._count(result)
@@ -343,6 +358,10 @@ class Sending:
             self._note(receipt.queue, receipt.status.name)
             self.start()
         elif self.fixed is None or not producer.lines:
+            in_flight = producer.in_flight
+            in_flight.room += len(self.outgoing.message_ids)
+            if in_flight.crowded:
+                in_flight.let_in()
             self._count(receipt)
             try:
                 self.done(receipt)

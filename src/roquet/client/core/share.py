@@ -207,5 +207,5 @@ class Share:
         if isinstance(error, NotYet):
             self.rebalance_soon(queue.topic, RETRY_MS)
         else:
-            log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, error)
+            log.warning("! group %s cannot begin with %s: %s; it tries again", self.group, queue, error, exc_info=error.__cause__)
             self.rebalance_soon(queue.topic, UNREACHABLE_MS)

@@ -46,6 +46,10 @@ class Timers:
     def next_due_ms(self) -> int:
         return self._heap[0][0] if self._heap else NEVER
 
+    def after(self, due_ms: int) -> list[Timer]:
+        """Those that are due after this time."""
+        return [timer for due, _, timer in self._heap if due > due_ms and timer.work is not None]
+
     def run(self, now_ms: int) -> None:
         """Do everything that is due. What is set meanwhile waits for the next run, even when due: a timer cannot starve the rest."""
         due: list[Timer] = []

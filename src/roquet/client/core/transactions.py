@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 CHECKS_AT_ONCE = 4
 CHECKS_HELD_MAX = 2_000
 REMARK_MAX = 1_000
+IMMUNITY_MAX_S = 7 * 86_400
 
 DELAYS = (Property.DELAY, Property.TIMER_DELAY_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELIVER_MS)
 
@@ -74,10 +75,13 @@ class TransactionCore(ProducerCore):
         settings: ProducerSettings | None = None,
         *,
         checks_at_once: int = CHECKS_AT_ONCE,
+        check_immunity_s: int | None = None,
         hooks: Hooks | None = None,
         stats: ProducerStats | None = None,
     ) -> None:
         super().__init__(client, group, settings, hooks=hooks, stats=stats)
+        check_immunity(check_immunity_s)
+        self.check_immunity_s = check_immunity_s
         self.check = check
         self.checks_at_once = checks_at_once
         self.checking = 0
@@ -87,7 +91,9 @@ class TransactionCore(ProducerCore):
         self._held.clear()
         await super().close()
 
-    async def send_in_transaction(self, message: Message, execute: Execute, *, timeout_ms: int | None = None) -> TransactionReceipt:
+    async def send_in_transaction(
+        self, message: Message, execute: Execute, *, timeout_ms: int | None = None, check_immunity_s: int | None = None
+    ) -> TransactionReceipt:
         """Store the half message, then `execute(message, receipt, decided)`, then tell the broker what it decided.
 
         Raises only when the half message was not stored; execute was not called then.
@@ -96,7 +102,13 @@ class TransactionCore(ProducerCore):
         for name in DELAYS:
             if message.properties.get(name, "0") != "0":
                 raise InvalidMessage(f"{message!r} is delayed ({name}), which a transactional message cannot be; take the delay out")
-        half = with_properties(message, {Property.TRANSACTION_PREPARED: "true", Property.PRODUCER_GROUP: self.group})
+        check_immunity(check_immunity_s)
+        marks = {Property.TRANSACTION_PREPARED: "true", Property.PRODUCER_GROUP: self.group}
+        if check_immunity_s is None and Property.CHECK_IMMUNITY_SECONDS not in message.properties:
+            check_immunity_s = self.check_immunity_s
+        if check_immunity_s is not None:
+            marks[Property.CHECK_IMMUNITY_SECONDS] = str(check_immunity_s)
+        half = with_properties(message, marks)
         receipt = await self.sent(half, timeout_ms=timeout_ms)
         shown = with_properties(message, {Property.UNIQUE_KEY: receipt.message_id})  # its id is the transaction's
         if receipt.ok:
@@ -204,3 +216,10 @@ class TransactionCore(ProducerCore):
             self._tell(address, header, error)
             self._ended(message, header.msg_id or "", asked.transaction_id, state, address, error, from_check=True)
         self._next_check()
+
+
+def check_immunity(seconds: int | None) -> None:
+    if seconds is not None and not (type(seconds) is int and 0 <= seconds <= IMMUNITY_MAX_S):
+        raise InvalidMessage(
+            f"check_immunity_s={seconds!r}; allowed are whole seconds, 0 to {IMMUNITY_MAX_S}, or None for the broker's own"
+        )

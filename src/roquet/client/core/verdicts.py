@@ -26,15 +26,28 @@ class Outcome(Enum):
 class RetryLater:
     """Deliver again. `delay_level`: after the broker's level of that number; 0: the broker counts it from the number of
     failures (10 s, 30 s, 1 min...); -1: never, make it a dead letter. `messages`: only these of the batch failed. `why`: a text that
-    goes with them: `message.failure`, and what `roquet dead-letters look` shows."""
+    goes with them: `message.failure`, and what `roquet dead-letters look` shows. `also`: the same for other messages of the batch, with
+    a level and a reason of their own. An orderly consumer knows of the levels -1 alone: others come again here."""
 
     delay_level: int = 0
     messages: Sequence[ReceivedMessage] | None = None
     why: str = ""
+    also: Sequence[RetryLater] = ()
 
     def __post_init__(self) -> None:
         if not -1 <= self.delay_level <= 1_000:
             raise ClientError(f"delay_level={self.delay_level}; allowed are -1 (dead letter), 0 (by the number of failures) and levels")
+
+    def failed(self, messages: Sequence[ReceivedMessage]) -> list[tuple[ReceivedMessage, int, str]]:
+        """Those of a call's messages that failed, each with its level and reason. The others are done."""
+        if self.messages is None and not self.also:
+            return [(message, self.delay_level, self.why) for message in messages]
+        found = []
+        for message in messages:
+            part = next((part for part in (self, *self.also) if part.messages is None or message in part.messages), None)
+            if part is not None:
+                found.append((message, part.delay_level, part.why))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from roquet.admin.dead_letters import Choice, DeadLetters, Plan, Step
-from roquet.errors import ClientError, RoquetError
+from roquet.errors import ClientError, Rejected, RoquetError
 from roquet.message import MessageQueue, Property, ReceivedMessage
 from roquet.spark.pipelines.administration import administrator, can_ask, must_ask
 from roquet.wire.names import DLQ_PREFIX, dead_letter_topic
@@ -95,13 +95,16 @@ def topics_with_letters(where: Mapping[str, str], groups: Collection[str] = ()) 
 
 
 def attempts_of(where: Mapping[str, str]) -> dict[str, int]:
-    """How often each group tries before it gives up, as brokers have it; nothing where they cannot be asked."""
+    """How often each group tries before it gives up, as brokers have it; nothing where they cannot be asked, or tell it to admins alone."""
     if not can_ask(where):
         return {}
 
     async def work() -> dict[str, int]:
         async with administrator(where) as admin:
-            return {name: config.retry_max_times for name, config in (await admin.groups()).items()}
+            try:
+                return {name: config.retry_max_times for name, config in (await admin.groups()).items()}
+            except Rejected:
+                return {}
 
     return asyncio.run(work())
 

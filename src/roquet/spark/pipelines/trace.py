@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roquet.errors import ClientError, NoRoute
+from roquet.errors import ClientError, NoRoute, Rejected
 from roquet.spark.pipelines.administration import administrator, can_ask
 from roquet.wire.names import TRACE_TOPIC
 
@@ -289,7 +289,7 @@ async def _subscriptions(where: Mapping[str, str], pairs: set[tuple[str, str]]) 
         for group in sorted({group for _, group in pairs}):
             try:
                 members = await admin.members(group)
-            except NoRoute:
+            except (NoRoute, Rejected):  # nobody is there, or access control does not let us see it
                 continue
             for connection in members.by_broker.values():
                 for topic, subscription in connection.subscription_table.items():

@@ -27,6 +27,10 @@ class AccountHeader(Header):
     topic_perms: str | None = optional("topicPerms")
     group_perms: str | None = optional("groupPerms")
 
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return f"<AccountHeader {self.access_key!r}>"
+
 
 class AccessKeyHeader(Header):
     access_key: str = wire("accessKey")
@@ -101,11 +105,13 @@ class RefusedCalls(Body):
 
     refused: int = 0
     calls: list[RefusedCallBody] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Of a name server: what is wrong with who may come in. Brokers tell theirs with their runtime information."""
 
 
-def refused_calls(refused: int, calls: Iterable[Any]) -> RefusedCalls:
+def refused_calls(refused: int, calls: Iterable[Any], warnings: Iterable[str] = ()) -> RefusedCalls:
     """Of dataclasses with the fields of RefusedCallBody."""
-    return RefusedCalls(refused, [RefusedCallBody(**asdict(one)) for one in calls])
+    return RefusedCalls(refused, [RefusedCallBody(**asdict(one)) for one in calls], list(warnings))
 
 
 UPDATE_AND_CREATE_ACL_CONFIG = Call(Code.UPDATE_AND_CREATE_ACL_CONFIG, AccountHeader, Nothing, Nothing, Nothing)

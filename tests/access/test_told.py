@@ -1,0 +1,81 @@
+"""What a broker tells connections without being asked: whoever says that it belongs to a group, or has a client id, hears no more than its
+account allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roquet.broker.topics import Topic
+from roquet.testing import FakePeer, WholeBroker
+from roquet.wire.calls.members import HeartbeatBody, ProducerData
+from roquet.wire.codes import RequestCode as Code
+from roquet.wire.codes import SysFlag
+from roquet.wire.command import Command
+
+from ..broker.whole import send_fields
+from .people import WHITE, accounts, signed
+
+HALF = "TRAN_MSG\x01true\x02PGROUP\x01pg\x02UNIQ_KEY\x01U1"
+REPLY = "MSG_TYPE\x01reply\x02REPLY_TO_CLIENT\x01asker\x02CORRELATION_ID\x01c1"
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[WholeBroker]:
+    made = WholeBroker(tmp_path / "store", accounts=accounts(tmp_path), transaction_time_out=1_000, transaction_check_interval=2_000)
+    made.broker.topics.put(Topic("T", 4, 4))
+    made.peer = FakePeer("10.1.1.1:40001")
+    yield made
+    made.close()
+
+
+def joined(whole: WholeBroker, address: str, who: str, client_id: str = "asker") -> FakePeer:
+    """Somebody who says that it produces for group pg. "": an address of the white list that signs nothing."""
+    peer = FakePeer(address)
+    body = HeartbeatBody(client_id, producer_data_set=[ProducerData("pg")]).encode()
+    command = Command(Code.HEART_BEAT, body=body)
+    whole.give(peer, signed(command, who) if who else command)
+    assert [answer.code for answer in peer.take()] == [0]
+    return peer
+
+
+def checks(whole: WholeBroker, *peers: FakePeer) -> list[int]:
+    """How often each of them is asked about a half message of topic T, that nobody ends."""
+    fields = send_fields(f=str(int(SysFlag.TRANSACTION_PREPARED)), i=HALF, g=str(whole.clock.now_ms()))
+    assert whole.ask(signed(Command(Code.SEND_MESSAGE_V2, fields, b"for few eyes"), "producer")).code == 0
+    for _ in range(40):
+        whole.tick(500)
+    return [len([one for one in peer.take() if one.code == Code.CHECK_TRANSACTION_STATE]) for peer in peers]
+
+
+def test_a_half_message_is_shown_to_nobody_who_may_not_send_to_its_topic(whole: WholeBroker) -> None:
+    spy, honest, listed = joined(whole, "10.6.6.6:1", "consumer"), joined(whole, "10.1.1.1:2", "producer"), joined(whole, WHITE, "")
+    seen = checks(whole, spy, honest, listed)
+    assert seen[0] == 0
+    assert seen[1] > 1
+    assert seen[2] > 1
+
+
+def test_where_nobody_may_be_asked_nobody_is(whole: WholeBroker) -> None:
+    spy = joined(whole, "10.6.6.6:1", "nobody")
+    assert checks(whole, spy) == [0]
+    assert [one.key for one in whole.broker.notices.list()] == ["transactions of pg"]
+
+
+def test_a_client_id_of_another_account_is_not_taken_over(whole: WholeBroker) -> None:
+    asker = joined(whole, "10.1.1.1:2", "producer")
+    thief = joined(whole, "10.6.6.6:1", "nobody")
+    reply = Command(Code.SEND_REPLY_MESSAGE_V2, send_fields("DefaultCluster_REPLY_TOPIC", 0, REPLY), b"for few eyes")
+    whole.give(whole.peer, signed(reply, "admin"))
+    assert [one.code for one in asker.take()] == [Code.PUSH_REPLY_MESSAGE_TO_CLIENT]
+    assert not thief.take()
+    assert "clients with the access keys producer-key and nobody-key have the same client id" in whole.broker.notices.list()[0].text
+    again = joined(whole, "10.1.1.1:3", "producer")  # the same client on a new connection
+    whole.give(whole.peer, signed(reply, "admin"))
+    assert [one.code for one in again.take()] == [Code.PUSH_REPLY_MESSAGE_TO_CLIENT]
+    whole.broker.disconnected(again)
+    late = joined(whole, "10.6.6.6:1", "nobody")  # nobody has it any more
+    whole.give(whole.peer, signed(reply, "admin"))
+    assert [one.code for one in late.take()] == [Code.PUSH_REPLY_MESSAGE_TO_CLIENT]
