@@ -300,6 +300,9 @@ class Transactions(Part):
         halves = self.store.find_queue(HALF_TOPIC, 0)
         return 0 if halves is None else max(0, halves.visible - self._base - self._done.count(1))
 
+    def metrics(self) -> dict[str, object]:
+        return {"roquetTransactionsOpen": self.pending} if self.pending else {}
+
     def next_due_ms(self) -> int:
         """Rounds come in steady time, so for what is pending nobody can say."""
         return 0 if self.pending else FOREVER
