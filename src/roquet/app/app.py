@@ -121,6 +121,9 @@ class App(Wired, Served):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = False
         self._closer: asyncio.Task[None] | None = None
+        """Made by a handler that asked for the end."""
+        self._closing: asyncio.Task[Any] | None = None
+        """Whose close() is under way."""
         self._closed = asyncio.Event()
         self._on_exit: Callable[[BaseException], None] | None = None
         self._made_producer()  # settings that cannot work are told now
@@ -429,6 +432,8 @@ class App(Wired, Served):
             stack.push_async_callback(self._last_words, hook)
         for hook in self._startup:
             await self._hook(hook)
+            if self._stack is None:
+                raise ClientError(f"the start-up hook {name_of(hook)} closed the app, so it does not start")
         self._consumers = [group.consumer(listening=True) for group in self._groups.values()]
         stack.push_async_callback(self._close_consumers)
         for consumer in self._consumers:
@@ -459,11 +464,14 @@ class App(Wired, Served):
             return
         stack, self._stack = self._stack, None
         if stack is None:
+            if self._closing not in (None, asyncio.current_task()):  # a hook may ask for it, too, and cannot wait for itself
+                await self._closed.wait()
             return
+        self._closing = asyncio.current_task()
         try:
             await stack.aclose()
         finally:
-            self._producer, self._loop = None, None
+            self._producer, self._loop, self._closing = None, None, None
             self._closed.set()
 
     async def closed(self) -> None:
