@@ -636,7 +636,7 @@ FAULTS = [
     ),
     Fault(
         "client/core/consuming.py",
-        "                await self._give_back(process_queue, failed, level, why)",
+        "                await self._give_back(process_queue, rows)",
         "                self._finish(process_queue, failed)",
         "tests/client/test_push_consumer.py::test_whatever_members_do_every_message_is_consumed",
         "a consumer drops failed messages",
@@ -692,8 +692,8 @@ FAULTS = [
     ),
     Fault(
         "client/core/ordered.py",
-        "message.reconsume_times >= times_max]",
-        "message.reconsume_times > times_max]",
+        "message.reconsume_times >= times_max:",
+        "message.reconsume_times > times_max:",
         "tests/client/test_ordered.py::test_a_message_that_failed_too_often_becomes_a_dead_letter_and_the_queue_goes_on",
         "an ordered message is tried once too often",
     ),
@@ -1436,7 +1436,7 @@ FAULTS = [
         "broker/topics.py",
         "        if queue is None or queue.next:",
         "        if True:",
-        "tests/broker/test_transactions.py",
+        "tests/broker/test_transactions.py::TestAnEnd::test_that_commits_to_a_queue_its_topic_lacks_makes_that_queue",
         "a committed message stands in a queue that no consumer is told of",
     ),
     Fault(
