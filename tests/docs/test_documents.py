@@ -38,6 +38,7 @@ RUN_BY = {
     "client-settings.md": "tests/docs/test_client_settings.py",
     "bindings.md": "tests/docs/test_walks.py",
     "README.md": __file__,
+    "cluster.md": "tests/docs/test_walks.py",
     "idempotence.md": "tests/idempotence/test_page.py",
     "tutorial.md": __file__,
     "middleware.md": "tests/docs/test_middleware_page.py",

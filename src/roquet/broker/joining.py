@@ -17,10 +17,11 @@ from roquet.broker.access_control import AccessControl
 from roquet.broker.groups import Groups
 from roquet.broker.part import Part, Shared
 from roquet.broker.register import Registration
+from roquet.broker.talking import hold
 from roquet.broker.topics import Topics
 from roquet.errors import Refused, RoquetError
 from roquet.routing.expansion import ORDER_TOPICS, Holdings, Plan, copied, look, masters_of, plan
-from roquet.routing.talks import Talk, ask_first, hold
+from roquet.routing.talks import Talk, ask_first
 from roquet.wire.calls.brokers import GET_KVLIST_BY_NAMESPACE, NamespaceHeader
 from roquet.wire.calls.routes import GET_BROKER_CLUSTER_INFO
 from roquet.wire.codes import ResponseCode

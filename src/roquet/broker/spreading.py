@@ -21,10 +21,11 @@ from functools import partial
 
 from roquet.broker.part import Part, Shared
 from roquet.broker.register import Registration
+from roquet.broker.talking import hold
 from roquet.broker.topics import Topic, Topics
 from roquet.errors import RoquetError
 from roquet.ports import Caller
-from roquet.routing.talks import Talk, ask, ask_first, hold
+from roquet.routing.talks import Talk, ask, ask_first
 from roquet.wire.calls.routes import GET_ROUTEINFO_BY_TOPIC, BrokerData, RouteHeader, RouteInfo
 from roquet.wire.calls.topics import UPDATE_AND_CREATE_TOPIC, CreateTopicHeader
 from roquet.wire.codes import Perm, ResponseCode

@@ -5,11 +5,10 @@ A talk is a generator: it yields a request, goes on with its answer, and returns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
 from roquet.errors import Refused, RoquetError
-from roquet.ports import Caller
 from roquet.wire.calls.call import Answer, Answered, AnswerHeader, Asked, Call, Header
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
@@ -18,22 +17,6 @@ T = TypeVar("T")
 Talk = Generator[tuple[str, Command], Command, T]
 """Yields (address, request), is sent the answer, whatever its code."""
 SUCCESS = (ResponseCode.SUCCESS,)
-
-
-def hold(caller: Caller, talk: Talk[T], timeout_ms: int, done: Callable[[T | RoquetError], None]) -> None:
-    """Go on with it, answer by answer. `done` gets what it returns, or the error that ended it."""
-
-    def go_on(answer: Command | RoquetError | None) -> None:
-        try:
-            asked = talk.throw(answer) if isinstance(answer, RoquetError) else next(talk) if answer is None else talk.send(answer)
-        except StopIteration as stop:
-            done(stop.value)
-        except RoquetError as error:
-            done(error)
-        else:
-            caller.call(*asked, timeout_ms, go_on)
-
-    go_on(None)
 
 
 def ask(
