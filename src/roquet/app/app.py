@@ -29,7 +29,7 @@ from roquet.app.payloads import Decode, Encode, decoder_of, own_decoder
 from roquet.app.publishing import Publisher, check_topic, message_of
 from roquet.app.shapes import name_of as type_name
 from roquet.client import Middleware, Producer, PushConsumer, SendReceipt
-from roquet.client.functions import name_of
+from roquet.client.functions import is_async, name_of
 from roquet.client.keywords import MemberKeywords, ProducerKeywords, PushConsumerKeywords
 from roquet.client.served import Served
 from roquet.client.stopping import run_on, serve
@@ -244,6 +244,9 @@ class App(Wired, Served):
         what = f"handler {name_of(function)} of topic {about['topic']!r}"
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ClientError(f"{what} has a `yield`, so a call would run nothing of it; return what it gives")
+        for word, given in (("when", about["when"]), ("decode", about["decode"])):
+            if given is not None and (not callable(given) or is_async(given)):
+                raise ClientError(f"{what}: {word}={given!r:.80}; expected is a plain function (`def`), which is called without `await`")
         if self._loop is not None:
             raise ClientError(f"{what} comes too late: the app runs; decorate handlers before its start")
         size = int({**self._consumer_settings, **settings}.get("batch_size", 1))
