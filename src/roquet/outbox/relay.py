@@ -290,6 +290,7 @@ class Relay:
         now = time.monotonic()
         if self._forgot and now < self._forgot + FORGET_EVERY_S:
             return
+        await self._database.run(rows.mend, self.outbox.table)
         deleted = await self._database.run(rows.forget, self.outbox.table, int(self.settings.keep_s * 1000))
         if deleted < rows.PORTION:
             self._forgot = now
