@@ -100,7 +100,7 @@ class Stream:
         access_key, secret = keys[0], keys[1].encode()
         template = self._header(self.properties)
         fields = json.loads(template % (0, first_key, first_opaque))["extFields"]
-        properties = fields["i"].replace("%012X" % first_key, "%012X")
+        properties = fields["i"].replace(f"{first_key:012X}", "%012X")
         values = fields | {"AccessKey": access_key, "e": "%d", "i": properties}
         text = "".join(values[name] for name in sorted(values)).encode() + BODY
         template = template.replace(b'"extFields":{', f'"extFields":{{"AccessKey":"{access_key}","Signature":"%b",'.encode())

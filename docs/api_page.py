@@ -32,7 +32,15 @@ SECTIONS = {
     "Consumers": ("roquet.client.push_consumer", "roquet.client.lite_pull_consumer", "roquet.client.pull_consumer"),
     "Middleware and statistics": ("roquet.client.middleware", "roquet.client.core.events", "roquet.client.core.stats"),
     "Programs and tests": ("roquet.client.stopping", "roquet.embed"),
-    "Results and options": ("roquet.client.core", "roquet.client.idempotent", "roquet.net", "roquet.wire.signing"),
+    "Results and options": (
+        "roquet.client.core",
+        "roquet.client.idempotent",
+        "roquet.client.tracing",
+        "roquet.client.otel",
+        "roquet.client.offset_store",
+        "roquet.net",
+        "roquet.wire.signing",
+    ),
     "Administration": ("roquet.admin",),
     "Errors": ("roquet.errors", "roquet.client", "roquet.routing"),
 }

@@ -686,8 +686,8 @@ def check(
     entry: Entry = AS_THEY_ARE,
     how: str = "",
 ) -> None:
-    """A section for each language with Python, and one for all of them in one group. `only`: checks with one of these words. `entry`, `how`:
-    the way in, and what it is called in the titles."""
+    """A section for each language with Python, and one for all of them in one group. `only`: checks with one of these words. `entry`,
+    `how`: the way in, and what it is called in the titles."""
     agents = Agents(namesrv, directory, java, go, extra, entry)
     try:
         languages = [f"java-{version}" for version in java] + (["go"] if go is not None else [])

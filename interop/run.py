@@ -334,7 +334,7 @@ class Run:
                     slim=slim,
                     finder=self.java[java_client.VERSIONS[0]] if peer is self.peer else None,
                     logs=servers_logs if isinstance(peer, RoquetPeer) else None,
-                    # plain_acl.yml is of 4.x; Roquet's servers know no keys
+                    # plain_acl.yml is of 4.x; of Roquet's servers tests/spark/test_access.py shows the same
                     last=partial(spark_acl.check, peer=peer) if peer.name == f"apache-{apache.SERVER}" else None,
                 )
                 self.reporter.run(Section(f"spark, {peer.name}{', in short' if slim else ''}"), body)

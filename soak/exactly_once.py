@@ -14,11 +14,9 @@ import asyncio
 import contextlib
 import os
 import random as randomness
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from roquet.spark.session import LOCAL
 from soak import archive_state
 from soak.driver import Driver, end, writes
 from soak.kills import BROKER, DRIVER, EXECUTOR, FIRST, RECOVERY, VICTIMS, Kill, Mode, choose_kills
+from soak.places import place
 from soak.program import BUGS, SOON, Doom, Orders
 from soak.rows import Row, delta_rows, differences, digest, directory_rows, topic_rows
 from soak.sender import Record, Sender
@@ -324,18 +323,6 @@ class Soak:
         lines.append(("commits", f"{self.report.commits:,}"))
         lines.append(("killed", ", ".join(f"{count} x {what}" for what, count in sorted(self.report.kills.items()))))
         self.summary = lines
-
-
-@contextlib.contextmanager
-def place(keep: bool) -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="roquet-soak-"))
-    try:
-        yield directory
-    finally:
-        if keep:
-            print(f"kept: {directory}")
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

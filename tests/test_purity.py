@@ -46,6 +46,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "client": BASE | {"wire", "routing", "ports", "net", "client", "client/core", "clock", "idempotence"},
     "idempotence": BASE | {"client/core", "idempotence"},
     "spark": BASE | {"wire", "routing", "store", "settings", "client", "client/core", "admin", "net", "ports", "clock", "spark"},
+    "outbox": BASE | {"wire", "client", "client/core", "outbox"},
     "admin": BASE | {"wire", "routing", "raft", "settings", "client", "client/core", "admin", "net", "ports", "clock"},
 }
 """Package -> what it may import of ours. Programs (cli, supervisor, embed, programs, testing) put everything together."""
@@ -135,7 +136,7 @@ def test_arrows_point_one_way(part: str) -> None:
 def test_the_command_line_reaches_brokers_through_admin_and_client() -> None:
     """servers.py, shards.py and apps.py start programs, so they know them; no other command knows more than the two."""
     through = BASE | {"access", "acl_files", "admin", "client", "client/core", "cli", "wire", "settings", "settings_upstream", "spark"}
-    through |= {"system", "app"}
+    through |= {"system", "app", "outbox"}
     programs = through | {"programs", "supervisor", "embed", "settings_file", "settings_tls", "listening"}
     found = [
         f"{where(path, line)} imports {module}"

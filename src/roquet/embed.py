@@ -111,8 +111,8 @@ async def embedded(
     `delay_level`), so that a test can wait for retries and dead letters.
     `tls`: nobody gets in without TLS, and the clients made here use it: True with a self-signed certificate; a `Tls` as that says, with the
     servers' own certificate in `settings` (tls.server.certPath ...). The settings tls.* are the name server's too.
-    `credentials`: nobody gets in without a key, and the clients made here sign with this one. It is an admin's; further accounts can be made
-    (`Admin.change_account`, `roquet acl`). With a file of accounts in `settings` (aclEnable, aclFile) it is one of that file.
+    `credentials`: nobody gets in without a key, and the clients made here sign with this one. It is an admin's; further accounts can be
+    made (`Admin.change_account`, `roquet acl`). With a file of accounts in `settings` (aclEnable, aclFile) it is one of that file.
     """
     how = Tls(verify=False) if tls is True else tls or None
     async with contextlib.AsyncExitStack() as stack:

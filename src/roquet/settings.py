@@ -283,6 +283,14 @@ def one_server(key: str) -> Callable[[str], None]:
     return check
 
 
+def one_broker(key: str) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        if len(text) > 255 or any(character.isspace() or character in ",;" for character in text):
+            raise BadSetting(f"{key}={text[:200]!r}: expected the word cluster, or the name of one broker, as in broker-a")
+
+    return check
+
+
 def name_servers(text: str) -> str:
     """namesrvAddr as the registration takes it: clients' ways of writing it are taken too. Raises BadSetting."""
     try:
@@ -416,8 +424,8 @@ class NameServerSettings(ServerSettings):
     )
     server_channel_max_idle_time_seconds: int = setting(120, "close a connection with no traffic for this long", low=1, high=86_400)
     acl_routes_need_key: bool = setting(
-        True, "with aclEnable, who asks for the route of a topic needs a key; false: nobody does, as with RocketMQ 4.9, for clients that do not "
-        "sign that (pull consumers and admin of Go's client)",
+        True, "with aclEnable, who asks for the route of a topic needs a key; false: nobody does, as with RocketMQ 4.9, for clients "
+        "that do not sign that (pull consumers and admin of Go's client)",
     )  # fmt: skip
     connections_max: int = setting(20_000, "connections accepted at once", low=1, high=1_000_000)
     unfinished_frames_max: int = setting(
@@ -526,6 +534,21 @@ class BrokerSettings(ServerSettings):
     broker_permission: int = setting(6, "4 read + 2 write", low=0, high=7, mutable=True)
     default_topic_queue_nums: int = setting(8, "queues of TBW102, so at most of an automatic topic", low=1, high=QUEUES_MAX, mutable=True)
     auto_create_topic_enable: bool = setting(True, "create a topic at its first message", mutable=True)
+    register_broker: bool = setting(
+        True, "tell name servers of this broker; false: it is withdrawn from them, and no client finds it any more", mutable=True
+    )
+    copy_topics_from: str = setting(
+        "",
+        "of a new broker: cluster, or the name of another broker of its cluster. Topics, groups and accounts are copied from there before "
+        "name servers hear of this one; empty: nothing is copied. A broker that has topics of users is not new",
+        check=one_broker("copyTopicsFrom"),
+    )
+    spread_automatic_topics: bool = setting(
+        True,
+        "make a topic that its first message made here on the other brokers of the cluster, too, as far as they make topics by themselves; "
+        "false: it stays on the broker that got the message, as with RocketMQ",
+        mutable=True,
+    )
     cluster_topic_enable: bool = setting(True, "a topic named like the cluster may serve as default topic")
     broker_topic_enable: bool = setting(True, "a topic named like the broker may serve as default topic")
     auto_create_subscription_group: bool = setting(True, "create a group at its first use", mutable=True)

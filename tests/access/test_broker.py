@@ -22,9 +22,10 @@ from roquet.wire.codes import RequestCode as Code
 from roquet.wire.codes import SysFlag
 from roquet.wire.command import Command
 from roquet.wire.frame import Framer
+from roquet.wire.sealing import unseal
 
 from ..broker.whole import long_names, pull_fields, send_fields
-from .people import TEXT, WHITE, accounts, signed
+from .people import SECRETS, TEXT, WHITE, accounts, signed
 
 ACL = "org.apache.rocketmq.acl.common.AclException: "
 
@@ -491,3 +492,29 @@ def test_a_commands_repr_has_no_secret() -> None:
     command = Command(50, {"accessKey": "some-key", "secretKey": "hidden-1", "Signature": "hidden-2", "SecurityToken": "hidden-3"})
     assert "hidden" not in repr(command)
     assert "some-key" in repr(command)
+    assert repr(calls.AccountHeader("some-key", "hidden-1")) == "<AccountHeader 'some-key'>"
+
+
+# Accounts for a new broker
+
+
+def test_all_accounts_are_told_to_an_admin_sealed_with_its_own_secret(whole: WholeBroker) -> None:
+    answer = whole.ask(signed(Command(Code.ACCESS_COPY), "admin"))
+    assert answer.code == 0
+    assert not any(secret.encode() in answer.body for secret in SECRETS)
+    told = calls.AclConfig.decode(unseal("admin-secret", answer.body))
+    assert {one.access_key: one.secret_key for one in told.plain_access_configs}["named-key"] == "named-secret"
+    assert told.global_white_addrs == ["10.9.9.*"]
+    again = whole.ask(signed(Command(Code.ACCESS_COPY), "admin"))
+    assert again.body[:16] != answer.body[:16], "no nonce comes twice"
+
+
+def test_accounts_are_told_to_nobody_else_and_of_no_use_to_who_only_names_an_admin(whole: WholeBroker) -> None:
+    assert refused(whole.ask(signed(Command(Code.ACCESS_COPY), "default")))
+    assert refused(whole.ask(Command(Code.ACCESS_COPY)))
+    whole.peer = FakePeer(WHITE)  # may do everything without a key
+    assert whole.ask(Command(Code.ACCESS_COPY)).code == 16
+    assert whole.ask(Command(Code.ACCESS_COPY, {"AccessKey": "default-key"})).code == 16
+    sealed = whole.ask(Command(Code.ACCESS_COPY, {"AccessKey": "admin-key"}))
+    assert sealed.code == 0
+    assert not any(secret.encode() in sealed.body for secret in SECRETS)

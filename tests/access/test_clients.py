@@ -200,6 +200,20 @@ def test_what_a_name_server_warns_of_is_in_the_status(tmp_path: Path, capsys: py
     asyncio.run(work())
 
 
+def test_the_status_says_that_a_broker_refuses_whoever_is_no_admin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        async with guarded(tmp_path) as mq:
+            who = key_of("named")
+            words = ["status", "-n", mq.namesrv, "--access-key", who.access_key, "--secret-key", who.secret_key]
+            arguments = build_parser("status").parse_args(words)
+            assert await arguments.run(arguments) == 1
+            text = capsys.readouterr().out
+            assert f"broker-a at {mq.broker} refuses: " in text
+            assert "does not answer" not in text
+
+    asyncio.run(work())
+
+
 def test_a_name_server_that_is_open_to_everybody_says_so_in_the_status(capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
         async with open_name_server() as address:
@@ -245,9 +259,12 @@ def test_embedded_servers_with_keys_let_in_the_clients_made_there_and_nobody_els
                 async with mq.admin(credentials=None) as admin:
                     await admin.cluster()
         assert (tmp_path / "data" / "plain_acl.yml").stat().st_mode & 0o777 == 0o600
-        async with roquet.embedded(tmp_path / "data", credentials=keys, tls=tls) as mq:  # the accounts are kept with the data
-            async with mq.producer(credentials=Credentials("another-key", "another-secret")) as producer:
-                await producer.send(Message("orders", b"hello"))
+        another = Credentials("another-key", "another-secret")
+        async with (
+            roquet.embedded(tmp_path / "data", credentials=keys, tls=tls) as mq,  # the accounts are kept with the data
+            mq.producer(credentials=another) as producer,
+        ):
+            await producer.send(Message("orders", b"hello"))
 
     asyncio.run(work())
 

@@ -365,6 +365,8 @@ def test_a_test_can_put_another_function_in_the_place_of_a_dependency() -> None:
         async with sent(mq, "words", Message("words", b"hello")), app:
             await until(lambda: seen)
         assert seen == ["fake"]
+        [need] = app.handlers[0].arguments.needs
+        assert need.function is real, "and after the test it is there again"
 
     against_a_broker(test)
 

@@ -137,6 +137,11 @@ def test_each_type_is_written_and_read(kind: Any, value: Any) -> None:
     assert type(found) is type(value)
 
 
+def test_marks_around_bytes_and_texts_change_nothing() -> None:
+    assert decoder_of(Annotated[bytes, "raw"])(b"\xff") == b"\xff"
+    assert decoder_of(NewType("Word", str))(b"a") == "a"
+
+
 def test_bytes_and_texts_stay_as_they_are_and_each_body_says_what_it_is() -> None:
     assert encode(b"a") == (b"a", BYTES)
     assert encode(bytearray(b"a")) == (b"a", BYTES)

@@ -101,6 +101,36 @@ def _(whole: Whole) -> None:
     assert send(whole, "Two") == 0
 
 
+@scene("registerBroker", namesrv_addr="ns1:9876")
+def _(whole: Whole) -> None:
+    def told() -> list[int]:
+        codes = [call.code for _, call, _ in whole.caller.calls if call.code != RequestCode.GET_ROUTEINFO_BY_TOPIC]
+        whole.caller.calls.clear()
+        return codes
+
+    whole.tick()
+    assert told() == [RequestCode.REGISTER_BROKER]
+    change(whole, registerBroker="false")
+    assert told() == [RequestCode.UNREGISTER_BROKER]
+    whole.tick(31_000)
+    assert send(whole, "New") == 0
+    assert told() == []
+    change(whole, registerBroker="true")
+    assert told() == [RequestCode.REGISTER_BROKER]
+
+
+@scene("spreadAutomaticTopics", namesrv_addr="ns1:9876")
+def _(whole: Whole) -> None:
+    change(whole, spreadAutomaticTopics="false")
+    assert send(whole, "One") == 0
+    change(whole, spreadAutomaticTopics="true")
+    assert send(whole, "Two") == 0
+    whole.tick()
+    asked = [call for _, call, _ in whole.caller.calls if call.code == RequestCode.GET_ROUTEINFO_BY_TOPIC]
+    assert [call.fields["topic"] for call in asked][:1] == ["TBW102"]
+    assert list(whole.broker.spreading._fresh) == ["Two"]
+
+
 @scene("autoCreateSubscriptionGroup")
 def _(whole: Whole) -> None:
     change(whole, autoCreateSubscriptionGroup="false")

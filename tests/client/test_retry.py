@@ -82,8 +82,8 @@ def test_so_it_is_where_the_broker_takes_nothing_back() -> None:
     assert [record.reconsume_times for record in cluster.log[DEAD]] == [2]
 
 
-@pytest.mark.parametrize(("version", "said"), [(399, "16"), (401, None)])
-def test_a_broker_before_4_9_4_fails_without_a_limit_and_is_told_the_usual_one(version: int, said: str | None) -> None:
+@pytest.mark.parametrize(("version", "said"), [(397, "16"), (399, None)])
+def test_a_broker_before_4_9_3_fails_without_a_limit_and_is_told_the_usual_one(version: int, said: str | None) -> None:
     cluster, [queue] = cluster_with(1)
 
     def heartbeat(address: str, command: Command) -> Command:

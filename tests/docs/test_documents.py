@@ -36,7 +36,9 @@ RUN_BY = {
     "access.md": "tests/access/test_clients.py",
     "app.md": "tests/docs/test_walks.py",
     "client-settings.md": "tests/docs/test_client_settings.py",
+    "bindings.md": "tests/docs/test_walks.py",
     "README.md": __file__,
+    "cluster.md": "tests/docs/test_walks.py",
     "idempotence.md": "tests/idempotence/test_page.py",
     "tutorial.md": __file__,
     "middleware.md": "tests/docs/test_middleware_page.py",
@@ -48,6 +50,7 @@ RUN_BY = {
     "first-day-python.md": "tests/docs/test_walks.py",
     "migrate-from-kafka.md": "tests/docs/test_walks.py",
     "testing.md": "tests/testing/test_page.py",
+    "outbox.md": "tests/docs/test_walks.py",
 }
 """Who runs the Python of each document."""
 NOT_RUN = {"spark-cluster.md": "it needs a Spark Connect server on another machine"}

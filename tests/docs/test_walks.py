@@ -12,9 +12,10 @@ import roquet
 from tests.docs.snippets import ROOT
 from tests.docs.walk import Block, Walk, blocks, missing
 
-DAYS = ["first-day-python.md", "first-day-operator.md", "app.md"]
+DAYS = ["first-day-python.md", "first-day-operator.md", "app.md", "bindings.md", "cluster.md"]
 """They start and stop their servers. The data engineer's day needs Spark: tests/spark/test_first_day.py."""
 PAGES = ["install.md", "faq.md", "troubleshooting.md", "comparison.md", "migrate-from-rocketmq.md", "migrate-from-kafka.md"]
+PAGES += ["outbox.md"]
 """Their snippets find servers, a producer and the names of roquet around them."""
 
 

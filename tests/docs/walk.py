@@ -50,7 +50,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"Save this as `([\w.-]+)`")
 CHANGING = re.compile(r"\b[0-9A-F]{32}\b|\d{4}-\d\d-\d\d[ T][\d:.]+Z?|(?<=:)\d+\b|\d+\.\d+")
 """Ids, times, ports, the queue that a message went to, and what was measured."""
-LANGUAGES = ("console", "python", "properties", "text", "toml", "sql", "")
+LANGUAGES = ("console", "python", "properties", "text", "toml", "yaml", "sql", "")
 
 
 @dataclass
@@ -253,7 +253,7 @@ class Walk:
     # -- Python
 
     def python(self, snippet: str) -> None:
-        code = compile(self.here(snippet), "<document>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        code = compile(self.here(snippet), "<document>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             result = eval(code, self.names)  # as it is printed is the test
             if inspect.isawaitable(result):

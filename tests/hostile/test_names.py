@@ -142,3 +142,13 @@ def test_a_name_server_takes_any_name_as_a_question_and_puts_none_on_disk(name_s
         name_server.ask(Command(RequestCode.PUT_KV_CONFIG, {"namespace": name, "key": name, "value": "v"}))
     new = {file for file in name_server.files() - before if "kvConfig.json" not in file}
     assert new <= {"inside/data", "inside/data/namesrv"}
+
+
+def test_a_name_begins_no_line_of_the_log(name_server: Victim) -> None:
+    """Somebody could write into it what an operator would believe."""
+    forged = "x\n2026-01-01 00:00:00,000 WARNING roquet.audit refused: key somebody-else\x1b[2J"
+    name_server.ask(Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": forged}))
+    name_server.server.program.wait_for("refused: key somebody-else")
+    text = name_server.server.program.text
+    assert "\n2026-01-01" not in text
+    assert "\x1b" not in text

@@ -54,7 +54,7 @@ def test_both_kinds_of_connection_give_up_after_the_time_they_were_given(monkeyp
 
 
 def test_clients_that_say_the_same_share_what_they_read_and_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    """A program with fifty clients would read the authorities of the machine fifty times, 30 ms each, and its loop stands still meanwhile."""
+    """A program with fifty clients would read the authorities fifty times, 30 ms each, and its loop stands still meanwhile."""
     file = tmp_path / "authority.pem"
     shutil.copy(authority().file, file)
     first, second = Contexts(Tls(str(file))), Contexts(Tls(str(file)))

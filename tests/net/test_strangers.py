@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_lines_about_closed_connections_are_limited_and_those_left_out_are_count
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 1_000.0
-    monkeypatch.setattr(server.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     closings = server.Closings()
     with caplog.at_level(logging.WARNING):
         for number in range(1_000):

@@ -21,6 +21,8 @@ from tests.outbox.fakes import PATIENCE_S, FakeProducer, until
 
 EVERYTHING = Choice()
 HOUR_MS = 3_600_000
+ON_SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+"""What is the same whatever the database."""
 
 
 def quick(outbox: Outbox, engine: Engine, producer: FakeProducer, **settings: Any) -> Relay:
@@ -139,6 +141,7 @@ def test_a_message_that_cannot_be_sent_holds_back_its_key_and_no_other(engine: E
     assert all(row.tries >= 3 and not row.error for row in listed(engine, outbox, Choice(sent=True, failing=True)))
 
 
+@ON_SQLITE
 def test_after_so_many_failures_somebody_is_told_what_and_what_to_do(
     engine: Engine, outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,6 +167,7 @@ def test_after_so_many_failures_somebody_is_told_what_and_what_to_do(
     assert "on_alarm failed" in errors[1]
 
 
+@ON_SQLITE
 def test_of_what_no_broker_would_take_somebody_is_told_at_once(engine: Engine, outbox: Outbox) -> None:
     producer = FakeProducer()
     producer.fails = lambda message: InvalidMessage("too large") if message.body == b"poison" else None
@@ -192,28 +196,43 @@ def test_of_what_no_broker_would_take_somebody_is_told_at_once(engine: Engine, o
     assert producer.bodies("a") == ["behind"], "what waited behind it goes at once"
 
 
+def claim(engine: Engine, outbox: Outbox, owner: str = "me", lease_ms: int = 1_000) -> list[Row]:
+    with engine.begin() as connection:
+        ids = rows.due(connection, outbox.table, 10)
+    with engine.begin() as connection:
+        return rows.claim(connection, outbox.table, ids, owner, lease_ms)
+
+
+def settle(engine: Engine, outbox: Outbox, settled: Settled) -> None:
+    with engine.begin() as connection:
+        rows.settle(connection, outbox.table, settled, True)
+
+
 def test_what_waits_behind_a_failure_is_not_looked_at_until_that_is_over(engine: Engine, outbox: Outbox) -> None:
     add(engine, outbox, "first", "second", "third", key="a")
-
-    def claim() -> list[Row]:
-        with engine.begin() as connection:
-            ids = rows.due(connection, outbox.table, 10)
-        with engine.begin() as connection:
-            return rows.claim(connection, outbox.table, ids, "me", 1_000)
-
-    def settle(settled: Settled) -> None:
-        with engine.begin() as connection:
-            rows.settle(connection, outbox.table, settled, True)
-
-    first, second, third = claim()
-    settle(Settled("me", failed=[rows.Failure(first, "no", 0)], given_back=[second, third]))
+    first, second, third = claim(engine, outbox)
+    settle(engine, outbox, Settled("me", failed=[rows.Failure(first, "no", 600_000)], given_back=[second, third]))
     add(engine, outbox, "fourth", key="a")
-    held = [row.next_try_ms - row.created_ms > 1_000_000 for row in listed(engine, outbox)]
+    add(engine, outbox, "other", key="b")
+    held = [row.next_try_ms - row.created_ms > 1_000_000 for row in listed(engine, outbox, Choice(key="a"))]
     assert held == [False, True, True, False]
-    (again,) = claim()
-    assert again.id == first.id
-    settle(Settled("me", sent=[again]))
-    assert [row.id for row in claim()] == [second.id, third.id, third.id + 1]
+    with engine.begin() as connection:
+        other = third.id + 2
+        assert rows.due(connection, outbox.table, 1) == [other], "the fourth takes nobody's place"
+        connection.execute(update(outbox.table).where(outbox.table.c.id == first.id).values(next_try_ms=0))
+    again, _ = claim(engine, outbox)
+    assert (again.id, again.tries) == (first.id, 1)
+    settle(engine, outbox, Settled("me", sent=[again]))
+    assert [row.id for row in claim(engine, outbox)] == [second.id, third.id, third.id + 1]
+
+
+def test_a_failure_that_is_told_after_the_lease_holds_nobody_back(engine: Engine, outbox: Outbox) -> None:
+    add(engine, outbox, "first", "second", key="a")
+    first, second = claim(engine, outbox, "slow", 0)
+    (_, _) = claim(engine, outbox, "quick", 60_000)
+    settle(engine, outbox, Settled("quick", sent=[first], given_back=[second]))
+    settle(engine, outbox, Settled("slow", failed=[rows.Failure(first, "no", 600_000)], given_back=[second]))
+    assert [row.id for row in claim(engine, outbox)] == [second.id]
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -260,6 +279,7 @@ def test_a_lease_that_is_over_or_was_made_before_the_clock_was_set_back_holds_no
         assert len(rows.due(connection, outbox.table, 1)) == 1
 
 
+@ON_SQLITE
 def test_a_relay_that_is_slower_than_its_lease_sends_nothing_any_more(engine: Engine, outbox: Outbox) -> None:
     """Else it would send rows that another one has taken over, and sent, meanwhile."""
     producer = FakeProducer()
@@ -274,6 +294,7 @@ def test_a_relay_that_is_slower_than_its_lease_sends_nothing_any_more(engine: En
             async with quick(outbox, engine, producer) as other:
                 await other.drained()
             gate.set()
+            await until(lambda: not slow._runs)
         assert producer.bodies() == ["first", "second", "first"]
         assert producer.tried["second"] == 1
         assert len({message_id for _, body, message_id in producer.sent if body == "first"}) == 1, "a repeated one is known by its id"
@@ -281,6 +302,7 @@ def test_a_relay_that_is_slower_than_its_lease_sends_nothing_any_more(engine: En
     asyncio.run(scenario())
 
 
+@ON_SQLITE
 def test_a_relay_that_is_closed_gives_back_what_it_did_not_send(engine: Engine, outbox: Outbox) -> None:
     producer = FakeProducer()
     add(engine, outbox, "first", "second", key="a")
@@ -307,6 +329,7 @@ def test_a_relay_that_is_closed_gives_back_what_it_did_not_send(engine: Engine, 
     assert producer.bodies() == ["first", "second"]
 
 
+@ON_SQLITE
 def test_a_transaction_of_the_same_engine_wakes_the_relay_and_nobody_waits_for_a_poll(engine: Engine, outbox: Outbox) -> None:
     producer = FakeProducer()
 
@@ -352,6 +375,7 @@ def test_rows_that_were_sent_are_deleted_later_and_in_portions(engine: Engine, o
     assert listed(engine, outbox, Choice(sent=True)) == []
 
 
+@ON_SQLITE
 def test_what_a_broker_stored_less_safely_is_sent_again_only_when_asked(engine: Engine, outbox: Outbox) -> None:
     producer = FakeProducer()
     producer.status = SendStatus.SLAVE_NOT_AVAILABLE

@@ -109,8 +109,8 @@ class AccessGuard:
         return False
 
     def is_admin(self, peer: Peer, command: Command) -> bool:
-        """Does an admin ask? By the account that this connection showed before, its certificate, or the signature of this request. For ports
-        whose requests are not in the table."""
+        """Does an admin ask? By the account that this connection showed before, its certificate, or the signature of this request. For
+        ports whose requests are not in the table."""
         accounts = self._rules.accounts
         known = accounts.get(peer.principal or peer.certificate_subject)
         if known is not None and known.admin:

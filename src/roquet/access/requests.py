@@ -1,8 +1,9 @@
-"""Requests about accounts (50, 51, 53, 54), as brokers and name servers alike take them: what of the files is to be changed, and what is told."""
+"""Requests about accounts (50, 51, 53, 54), as brokers and name servers take them: what is to be changed in the files, and what is told."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from roquet.access.accounts import Account, Rules
@@ -84,6 +85,29 @@ def described(account: Account) -> calls.PlainAccessConfig:
         topics,
         groups,
     )
+
+
+def config_with_secrets(rules: Rules) -> calls.AclConfig:
+    """Never to be shown, logged, or sent as it is: for a new broker of the cluster."""
+    told = [replace(described(one), secret_key=one.secret_key.decode()) for one in rules.accounts.values()]
+    return calls.AclConfig([one.text for one in rules.white], told)
+
+
+def with_copies(text: str, file: str, accounts: Iterable[calls.PlainAccessConfig], white: Sequence[str], now_ms: int) -> str:
+    """The text with these accounts, and with this white list unless it is empty. Raises BadAcl when the result could not be used."""
+    for one in accounts:
+        account = AccountChange(
+            one.access_key,
+            one.secret_key,
+            one.white_remote_address or None,
+            one.admin or None,
+            one.default_topic_perm,
+            one.default_group_perm,
+            tuple(one.topic_perms) or None,
+            tuple(one.group_perms) or None,
+        )
+        text = with_account(text, file, account, now_ms)
+    return with_white_addresses(text, file, white, now_ms) if white else text
 
 
 def in_short(rules: Rules) -> str:

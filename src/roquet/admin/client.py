@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from roquet.admin.accounts import Accounts
 from roquet.admin.copies import Copies
+from roquet.admin.expansion import Expansion
 from roquet.admin.offsets import OffsetCalls
 from roquet.admin.traces import Traces
 
 
-class Admin(OffsetCalls, Traces, Copies, Accounts):
+class Admin(OffsetCalls, Traces, Copies, Accounts, Expansion):
     """Belongs to the event loop it is entered in. Connections are made on first use and kept until it is closed."""

@@ -18,9 +18,10 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, get_args, get_origin, is_typeddict, overload
 
+from roquet.app.bindings.wired import Wired
 from roquet.app.groups import Group
 from roquet.app.handlers import Handler, Listener, When
 from roquet.app.parameters import EMPTY, Arguments, Reading, arguments_of
@@ -63,7 +64,7 @@ class Takes(Protocol[T]):
     def __call__(self, function: Callable[Concatenate[T, P], R], /) -> Callable[Concatenate[T, P], R]: ...
 
 
-class App(Served):
+class App(Wired, Served):
     """Handlers, publishers, hooks: decorated with this, run as one program.
 
     `app.run()` serves until SIGINT or SIGTERM; `async with app:` serves inside the block; `roquet run module:app` runs several processes.
@@ -220,10 +221,8 @@ class App(Served):
         if batch is not None:
             given["batch_size"] = batch
 
-        def register(function: F) -> F:
-            # Names of the place where it is decorated: an app may be made by a function.
-            frame = sys._getframe(1)
-            local_names = {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
+        def register(function: F, local_names: Mapping[str, Any] | None = None) -> F:
+            local_names = names_around(sys._getframe(1)) if local_names is None else local_names
             name = self.group if group is None else group
             handler = self._handler(
                 function, local_names, topic=topic, group=name, tags=tags, sql=sql, when=when, batch=batch, retry_level=retry_level,
@@ -419,7 +418,7 @@ class App(Served):
             producer = await self._made_producer().start()
             stack.push_async_callback(producer.close)
             self._producer = producer
-            for member in self._members:
+            for member in [*self._members, *self._bound_members(consuming=consuming)]:
                 await member.start()
                 stack.push_async_callback(member.close)
             if consuming:
@@ -554,6 +553,11 @@ class App(Served):
     def __repr__(self) -> str:
         state = "runs" if self._loop else "does not run"
         return f"<App {self.group!r}: {len(self.handlers)} handlers, {len(self.publishers)} publishers, {state}>"
+
+
+def names_around(frame: FrameType) -> dict[str, Any]:
+    """Names of the place where a function is decorated: an app may be made by a function."""
+    return {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
 
 
 async def all_of(works: Iterable[Coroutine[Any, Any, Any]]) -> None:

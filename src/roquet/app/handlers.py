@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from roquet.app.parameters import EMPTY, Arguments, Call, Reading, Reject, arguments_of
@@ -79,12 +79,13 @@ class Handler:
 
     def listener(self) -> Listener:
         """Made when the app starts, once all decorators were seen."""
+        one = self
         if self.app.dependency_overrides:
-            self.arguments = arguments_of(self.function, self.reading, takes_payload=True, payload_first=self.payload_first)
+            one = replace(self, arguments=arguments_of(self.function, self.reading, takes_payload=True, payload_first=self.payload_first))
         if is_async(self.function):
-            made = batch_in_loop(self) if self.batch > 1 else payload_in_loop(self) if self.is_simple else in_loop(self)
+            made = batch_in_loop(one) if self.batch > 1 else payload_in_loop(one) if self.is_simple else in_loop(one)
         else:
-            made = batch_in_thread(self) if self.batch > 1 else in_thread(self)
+            made = batch_in_thread(one) if self.batch > 1 else in_thread(one)
         made.__name__ = self.name
         return made if self.wrap is None else self.wrap(made)
 

@@ -38,9 +38,10 @@ class Unsendable(ClientError):
 
 def decoder_of(annotation: Any) -> Decode:
     """From a body to a value of this type; it raises BadPayload. Raises ClientError for a type that no body can become."""
-    if annotation is bytes:
+    bare = without_marks(annotation)
+    if bare is bytes:
         return unchanged
-    if annotation is str:
+    if bare is str:
         return as_text
     libraries = {owner for kind in classes_in(annotation) if (owner := model_library(kind))}
     if len(libraries) > 1:
@@ -58,6 +59,17 @@ def decoder_of(annotation: Any) -> Decode:
             raise BadPayload(f"it does not fit {name}: {misfit.text}") from None
 
     return decode
+
+
+def without_marks(annotation: Any) -> Any:
+    """Of Annotated[bytes, ...] and NewType("Body", bytes): bytes."""
+    while True:
+        if isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
+        elif typing.get_origin(annotation) is typing.Annotated:
+            annotation = typing.get_args(annotation)[0]
+        else:
+            return annotation
 
 
 def unchanged(body: bytes) -> bytes:

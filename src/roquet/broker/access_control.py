@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 from roquet.access.accounts import Account, Rules, credentials_of
 from roquet.access.audit import Audit
 from roquet.access.guard import AccessGuard
 from roquet.access.permissions import Permission, is_group
-from roquet.access.requests import OFF, change_of, config_of, failed_code, in_short
+from roquet.access.requests import OFF, change_of, config_of, config_with_secrets, failed_code, in_short, with_copies
 from roquet.access.signed_caller import SignedCaller
 from roquet.access.source import AclSource
 from roquet.broker.handler import Portions, answers, elsewhere
@@ -24,7 +25,8 @@ from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.names import RETRY_PREFIX, retry_topic
-from roquet.wire.signing import Credentials
+from roquet.wire.sealing import NONCE_SIZE, seal
+from roquet.wire.signing import ACCESS_KEY, Credentials
 
 log = logging.getLogger("roquet.access")
 
@@ -85,6 +87,29 @@ class AccessControl(Part):
             self.notices.clear("acl files")
             log.info("the acl files have changed: %s", in_short(found))
 
+    def accounts_with_secrets(self) -> calls.AclConfig:
+        """Never to be shown or logged. Empty without access control."""
+        if self.guard is None:
+            return calls.AclConfig()
+        return config_with_secrets(self.guard.rules)
+
+    def take(self, accounts: Sequence[calls.PlainAccessConfig], white: Sequence[str], done: Callable[[Exception | None], None]) -> None:
+        """Add these accounts to the first file, and let its white list be this one, unless it is empty: all at once, written elsewhere."""
+        source, now_ms = self.source, self.clock.now_ms()
+        if source is None or not (accounts or white):
+            done(None)
+            return
+
+        def changed(result: Rules | Exception) -> None:
+            if isinstance(result, Exception):
+                done(result)
+                return
+            self._use(result)
+            log.info("access control: %d accounts were copied from the cluster", len(accounts))
+            done(None)
+
+        self.shared.background.run(lambda: source.change("", partial(with_copies, accounts=accounts, white=white, now_ms=now_ms)), changed)
+
     # Requests
 
     @answers(calls.UPDATE_AND_CREATE_ACL_CONFIG, calls.DELETE_ACL_CONFIG, calls.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
@@ -120,6 +145,21 @@ class AccessControl(Part):
     def accounts(self, peer: Peer, command: Command) -> Command:
         self._source()
         return calls.GET_BROKER_CLUSTER_ACL_CONFIG.reply(command, body=config_of(self._guard().rules))
+
+    @answers(calls.ACCESS_COPY)
+    def copy(self, peer: Peer, command: Command) -> Command:
+        """For a new broker of the cluster. Only who has the secret of the admin that it names can read it, however it came in."""
+        self._source()
+        rules = self._guard().rules
+        asker = rules.accounts.get(command.fields.get(ACCESS_KEY, ""))
+        if asker is None or not asker.admin:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, "accounts are told to an admin who signs the request: they are sealed with its secret key"
+            )
+        body = self.accounts_with_secrets().encode()
+        log.info("all accounts were copied by %s of %s", asker.access_key, peer.address)
+        nonce = self.shared.random.randbytes(NONCE_SIZE)
+        return calls.ACCESS_COPY.reply(command, body=seal(asker.secret_key.decode(), nonce, body))
 
     @answers(calls.ACCESS_AUDIT)
     def refused_calls(self, peer: Peer, command: Command) -> Command:

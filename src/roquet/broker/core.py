@@ -33,6 +33,7 @@ from roquet.broker.flow import Flow
 from roquet.broker.groups import Groups
 from roquet.broker.handler import Handler, Portions, Ticking, send_answer
 from roquet.broker.handover import Handover
+from roquet.broker.joining import Joining
 from roquet.broker.locks import QueueLocks
 from roquet.broker.log_pieces import LogPieces
 from roquet.broker.members import Members
@@ -52,6 +53,7 @@ from roquet.broker.roles import RoleReport, SlaveGuard, is_slave
 from roquet.broker.runs import Take, requests_of
 from roquet.broker.send import SENDS, Sender
 from roquet.broker.slaves import Slaves
+from roquet.broker.spreading import Spreading
 from roquet.broker.stats import Stats
 from roquet.broker.timers import Timers
 from roquet.broker.topics import Topics
@@ -160,6 +162,8 @@ class Broker:
         self.resets = add(Resets(shared, self.topics, self.offsets, self.members))
         self.puller = add(Puller(shared, self.topics, self.groups, self.members, self.filters, self.offsets, self.stats))
         self.registration = add(Registration(shared, self.topics, signing))
+        self.joining = add(Joining(shared, self.topics, self.groups, self.access, self.registration, signing))
+        self.spreading = add(Spreading(shared, self.topics, self.registration, signing))
         self.role_report = add(RoleReport(shared))
         self.slaves = add(Slaves(shared))
         self.log_pieces = add(LogPieces(shared))
@@ -172,8 +176,9 @@ class Broker:
         self.admin.filter_text = self.filters.text_of
         self.group = None
         if self.store.ledger is not None:
-            among = caller if dledger.known_by_address(settings) else signing
-            self.group = add(GroupMember(shared, among, self._guards, self.become_slave, self.prepare_to_lead, self._become_leader))
+            self.group = add(
+                GroupMember(shared, caller, signing, self._guards, self.become_slave, self.prepare_to_lead, self._become_leader)
+            )
         for part in more:
             add(part(self))
         guard = self.access.guard

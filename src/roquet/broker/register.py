@@ -17,7 +17,7 @@ first holds our version without our topics, and would ignore the whole table; so
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -80,6 +80,8 @@ class Registration(Part):
         """ "ip:port" that clients use; set when the port is known."""
         self.ha_address = ""
         self.stopped = False
+        self.held = False
+        """No name server is told of this broker yet."""
         self.on_master: Callable[[str, str], None] = lambda master, ha_master: None
         """Told the addresses of the master that a name server knows, where this is a slave."""
         self._due_ms: int | None = None
@@ -92,12 +94,23 @@ class Registration(Part):
         return split_addresses(self.settings.namesrv_addr)
 
     @property
+    def silent(self) -> bool:
+        """Name servers are told nothing: it stops, is not ready yet, or is to go."""
+        return self.stopped or self.held or not self.settings.register_broker
+
+    @property
     def failing(self) -> dict[str, str]:
         return {server.address: server.trouble for server in self._servers.values() if server.trouble}
 
     def settings_changed(self, names: AbstractSet[str]) -> None:
         if "register_name_server_period" in names:
             self._due_ms = 0  # a new interval begins at once, and not when the old one, which may be long, is over
+        if "register_broker" in names:
+            self.topics.touch()
+            if self.settings.register_broker:
+                self.now()
+            else:
+                self._withdraw(list(self._servers), nothing)
         if "broker_permission" in names:
             self.topics.touch()  # of a version that they have, name servers take nothing
             self.now()
@@ -133,7 +146,7 @@ class Registration(Part):
         self._go(lambda server: not server.trouble, done)
 
     def _all(self) -> list[NameServerState]:
-        if not self.address or self.stopped:
+        if not self.address or self.silent:
             return []
         return [self._servers.setdefault(address, NameServerState(address)) for address in self.name_servers]
 
@@ -153,7 +166,7 @@ class Registration(Part):
         if server.calling or self.stopped or not (server.whole or server.changed or server.waiting):
             return
         dones, server.waiting = server.waiting, []
-        if server.trouble and self.clock.steady_ms() < server.retry_ms:
+        if self.silent or (server.trouble and self.clock.steady_ms() < server.retry_ms):
             for done in dones:
                 done()
             return
@@ -253,7 +266,7 @@ class Registration(Part):
 
     def _looked(self, server: NameServerState, result: Command | RoquetError) -> None:
         server.looking = False
-        if self.stopped or server.calling or server.trouble:
+        if self.silent or server.calling or server.trouble:
             return  # what it said may be older than what we are telling it
         if isinstance(result, RoquetError):
             self._failed(server, str(result))
@@ -306,6 +319,9 @@ class Registration(Part):
         """A clean stop: routes vanish at once."""
         servers = [server.address for server in self._all()]
         self.stopped = True
+        self._withdraw(servers, done)
+
+    def _withdraw(self, servers: Sequence[str], done: Done) -> None:
         one = when_all(len(servers) + 1, done)
         settings = self.settings
         for server in servers:

@@ -204,6 +204,11 @@ class Timers(Part):
         if self._finding is None:
             self.saving.save_now()
 
+    def metrics(self) -> dict[str, object]:
+        queue = self.store.find_queue(TIMER_TOPIC, 0)
+        waiting = self.near.waiting + (0 if queue is None else max(0, queue.visible - self.following.followed))
+        return {"roquetTimedWaiting": waiting} if waiting else {}
+
     # Taking messages, and cancelling
 
     def divert(self, draft: Draft) -> None:

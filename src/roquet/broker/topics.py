@@ -64,6 +64,8 @@ class Topics(SavedPart):
         self.record: Callable[[Mapping[str, Topic | None], Done], None] = lambda changed, done: done(None)
         """Told of changes that somebody waits for; None: the topic is deleted. `done` when no failover can undo them."""
         self.on_delete: Callable[[str], None] = lambda topic: None
+        self.made_by_send: Callable[[str, str], None] = lambda topic, default_topic: None
+        """Told of a topic that its first message made, and in whose image."""
         self.texts = Fragments[str](lambda name: member(name, self._table[name].encode()))
         self.saving = SavedDocument(shared, "topics.json", self._snapshot, pause=by_size(lambda: len(self._table)))
         self._table: dict[str, Topic] = {}
@@ -185,6 +187,15 @@ class Topics(SavedPart):
         found = self._table.get(name)
         return found if found is not None else self.put(Topic(name, queues, queues, perm, topic_sys_flag=sys_flag))
 
+    def reachable(self, name: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if consumers are told of it. None: `make_reachable` comes first. A pull that waits makes a queue, too, which its topic
+        may not have."""
+        queue = self.store.find_queue(name, queue_id)
+        if queue is None or queue.next:
+            return queue
+        known = self._table.get(name)
+        return queue if known is not None and queue_id < known.read_queue_nums else None
+
     def make_reachable(self, name: str, queue_id: int) -> None:
         """The first message of this queue comes from elsewhere in the log: a transaction, a delay. Its topic may have been made by another
         node that told nobody of it, and consumers read no queue that their topic does not have. A deleted topic stays deleted."""
@@ -210,7 +221,9 @@ class Topics(SavedPart):
         if queues == 0:
             return None
         log.info("topic %s made with %d queues for producer %s", name, queues, producer)
-        return self.put(Topic(name, queues, queues, default.perm & ~int(Perm.INHERIT)))
+        made = self.put(Topic(name, queues, queues, default.perm & ~int(Perm.INHERIT)))
+        self.made_by_send(name, default_topic)
+        return made
 
     def put(self, topic: Topic, done: Done | None = None) -> Topic:
         """Create or replace. `done` is called when it is on disk and the name servers know it, or with why it is not on disk."""
@@ -345,7 +358,10 @@ class Topics(SavedPart):
             header.topic, header.read_queue_nums, header.write_queue_nums, header.perm, header.topic_filter_type or "SINGLE_TAG",
             header.topic_sys_flag or 0, bool(header.order),
         )  # fmt: skip
-        self._check(topic)
+        self.check(topic)
+        if header.only_if_absent and topic.topic_name in self._table:
+            answer_when_saved(peer, command)(None)
+            return
         log.info("%s asked for %s", peer.address, spelled(topic))
         # Upstream leaves this remark on its success; clients ignore it, the golden frame has it.
         self.put(topic, answer_when_saved(peer, command, command.reply(0, "not set any response code")))
@@ -357,10 +373,11 @@ class Topics(SavedPart):
         if not topics:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the body holds no topicConfigList")
         for topic in topics:
-            self._check(topic)
+            self.check(topic)
         self.put_all(topics, answer_when_saved(peer, command))
 
-    def _check(self, topic: Topic) -> None:
+    def check(self, topic: Topic) -> None:
+        """Raises Refused for what nobody may ask for."""
         names.check_topic(topic.topic_name)
         if self.is_system(topic.topic_name):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The topic[{topic.topic_name}] is conflict with system topic.")

@@ -300,6 +300,9 @@ class Transactions(Part):
         halves = self.store.find_queue(HALF_TOPIC, 0)
         return 0 if halves is None else max(0, halves.visible - self._base - self._done.count(1))
 
+    def metrics(self) -> dict[str, object]:
+        return {"roquetTransactionsOpen": self.pending} if self.pending else {}
+
     def next_due_ms(self) -> int:
         """Rounds come in steady time, so for what is pending nobody can say."""
         return 0 if self.pending else FOREVER
@@ -422,7 +425,7 @@ class Transactions(Part):
         if kind == str(ROLLBACK):
             return half, None
         topic, queue_id = properties.get(Property.REAL_TOPIC, ""), number(properties.get(Property.REAL_QUEUE_ID), -1)
-        queue = None if topic in TIMED_TOPICS else self.store.find_begun(topic, queue_id)
+        queue = None if topic in TIMED_TOPICS else self.topics.reachable(topic, queue_id)
         return None if queue is None else (half, row_of(message, queue, message.sys_flag & ~KINDS | COMMIT, offset))
 
     def _prepared(self, header: calls.EndTransactionHeader) -> Half:
@@ -451,7 +454,7 @@ class Transactions(Part):
             self.writer.put_as_is(committed(message))
             return
         topic, queue_id = properties.get(Property.REAL_TOPIC, ""), number(properties.get(Property.REAL_QUEUE_ID), -1)
-        queue = self.store.find_begun(topic, queue_id)
+        queue = self.topics.reachable(topic, queue_id)
         if queue is not None and (
             Property.TRANSACTION_PREPARED_QUEUE_OFFSET not in properties or Property.CHECK_IMMUNITY_SECONDS in properties
         ):

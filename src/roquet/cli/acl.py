@@ -47,7 +47,8 @@ def add_commands(commands: Commands) -> None:
         nouns, "list", list_accounts, "list accounts, without their secrets", "roquet acl list\nroquet acl list --json", ON_CLUSTER
     )
     cluster_command(
-        nouns, "add", add_account, "make an account on every broker and name server", "roquet acl add billing-app\nroquet acl add ops-team --admin",
+        nouns, "add", add_account, "make an account on every broker and name server",
+        "roquet acl add billing-app\nroquet acl add ops-team --admin",
         KEY,
         argument("--new-secret", metavar="SECRET", help="its secret key (default: a new one is made, and shown once)"),
         argument("--admin", action="store_true", help="it may do everything"),

@@ -17,14 +17,14 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from roquet import __version__
-from roquet.cli.render import note
+from roquet.cli.render import note, printable
 from roquet.errors import CallTimeout, ConnectFailed, NoRoute, RoquetError
 from roquet.settings import BadSetting
 from roquet.system import fast_loop
 
 NOUNS = (
-    "servers", "topics", "groups", "send", "consume", "query", "trace", "dead_letters", "status", "config", "cluster", "ha", "acl",
-    "pipeline", "completion", "apps",
+    "servers", "topics", "groups", "send", "consume", "query", "trace", "dead_letters", "outbox", "status", "config", "cluster", "ha",
+    "acl", "pipeline", "completion", "apps",
 )  # fmt: skip
 SERVERS = frozenset({"up", "namesrv", "broker"})
 """Commands of the first of these. A server is up sooner when the others, and all that they need, are not loaded."""
@@ -70,10 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def told(argv: Sequence[str] | None) -> int:
     words = sys.argv[1:] if argv is None else argv
     arguments = build_parser(words[0] if words else "").parse_args(words)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(
         level=logging.DEBUG if getattr(arguments, "verbose", False) else getattr(arguments, "log_level", logging.WARNING),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
+        handlers=[handler],
     )
     try:
         result = arguments.run(arguments)
@@ -88,6 +89,15 @@ def told(argv: Sequence[str] | None) -> int:
     except (RoquetError, OSError) as error:
         note(f"roquet: {explain(error)}")
         return 1
+
+
+class OneLine(logging.Formatter):
+    """Names from outside are in log lines: none of them may begin another line, or drive a terminal. Tracebacks keep theirs."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        if not record.message.isprintable():
+            record.message = printable(record.message)
+        return super().formatMessage(record)
 
 
 def run(work: Coroutine[Any, Any, int | None]) -> int | None:

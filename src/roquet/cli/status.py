@@ -51,6 +51,11 @@ class BrokerStatus:
     writable: bool = True
     """Name servers send producers there; not after `roquet cluster drain`."""
 
+    @property
+    def silence(self) -> str:
+        """What an error means, in short: access control tells admins alone how a broker is."""
+        return "refuses" if "AclException" in self.error else "does not answer"
+
     def number(self, key: str) -> float:
         """The first number of a value: rates come as averages over 10 s, 1 min and 10 min with blanks between."""
         words = self.runtime.get(key, "").split()
@@ -138,7 +143,7 @@ async def look(cluster: Admin) -> ClusterStatus:
             lag = {group: sum(queue.lag for queue in queues) for group, queues in progress.items()}
         except RoquetError as error:
             problems.append(f"the groups' lag is not known: {error}")
-    problems += [f"{status.broker.name} at {status.broker.address} does not answer: {status.error}" for status in seen if status.error]
+    problems += [f"{status.broker.name} at {status.broker.address} {status.silence}: {status.error}" for status in seen if status.error]
     warnings = [f"name server {address}: {text}" for address in cluster.name_server_addresses for text in await warned(cluster, address)]
     return ClusterStatus(cluster.name_server_addresses, list(seen), topics, lag, problems, warnings)
 
@@ -178,7 +183,7 @@ def columns(now_ms: int) -> list[TableColumn[BrokerStatus]]:
         TableColumn("", "roquetVersion", lambda one: one.roquet_version),
         TableColumn("", "writable", lambda one: one.writable),
         TableColumn("", "speedups", lambda one: one.speedups),
-        TableColumn("ROQUET", "", lambda one: one.roquet_version or "-" if not one.error else "does not answer"),
+        TableColumn("ROQUET", "", lambda one: one.roquet_version or "-" if not one.error else one.silence),
         TableColumn("PROTOCOL", "", lambda one: one.version),
         TableColumn("", "uptimeSeconds", lambda one: round(one.uptime_s(now_ms), 1)),
         TableColumn("UP", "", lambda one: duration(one.uptime_s(now_ms)) if not one.error else "-"),

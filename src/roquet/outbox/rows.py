@@ -187,6 +187,8 @@ class Choice:
     """Only those that failed at least once."""
     sent: bool = False
     """Those that were sent and are kept; else those that were not."""
+    after: int = 0
+    """Only those with a higher id."""
 
 
 def chosen(table: Table, choice: Choice) -> Any:
@@ -195,6 +197,7 @@ def chosen(table: Table, choice: Choice) -> Any:
     wanted += [table.c.order_key == choice.key] if choice.key is not None else []
     wanted += [table.c.topic == choice.topic] if choice.topic is not None else []
     wanted += [table.c.tries > 0] if choice.failing else []
+    wanted += [table.c.id > choice.after] if choice.after else []
     return and_(*wanted)
 
 
@@ -220,22 +223,25 @@ def oldest_age_ms(connection: Connection, table: Table) -> int | None:
 
 
 def retry(connection: Connection, table: Table, choice: Choice) -> list[Row]:
-    """Let relays try these at once, and what waits behind them. A portion; those that a relay works on now are left alone."""
-    rows = [row for row in listed(connection, table, choice, PORTION) if not row.is_leased]
-    connection.execute(update(table).where(table.c.id.in_([row.id for row in rows])).values(next_try_ms=0))
-    let_go(connection, table, [row.lane for row in rows])
+    """Let relays try these at once, and what waits behind them. The first portion of the chosen; those that a relay works on now
+    (`is_leased`) are left alone."""
+    rows = listed(connection, table, choice, PORTION)
+    free = [row for row in rows if not row.is_leased]
+    if free:
+        connection.execute(update(table).where(table.c.id.in_([row.id for row in free])).values(next_try_ms=0))
+        let_go(connection, table, [row.lane for row in free])
     return rows
 
 
 def drop(connection: Connection, table: Table, choice: Choice) -> list[Row]:
-    """Delete these; what waited behind them may go. A portion; those that a relay works on now are left alone."""
-    rows = [row for row in listed(connection, table, choice, PORTION) if not row.is_leased]
-    free = and_(table.c.id.in_([row.id for row in rows]), table.c.sent_ms == 0, is_free(table))
-    connection.execute(delete(table).where(free))
-    left = set(connection.scalars(select(table.c.id).where(table.c.id.in_([row.id for row in rows]))))
-    gone = [row for row in rows if row.id not in left]
-    let_go(connection, table, [row.lane for row in gone])
-    return gone
+    """Delete these; what waited behind them may go. The first portion of the chosen; those that a relay works on now (`is_leased`) are
+    left alone."""
+    rows = listed(connection, table, choice, PORTION)
+    ids = table.c.id.in_([row.id for row in rows])
+    connection.execute(delete(table).where(ids, table.c.sent_ms == 0, is_free(table)))
+    left = set(connection.scalars(select(table.c.id).where(ids)))
+    let_go(connection, table, [row.lane for row in rows if row.id not in left])
+    return [replace(row, is_leased=row.id in left) for row in rows]
 
 
 def as_row(record: Record[Any]) -> Row:

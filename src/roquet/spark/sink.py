@@ -52,7 +52,8 @@ SINK_OPTIONS: tuple[Option, ...] = (
 )  # fmt: skip
 """What only the sink takes. Where the brokers are it reads from the options of the source: PLACE."""
 PLACE = (
-    "namesrvAddr", "accessKey", "secretKey", "securityToken", "useTLS", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsKeyPassword", "tlsVerify",
+    "namesrvAddr", "accessKey", "secretKey", "securityToken", "useTLS", "tlsCaFile", "tlsCertFile", "tlsKeyFile",
+    "tlsKeyPassword", "tlsVerify",
 )  # fmt: skip
 OF_SPARK = frozenset({"checkpointlocation", "path", "queryname"})
 """Spark hands its own options over with ours."""

@@ -77,12 +77,12 @@ class Simulation:
         """Go on to this time, or until `stop` (asked ten times a simulated second) says so. Whether it did."""
         look_us = self.now_us
         while self._queue and self._queue[0][0] <= until_us:
-            time_us, _, action = heapq.heappop(self._queue)
-            self.now_us = time_us
+            time_us = self.now_us = self._queue[0][0]
             if stop is not None and time_us >= look_us:
                 look_us = time_us + 100_000
                 if stop():
-                    return True
+                    return True  # what is due now stays in the queue: whoever goes on must not miss it
+            action = heapq.heappop(self._queue)[2]
             self.events += 1
             assert self.events < EVENTS_MAX, f"{self.events} events; something never ends"
             try:

@@ -128,6 +128,7 @@ class RequestCode(IntEnum):
     GET_BROKER_HA_STATUS = 907
     LOG_PIECE = 30_001  # Roquet's own: a piece of the commit log or its checksum, for a slave that compares
     ACCESS_AUDIT = 30_002  # Roquet's own: the last requests that access control refused
+    ACCESS_COPY = 30_004  # Roquet's own: all accounts with their secrets, sealed with the secret of the admin who asks
     ACCESS_CHECK = 30_003  # Roquet's own: what an account may do, and which line of which file says so
     POP_MESSAGE = 200050  # does not fit the binary header's two bytes
     ACK_MESSAGE = 200051

@@ -18,8 +18,9 @@ class Value:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names_of(self))})"
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names_of(self, shown=True))})"
 
 
-def names_of(value: Any) -> list[str]:
-    return [field.name for field in fields(value)]
+def names_of(value: Any, *, shown: bool = False) -> list[str]:
+    """`shown`: without the secret ones."""
+    return [field.name for field in fields(value) if field.repr or not shown]

@@ -13,7 +13,7 @@ from roquet.ports import FOREVER
 from roquet.store.disk import Cold
 from roquet.store.retention import HOUR_MS
 from roquet.store.store import Store
-from roquet.store.timers import GONE, NOTHING, WINDOW_ROWS, Fired, Mark, Rows, TimerFiles, Window
+from roquet.store.timers import GONE, NOTHING, ROW_SIZE, WINDOW_ROWS, Fired, Mark, Rows, TimerFiles, Window
 
 log = logging.getLogger("roquet.broker")
 
@@ -63,6 +63,12 @@ class Near:
     @property
     def mark(self) -> Mark:
         return self.done.mark
+
+    @property
+    def waiting(self) -> int:
+        """Timers that are not fired yet, at most so many: those in files may have been taken back."""
+        later = sum(hour.length for number, hour in self.files.hours.items() if number * HOUR_MS >= self.horizon)
+        return len(self.window) + later // ROW_SIZE
 
     def pause(self) -> None:
         self.retry_ms = self.store.steady_ms + RETRY_MS

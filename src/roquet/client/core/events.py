@@ -22,7 +22,8 @@ ConsumeOutcome = Literal["success", "retry", "dead letter", "suspend", "given up
 
     success       they are done
     retry         they come again, after a time that grows
-    dead letter   they failed as often as they may, or the handler said so
+    dead letter   they failed as often as reconsume_times_max allows, or the handler said so. Without that setting the group's own limit
+                  holds, which only its broker knows: then each failure is a retry
     suspend       orderly: the same ones come again after a moment, and their queue waits
     given up      broadcasting: they failed and do not come again
 """

@@ -20,12 +20,14 @@ IN_FLIGHT_MAX = 65_535
 class InFlight:
     """State: how many more may go, and who waits for that. Who waits does so only while there is no room."""
 
-    __slots__ = ("_freed", "_letting_in", "_line", "limit", "room")
+    __slots__ = ("_freed", "_letting_in", "_line", "crowded", "limit", "room")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.room = limit
         """Messages that may go besides those under way. Below 0 after a batch, which goes whole."""
+        self.crowded = False
+        """Somebody waits for room."""
         self._line: dict[Sending, None] = {}  # a set that keeps its order
         self._letting_in = False
         self._freed: Wait[None] | None = None
@@ -34,6 +36,7 @@ class InFlight:
         """It goes now, or lines up."""
         if self.room <= 0 or self._line:
             self._line[sending] = None
+            self.crowded = True
             sending.wait_for_room(self.limit)
         else:
             self.room -= len(sending.outgoing.message_ids)
@@ -49,10 +52,11 @@ class InFlight:
     def free(self, count: int) -> None:
         """So many messages are over."""
         self.room += count
-        if self._line or self._freed is not None:
-            self._let_in()
+        if self.crowded:
+            self.let_in()
 
-    def _let_in(self) -> None:
+    def let_in(self) -> None:
+        """Those that wait, as far as there is room."""
         if self._letting_in:  # one that went was over at once
             return
         self._letting_in = True
@@ -64,8 +68,11 @@ class InFlight:
                 first.go_on()
         finally:
             self._letting_in = False
-        if self.room > 0 and self._freed is not None:
-            freed, self._freed = self._freed, None
+        freed = self._freed if self.room > 0 else None
+        if freed is not None:
+            self._freed = None
+        self.crowded = bool(self._line) or self._freed is not None
+        if freed is not None:
             freed.end(None)
 
     def close(self, error: RoquetError) -> None:
@@ -77,4 +84,5 @@ class InFlight:
         while self.room <= 0:
             if self._freed is None:
                 self._freed = Wait()
+                self.crowded = True
             await self._freed

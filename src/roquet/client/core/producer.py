@@ -222,7 +222,12 @@ class ProducerCore:
                 self.in_flight.room -= 1
                 self.gathering.add(sending)  # what start() comes to
                 return sending
-        self.in_flight.begin(sending)
+        in_flight = self.in_flight
+        if in_flight.room <= 0 or in_flight.crowded:
+            in_flight.begin(sending)
+        else:
+            in_flight.room -= 1
+            sending.start()
         return sending
 
     def _send_followed(self, hooks: Hooks, message: Message, done: Sent, queue: MessageQueue | None, **how: Any) -> Sending:

@@ -22,8 +22,8 @@ TIMEOUT_MS = 5_000
 FAILURE_ROOM = 4 * FAILURE_MAX + 512
 FIRST_DELAY_LEVEL = 3
 """10 s: the delay of the first retry; each further one waits a level more."""
-LIMIT_OPTIONAL_SINCE = 401
-"""4.9.4. Before, a broker of Apache's fails where nobody says how many retries there are; it is told what is usual."""
+LIMIT_OPTIONAL_SINCE = 399
+"""4.9.3. Before, a broker of Apache's fails where nobody says how many retries there are; it is told what is usual."""
 USUAL_LIMIT = 16
 
 

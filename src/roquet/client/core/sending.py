@@ -358,8 +358,11 @@ class Sending:
             self._note(receipt.queue, receipt.status.name)
             self.start()
         elif self.fixed is None or not producer.lines:
+            in_flight = producer.in_flight
+            in_flight.room += len(self.outgoing.message_ids)
+            if in_flight.crowded:
+                in_flight.let_in()
             self._count(receipt)
-            producer.in_flight.free(len(self.outgoing.message_ids))
             try:
                 self.done(receipt)
             except Exception:

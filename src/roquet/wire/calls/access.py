@@ -7,7 +7,7 @@ from dataclasses import asdict, field
 from typing import Any
 
 from roquet.wire.bodies import Body, int32
-from roquet.wire.calls.call import Call, Nothing
+from roquet.wire.calls.call import Bytes, Call, Nothing
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.headers import Header, optional, wire
 
@@ -26,6 +26,10 @@ class AccountHeader(Header):
     default_group_perm: str | None = optional("defaultGroupPerm")
     topic_perms: str | None = optional("topicPerms")
     group_perms: str | None = optional("groupPerms")
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return f"<AccountHeader {self.access_key!r}>"
 
 
 class AccessKeyHeader(Header):
@@ -50,8 +54,8 @@ class AclVersionHeader(Header):
 
 class PlainAccessConfig(Body):
     access_key: str
-    secret_key: str
-    """Masked."""
+    secret_key: str = field(repr=False)
+    """Masked, except in what ACCESS_COPY seals."""
     white_remote_address: str | None = None
     admin: bool = False
     default_topic_perm: str | None = None
@@ -115,5 +119,7 @@ DELETE_ACL_CONFIG = Call(Code.DELETE_ACL_CONFIG, AccessKeyHeader, Nothing, Nothi
 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = Call(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, WhiteAddressesHeader, Nothing, Nothing, Nothing)
 GET_BROKER_CLUSTER_ACL_INFO = Call(Code.GET_BROKER_CLUSTER_ACL_INFO, Nothing, Nothing, AclVersionHeader, Nothing)
 GET_BROKER_CLUSTER_ACL_CONFIG = Call(Code.GET_BROKER_CLUSTER_ACL_CONFIG, Nothing, Nothing, Nothing, AclConfig)
+ACCESS_COPY = Call(Code.ACCESS_COPY, Nothing, Nothing, Nothing, Bytes)
+"""An AclConfig with its secrets, sealed (`wire/sealing.py`) with the secret key of whoever signed the request."""
 ACCESS_AUDIT = Call(Code.ACCESS_AUDIT, Nothing, Nothing, Nothing, RefusedCalls)
 ACCESS_CHECK = Call(Code.ACCESS_CHECK, CheckHeader, Nothing, Nothing, Verdicts)

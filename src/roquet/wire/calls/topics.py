@@ -96,6 +96,8 @@ class CreateTopicHeader(Header):
     topic_sys_flag: int | None = optional("topicSysFlag")
     attributes: str | None = optional("attributes")
     force: bool | None = optional("force")
+    only_if_absent: bool | None = optional("roquetOnlyIfAbsent")
+    """A topic that is there stays as it is. Of Roquet's brokers."""
 
 
 class TopicHeader(Header):
