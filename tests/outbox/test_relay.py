@@ -237,6 +237,24 @@ def test_a_failure_that_is_told_after_the_lease_holds_nobody_back(engine: Engine
     assert [row.id for row in claim(engine, outbox)] == [second.id]
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_relay_that_was_slow_and_succeeded_ends_the_wait_that_another_ones_failure_began(
+    engine: Engine, outbox: Outbox, keep: bool
+) -> None:
+    add(engine, outbox, "1", "2", key="a")
+    table = outbox.table
+    with engine.begin() as connection:
+        [first, second] = rows.due(connection, table, 10)
+        [slow] = rows.claim(connection, table, [first], "slow", 1_000)
+        connection.execute(update(table).values(lease_ms=0))  # its lease is over
+        [taken, behind] = rows.claim(connection, table, [first, second], "quick", 1_000)
+        failure = rows.Failure(taken, "the broker is away", HOUR_MS // 2)
+        rows.settle(connection, table, Settled("quick", failed=[failure], given_back=[behind]), True)
+        assert rows.due(connection, table, 10) == []
+        rows.settle(connection, table, Settled("slow", sent=[slow]), keep)
+        assert rows.due(connection, table, 10) == [second], "it waits for nobody"
+
+
 def test_a_row_is_never_claimed_while_one_before_it_in_its_lane_is_not_sent(engine: Engine, outbox: Outbox) -> None:
     add(engine, outbox, "first", "second", key="a")
     add(engine, outbox, "free")

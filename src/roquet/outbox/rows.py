@@ -160,12 +160,12 @@ def claim(connection: Connection, table: Table, ids: Sequence[int], owner: str, 
 def settle(connection: Connection, table: Table, settled: Settled, keep: bool) -> None:
     """Write down what came of a claim. `keep`: what was sent stays, and is deleted later."""
     sent = [row.id for row in settled.sent]
-    if sent and keep:
-        # Whoever owns it now: it is sent.
-        connection.execute(update(table).where(table.c.id.in_(sent)).values(sent_ms=now_ms(), lease_ms=0, owner="", error=""))
-    elif sent:
-        connection.execute(delete(table).where(table.c.id.in_(sent)))
-    let_go(connection, table, [row.lane for row in settled.sent if row.tries])
+    if sent:
+        done: Any = update(table).values(sent_ms=now_ms(), lease_ms=0, owner="", error="") if keep else delete(table)
+        count = connection.execute(done.where(table.c.id.in_(sent), table.c.owner == settled.owner)).rowcount
+        if count < len(sent):  # another relay took some of them over, and may have failed; they are sent all the same
+            connection.execute(done.where(table.c.id.in_(sent)))
+        let_go(connection, table, [row.lane for row in settled.sent if row.tries or count < len(sent)])
     give_back(connection, table, [row.id for row in settled.given_back], settled.owner)
     held = []
     for failure in settled.failed:
