@@ -1567,8 +1567,8 @@ FAULTS = [
     ),
     Fault(
         "outbox/rows.py",
-        "    let_go(connection, table, [row.lane for row in settled.sent if row.tries])",
-        "    pass",
+        "        let_go(connection, table, [row.lane for row in settled.sent if row.tries or count < len(sent)])",
+        "        pass",
         "tests/outbox/test_relay.py::test_what_waits_behind_a_failure_is_not_looked_at_until_that_is_over",
         "what waited behind a failure waits for an hour more",
     ),
