@@ -28,13 +28,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import client_rows
 import failover
 import group_rows
 import java_clients
 import servers
+import task_rows
 import timers
 from frames import RETRY_TOPIC
 from servers import APACHE, BEFORE, HERE, ROQUET, Cluster, Launcher, Running, apache
@@ -66,7 +67,7 @@ accounts:
   secretKey: {KEYS[1]}
   defaultTopicPerm: PUB
 """
-OWN_ROWS = {"turns"}  # without any server of Apache's
+OWN_ROWS = {"turns", *task_rows.ROWS}  # without any server of Apache's
 QUICK_WITHOUT = (
     "conn16",
     "tls",
@@ -115,6 +116,8 @@ class Plan:
     group_warm_roquet: int = 150_000
     group: int = 100_000
     failovers: int = 5
+    tasks: int = 20_000
+    task_rounds: int = 3
 
 
 FULL = Plan(limit_s=2_400.0)
@@ -123,7 +126,7 @@ QUICK = Plan(
     journey=20_000, tagged=2_000_000, sql=400_000, feature_rounds=2,
     sync_warm=100_000, sync=30_000, shard=80_000, shard_rounds=1, java_windows=2, java_window_s=2.0, java_warm_s=4.0,
     client_rounds=1, client_backlog=500_000,
-    group_warm_apache=60_000, group_warm_roquet=60_000, group=40_000, failovers=2,
+    group_warm_apache=60_000, group_warm_roquet=60_000, group=40_000, failovers=2, tasks=4_000, task_rounds=1,
 )  # fmt: skip
 
 
@@ -136,6 +139,7 @@ class Bench:
         self.plan, self.rows, self.kinds, self.launcher, self.directory = plan, rows, kinds, launcher, directory
         self.generator_core = 1 if pin else None
         self.turns_options: list[str] = []
+        self.alone = False  # --only roquet was asked for
         self.report = Report()
         self.began = time.monotonic()
         self.messages: dict[int, int] = {}  # pid of a broker: messages it acknowledged
@@ -160,6 +164,7 @@ class Bench:
             (set(SHARD_CLIENT_ROWS), self.shard_clients_phase),
             *(({row}, partial(group_rows.measure, self, row)) for row in GROUP_ROWS),
             (set(FAILOVER_ROWS), partial(failover.measure, self)),
+            (set(task_rows.ROWS), self.task_phase),
             ({"turns"}, self.turns_phase),
         ]
         for rows, phase in phases:
@@ -586,6 +591,44 @@ class Bench:
             f"{result.load_cpu_us:.1f} us a timed send, {result.due_cpu_us:.1f} us a delivery with its pull"
         )
 
+    def task_phase(self) -> None:
+        """A line for each system with each of its settings."""
+        if ROQUET not in self.kinds or self.launcher.broker_command:
+            return
+        count, failures = self.plan.tasks, Counter[str]()
+        with task_rows.place(self.launcher, self.directory / "tasks", self.alone) as (place, problem):
+            for side in task_rows.SIDES:
+                if side.ours or not self.alone:
+                    done, published = (self.report.at(row, side.kind) for row in task_rows.ROWS)
+                    done.title, published.title = side.title, f"{side.in_flight} in flight"
+                    done.problem = "not measured" if problem and not side.ours else ""
+            if problem:
+                self.report.note(f"tasks: the other systems were not measured: {problem}")
+            sides = [side for side in task_rows.SIDES if side.ours or place.redis is not None]
+            for number in range(self.plan.task_rounds):
+                for side in turned(sides, number):
+                    if failures[side.kind] > 1:
+                        continue
+                    self.on_time()
+                    done, published = (self.report.at(row, side.kind) for row in task_rows.ROWS)
+                    try:
+                        outcome = place.round(side, count)
+                    except (OSError, RuntimeError, ValueError) as error:
+                        done.problem = f"a round did not count: {error}"
+                        self.say(f"tasks, {side.kind}: {error}")
+                        failures[side.kind] += 1
+                        continue
+                    done.samples.append(outcome.done)
+                    done.firsts.append(outcome.first_s)
+                    published.samples.append(outcome.published)
+                    self.say(
+                        f"tasks {side.kind:17} {outcome.done.rate:7,.0f} a second {outcome.done.generator_us:6.1f} us worker "
+                        f"{outcome.done.cpu_us:6.1f} us server; published {outcome.published.rate:7,.0f} a second"
+                    )
+
+        if note := self.report.task_note():
+            self.report.note(note)
+
     def turns_phase(self) -> None:
         """In a process of its own: it puts a whole broker into its memory."""
         if ROQUET not in self.kinds:
@@ -626,7 +669,7 @@ class Bench:
             )
 
 
-def turned(pairs: list[Loaded], number: int) -> list[Loaded]:
+def turned(pairs: list[Any], number: int) -> list[Any]:
     """Who goes first in this round: not always the same."""
     return pairs if number % 2 == 0 else pairs[::-1]
 
@@ -662,12 +705,15 @@ def _last_line(text: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="under two minutes: fewer rounds, less warm-up, Java clients only by --rows")
-    parser.add_argument("--rows", help=f"some of {','.join(row.key for row in ROWS)}; client, shards-clients, failover: all of these")
+    parser.add_argument(
+        "--rows", help=f"some of {','.join(row.key for row in ROWS)}; client, shards-clients, failover, tasks: all of these"
+    )
     parser.add_argument("--json", metavar="FILE", help="write all figures, every round's, there")
     parser.add_argument("--only", choices=(APACHE, ROQUET))
     parser.add_argument("--before", metavar="CHECKOUT", type=Path, help="compare with this other checkout of Roquet instead of with Apache")
     parser.add_argument("--pin", action="store_true", help="brokers on core 0, generators on core 1")
     parser.add_argument("--serial-gc", action="store_true", help="run Apache's broker with the serial collector instead of its script's G1")
+    parser.add_argument("--tasks", type=int, metavar="N", help=f"a round of rows tasks; {FULL.tasks:,} without, --quick {QUICK.tasks:,}")
     parser.add_argument("--turns-scale", type=float, default=1.0, help="of the large broker in row turns: 10,000 topics, 100,000 queues")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a target is missed or a row fails")
     parser.add_argument("--broker-command", default="", help="start this instead of Roquet's broker; {port} and {conf} are put in")
@@ -680,6 +726,9 @@ def main() -> int:
         rows = rows - {"shards-clients"} | set(SHARD_CLIENT_ROWS)
     if "failover" in rows:
         rows |= set(FAILOVER_ROWS)
+    if rows & set(task_rows.ROWS):
+        rows |= set(task_rows.ROWS)
+    alone = options.only == ROQUET
     if unknown := rows - set(BY_KEY):
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
     if rows <= OWN_ROWS:
@@ -705,7 +754,9 @@ def main() -> int:
         plan = QUICK if options.quick else FULL
         if options.rows:  # who asks for rows by name wants them all
             plan = replace(plan, limit_s=4 * plan.limit_s)
+        plan = replace(plan, tasks=options.tasks or plan.tasks)
         bench = Bench(plan, rows, kinds, launcher, Path(directory), options.pin)
+        bench.alone = alone
         bench.turns_options = ["--scale", str(options.turns_scale)]
         bench.report.speedups = speedups.native is not None
         bench.report.beside = kinds[0] if len(kinds) > 1 else APACHE
@@ -714,6 +765,7 @@ def main() -> int:
     report.facts = {"cores": os.cpu_count(), "python": platform.python_version(), "quick": options.quick, "seconds": round(took, 1),
                     "speedups": bench.report.speedups, "pinned": options.pin,
                     "apache": apache.SERVER, "collector": "serial" if options.serial_gc else "G1"}  # fmt: skip
+    report.facts["load"] = os.getloadavg()
     others = others_share(busy, own, took)
     report.facts["others_cpu_share"] = round(others, 3)
     if others > 0.05:
@@ -721,6 +773,8 @@ def main() -> int:
     if options.quick and APACHE in kinds:
         report.note(f"quick: Apache was warmed up with {QUICK.warm_apache:,} messages only and is not yet at its best")
     print(report.table())
+    if rows & set(task_rows.ROWS):
+        print("Tasks: CPU a task. first: until the first task. Roquet: how many times as many tasks a second Roquet's first line has.")
     print(
         f"{os.cpu_count()} cores, {took:.0f} s, Roquet {speedups.in_words()}. Medians. "
         f"CPU: of the server, a message. generator: its own, {report.beside}/roquet."

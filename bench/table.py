@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-CPU, RATE, START, MEMORY, SHARDS, LATE = "cpu", "rate", "start", "memory", "shards", "late"
+CPU, RATE, START, MEMORY, SHARDS, LATE, TASKS = "cpu", "rate", "start", "memory", "shards", "late", "tasks"
 
 BY_MESSAGE = (CPU, RATE)  # rows whose figures are messages a second and CPU a message
 
@@ -32,7 +33,9 @@ class Row:
         if limit is None:
             return "-"
         sign = ">=" if self.at_least else "<="
-        what = {CPU: "CPU ratio", RATE: "msg/s ratio", START: "s", MEMORY: "MiB", SHARDS: "x of one", LATE: "ms"}[self.measure]
+        what = {CPU: "CPU ratio", RATE: "msg/s ratio", START: "s", MEMORY: "MiB", SHARDS: "x of one", LATE: "ms", TASKS: "x Celery's"}[
+            self.measure
+        ]
         text = f"{what} {sign} {limit:g}" if self.measure in (CPU, RATE) else f"{sign} {limit:g} {what}"
         return text if rate is None else f"{text}, msg/s >= {rate:g}"
 
@@ -81,6 +84,8 @@ ROWS = (
     Row("failover-max", "the same, the longest", LATE, 2_000.0),
     Row("failover-java", "the same, Apache's Java client: median", LATE, 2_000.0),
     Row("failover-java-max", "the same, the longest", LATE, 2_000.0),
+    Row("tasks", "a trivial task, roquet.app beside the fastest Celery", TASKS, 3.0, at_least=True),
+    Row("tasks-publish", "the same tasks published", TASKS),
     Row("turns", "longest turn of the loop of a large broker, CPU", LATE, 50.0),
 )
 BY_KEY = {row.key: row for row in ROWS}
@@ -100,6 +105,10 @@ class Sample:
         return self.messages / self.seconds
 
     @property
+    def generator_us(self) -> float:
+        return (self.generator_cpu or 0.0) / self.messages * 1e6
+
+    @property
     def cpu_us(self) -> float:
         return self.server_cpu / self.messages * 1e6
 
@@ -114,6 +123,10 @@ class Figures:
     fast: int = 0
     general: int = 0
     """Sends of this row that took the broker's short way, and all others; both 0 where there are none, or nobody counts them."""
+    title: str = ""
+    """TASKS: the system and its setting; how its tasks are published."""
+    firsts: list[float] = field(default_factory=list)
+    """TASKS: seconds from a worker's start to its first task."""
     judged: bool = True
     """Whether this machine can say if the target is met."""
 
@@ -139,7 +152,7 @@ class Figures:
         return statistics.median(known) if known else None
 
     def of(self, measure: str) -> float | None:
-        return {CPU: self.cpu_us, RATE: self.rate}.get(measure, self.value)
+        return {CPU: self.cpu_us, RATE: self.rate, TASKS: self.rate}.get(measure, self.value)
 
 
 @dataclass
@@ -161,6 +174,9 @@ class Report:
 
     def judge(self, row: Row) -> tuple[float | None, bool | None]:
         """The ratio of Roquet to what runs beside it, and whether the target is met (None: there is none, or a figure is missing)."""
+        if row.measure == TASKS:
+            ratio = quotient(self.figures.get((row.key, "roquet"), Figures()).rate, self.fastest(row.key, "celery"))
+            return ratio, row.met(ratio, None, self.speedups)
         roquet, apache = (self.figures.get((row.key, kind), Figures()) for kind in ("roquet", self.beside))
         ratio = quotient(roquet.of(row.measure), apache.of(row.measure))
         if not roquet.judged or self.beside != "apache":
@@ -168,12 +184,18 @@ class Report:
         value = ratio if row.measure in BY_MESSAGE else roquet.of(row.measure)
         return ratio, row.met(value, quotient(roquet.rate, apache.rate), self.speedups)
 
+    def fastest(self, row: str, system: str) -> float | None:
+        """The best median of the system's settings."""
+        return max(
+            (each.rate for (key, kind), each in self.figures.items() if key == row and kind.startswith(system) and each.rate), default=None
+        )
+
     def json(self) -> dict[str, Any]:
         rows = []
         for row in self._present():
             ratio, met = self.judge(row)
             entry: dict[str, Any] = {"row": row.key, "title": row.title, "target": row.target(self.speedups), "ratio": ratio, "met": met}
-            for kind in (self.beside, "roquet"):
+            for kind in [kind for key, kind in self.figures if key == row.key] if row.measure == TASKS else (self.beside, "roquet"):
                 figures = self.figures.get((row.key, kind))
                 if figures is None:
                     continue
@@ -182,6 +204,7 @@ class Report:
                     "server_cpu_us_per_message": figures.cpu_us,
                     "generator_cpu_us_per_message": figures.generator_us,
                     "value": figures.value,
+                    "first_task_seconds": figures.firsts,
                     "fast_share_of_sends": figures.fast_share,
                     "problem": figures.problem,
                     "rounds": [vars(sample) for sample in figures.samples],
@@ -193,7 +216,10 @@ class Report:
         beside = self.beside.capitalize()
         head = ("", beside, "Roquet", f"{beside} CPU", "Roquet CPU", "fast sends", "generator", "ratio", "target", "")
         lines = [head]
-        for row in self._present():
+        present = self._present()
+        for row in present:
+            if row.measure == TASKS:
+                continue
             ratio, met = self.judge(row)
             apache, roquet = (self.figures.get((row.key, kind), Figures()) for kind in (self.beside, "roquet"))
             verdict = "met" if met else "MISSED" if met is False else ""
@@ -206,25 +232,82 @@ class Report:
                 "" if load == "-/-" else f"{load} us" if load else "", f"{ratio:.2f}" if ratio is not None else "",
                 row.target(self.speedups), verdict,
             ))  # fmt: skip
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        left = {0, 8, 9}
-
-        def fit(line: tuple[str, ...]) -> str:
-            cells = (
-                cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-            return "  ".join(cells).rstrip()
-
-        out = [fit(line) for line in lines]
-        out.insert(1, "-" * max(map(len, out)))
+        out = aligned(lines, left={0, 8, 9}) if len(lines) > 1 else []
+        if any(row.measure == TASKS for row in present):
+            out += [*([""] if out else []), *self.task_table()]
         for (key, kind), figures in self.figures.items():
             if figures.problem:
                 out.append(f"! {key}, {kind}: {figures.problem}")
         out += [f"* {note}" for note in self.notes]
         return "\n".join(out)
 
+    def task_note(self) -> str:
+        """By CPU, which programs beside the run change less than tasks a second; "" where a figure is missing."""
+
+        def both(kind: str) -> float | None:
+            found = self.figures.get(("tasks", kind), Figures())
+            return None if found.cpu_us is None or found.generator_us is None else found.cpu_us + found.generator_us
+
+        ours = both("roquet")
+        theirs = min(
+            (cost for key, kind in self.figures if key == "tasks" and kind.startswith("celery") and (cost := both(kind))), default=None
+        )
+        if not ours or not theirs:
+            return ""
+        costs = f"Roquet's first line {ours:.1f} us, the cheapest Celery {theirs:.0f} us, {theirs / ours:.1f} times"
+        return f"tasks: CPU of worker and server a task: {costs}"
+
+    def task_table(self) -> list[str]:
+        """A line for each system with each setting; "Roquet" is how many times as many tasks a second Roquet's first line has."""
+        row = BY_KEY["tasks"]
+        lines = [
+            (
+                "trivial tasks, one worker",
+                "tasks",
+                "worker CPU",
+                "server CPU",
+                "first",
+                "Roquet",
+                "publish",
+                "how",
+                "CPU",
+                "server CPU",
+                "",
+                "",
+            )
+        ]
+        ours = self.figures.get((row.key, "roquet"), Figures())
+        for (key, kind), done in self.figures.items():
+            if key != row.key:
+                continue
+            sent = self.figures.get(("tasks-publish", kind), Figures())
+            ratio, met = self.judge(row)
+            times = quotient(ours.rate, done.rate)
+            lines.append((
+                done.title or kind, _rate(done), _micro(done.generator_us), _micro(done.cpu_us),
+                f"{statistics.median(done.firsts):.1f} s" if done.firsts else "", f"{times:.2f} x" if times else "",
+                _rate(sent), sent.title, _micro(sent.generator_us), _micro(sent.cpu_us),
+                row.target(self.speedups) if kind == "roquet" else "",
+                ("FAILED" if done.problem else "") if kind != "roquet" or met is None
+                else f"{'met' if met else 'MISSED'}, {ratio:.2f}" + (" (with errors)" if done.problem else ""),
+            ))  # fmt: skip
+        return aligned(lines, left={0, 7, 10, 11})
+
     def _present(self) -> list[Row]:
         return [row for row in ROWS if any(key == row.key for key, _ in self.figures)]
+
+
+def aligned(lines: Sequence[tuple[str, ...]], left: set[int]) -> list[str]:
+    """The lines of a table, the first its head; columns whose number is in `left` begin at the left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+    def fit(line: tuple[str, ...]) -> str:
+        cells = (cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
+        return "  ".join(cells).rstrip()
+
+    out = [fit(line) for line in lines]
+    out.insert(1, "-" * max(map(len, out)))
+    return out
 
 
 def quotient(ours: float | None, theirs: float | None) -> float | None:
@@ -233,12 +316,16 @@ def quotient(ours: float | None, theirs: float | None) -> float | None:
 
 def _main(row: Row, figures: Figures) -> str:
     if row.measure in BY_MESSAGE:
-        return f"{figures.rate:,.0f}/s" if figures.rate is not None else ""
+        return _rate(figures)
     if figures.value is None:
         return ""
     value = figures.value
     shown = {START: f"{value:.2f} s", MEMORY: f"{value:,.0f} MiB", SHARDS: f"{value:.2f} x", LATE: f"{value:,.0f} ms"}
     return shown[row.measure]
+
+
+def _rate(figures: Figures) -> str:
+    return f"{figures.rate:,.0f}/s" if figures.rate is not None else ""
 
 
 def _number(value: float | None) -> str:

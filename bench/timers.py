@@ -35,7 +35,7 @@ SETTLE_S = 15.0  # files and checkpoint are written
 STRIDE = 7_919_000_003  # spreads the pending over the span in no order
 DUE = re.compile(rb"TIMER_OUT_MS\x01(\d{13})")
 PULL_NOTHING_NEW = 19
-SETTINGS = {"waitTimeMillsInSendQueue": 60_000}  # a busy machine must not make it refuse what is being loaded
+SETTINGS = {"waitTimeMillsInSendQueue": "60000"}  # a busy machine must not make it refuse what is being loaded
 MEMORY_MAX_MIB = 100.0
 LATE_MAX_MS = 100.0
 

@@ -257,7 +257,9 @@ class Run:
             directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="keys-")) / "servers"
             body = partial(access_keys.check, client=client, directory=directory, settings=SETTINGS)
             jobs.append((Section(f"java-{version}, signed"), body))
-        for header in java_client.HEADERS if self.go is not None else ():
+        for header in java_client.HEADERS:
+            if self.go is None:
+                break
             directory = Path(tempfile.mkdtemp(dir=self.directory, prefix="keys-")) / "servers"
             finder = self.java[java_client.VERSIONS[0]]
             go = partial(access_keys.check_go, program=self.go, directory=directory, settings=SETTINGS, header=header, finder=finder)

@@ -218,6 +218,7 @@ EXPLAINED: tuple[Explained, ...] = (
         for name in ("aclEnable", "aclRefusedCalls")
     ),
     Explained("settings", ("running values",), "body.JSON.table.getTransferredTps", "Roquet has this row of 5.x too: its mqadmin reads it"),
+    Explained("settings", ("running values",), "body.JSON.table.roquetTransactionsOpen", "Roquet says how many transactions are open"),
     Explained("settings", ("running values",), "body.JSON.table.queueEntriesMended", "Roquet counts what it mended from the log"),
     Explained("settings", ("running values",), "body.JSON.table.messagesUnreadable", "Roquet counts what it stepped over"),
     Explained("settings", ("change nothing", "change an unknown one"), ALL, "4.9.7 takes any text and says it has changed something"),

@@ -62,7 +62,7 @@ def test_the_ordered_block_of_the_seeds_counts_although_its_places_are_wrong(tmp
     output = app.output("one-to-one-order-output")
     assert (output.topic, output.send_type, output.binding.producer_group) == ("one-to-one-order", "Async", "test-order")
     assert app.bindings.names == ["one-to-one-order-output", "one-to-one-order-input"]
-    assert len([notice for notice in app.bindings.notices if "bindings stand below rocketmq.bindings" in notice]) == 4
+    assert len([notice for notice in app.bindings.notices if "stands below rocketmq.binder, where Spring does not look" in notice]) == 4
 
 
 def test_the_filter_block_of_the_seeds(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_every_key_without_effect_is_told_with_its_reason(key: Any, tmp_path: Pa
     line = f"{key.scope.value.replace('*', 'it')}.{key.name}{tail}: 1\n"
     app = app_of(tmp_path, line + "spring.cloud.stream.bindings.x.group: g\n")
     [notice] = app.bindings.notices
-    assert notice.endswith(f"{tail} has no effect as it stands: {key.about}")
+    assert notice.endswith(f"{tail} has no effect: {key.about}")
 
 
 def test_a_delay_level_beside_orderly_is_told(tmp_path: Path) -> None:

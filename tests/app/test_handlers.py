@@ -400,6 +400,23 @@ def test_handlers_of_a_group_share_a_topic_by_tags() -> None:
     against_a_broker(test)
 
 
+def test_a_star_inside_of_a_tag_does_not_stand_for_every_tag() -> None:
+    async def test(mq: Embedded) -> None:
+        app = app_of(mq)
+        seen: list[str] = []
+
+        @app.consumer("orders", group="g", tags="paid* || last")
+        async def handle(text: str) -> None:
+            seen.append(text)
+
+        tagged = [Message("orders", tag.encode(), tags=tag) for tag in ("refunded", "paid", "paid*", "last")]
+        async with sent(mq, "orders", *tagged), app:
+            await until(lambda: "last" in seen)
+        assert sorted(seen) == ["last", "paid*"]
+
+    against_a_broker(test)
+
+
 def test_a_condition_chooses_the_handler_and_what_nobody_takes_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test(mq: Embedded) -> None:
         app = app_of(mq)

@@ -135,6 +135,50 @@ def test_a_handler_may_close_its_app() -> None:
     against_a_broker(test)
 
 
+def test_the_end_of_the_block_waits_for_a_close_that_is_under_way() -> None:
+    async def test(mq: Embedded) -> None:
+        app = app_of(mq)
+        steps: list[str] = []
+        asked = asyncio.Event()
+
+        @app.on_shutdown
+        async def last() -> None:
+            asked.set()
+            await app.close()  # does not wait for itself
+            await asyncio.sleep(0.05)
+            steps.append("shutdown")
+
+        @app.consumer("words", group="g")
+        async def handle(text: str) -> None:
+            await app.close()
+
+        async with sent(mq, "words", Message("words", b"stop")):
+            async with app:
+                await asked.wait()
+            assert steps == ["shutdown"]
+            assert app.running == 0
+
+    against_a_broker(test)
+
+
+def test_a_start_up_hook_that_closes_the_app_ends_the_start() -> None:
+    async def test(mq: Embedded) -> None:
+        app = app_of(mq)
+
+        @app.on_startup
+        async def unwilling(app: App) -> None:
+            await app.close()
+
+        @app.consumer("words", group="g")
+        async def handle(text: str) -> None: ...
+
+        with pytest.raises(ClientError, match="the start-up hook unwilling closed the app, so it does not start"):
+            await app.start()
+        assert not app.consumers
+
+    against_a_broker(test)
+
+
 def test_an_app_without_a_name_server_says_so() -> None:
     app = App("127.0.0.1:1", start_timeout_ms=200)
     with pytest.raises(ConnectFailed, match="Producer 'app' is not started"):

@@ -218,7 +218,7 @@ def test_models_of_two_libraries_in_one_payload_are_told() -> None:
         decoder_of(Model | Struct)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": object()}, {1j: 1}, 1 << 70])
+@pytest.mark.parametrize("value", [object(), {"a": object()}, {1j: 1}, 1 << 70, "half of a pair: \ud800"])
 def test_what_has_no_form_in_json_is_told(value: object) -> None:
     with pytest.raises(Unsendable, match=r"cannot be sent: .*; send bytes, str, a dataclass"):
         encode(value)

@@ -111,21 +111,23 @@ def test_in_the_chat_everybody_gets_every_line_in_one_order_and_who_comes_back_w
 def test_the_scheduler_rings_when_it_is_time_and_not_for_what_was_cancelled(tmp_path: Path) -> None:
     async def scenario(start: Callable[..., Coroutine[Any, Any, Program]]) -> None:
         scheduler = await start("scheduler.py")
-        scheduler.say("in 1.5 tea is ready")
-        scheduler.say("in 0.7 the egg is hard")
-        scheduler.say("in 1 never mind")
+        scheduler.say("in 4 tea is ready")
+        scheduler.say("in 0.5 the egg is hard")
+        scheduler.say("in 5 never mind")
         scheduler.say("in 3000 fetch the cake")
         scheduler.say("cancel 3")
         scheduler.say("cancel 4")
+        await scheduler.until("3 is cancelled")
         await scheduler.until("4 is cancelled")
-        scheduler.say("cancel 5")
+        scheduler.say("in 5 go home")
+        scheduler.say("cancel 6")
         await scheduler.until("expected is `in SECONDS TEXT`, or `cancel NUMBER` with a number from here")
         scheduler.say("in soon something")
         await scheduler.until("not done: could not convert string to float: 'soon'")
-        await scheduler.until("now: tea is ready")
+        await scheduler.until("now: go home")  # later than what was cancelled would have come
         scheduler.say("cancel 1")
         printed = await scheduler.end()
-        assert [line for line in printed if line.startswith("now: ")] == ["now: the egg is hard", "now: tea is ready"]
+        assert [line for line in printed if line.startswith("now: ")] == ["now: the egg is hard", "now: tea is ready", "now: go home"]
         assert any(line.startswith("not done: ") and "answered code" in line for line in printed[-1:]), "too late to cancel"
 
     with_a_broker(tmp_path, scenario)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
 from roquet import ClientError, InvalidMessage, Message, SendFailed, SendStatus
@@ -235,6 +237,24 @@ def test_a_failure_that_is_told_after_the_lease_holds_nobody_back(engine: Engine
     assert [row.id for row in claim(engine, outbox)] == [second.id]
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_relay_that_was_slow_and_succeeded_ends_the_wait_that_another_ones_failure_began(
+    engine: Engine, outbox: Outbox, keep: bool
+) -> None:
+    add(engine, outbox, "1", "2", key="a")
+    table = outbox.table
+    with engine.begin() as connection:
+        [first, second] = rows.due(connection, table, 10)
+        [slow] = rows.claim(connection, table, [first], "slow", 1_000)
+        connection.execute(update(table).values(lease_ms=0))  # its lease is over
+        [taken, behind] = rows.claim(connection, table, [first, second], "quick", 1_000)
+        failure = rows.Failure(taken, "the broker is away", HOUR_MS // 2)
+        rows.settle(connection, table, Settled("quick", failed=[failure], given_back=[behind]), True)
+        assert rows.due(connection, table, 10) == []
+        rows.settle(connection, table, Settled("slow", sent=[slow]), keep)
+        assert rows.due(connection, table, 10) == [second], "it waits for nobody"
+
+
 def test_a_row_is_never_claimed_while_one_before_it_in_its_lane_is_not_sent(engine: Engine, outbox: Outbox) -> None:
     add(engine, outbox, "first", "second", key="a")
     add(engine, outbox, "free")
@@ -259,6 +279,65 @@ def test_a_lease_that_is_over_or_was_made_before_the_clock_was_set_back_holds_no
         assert len(rows.due(connection, outbox.table, 1)) == 1
         connection.execute(update(outbox.table).values(lease_ms=1))
         assert len(rows.due(connection, outbox.table, 1)) == 1
+
+
+def test_a_pause_that_was_made_before_the_clock_was_set_back_is_over(engine: Engine, outbox: Outbox) -> None:
+    add(engine, outbox, "first", key="a")
+    with engine.begin() as connection:
+        connection.execute(update(outbox.table).values(next_try_ms=outbox.table.c.next_try_ms + 315_360_000_000))
+        assert rows.due(connection, outbox.table, 1) == []
+        rows.mend(connection, outbox.table)
+        assert len(rows.due(connection, outbox.table, 1)) == 1
+
+
+@ON_SQLITE
+def test_a_look_costs_what_it_finds_and_not_what_waits(engine: Engine, outbox: Outbox) -> None:
+    def steps(count: int) -> int:
+        """Of SQLite's machine, in hundreds, to find 20 rows among so many of one key."""
+        add(engine, outbox, *map(str, range(count)), key="a")
+        counted = itertools.count()
+        with engine.begin() as connection:
+            sqlite = connection.connection.driver_connection
+            assert isinstance(sqlite, sqlite3.Connection)
+            sqlite.set_progress_handler(lambda: next(counted) and 0, 100)
+            assert len(rows.due(connection, outbox.table, 20)) == 20
+            sqlite.set_progress_handler(None, 0)
+        return next(counted)
+
+    few, many = steps(100), steps(2_000)
+    assert many < few * 3
+
+
+def test_a_row_that_became_due_later_than_those_behind_it_is_found_first(engine: Engine, outbox: Outbox) -> None:
+    """As after a failure: else it would wait until nothing else is due."""
+    add(engine, outbox, "first", "second", "third", key="a")
+    first, second, third = (row.id for row in listed(engine, outbox))
+    with engine.begin() as connection:
+        table = outbox.table
+        connection.execute(update(table).where(table.c.id != first).values(next_try_ms=1))
+        assert rows.due(connection, table, 1) == [first]
+        found = rows.due(connection, table, 10)
+        assert found[0] == first
+        assert {row.id for row in rows.claim(connection, table, found, "me", 60_000)} <= {first, second, third}
+        assert rows.due(connection, table, 1) == []
+
+
+def test_thousands_of_rows_that_must_wait_do_not_hide_one_that_may_go(
+    engine: Engine, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "PAGES_MAX", 3)
+    add(engine, outbox, "first", key="a")
+    assert claim(engine, outbox, "another", 60_000)
+    with engine.begin() as connection:
+        for number in range(40):
+            outbox.add(connection, Message("orders", b"behind"), key="a")
+            outbox.add(connection, Message("orders", b"behind"), key=f"b{number}")
+    add(engine, outbox, "free")
+    with engine.begin() as connection:
+        table = outbox.table
+        connection.execute(update(table).where(table.c.order_key.like("b%")).values(lease_ms=table.c.created_ms + 600_000, owner="another"))
+        last = connection.scalar(select(func.max(table.c.id)))
+        assert rows.due(connection, table, 2) == [last]
 
 
 @ON_SQLITE

@@ -139,6 +139,7 @@ def test_a_store_in_use_is_not_opened_twice(system: str, tmp_path: Path) -> None
 
 ELSEWHERE = {
     ("cli/pipelines/sql.py", "readline"), ("client/member.py", "register_at_fork"), ("client/sync.py", "register_at_fork"),  # if there
+    ("outbox/outbox.py", "register_at_fork"),
     ("spark/archive/ledger.py", "fcntl"), ("spark/archive/ledger.py", "O_CLOEXEC"), ("spark/archive/ledger.py", "O_DIRECTORY"),
     ("spark/java.py", "geteuid"), ("spark/pipelines/store_files.py", "SEEK_DATA"),
 }  # fmt: skip

@@ -29,7 +29,7 @@ from roquet.app.payloads import Decode, Encode, decoder_of, own_decoder
 from roquet.app.publishing import Publisher, check_topic, message_of
 from roquet.app.shapes import name_of as type_name
 from roquet.client import Middleware, Producer, PushConsumer, SendReceipt
-from roquet.client.functions import name_of
+from roquet.client.functions import is_async, name_of
 from roquet.client.keywords import MemberKeywords, ProducerKeywords, PushConsumerKeywords
 from roquet.client.served import Served
 from roquet.client.stopping import run_on, serve
@@ -121,6 +121,9 @@ class App(Wired, Served):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = False
         self._closer: asyncio.Task[None] | None = None
+        """Made by a handler that asked for the end."""
+        self._closing: asyncio.Task[Any] | None = None
+        """Whose close() is under way."""
         self._closed = asyncio.Event()
         self._on_exit: Callable[[BaseException], None] | None = None
         self._made_producer()  # settings that cannot work are told now
@@ -241,6 +244,9 @@ class App(Wired, Served):
         what = f"handler {name_of(function)} of topic {about['topic']!r}"
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ClientError(f"{what} has a `yield`, so a call would run nothing of it; return what it gives")
+        for word, given in (("when", about["when"]), ("decode", about["decode"])):
+            if given is not None and (not callable(given) or is_async(given)):
+                raise ClientError(f"{what}: {word}={given!r:.80}; expected is a plain function (`def`), which is called without `await`")
         if self._loop is not None:
             raise ClientError(f"{what} comes too late: the app runs; decorate handlers before its start")
         size = int({**self._consumer_settings, **settings}.get("batch_size", 1))
@@ -429,6 +435,8 @@ class App(Wired, Served):
             stack.push_async_callback(self._last_words, hook)
         for hook in self._startup:
             await self._hook(hook)
+            if self._stack is None:
+                raise ClientError(f"the start-up hook {name_of(hook)} closed the app, so it does not start")
         self._consumers = [group.consumer(listening=True) for group in self._groups.values()]
         stack.push_async_callback(self._close_consumers)
         for consumer in self._consumers:
@@ -459,11 +467,14 @@ class App(Wired, Served):
             return
         stack, self._stack = self._stack, None
         if stack is None:
+            if self._closing not in (None, asyncio.current_task()):  # a hook may ask for it, too, and cannot wait for itself
+                await self._closed.wait()
             return
+        self._closing = asyncio.current_task()
         try:
             await stack.aclose()
         finally:
-            self._producer, self._loop = None, None
+            self._producer, self._loop, self._closing = None, None, None
             self._closed.set()
 
     async def closed(self) -> None:

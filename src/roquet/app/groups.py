@@ -92,7 +92,7 @@ class Group:
         for topic, handlers in self.by_topic().items():
             tags = " || ".join(dict.fromkeys(handler.tags for handler in handlers))
             sql = handlers[0].sql
-            made.subscribe(topic, ALL if ALL in tags else tags, listener_of(handlers) if listening else nothing, sql=sql)
+            made.subscribe(topic, ALL if words(tags) is None else tags, listener_of(handlers) if listening else nothing, sql=sql)
         return made
 
 

@@ -174,12 +174,12 @@ def encode(value: Any) -> tuple[bytes, str]:
     kind = type(value)
     if kind is bytes:
         return value, BYTES
-    if kind is str:
-        return value.encode(), TEXT
     if kind is bytearray or kind is memoryview:
         return bytes(value), BYTES
     library = model_library(kind)
     try:
+        if kind is str:
+            return value.encode(), TEXT
         if library == "pydantic":
             return value.model_dump_json().encode(), JSON
         if library == "msgspec":

@@ -176,8 +176,9 @@ class Broker:
         self.admin.filter_text = self.filters.text_of
         self.group = None
         if self.store.ledger is not None:
-            among = caller if dledger.known_by_address(settings) else signing
-            self.group = add(GroupMember(shared, among, self._guards, self.become_slave, self.prepare_to_lead, self._become_leader))
+            self.group = add(
+                GroupMember(shared, caller, signing, self._guards, self.become_slave, self.prepare_to_lead, self._become_leader)
+            )
         for part in more:
             add(part(self))
         guard = self.access.guard

@@ -344,7 +344,7 @@ class Delays(SavedPart):
             return None
         if self.writer.topics.get(topic) is None or len(queue_id) > 5:
             return None
-        return self.store.find_begun(topic, int(queue_id))
+        return self.writer.topics.reachable(topic, int(queue_id))
 
     def _waits(self, level: int, due_ms: int, now_ms: int, position: int = -1) -> bool:
         """Is it to be delivered later? Not when that is further away than the level's delay: then the clock was set back since."""

@@ -123,12 +123,13 @@ class GroupMember(Part):
     """State: the member, with its rules; which connection is which member's; what is being written."""
 
     def __init__(
-        self, shared: Shared, caller: Caller, guards: Callable[[], list[Guard]], become_slave: Callable[[int], None],
+        self, shared: Shared, caller: Caller, signing: Caller, guards: Callable[[], list[Guard]], become_slave: Callable[[int], None],
         prepare_to_lead: Callable[[], Work[None]], become_master: Callable[[], None],
     ) -> None:  # fmt: skip
+        """`signing`: asks for members that are not known by their addresses."""
         super().__init__(shared)
         self.options = options_of(shared.settings)
-        self._caller = caller
+        self._caller = caller if known_by_address(shared.settings) else signing
         self._guards = guards
         self._become_slave, self._prepare_to_lead, self._become_master = become_slave, prepare_to_lead, become_master
         self._preparing: Work[None] | None = None

@@ -187,6 +187,15 @@ class Topics(SavedPart):
         found = self._table.get(name)
         return found if found is not None else self.put(Topic(name, queues, queues, perm, topic_sys_flag=sys_flag))
 
+    def reachable(self, name: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if consumers are told of it. None: `make_reachable` comes first. A pull that waits makes a queue, too, which its topic
+        may not have."""
+        queue = self.store.find_queue(name, queue_id)
+        if queue is None or queue.next:
+            return queue
+        known = self._table.get(name)
+        return queue if known is not None and queue_id < known.read_queue_nums else None
+
     def make_reachable(self, name: str, queue_id: int) -> None:
         """The first message of this queue comes from elsewhere in the log: a transaction, a delay. Its topic may have been made by another
         node that told nobody of it, and consumers read no queue that their topic does not have. A deleted topic stays deleted."""

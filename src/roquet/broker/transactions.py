@@ -425,7 +425,7 @@ class Transactions(Part):
         if kind == str(ROLLBACK):
             return half, None
         topic, queue_id = properties.get(Property.REAL_TOPIC, ""), number(properties.get(Property.REAL_QUEUE_ID), -1)
-        queue = None if topic in TIMED_TOPICS else self.store.find_begun(topic, queue_id)
+        queue = None if topic in TIMED_TOPICS else self.topics.reachable(topic, queue_id)
         return None if queue is None else (half, row_of(message, queue, message.sys_flag & ~KINDS | COMMIT, offset))
 
     def _prepared(self, header: calls.EndTransactionHeader) -> Half:
@@ -454,7 +454,7 @@ class Transactions(Part):
             self.writer.put_as_is(committed(message))
             return
         topic, queue_id = properties.get(Property.REAL_TOPIC, ""), number(properties.get(Property.REAL_QUEUE_ID), -1)
-        queue = self.store.find_begun(topic, queue_id)
+        queue = self.topics.reachable(topic, queue_id)
         if queue is not None and (
             Property.TRANSACTION_PREPARED_QUEUE_OFFSET not in properties or Property.CHECK_IMMUNITY_SECONDS in properties
         ):

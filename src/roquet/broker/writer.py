@@ -111,7 +111,7 @@ class Writer:
 
     def put_as_is(self, draft: Draft) -> StoredAt:
         """The same without diversions: the message goes where the draft says."""
-        queue = self.store.find_begun(draft.topic, draft.queue_id)
+        queue = self.topics.reachable(draft.topic, draft.queue_id)
         if queue is None:
             check_place(draft.topic, draft.queue_id)
             self.topics.make_reachable(draft.topic, draft.queue_id)

@@ -69,6 +69,8 @@ class Outbox:
         self.message_size_max = message_size_max
         self.table: Table = messages_table(self.metadata, name, schema)
         self.slots: Table = slots_table(self.metadata, f"{name}_slots", schema)
+        fresh = {"created_ms": now_ms(), "next_try_ms": now_ms(), "sent_ms": 0, "lease_ms": 0, "owner": "", "tries": 0, "error": ""}
+        self._insert = self.table.insert().values(fresh)
 
     # -- tables
 
@@ -130,12 +132,12 @@ class Outbox:
         given: dict[str, Any] = {"topic": message.topic, "body": message.body, "flag": message.flag}
         given["properties"] = orjson.dumps(properties).decode()
         given |= {"message_id": message_id, "order_key": key, "lane": None if key is None else lane_of(key)}
-        return given | {"created_ms": now_ms(), "sent_ms": 0, "next_try_ms": 0, "lease_ms": 0, "owner": "", "tries": 0, "error": ""}
+        return given
 
     def _add(self, connection: Connection, values: dict[str, Any]) -> str:
         if values["lane"] is not None:
             self._lock(connection, values["lane"])
-        connection.execute(self.table.insert().values(values))
+        connection.execute(self._insert, values)
         connection.info[MARK] = True
         message_id: str = values["message_id"]
         return message_id

@@ -290,6 +290,7 @@ class Relay:
         now = time.monotonic()
         if self._forgot and now < self._forgot + FORGET_EVERY_S:
             return
+        await self._database.run(rows.mend, self.outbox.table)
         deleted = await self._database.run(rows.forget, self.outbox.table, int(self.settings.keep_s * 1000))
         if deleted < rows.PORTION:
             self._forgot = now
@@ -297,13 +298,14 @@ class Relay:
     # -- alarms
 
     def _tell(self, failed: Sequence[Failure]) -> None:
-        for failure in failed:
-            row = failure.row
-            log.log(
-                logging.INFO if row.tries else logging.WARNING,
-                "! outbox: row %d (%s, key %s, message %s) is not sent, try %d, next in %.0f s: %s",
-                row.id, row.topic, row.key, row.message_id, row.tries + 1, failure.pause_ms / 1000, failure.error,
-            )  # fmt: skip
+        if not failed:
+            return
+        first = min(failed, key=lambda failure: failure.row.tries)
+        log.log(
+            logging.INFO if first.row.tries else logging.WARNING,
+            "! outbox: %d messages are not sent, and tried again after a pause; row %d (%s, key %s, message %s) in %.0f s: %s",
+            len(failed), first.row.id, first.row.topic, first.row.key, first.row.message_id, first.pause_ms / 1000, first.error,
+        )  # fmt: skip
         every = self.settings.alarm_after
         late = [one for one in failed if (one.row.tries + 1) % every == 0 or (one.hopeless and not one.row.tries)]
         if not late:

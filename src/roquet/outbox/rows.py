@@ -5,8 +5,9 @@ see all rows of its lane that come before it. A relay sends a row after it has c
 lane is left, except those that it has claimed too. Leases are therefore no part of that promise; they only keep two relays from doing
 the same work.
 
-Rows behind one that failed are not due (`HELD_MS`), so that nobody looks through thousands of them again and again. The transaction that
-ends the wait (the first is sent, or dropped) makes them due.
+A look costs what it finds, however many rows wait: rows are read in the order in which they became due, and a lane whose first row is not
+free or not due is left out of the rest of the look. Rows behind one that failed are not due (`HELD_MS`); the transaction that ends the wait
+(the first is sent, or dropped) makes them due.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from roquet.message import Message, Property
 from roquet.outbox.tables import now_ms
 
 FAR_MS = 3_600_000
-"""No lease and no pause is longer. One that ends later was made before the database's clock was set back, and counts as over."""
+"""No lease and no pause is longer. One that ends later was made before the database's clock was set back, and counts as over (`mend`)."""
 HELD_MS = FAR_MS
+PAGES_MAX = 20
+"""Of a look. Each leaves out the lanes that those before it found blocked."""
 PORTION = 1_000
 """Rows that one transaction deletes or changes at most, where there may be many."""
 
@@ -93,21 +96,49 @@ def is_free(table: FromClause) -> Any:
     return or_(table.c.lease_ms <= now_ms(), table.c.lease_ms > now_ms() + FAR_MS)
 
 
-def is_due(table: FromClause) -> Any:
-    return or_(table.c.next_try_ms <= now_ms(), table.c.next_try_ms > now_ms() + FAR_MS)
-
-
 def is_claimable(table: Table) -> Any:
-    return and_(table.c.sent_ms == 0, is_due(table), is_free(table))
+    return and_(table.c.sent_ms == 0, table.c.next_try_ms <= now_ms(), is_free(table))
 
 
 def due(connection: Connection, table: Table, limit: int) -> list[int]:
-    """Ids of rows that may be sent now, oldest first: of each lane the first ones, since a row waits for all before it."""
-    before = table.alias("before")
-    waits = select(before.c.id).where(
-        before.c.sent_ms == 0, before.c.lane == table.c.lane, before.c.id < table.c.id, ~and_(is_due(before), is_free(before))
-    )
-    return list(connection.scalars(select(table.c.id).where(is_claimable(table), ~waits.exists()).order_by(table.c.id).limit(limit)))
+    """Ids of rows that may be sent now, the longest due first: of each lane the first ones, since a row waits for all before it."""
+    found: dict[int, None] = {}
+    going: set[int] = set()  # lanes whose first row is among them
+    blocked: set[int] = set()
+    after: tuple[int, int] | None = None
+    size = 2 * limit
+    for _ in range(PAGES_MAX):
+        page = connection.execute(look(table, size, blocked, after)).all()
+        heads = {row.head for row in page if row.lane is not None} - {row.id for row in page}
+        free = set(connection.scalars(select(table.c.id).where(table.c.id.in_(heads), is_claimable(table)))) if heads else set()
+        for row in page:
+            if row.lane is None or row.lane in going:
+                found[row.id] = None
+            elif row.head == row.id:
+                found[row.id] = None
+                going.add(row.lane)
+            elif row.head in free:  # it became due later than this one, which goes after it, in another look
+                found[row.head] = None
+            else:
+                blocked.add(row.lane)
+        if len(found) >= limit or len(page) < size:
+            break
+        after = (page[-1].next_try_ms, page[-1].id)
+    return list(found)[:limit]
+
+
+def look(table: Table, size: int, blocked: set[int], after: tuple[int, int] | None) -> Select[Any]:
+    """A page of rows that are free and due, with the first row of each one's lane."""
+    wanted = [is_claimable(table)]
+    if blocked:
+        wanted.append(or_(table.c.lane.is_(None), table.c.lane.not_in(blocked)))
+    if after is not None:
+        wanted.append(or_(table.c.next_try_ms > after[0], and_(table.c.next_try_ms == after[0], table.c.id > after[1])))
+    order = (table.c.next_try_ms, table.c.id)
+    page = select(table.c.id, table.c.lane, table.c.next_try_ms).where(*wanted).order_by(*order).limit(size).subquery("page")
+    other = table.alias("other")
+    head = select(other.c.id).where(other.c.sent_ms == 0, other.c.lane == page.c.lane).order_by(other.c.id).limit(1).scalar_subquery()
+    return select(page, head.label("head")).order_by(page.c.next_try_ms, page.c.id)
 
 
 def claim(connection: Connection, table: Table, ids: Sequence[int], owner: str, lease_ms: int) -> list[Row]:
@@ -117,7 +148,8 @@ def claim(connection: Connection, table: Table, ids: Sequence[int], owner: str, 
     connection.execute(take)
     rows = [as_row(record) for record in connection.execute(select(table).where(mine).order_by(table.c.id))]
     lanes = sorted({row.lane for row in rows if row.lane is not None})
-    others = select(table.c.lane, func.min(table.c.id)).where(table.c.sent_ms == 0, table.c.lane.in_(lanes), ~mine).group_by(table.c.lane)
+    before = and_(table.c.sent_ms == 0, table.c.lane.in_(lanes), table.c.id <= max(ids), ~mine)
+    others = select(table.c.lane, func.min(table.c.id)).where(before).group_by(table.c.lane)
     first = {record[0]: record[1] for record in connection.execute(others)} if lanes else {}
     early = {row.id for row in rows if row.lane is not None and first.get(row.lane, row.id) < row.id}
     if early:
@@ -128,12 +160,12 @@ def claim(connection: Connection, table: Table, ids: Sequence[int], owner: str, 
 def settle(connection: Connection, table: Table, settled: Settled, keep: bool) -> None:
     """Write down what came of a claim. `keep`: what was sent stays, and is deleted later."""
     sent = [row.id for row in settled.sent]
-    if sent and keep:
-        # Whoever owns it now: it is sent.
-        connection.execute(update(table).where(table.c.id.in_(sent)).values(sent_ms=now_ms(), lease_ms=0, owner="", error=""))
-    elif sent:
-        connection.execute(delete(table).where(table.c.id.in_(sent)))
-    let_go(connection, table, [row.lane for row in settled.sent if row.tries])
+    if sent:
+        done: Any = update(table).values(sent_ms=now_ms(), lease_ms=0, owner="", error="") if keep else delete(table)
+        count = connection.execute(done.where(table.c.id.in_(sent), table.c.owner == settled.owner)).rowcount
+        if count < len(sent):  # another relay took some of them over, and may have failed; they are sent all the same
+            connection.execute(done.where(table.c.id.in_(sent)))
+        let_go(connection, table, [row.lane for row in settled.sent if row.tries or count < len(sent)])
     give_back(connection, table, [row.id for row in settled.given_back], settled.owner)
     held = []
     for failure in settled.failed:
@@ -160,8 +192,13 @@ def let_go(connection: Connection, table: Table, lanes: Iterable[int | None]) ->
     """What was held behind a failure is due."""
     named = sorted({lane for lane in lanes if lane is not None})
     if named:
-        held = and_(table.c.sent_ms == 0, table.c.lane.in_(named), table.c.tries == 0, table.c.next_try_ms > 0)
-        connection.execute(update(table).where(held).values(next_try_ms=0))
+        held = and_(table.c.sent_ms == 0, table.c.lane.in_(named), table.c.tries == 0, table.c.next_try_ms > now_ms())
+        connection.execute(update(table).where(held).values(next_try_ms=table.c.created_ms))
+
+
+def mend(connection: Connection, table: Table) -> None:
+    """After the database's clock was set back: nothing waits for a time that is far away."""
+    connection.execute(update(table).where(table.c.sent_ms == 0, table.c.next_try_ms > now_ms() + FAR_MS).values(next_try_ms=now_ms()))
 
 
 def forget(connection: Connection, table: Table, keep_ms: int) -> int:

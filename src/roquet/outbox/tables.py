@@ -61,7 +61,7 @@ def messages_table(metadata: MetaData, name: str, schema: str | None) -> Table:
         Column("owner", String(ID_MAX), nullable=False),
         Column("tries", Integer, nullable=False),
         Column("error", String(ERROR_MAX), nullable=False),
-        Index(f"{name}_due", "sent_ms", "next_try_ms"),
+        Index(f"{name}_due", "sent_ms", "next_try_ms", "id"),
         Index(f"{name}_lanes", "sent_ms", "lane", "id"),
         schema=schema,
         sqlite_autoincrement=True,

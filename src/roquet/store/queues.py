@@ -37,11 +37,6 @@ class Queues:
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self.table.get((topic, queue_id))
 
-    def find_begun(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, if a message was ever put there: a pull that waits makes one that its topic may not have."""
-        queue = self.find(topic, queue_id)
-        return queue if queue is not None and queue.next else None
-
     def has(self, queue: ConsumeQueue) -> bool:
         """Not so once its topic was deleted, though another of that name may have been made since."""
         return self.table.get((queue.topic, queue.queue_id)) is queue

@@ -144,7 +144,7 @@ class Store:
         self.put, self.put_derived = staging.put, staging.put_derived
         self.put_batch, self.put_columns = staging.put_batch, staging.put_columns
         self.undo, self.together = staging.undo, staging.together
-        self.queues, self.queue, self.find_queue, self.find_begun = queues.table, queues.queue, queues.find, queues.find_begun
+        self.queues, self.queue, self.find_queue = queues.table, queues.queue, queues.find
         self.topics, self.queues_of, self.delete_topic = queues.topics, queues.of_topic, self.removal.delete_topic
         self.begin_at, self.cut_back = self.rejoining.begin_at, self.rejoining.cut_back
         self.flush_now, self.delete_expired_now = self.flush.now, self.old_files.delete_expired_now

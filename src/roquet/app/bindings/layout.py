@@ -100,7 +100,7 @@ def place(made: Layout, entry: Entry, path: tuple[str, ...]) -> None:
     elif known[:3] == ("spring", "cloud", "function"):
         put(made, entry, None, Scope.FUNCTION, path[3:])
     elif known[:3] == ("spring", "cloud", "rocketmq"):
-        told(made, entry, "Spring looks for it below stream:, and so would not find it; here it counts as if it stood there")
+        told(made, entry, "stands beside stream:, where Spring does not look; here it counts as if it stood below")
         of_rocketmq(made, entry, path[3:])
     else:
         for level, word in enumerate(STREAM[: len(known)]):
@@ -139,7 +139,11 @@ def of_rocketmq(made: Layout, entry: Entry, path: tuple[str, ...]) -> None:
         case ("default", side, _, *_) if side in SIDES:
             put(made, entry, ALL, scope_of(side, True), path[2:])
         case ("binder", _, side, _, *_) if side in SIDES:
-            told(made, entry, "bindings stand below rocketmq.bindings, not below rocketmq.binder; here it counts as if it stood there")
+            told(
+                made,
+                entry,
+                "stands below rocketmq.binder, where Spring does not look; here it counts as if it stood below rocketmq.bindings",
+            )
             put(made, entry, path[1], scope_of(side, True), path[3:])
         case ("binder", _, *_):
             put(made, entry, None, Scope.BINDER, path[1:])
@@ -165,7 +169,7 @@ def put(made: Layout, entry: Entry, binding: str | None, scope: Scope, path: tup
     settings = made.app if binding is None else made.bindings.setdefault(binding, {})
     texts = entry.value if isinstance(entry.value, list) else [entry.value]
     if key.fate is Fate.NO_EFFECT:
-        told(made, entry, key.about)
+        told(made, entry, f"has no effect: {key.about}")
         return
     if key.fate is Fate.REFUSED:
         if texts == [""] or all(text.strip().lower() in map(str.lower, key.allowed) for text in texts):
@@ -199,8 +203,8 @@ def text_of(entry: Entry) -> str:
     return entry.value
 
 
-def told(made: Layout, entry: Entry, why: str) -> None:
-    made.notices.append(f"{entry.file}, line {entry.line}: {entry.key} has no effect as it stands: {why}")
+def told(made: Layout, entry: Entry, what: str) -> None:
+    made.notices.append(f"{entry.file}, line {entry.line}: {entry.key} {what}")
 
 
 # -- what is unknown

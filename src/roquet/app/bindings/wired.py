@@ -22,12 +22,11 @@ from roquet.app.bindings.layout import Layout, layout_of
 from roquet.app.bindings.wiring import Bindings
 from roquet.app.handlers import Listener
 from roquet.app.payloads import Decode
+from roquet.client import Credentials, Tls
 from roquet.client.functions import name_of
 from roquet.client.served import Served
 from roquet.errors import ClientError, Refused
-from roquet.net.connection import Tls
 from roquet.wire.names import check_group
-from roquet.wire.signing import Credentials
 
 if TYPE_CHECKING:
     from roquet.app.app import App
