@@ -293,3 +293,31 @@ class TestASecondBroker:
         assert town.route() == "10.0.0.2:10911"
         server.disconnected(peer)
         assert town.route() == "10.0.0.2:10911"
+
+
+class TestABrokerThatIsToGo:
+    def test_is_withdrawn_at_once_and_stays_so(self, town: Town) -> None:
+        town.nameserver()
+        broker = town.broker("10.0.0.1:10911")
+        assert town.route() == "10.0.0.1:10911"
+        answer = broker.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"registerBroker=false\n")
+        assert answer.code == 0
+        assert town.route() is None
+        broker.broker.topics.put(Topic("Fresh", 4, 4))
+        town.tick(40_000)
+        assert town.route() is None
+        assert town.route("Fresh") is None
+        assert broker.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"registerBroker=true\n").code == 0
+        assert town.route("Fresh") == town.route() == "10.0.0.1:10911"
+
+    def test_is_not_registered_with_a_name_server_that_comes_back_meanwhile(self, town: Town) -> None:
+        town.nameserver()
+        broker = town.broker("10.0.0.1:10911")
+        town.tick(1_000)
+        del town.servers[NS]
+        broker.broker.topics.put(Topic("Fresh", 4, 4))
+        assert broker.broker.registration.failing
+        assert broker.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"registerBroker=false\n").code == 0
+        town.nameserver()
+        town.tick(40_000)
+        assert town.route() is None

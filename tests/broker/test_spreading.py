@@ -11,6 +11,7 @@ import pytest
 from roquet.broker.core import Broker
 from roquet.broker.topics import Topic
 from roquet.errors import RoquetError
+from roquet.ports import Peer
 from roquet.testing.network import SimCaller
 from roquet.testing.simulation import SECOND
 from roquet.testing.watched_log import watched_log
@@ -95,6 +96,24 @@ def test_who_has_the_topic_already_keeps_it_as_it_is(cluster: Cluster) -> None:
     assert cluster.until(lambda: cluster.shown("orders") == [{"sim-broker-0"}] * 2)
     assert cluster.send(1, "orders") == 0
     assert cluster.until(lambda: cluster.shown("orders") == [ALL, ALL])
+    assert cluster.holders("orders")["sim-broker-0"].write_queue_nums == 12
+
+
+def test_who_has_the_topic_already_keeps_it_as_it_is_although_it_knows_no_better(cluster: Cluster) -> None:
+    """Apache's brokers change a topic that they are asked to make."""
+    core = cluster.core(0)
+    core.topics.put(Topic("orders", 12, 12))
+    real = core.table[UPDATE_AND_CREATE_TOPIC.code]
+
+    def as_apache(peer: Peer, command: Command) -> Any:
+        command.fields.pop("roquetOnlyIfAbsent", None)
+        return real(peer, command)
+
+    core.table[UPDATE_AND_CREATE_TOPIC.code] = as_apache
+    assert cluster.until(lambda: cluster.shown("orders") == [{"sim-broker-0"}] * 2)
+    assert cluster.send(1, "orders") == 0
+    assert cluster.until(lambda: cluster.shown("orders") == [ALL, ALL])
+    cluster.simulation.run(cluster.simulation.now_us + 60 * SECOND)
     assert cluster.holders("orders")["sim-broker-0"].write_queue_nums == 12
 
 
