@@ -24,6 +24,7 @@ from roquet.net.background import ThreadBackground
 from roquet.net.buffers import keep_memory
 from roquet.net.caller import AsyncCaller
 from roquet.net.connection import ConnectionOptions
+from roquet.net.entrance import OF_ONE_MAX
 from roquet.net.server import Core, Server, host_bytes
 from roquet.net.strangers import Strangers
 from roquet.net.streams import STREAMS_MAX, NetDialer, StreamHost
@@ -76,7 +77,7 @@ async def run_nameserver(
     core = NameServer(settings, clock, RealDisk(), data_dir, partial(keep, settings.config_store_path), accounts)
     server = server_of(core, clock, settings, connections_max, tls)
     if core.access.guard is not None:
-        server.strangers = Strangers(core.access.guard.knows, source_of, FRAME_SIZE_MAX)  # a broker begins with all its topics
+        keep_strangers_apart(server, core.access.guard, FRAME_SIZE_MAX)  # a broker begins with all its topics
     port = await listen_on(server, settings.bind_address, settings.listen_port)
     if own_process:
         quiet_collector()
@@ -132,8 +133,7 @@ async def run_broker(
     broker.store.files.limit = store_files
     server = server_of(broker, clock, settings, connections_max, tls)
     if broker.access.guard is not None:
-        frame_max = min(FRAME_SIZE_MAX, settings.max_message_size + BESIDE_A_MESSAGE)
-        server.strangers = Strangers(broker.access.guard.knows, source_of, frame_max)
+        keep_strangers_apart(server, broker.access.guard, min(FRAME_SIZE_MAX, settings.max_message_size + BESIDE_A_MESSAGE))
     group = None if broker.group is None else group_server(broker.group, broker.access.guard, clock, settings, members_max, tls)
     try:
         broker.open(progress)
@@ -236,6 +236,12 @@ async def kept_fresh(tls: ServerTls) -> AsyncIterator[None]:
 def server_of(core: Core, clock: Clock, settings: BrokerSettings | NameServerSettings, connections_max: int, tls: ServerTls) -> Server:
     idle_s, unfinished_max = settings.server_channel_max_idle_time_seconds, settings.unfinished_frames_max
     return Server(core, clock, idle_s=idle_s, connections_max=connections_max, unfinished_max=unfinished_max, tls=tls)
+
+
+def keep_strangers_apart(server: Server, guard: AccessGuard, frame_max: int) -> None:
+    """With access control: whoever has not shown who it is gets so much of this server, and no more."""
+    server.strangers = Strangers(guard.knows, source_of, frame_max)
+    server.entrance.of_one_max = OF_ONE_MAX
 
 
 def group_server(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from roquet.net import entrance, server, strangers
+from roquet.net import server, strangers
 from roquet.net.strangers import Strangers
 from roquet.net.tls import DISABLED, PERMISSIVE
 from roquet.testing import FakePeer
@@ -108,11 +108,10 @@ def test_when_there_is_no_room_strangers_make_it_for_others(run: Run) -> None:
     run(work())
 
 
-def test_one_address_has_so_many_that_say_nothing(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.setattr(entrance, "OF_ONE_MAX", 4)
-
+def test_one_address_has_so_many_that_say_nothing(run: Run) -> None:
     async def work() -> None:
         async with serving(PERMISSIVE) as place:
+            place.server.entrance.of_one_max = 4
             other = await line(place, host="127.0.0.2")
             silent = [await line(place) for _ in range(6)]
             for reader, _ in silent[:2]:

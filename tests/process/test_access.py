@@ -192,3 +192,15 @@ def test_sixteen_megabytes_of_somebody_who_is_not_known_are_not_taken(nursery: N
         with Line(names.address) as line:
             assert line.ask(signed(Command(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), "nobody")).code == 0
         assert names.rss - before < 64 << 20
+
+
+def test_thousands_of_connections_of_strangers_keep_nobody_out(nursery: Nursery, tmp_path: Path) -> None:
+    """Silent ones, and ones that asked once without a key: one address has 1,000 of each, and the others are closed."""
+    with nursery.broker(tmp_path / "broker", guarded(tmp_path)) as broker, contextlib.ExitStack() as stack:
+        with Line(broker.address) as line:
+            create_topic(line)
+        lines = [stack.enter_context(Line(broker.address)) for _ in range(1_200)]
+        assert lines[0].receive() is None, "the oldest goes"
+        for number in range(3):
+            honest(broker, send(b"%d" % number), "producer")
+        broker.program.wait_for("of its connections have said nothing yet")

@@ -32,7 +32,8 @@ HANDSHAKE_S = 10.0
 HANDSHAKES_MAX = 256
 """Under way at once, for one server."""
 OF_ONE_MAX = 1_000
-"""Connections of one address that have said nothing yet, or whose handshake is under way; beyond that the oldest goes."""
+"""Connections of one address that have said nothing yet, or whose handshake is under way, where everybody must show who it is; beyond that
+the oldest goes."""
 TURN_S = 0.005
 """Of each turn of the loop, for handshakes."""
 LOOK_S = 0.5
@@ -95,6 +96,7 @@ class Entrance:
         self._silent_s = silent_s
         self._has_room = has_room
         self._silent_max = silent_max
+        self.of_one_max = sys.maxsize
         self._hosts: dict[Newcomer, str] = {}
         self._of: dict[str, dict[Newcomer, None]] = {}
         """By address those of `_hosts`, in the order in which they came."""
@@ -213,7 +215,7 @@ class Entrance:
         self._hosts[one] = host
         those = self._of.setdefault(host, {})
         those[one] = None
-        if len(those) > OF_ONE_MAX:
+        if len(those) > self.of_one_max:
             self._complaints.say(TOO_MANY, host, len(those))
             oldest = next(iter(those))
             self.forget(oldest)
