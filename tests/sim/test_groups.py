@@ -84,6 +84,7 @@ def test_the_trace_of_a_group_does_not_depend_on_the_process() -> None:
         (planted_groups.acknowledges_before_the_slave, "sync", "was acknowledged at", 15),
     ],
 )
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a world that is left in the middle of its story
 def test_the_simulation_of_groups_finds_a_planted_bug(bug: Callable[..., Broker], shape: str, symptom: str, first: int) -> None:
     """By one of 500 seeds; `first` is one that was seen to find it, which saves the time of those before."""
 

@@ -46,9 +46,9 @@ def add_commands(commands: Commands) -> None:
         expand,
         "copy topics, groups and accounts of the other brokers to a new one",
         """
-        roquet cluster expand broker-d --dry-run         show what would be copied
+        roquet cluster expand broker-d --dry-run          show what would be copied
         roquet cluster expand broker-d --yes
-        roquet cluster expand broker-d --topic invoices  a topic that is not on all the others, too
+        roquet cluster expand broker-d --topic invoices   a topic that is not on all the others, too
         """,
         argument("broker", metavar="BROKER", help="the new one, as roquet status shows it"),
         argument("--from", dest="sources", action="append", default=[], metavar="NAME",
