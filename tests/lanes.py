@@ -24,6 +24,7 @@ BESIDE = {
     "broker, copies": ["tests/broker", "tests/ha"],
     "commands, hostile peers, chaos": ["tests/cli", "tests/hostile", "tests/chaos"],
     "documents, simulations": ["tests/docs", "tests/sim", "tests/raft", "tests/model"],
+    "applications": ["tests/app", "tests/idempotence", "tests/outbox", "tests/testing", "tests/traces", "tests/examples"],
 }
 LANES = {
     "all others": [*(f"--ignore={path}" for path in [*WITH_JAVA, *(path for paths in BESIDE.values() for path in paths)]), "tests"],
