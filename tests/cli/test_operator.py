@@ -96,7 +96,7 @@ def test_status_shows_the_version_of_roquet_beside_the_protocol_s(roquet: Run) -
 
 
 def test_status_shows_which_way_sends_took_and_whether_the_speedups_run(roquet: Run) -> None:
-    roquet("topic", "create", "two-ways")
+    roquet("topic", "create", "two-ways", "--broker", "broker-a")  # broker-b is drained below, which waits for timed messages
     roquet("send", "two-ways", "plain")
     roquet("send", "two-ways", "later", "--after", "3600")
     assert "FAST" in roquet("status")
@@ -116,6 +116,7 @@ def test_an_id_that_send_printed_is_found_without_its_topic(roquet: Run) -> None
 
 
 def test_a_message_that_waits_for_its_time_is_found_by_its_id(roquet: Run) -> None:
+    roquet("topic", "create", "id-later", "--broker", "broker-a")
     printed = roquet("send", "id-later", "later", "--after", "3600").split()[-1]
     assert "later" in roquet("query", "id", printed)
 
