@@ -68,8 +68,9 @@ where = {"namesrvAddr": mq.namesrv}
 # ## Traffic
 # The shop sends 40 orders a second, then 400 in a rush, then 40 again. An order is a JSON body with a tag and a key.
 #
-# Apache's Java clients write a trace of every send and every delivery to the topic `RMQ_SYS_TRACE_TOPIC`. Roquet's
-# Python client does not do that yet. So the tour measures its own sends and deliveries and writes the same records.
+# Clients that trace write a record of every send and every delivery to the topic `RMQ_SYS_TRACE_TOPIC`: Java's with `enableMsgTrace`, ours
+# with `trace=True` ([traces](traces.md)). The tour measures its own sends and deliveries and writes the same records by hand,
+# so that you see what is in them.
 
 # %%
 traces: list[str] = []
