@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 import redis.asyncio
-from sqlalchemy import Column, MetaData, String, Table, create_engine, insert, select
+from sqlalchemy import Column, MetaData, String, Table, create_engine, insert, select, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from roquet.idempotence import AsyncRedisStore, AsyncSqlStore, MemoryStore, Once, RedisStore, SqlStore
@@ -27,6 +27,7 @@ SQL_KINDS = ("sqlite", "sqlite-async", "postgresql", "postgresql-async", "mariad
 REDIS_KINDS = ("redis", "redis-async")
 KINDS = ("memory", *SQL_KINDS, *REDIS_KINDS)
 DRIVERS = {"postgresql": "psycopg", "postgresql-async": "psycopg", "mariadb": "pymysql", "mariadb-async": "aiomysql"}
+OWN_CONNECTION = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT connection_id()"}
 
 _numbers = count()
 
@@ -95,6 +96,9 @@ class Shop:
             self._close.append(plain.dispose)
             self.plain = plain
             self.effects_table.create(plain, checkfirst=True)
+        self.connection: Any = None
+        """The database's number of the connection that the last handler got."""
+        self._own_connection = text(next((asked for name, asked in OWN_CONNECTION.items() if kind.startswith(name)), "SELECT 0"))
         self.store = self.open()
 
     def open(self, *, timeout_s: float = 60, **options: Any) -> Any:
@@ -157,6 +161,7 @@ class Shop:
                 self.began.append(one.keys[0])
                 if self.is_sql:
                     session.execute(insert(self.effects_table).values(what=one.keys[0]))
+                    self.connection = session.execute(self._own_connection).scalar()
                 else:
                     self._effects.append(one.keys[0])
             if gate is not None:
@@ -169,6 +174,7 @@ class Shop:
                 self.began.append(one.keys[0])
                 if self.is_sql:
                     await session.execute(insert(self.effects_table).values(what=one.keys[0]))
+                    self.connection = (await session.execute(self._own_connection)).scalar()
                 else:
                     self._effects.append(one.keys[0])
             if gate is not None:

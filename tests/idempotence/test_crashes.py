@@ -74,15 +74,8 @@ def test_a_connection_that_is_lost_before_the_commit_takes_the_work_along_and_th
     first = shop.start(shop.guard(gate=gate), message())
     assert gate.reached.wait(PATIENCE_S)
     with shop.plain.connect() as connection:
-        if "postgresql" in shop.kind:
-            others = (
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction' AND pid <> pg_backend_pid()"
-            )
-            assert connection.execute(text(others)).scalars().all() == [True]
-        else:
-            asked = "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_mysql_thread_id <> connection_id()"
-            [number] = until(lambda: connection.execute(text(asked)).scalars().all())
-            connection.execute(text(f"KILL {number}"))
+        ends = "SELECT pg_terminate_backend({})" if "postgresql" in shop.kind else "KILL {}"
+        connection.execute(text(ends.format(shop.connection)))
     gate.opened.set()
     with pytest.raises(StoreFailed, match="what the handler did was rolled back"):
         first.result(PATIENCE_S)

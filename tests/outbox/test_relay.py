@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
+import signal
 import sqlite3
 import threading
 from collections import Counter
@@ -15,7 +17,7 @@ import pytest
 from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
-from roquet import ClientError, InvalidMessage, Message, SendFailed, SendStatus
+from roquet import ClientError, InvalidMessage, Message, SendFailed, SendStatus, serve
 from roquet.message import Property
 from roquet.outbox import Outbox, Relay, Row, rows
 from roquet.outbox.rows import Choice, Settled
@@ -89,10 +91,11 @@ def test_of_two_transactions_that_overlap_the_one_that_added_first_is_published_
 def waits_for_a_lock(engine: Engine) -> bool:
     asked = {
         "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
-        "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+        # innodb_trx would be a copy that is not made anew while somebody asks more often than every 100 ms.
+        "mysql": "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'Innodb_row_lock_current_waits'",
     }
     with engine.connect() as connection:
-        return bool(connection.exec_driver_sql(asked[engine.dialect.name]).scalar())
+        return int(connection.exec_driver_sql(asked[engine.dialect.name]).scalar_one()) > 0
 
 
 def test_several_relays_publish_each_message_once_and_each_key_in_order(engine: Engine, outbox: Outbox) -> None:
@@ -131,7 +134,7 @@ def test_a_message_that_cannot_be_sent_holds_back_its_key_and_no_other(engine: E
             add(engine, outbox, "poison", "behind", "last", key="a")
             add(engine, outbox, "of no key", "fine")
             add(engine, outbox, "1", "2", key="b")
-            await until(lambda: producer.tried["poison"] >= 3 and producer.tried["of no key"] >= 3)
+            await until(lambda: producer.tried["poison"] > 3 and producer.tried["of no key"] > 3)
             assert sorted(producer.bodies()) == ["1", "2", "fine"]
             assert producer.tried["behind"] == 0
             refused.clear()
@@ -167,6 +170,41 @@ def test_after_so_many_failures_somebody_is_told_what_and_what_to_do(
     assert "1 messages cannot be sent" in errors[0]
     assert "roquet outbox list --failing" in errors[0]
     assert "on_alarm failed" in errors[1]
+
+
+@ON_SQLITE
+def test_while_no_broker_is_there_new_rows_do_not_fill_the_log(engine: Engine, outbox: Outbox, caplog: pytest.LogCaptureFixture) -> None:
+    producer = FakeProducer()
+    producer.fails = lambda message: SendFailed("the broker is away", [])
+
+    async def scenario() -> None:
+        async with quick(outbox, engine, producer), asyncio.timeout(PATIENCE_S):
+            for number in range(20):
+                add(engine, outbox, f"{number}", key=f"{number}")
+                await until(lambda body=f"{number}": producer.tried[body])
+
+    asyncio.run(scenario())
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "tried again after a pause" in warnings[0]
+
+
+@ON_SQLITE
+def test_a_signal_ends_a_relay_that_is_run(engine: Engine, outbox: Outbox) -> None:
+    producer = FakeProducer()
+
+    async def scenario() -> None:
+        relay = quick(outbox, engine, producer)
+        add(engine, outbox, "1")
+        serving = asyncio.ensure_future(serve(relay))
+        await until(producer.bodies)
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE_S):
+            await serving
+            await relay.closed()
+
+    asyncio.run(scenario())
+    assert len(listed(engine, outbox, Choice(sent=True))) == 1
 
 
 @ON_SQLITE
