@@ -24,6 +24,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
 from roquet.client.core.checks import check_ranges
+from roquet.client.served import Served
 from roquet.errors import ClientError, InvalidMessage, NotStarted, RoquetError
 from roquet.message import failure_text
 from roquet.outbox import rows
@@ -40,6 +41,8 @@ LEASE_LEFT = 0.25
 DATABASE_PAUSE_S = 1.0
 DATABASE_PAUSE_MAX_S = 30.0
 FORGET_EVERY_S = 60.0
+TELL_EVERY_S = 10.0
+"""While no broker can be reached every new row fails; a warning for each would bury the rest of the log."""
 
 
 @dataclass
@@ -92,10 +95,11 @@ class RelayKeywords(TypedDict, total=False):
     retry_when_not_ok: bool
 
 
-class Relay:
-    """Publishes what is committed in the outbox. Use as `async with`, or call start() and close()."""
+class Relay(Served):
+    """Publishes what is committed in the outbox. Use as `async with`, call start() and close(), or give it to run() with its producer."""
 
     block = "async with"
+    stops_first = True  # its producer ends after it
 
     def __init__(
         self,
@@ -119,6 +123,7 @@ class Relay:
         self._id = secrets.token_hex(8)
         self._claims = count()
         self._woken = asyncio.Event()
+        self._closed = asyncio.Event()
         self._stopping = False
         self._full = False
         self._serving: asyncio.Task[None] | None = None
@@ -127,6 +132,7 @@ class Relay:
         self._alarms: set[asyncio.Task[None]] = set()
         self._over: list[Settled] = []
         self._forgot = 0.0
+        self._told = 0.0
 
     # -- life
 
@@ -136,12 +142,14 @@ class Relay:
             await self._database.run(self.outbox.check)
             self._loop = asyncio.get_running_loop()
             self._stopping = False
+            self._closed.clear()
             event.listen(self._database.plain, "checkin", self._checked_in)
             self._serving = asyncio.create_task(self._serve(), name="roquet outbox relay")
         return self
 
     async def close(self) -> None:
-        """Let sends that are under way end, write down what came of them, and give the rest back. Idempotent."""
+        """Let sends that are under way end, write down what came of them, and give the rest back. Idempotent. While no broker can be
+        reached that takes as long as a send may, `send_timeout_ms`."""
         serving, self._serving = self._serving, None
         if serving is None:
             return
@@ -151,6 +159,11 @@ class Relay:
         await serving
         if self._alarms:
             await asyncio.wait(self._alarms)
+        self._closed.set()
+
+    async def closed(self) -> None:
+        """Wait until close() was called and is through."""
+        await self._closed.wait()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -301,8 +314,12 @@ class Relay:
         if not failed:
             return
         first = min(failed, key=lambda failure: failure.row.tries)
+        now = time.monotonic()
+        is_news = not first.row.tries and (not self._told or now >= self._told + TELL_EVERY_S)
+        if is_news:
+            self._told = now
         log.log(
-            logging.INFO if first.row.tries else logging.WARNING,
+            logging.WARNING if is_news else logging.INFO,
             "! outbox: %d messages are not sent, and tried again after a pause; row %d (%s, key %s, message %s) in %.0f s: %s",
             len(failed), first.row.id, first.row.topic, first.row.key, first.row.message_id, first.pause_ms / 1000, first.error,
         )  # fmt: skip
