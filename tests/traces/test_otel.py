@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import roquet
-from roquet import LitePullConsumer, Message, OpenTelemetry, Outcome, ReceivedMessage
+from roquet import LitePullConsumer, Message, OpenTelemetry, Outcome, ReceivedMessage, TransactionProducer, TransactionState
 from roquet.errors import RoquetError
 from tests.traces.told import PATIENCE_S, until
 
@@ -216,6 +216,32 @@ def test_what_failed_says_so(kept: Kept) -> None:
             tuple(sorted(attributes.items())): point.value for attributes, point in kept.points()["messaging.client.consumed.messages"]
         }
         assert sorted((dict(key).get("error.type", ""), value) for key, value in found.items()) == [("", 1), ("KeyError", 1), ("retry", 1)]
+
+    run(test)
+
+
+def test_the_end_of_a_transaction_is_a_span_below_that_of_its_send(kept: Kept) -> None:
+    async def test(mq: roquet.Embedded) -> None:
+        def execute(message: Message, argument: object) -> TransactionState:
+            if argument is None:
+                raise LookupError("no account")
+            return TransactionState.COMMIT if argument else TransactionState.ROLLBACK
+
+        async with TransactionProducer(
+            "sellers", mq.namesrv, execute=execute, check=lambda message: TransactionState.ROLLBACK, middleware=[kept.middleware]
+        ) as producer:
+            for argument in (True, False):
+                await producer.send_in_transaction(Message("orders", b"1"), argument)
+            with pytest.raises(LookupError):
+                await producer.send_in_transaction(Message("orders", b"1"), None)
+        sends, ends = kept.spans("send orders"), kept.spans("settle orders")
+        names = ["commit", "rollback", "unknown"]
+        assert [end.attributes["messaging.operation.name"] for end in ends if end.attributes] == names
+        assert [end.parent.span_id for end in ends if end.parent] == [send.context.span_id for send in sends if send.context]
+        assert [end.kind for end in ends] == [SpanKind.CLIENT] * 3
+        assert [end.status.status_code for end in ends] == [StatusCode.UNSET, StatusCode.UNSET, StatusCode.ERROR]
+        assert ends[2].status.description is not None
+        assert "no account" in ends[2].status.description
 
     run(test)
 

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-    from roquet.client.core.events import ConsumeEvent, SendEvent
+    from roquet.client.core.events import ConsumeEvent, SendEvent, TransactionEvent
 
 
 class OpenTelemetry(Middleware):
-    """Makes a span `send TOPIC` of each message that is sent and `process TOPIC` of each call of a handler, and counts and times both."""
+    """Makes a span `send TOPIC` of each message that is sent, `process TOPIC` of each call of a handler, `settle TOPIC` of each end of a
+    transaction that a broker is told; and counts and times sends and calls."""
 
     def __init__(self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> None:
         """Without providers: the ones that your program has set for all. Raises ClientError where OpenTelemetry is not installed."""
@@ -52,3 +53,7 @@ class OpenTelemetry(Middleware):
         """It ends with the outcome."""
         self._spans.end_consume(event)
         self._instruments.consumed(event)
+
+    def after_transaction(self, event: TransactionEvent) -> None:
+        """A span of the end, below that of the send."""
+        self._spans.settled(event)

@@ -2,6 +2,7 @@
 
 span `send TOPIC`      PRODUCER   parent: what runs now. Its context goes into the message.
 span `process TOPIC`   CONSUMER   of one message: child of the producer's span, and linked to it. Of several: linked to each.
+span `settle TOPIC`    CLIENT     a broker is told how a transaction ends: child of the span of its send.
 metrics                messaging.client.sent.messages, messaging.client.operation.duration,
                        messaging.client.consumed.messages, messaging.process.duration
 """
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
 
-    from roquet.client.core.events import ConsumeEvent, SendEvent
+    from roquet.client.core.events import ConsumeEvent, SendEvent, TransactionEvent
 
 SCOPE = "roquet"
 SPAN, TOKEN = "roquet.otel.span", "roquet.otel.token"
@@ -29,6 +30,7 @@ BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5
 """Of durations, in seconds, as the conventions have them."""
 LINKS_MAX = 128
 """What OpenTelemetry keeps of a span's links by default."""
+HALVES_MAX = 10_000
 TYPES = {"half": "transaction", "delay": "delay", "timed": "delay"}
 NOT_DONE = {"retry": "retry", "dead letter": "dead_letter", "suspend": "suspend", "given up": "given_up"}
 """error.type of a handler that did not raise, and was not done with its messages."""
@@ -39,6 +41,7 @@ Attributes = dict[str, Any]
 class Spans:
     def __init__(self, provider: TracerProvider | None) -> None:
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=provider)
+        self._halves: dict[str, Context] = {}  # message id -> the span of its send, until its transaction ends
 
     def begin_send(self, event: SendEvent) -> None:
         message = event.message
@@ -59,6 +62,10 @@ class Spans:
             span.set_attribute("messaging.destination.partition.id", str(event.queue.queue_id))
         if event.error is not None:
             failed(span, event.error)
+        elif event.kind == "half":
+            while len(self._halves) >= HALVES_MAX:
+                del self._halves[next(iter(self._halves))]
+            self._halves[event.message_id] = trace.set_span_in_context(span)
         span.end()
 
     def begin_consume(self, event: ConsumeEvent) -> None:
@@ -91,6 +98,23 @@ class Spans:
             span.set_status(Status(StatusCode.ERROR, event.outcome))
         span.end()
 
+    def settled(self, event: TransactionEvent) -> None:
+        """A moment, not a time: nobody waits for the broker to answer."""
+        attributes = common(event, "settle") | {"messaging.message.id": event.message_id} | server(event.broker_address)
+        attributes["messaging.operation.name"] = str(event.state).lower()
+        attributes["messaging.rocketmq.message.type"] = "transaction"
+        # Another process may have sent it: then a broker asked, and gave the message with its properties.
+        parent = self._halves.pop(event.message_id, None) or propagate.extract(event.message.properties)
+        begun_ns = event.begun_ms * 1_000_000
+        span = self._tracer.start_span(
+            f"settle {event.topic}", context=parent, kind=SpanKind.CLIENT, attributes=attributes, start_time=begun_ns
+        )
+        if event.error is not None:
+            failed(span, event.error)
+        elif event.reason:
+            span.set_status(Status(StatusCode.ERROR, event.reason[:500]))
+        span.end(begun_ns)
+
 
 class Instruments:
     def __init__(self, provider: MeterProvider | None) -> None:
@@ -120,7 +144,7 @@ def histogram(meter: metrics.Meter, name: str, about: str) -> metrics.Histogram:
         return meter.create_histogram(name, "s", about)
 
 
-def measured(event: SendEvent | ConsumeEvent, operation: str) -> Attributes:
+def measured(event: SendEvent | ConsumeEvent | TransactionEvent, operation: str) -> Attributes:
     """What metrics have: nothing that is different for each message."""
     return {
         "messaging.system": "rocketmq",
@@ -130,7 +154,7 @@ def measured(event: SendEvent | ConsumeEvent, operation: str) -> Attributes:
     }
 
 
-def common(event: SendEvent | ConsumeEvent, operation: str) -> Attributes:
+def common(event: SendEvent | ConsumeEvent | TransactionEvent, operation: str) -> Attributes:
     return measured(event, operation) | {"messaging.client.id": event.client_id, "messaging.rocketmq.client_group": event.group}
 
 
