@@ -111,6 +111,27 @@ def test_a_whole_file_with_properties_of_others(tmp_path: Path) -> None:
     assert app.bindings.layout.others == 3
 
 
+INTERVALS = """
+rocketmq:
+  binder:
+    {poll-name-server-interval: 5000, heartbeat-broker-interval: 10000, persist-consumer-offset-interval: 2000, enable-msg-trace: true}
+  bindings:
+    in: {consumer: {pollNameServerInterval: 7000, customized-trace-topic: my_traces}}
+    out: {producer: {group: g, enableMsgTrace: false, retry-times-when-send-failed: 5, retry-times-when-send-async-failed: 1}}
+"""
+
+
+def test_intervals_traces_and_retries_reach_the_members_that_they_are_for(tmp_path: Path) -> None:
+    app = app_of(tmp_path, INTERVALS, producer={"heartbeat_ms": 11_000})
+    assert app.bindings.notices == []
+    assert app.connecting == {"trace": True}
+    assert app._consumer_settings == {"route_poll_ms": 5_000, "heartbeat_ms": 10_000, "persist_ms": 2_000}
+    assert app._producer_settings.items() >= {"route_poll_ms": 5_000, "heartbeat_ms": 11_000}.items()
+    assert "persist_ms" not in app._producer_settings
+    assert consuming(app, "in").items() >= {"route_poll_ms": 7_000, "trace": "my_traces"}.items()
+    assert app.output("out").binding.producing() == {"retries": 5, "async_retries": 1, "trace": False}
+
+
 def test_what_is_given_in_the_program_goes_before_the_file(tmp_path: Path) -> None:
     app = app_of(tmp_path, WHOLE, namesrv="127.0.0.1:1", group="mine")
     assert (app.namesrv, app.group) == ("127.0.0.1:1", "mine")

@@ -408,3 +408,17 @@ def test_closing_waits_for_what_was_sent_async(tmp_path: Path) -> None:
         assert len(await stored(mq, "t", 30)) == 30
 
     against_a_broker(scenario)
+
+
+def test_a_file_that_asks_for_traces_gets_them_in_the_topic_that_it_names(tmp_path: Path) -> None:
+    text = "rocketmq: {binder: {enable-msg-trace: true, customized-trace-topic: my_traces}}\nbindings: {out: {destination: t}}\n"
+
+    async def scenario(mq: Embedded) -> None:
+        app = bound(mq, tmp_path, text)
+        async with sent(mq, "t"), sent(mq, "my_traces"), app.publishing():
+            receipt = await app.output("out").send({"a": 1})
+            assert receipt is not None
+            [trace] = await stored(mq, "my_traces", 1)
+            assert receipt.message_id in trace.keys
+
+    against_a_broker(scenario)

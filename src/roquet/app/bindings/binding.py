@@ -38,9 +38,24 @@ PRODUCER_SETTINGS = {
     "send-msg-timeout": "send_timeout_ms",
     "compress-msg-body-threshold": "compress_over",
     "retry-times-when-send-failed": "retries",
+    "retry-times-when-send-async-failed": "async_retries",
     "retry-another-broker": "retry_when_not_ok",
     "max-message-size": "message_size_max",
 }
+CLIENT_SETTINGS = {
+    "poll-name-server-interval": "route_poll_ms",
+    "heartbeat-broker-interval": "heartbeat_ms",
+    "persist-consumer-offset-interval": "persist_ms",
+}
+
+
+def client_settings(get: Callable[[str], Any]) -> dict[str, Any]:
+    """Of a producer or a consumer: its intervals, and whether it writes traces."""
+    found = {name: value for key, name in CLIENT_SETTINGS.items() if (value := get(key)) is not None}
+    traced, topic = get("enable-msg-trace"), get("customized-trace-topic")
+    if traced is not None or topic is not None:
+        found["trace"] = traced is not False and (topic or True)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +182,7 @@ class Binding:
             found["retry_level"] = level
         if self.get(C, "batch-mode", False):
             found["batch"] = self._batch()
-        return found
+        return {**found, **self._of_client(RC)}
 
     def notices(self) -> list[str]:
         """What has no effect beside the others, each with its reason."""
@@ -227,9 +242,10 @@ class Binding:
     def producing(self) -> dict[str, Any]:
         """Settings of its producer, beside those for all."""
         found = {name: value for key, name in PRODUCER_SETTINGS.items() if (value := self.get(RP, key)) is not None}
-        if self.send_type == "Async" and (retries := self.get(RP, "retry-times-when-send-async-failed")) is not None:
-            found["retries"] = retries
-        return found
+        return {**found, **self._of_client(RP)}
+
+    def _of_client(self, scope: Scope) -> dict[str, Any]:
+        return client_settings(lambda name: self.get(scope, name))
 
     def partition_key(self) -> Evaluate | None:
         expression = self.get(P, "partition-key-expression")

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from roquet.app.bindings.files import uniform_path
+from roquet.client.core.rhythm import HEARTBEAT_MAX_MS, PAUSE_MAX_MS, PAUSE_MIN_MS
 
 Read = Callable[[str], Any]
 """From the text of a value to the value. Raises ValueError with what is expected."""
@@ -133,6 +134,7 @@ STRATEGIES = {
 WHERE = {"CONSUME_FROM_FIRST_OFFSET": "first", "CONSUME_FROM_LAST_OFFSET": "last", "CONSUME_FROM_TIMESTAMP": "timestamp"}
 MS = number(0, 86_400_000)
 COUNT = number(1, 65_535)
+INTERVAL = number(PAUSE_MIN_MS, PAUSE_MAX_MS)
 
 # -- rows
 
@@ -141,17 +143,17 @@ NO = Fate.REFUSED
 
 OF_APP = "an app has one cluster: put it under rocketmq.binder"
 BALANCED = "RocketMQ shares the queues out by itself"
-ROUTES = "the client looks routes up and sends heartbeats in intervals of its own"
-TRACED = "traces are middleware here: App.from_file(..., middleware=[...])"
 HOOKS = "use middleware: App.from_file(..., middleware=[...])"
 NATIVE = "bodies are read and written by annotation; give decode= or send bytes"
 POLLED = "polled bindings are not served; use LitePullConsumer"
 TUNED = "the client decides it by itself"
+UNCONSUMED = "a producer has no progress to report"
 
 
 def common(scope: Scope) -> list[Key]:
     """What stands under the binder and under each of its bindings."""
     of_app = Fate.SERVED if scope is Scope.BINDER else NO
+    consumes = scope is not Scope.ROCKETMQ_PRODUCER
     return [
         Key(scope, "name-server", "the name servers" if scope is Scope.BINDER else OF_APP, of_app, aliases=("namesrv-addr",), is_list=True),
         Key(scope, "access-key", "with secret-key: signs every request" if scope is Scope.BINDER else OF_APP, of_app),
@@ -161,11 +163,17 @@ def common(scope: Scope) -> list[Key]:
         Key(scope, "use-tls", "connections are encrypted" if scope is Scope.BINDER else OF_APP, of_app, flag),
         Key(scope, "access-channel", "the cloud's own channel is not served", NO, allowed=("LOCAL",)),
         Key(scope, "vip-channel-enabled", "brokers here have one port for all clients", ANY),
-        Key(scope, "enable-msg-trace", TRACED, ANY),
-        Key(scope, "customized-trace-topic", TRACED, ANY),
-        Key(scope, "poll-name-server-interval", ROUTES, ANY),
-        Key(scope, "heartbeat-broker-interval", ROUTES, ANY),
-        Key(scope, "persist-consumer-offset-interval", "progress is written every 5 s, and at the end", ANY),
+        Key(scope, "enable-msg-trace", "true: traces are written, as trace=True does (false here; true in newer binders)", read=flag),
+        Key(scope, "customized-trace-topic", "traces are written to this topic (RMQ_SYS_TRACE_TOPIC), unless enable-msg-trace is false"),
+        Key(scope, "poll-name-server-interval", "ms between two looks at the name server (30000)", read=INTERVAL),
+        Key(scope, "heartbeat-broker-interval", "ms between two heartbeats (30000)", read=number(PAUSE_MIN_MS, HEARTBEAT_MAX_MS)),
+        Key(
+            scope,
+            "persist-consumer-offset-interval",
+            "ms between two reports of progress (5000)" if consumes else UNCONSUMED,
+            Fate.SERVED if consumes else ANY,
+            INTERVAL,
+        ),
     ]
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
+from roquet.app.bindings.binding import CLIENT_SETTINGS, client_settings
 from roquet.app.bindings.files import read
 from roquet.app.bindings.keys import Scope
 from roquet.app.bindings.layout import Layout, layout_of
@@ -62,6 +63,10 @@ class Wired:
         layout = layout_of(read([path, *more], profiles, os.environ if environ is None else environ))
         found = of_binder(layout)
         settings = {**found, **options}
+        intervals = {key: settings.pop(key) for key in CLIENT_SETTINGS.values() if key in settings}
+        settings["consumer"] = {**intervals, **settings.get("consumer", {})}
+        intervals.pop("persist_ms", None)
+        settings["producer"] = {**intervals, **settings.get("producer", {})}
         servers = namesrv or settings.pop("namesrv", None)
         settings.pop("namesrv", None)
         app = cls(servers, **settings)  # type: ignore[call-arg]
@@ -157,6 +162,7 @@ def of_binder(layout: Layout) -> dict[str, Any]:
         found["unit_name"] = unit
     if get("use-tls"):
         found["tls"] = Tls()
+    found.update(client_settings(get))
     group = get("group") or layout.name
     if group and is_group(group):
         found["group"] = group
