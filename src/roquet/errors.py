@@ -7,6 +7,15 @@ connection goes on. `Broken` is an end: the bytes can no longer be trusted, so t
 from __future__ import annotations
 
 
+def error_text(error: BaseException) -> str:
+    """Its type and its text, as logs and reasons have it; also of an exception whose text cannot be made."""
+    try:
+        text = str(error)
+    except Exception as failure:
+        text = f"its text cannot be shown, __str__ raised {type(failure).__name__}"
+    return f"{type(error).__name__}: {text}"
+
+
 class RoquetError(Exception):
     """Anything Roquet raises on purpose."""
 

@@ -98,6 +98,19 @@ def raising(app: App, row: Row, **settings: Any) -> None:
         raise LookupError("not now")
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        return f"{1 / 0}"
+
+
+@scene("the handler raises what has no text")
+def _(app: App, row: Row) -> None:
+    @consumer(app, row)
+    async def handle(message: ReceivedMessage, attempt: Attempt) -> None:
+        row.attempts.append(attempt)
+        raise Mute
+
+
 scene("the handler raises")(raising)
 scene("the handler raises, `orderly=True`")(partial(raising, orderly=True))
 scene("the handler raises, `retry_level=-1`")(partial(raising, retry_level=-1))
@@ -112,7 +125,7 @@ def _(app: App, row: Row) -> None:
         raise Reject("nobody ordered it")
 
 
-@scene("the handler returns `False` or `RETRY_LATER`")
+@scene("the handler returns `RETRY_LATER`, or `False` and has no publisher and no `reply`")
 def _(app: App, row: Row) -> None:
     @consumer(app, row)
     def handle(message: ReceivedMessage, attempt: Attempt) -> Any:

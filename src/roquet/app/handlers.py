@@ -19,7 +19,7 @@ from roquet.app.payloads import CONTENT_TYPE, BadPayload, Decode, Unsendable
 from roquet.app.publishing import Publisher, message_of
 from roquet.client import Outcome, RetryLater, Suspend, reply_message
 from roquet.client.functions import is_async, name_of
-from roquet.errors import ClientError, InvalidMessage, RoquetError
+from roquet.errors import ClientError, InvalidMessage, RoquetError, error_text
 from roquet.message import Property, ReceivedMessage
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Handler:
 
     def failed(self, messages: list[ReceivedMessage], why: Exception) -> RetryLater:
         """The function, or a dependency, raised, and the handler has a retry_level of its own."""
-        text = f"{type(why).__name__}: {why}"
+        text = error_text(why)
         again = "becomes a dead letter" if self.retry_level == NEVER_AGAIN else f"comes again after delay level {self.retry_level}"
         for message in messages:
             log.error("! group %s: handler %s failed with %r, which %s: %s", self.group, self.name, message, again, text, exc_info=why)
@@ -157,7 +157,7 @@ class Handler:
 
 def unreadable(error: Exception) -> BadPayload:
     """A damaged body, one that is nested too deep, or a mistake in a validator: the next attempt would find the same."""
-    return BadPayload(f"it cannot be read: {type(error).__name__}: {error}")
+    return BadPayload(f"it cannot be read: {error_text(error)}")
 
 
 def payload_in_loop(handler: Handler) -> Listener:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from roquet.app.app import App
-from roquet.errors import ClientError
+from roquet.errors import ClientError, error_text
 
 
 class NoApp(ClientError):
@@ -72,7 +72,7 @@ def told(error: Exception) -> str:
     here = os.getcwd() + os.sep
     own = [frame for frame in frames if frame.filename.startswith(here) and "site-packages" not in frame.filename] or frames[1:]
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{error_text(error)}{where}"
 
 
 def hints(module: ModuleType, wanted: str) -> str:

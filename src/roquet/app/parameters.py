@@ -24,7 +24,7 @@ from roquet.app.payloads import BadPayload
 from roquet.app.shapes import Misfit, Reader, reader_of
 from roquet.client import Producer
 from roquet.client.functions import is_async, name_of
-from roquet.errors import ClientError
+from roquet.errors import ClientError, error_text
 from roquet.message import ReceivedMessage
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ async def provided(need: Need, call: Call, stack: AsyncExitStack) -> Any:
     except (Reject, BadPayload):
         raise
     except Exception as error:
-        raise DependencyFailed(f"dependency {need.name} failed: {type(error).__name__}: {error}") from error
+        raise DependencyFailed(f"dependency {need.name} failed: {error_text(error)}") from error
     call.cache[need.function] = found
     return found
 
@@ -197,7 +197,7 @@ def provided_in_thread(need: Need, call: Call, stack: ExitStack) -> Any:
     except (Reject, BadPayload):
         raise
     except Exception as error:
-        raise DependencyFailed(f"dependency {need.name} failed: {type(error).__name__}: {error}") from error
+        raise DependencyFailed(f"dependency {need.name} failed: {error_text(error)}") from error
     call.cache[need.function] = found
     return found
 

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from roquet.app.shapes import Misfit, hints_of, name_of, reader_of
-from roquet.errors import ClientError
+from roquet.errors import ClientError, error_text
 
 CONTENT_TYPE = "contentType"
 """The property that says what a body is, under the name that Spring uses."""
@@ -90,7 +90,7 @@ def own_decoder(decode: Decode) -> Decode:
         try:
             return decode(body)
         except Exception as error:
-            raise BadPayload(f"{getattr(decode, '__name__', decode)} does not take it: {type(error).__name__}: {error}") from error
+            raise BadPayload(f"{getattr(decode, '__name__', decode)} does not take it: {error_text(error)}") from error
 
     return read
 
@@ -166,7 +166,7 @@ def encoded(value: Any, own: Encode | None) -> tuple[bytes, str]:
     try:
         return own(value), BYTES
     except Exception as error:
-        raise Unsendable(f"{getattr(own, '__name__', own)} does not take it: {type(error).__name__}: {error}") from error
+        raise Unsendable(f"{getattr(own, '__name__', own)} does not take it: {error_text(error)}") from error
 
 
 def encode(value: Any) -> tuple[bytes, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from roquet.app.payloads import CONTENT_TYPE, Encode, Unsendable, encoded
 from roquet.client import Outcome, Producer, RetryLater, SendReceipt, Suspend
-from roquet.errors import ClientError
+from roquet.errors import ClientError, error_text
 from roquet.message import Message
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Publisher(Generic[T]):
         try:
             return function(value)
         except Exception as error:
-            raise Unsendable(f"{self!r} cannot make the key or the tag of {value!r}: {type(error).__name__}: {error}") from error
+            raise Unsendable(f"{self!r} cannot make the key or the tag of {value!r}: {error_text(error)}") from error
 
     def __repr__(self) -> str:
         return f"<Publisher {self.topic}>"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from roquet.cli.options import Commands, command, credentials_of, key_options, number_of, positive_seconds, tls_of, tls_options
 from roquet.cli.render import announce, emit, emit_json, note
-from roquet.errors import RoquetError
+from roquet.errors import RoquetError, error_text
 from roquet.settings import BadSetting
 from roquet.supervisor import BOOT_SUCCESS, NeverStarted, Patience, Program, Supervisor
 from roquet.system import fast_loop, on_stop_signals
@@ -117,7 +117,7 @@ def run_here(arguments: argparse.Namespace) -> int:
         raise
     except Exception as error:
         log.exception("! the app did not start, or did not end well")
-        note(f"roquet: {arguments.place} failed: {type(error).__name__}: {error}")
+        note(f"roquet: {arguments.place} failed: {error_text(error)}")
         return 1
     return 0
 

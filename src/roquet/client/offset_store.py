@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from roquet.client.core.namespaces import Namespace
 from roquet.client.core.queue_calls import NO_OFFSET
 from roquet.client.functions import Functions
-from roquet.errors import ClientError, RoquetError
+from roquet.errors import ClientError, RoquetError, error_text
 from roquet.message import MessageQueue
 
 OFFSET_MAX = (1 << 63) - 1
@@ -63,7 +63,7 @@ class StoreCalls:
         try:
             result = await self._functions.call(getattr(self._store, name), self._group, given)
         except Exception as error:
-            failure = ClientError(f"{name}() of its offset store failed with {type(error).__name__}: {error}")
+            failure = ClientError(f"{name}() of its offset store failed with {error_text(error)}")
             failure.__cause__ = error
             failed(failure)
         else:

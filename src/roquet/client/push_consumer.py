@@ -40,7 +40,7 @@ from roquet.client.running import finished
 from roquet.client.share_functions import ShareFunction, check_share_function, notifier
 from roquet.client.stopping import run, serve
 from roquet.client.watched_handler import Watch, watched
-from roquet.errors import ClientError
+from roquet.errors import ClientError, error_text
 from roquet.message import MessageQueue, ReceivedMessage
 
 log = logging.getLogger(__name__)
@@ -333,7 +333,7 @@ class PushConsumer(Member[PushConsumerCore]):
         except BaseException as error:
             if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and being_cancelled()):
                 raise  # by close()
-            verdict = RetryLater(why=f"{type(error).__name__}: {error}")
+            verdict = RetryLater(why=error_text(error))
             for place, message in enumerate(messages):
                 log.error(
                     "! group %s: handler %s failed with %s: %.500s",

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from uuid import uuid4
 
 from roquet.client.core.verdicts import Outcome, RetryLater, Suspend
-from roquet.errors import ClientError
+from roquet.errors import ClientError, error_text
 from roquet.idempotence.delays import level_after, suspend_ms
 from roquet.idempotence.keys import business_key, digest
 from roquet.idempotence.store import AsyncStore, Claim, LeaseLost, Mark, State, Store, StoreFailed
@@ -158,7 +158,7 @@ class Once:
             result = yield from self._handle(caller, store, claim, list(mine.values()), mine)
         except Exception as error:
             log.exception("! consuming %s failed", ", ".join(message.message_id for message in mine.values()))
-            result = RetryLater(why=f"{type(error).__name__}: {error}")
+            result = RetryLater(why=error_text(error))
         return self._together(result, list(mine.values()), busy)
 
     def _handle(
@@ -257,8 +257,8 @@ class Once:
             self.postponed += postponed
 
     def _away(self, error: BaseException) -> str:
-        said = next(iter(str(error).splitlines()), "")[:ERROR_MAX]
-        return f"the store of marks of group {self.group}, {type(self.store).__name__}, failed: {type(error).__name__}: {said}"
+        said = error_text(error).splitlines()[0][:ERROR_MAX]
+        return f"the store of marks of group {self.group}, {type(self.store).__name__}, failed: {said}"
 
 
 class InThreads:
