@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from roquet import Message, ReceivedMessage, TransactionReceipt, TransactionState
+from roquet import Message, ReceivedMessage, SendReceipt, TransactionReceipt, TransactionState
 from roquet.app import App, Attempt, Reject, Unsendable
 from roquet.app.bindings import output as output_module
 from roquet.embed import Embedded
@@ -417,7 +417,7 @@ def test_a_file_that_asks_for_traces_gets_them_in_the_topic_that_it_names(tmp_pa
         app = bound(mq, tmp_path, text)
         async with sent(mq, "t"), sent(mq, "my_traces"), app.publishing():
             receipt = await app.output("out").send({"a": 1})
-            assert receipt is not None
+            assert isinstance(receipt, SendReceipt)
             [trace] = await stored(mq, "my_traces", 1)
             assert receipt.message_id in trace.keys
 

@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -181,7 +182,7 @@ def test_while_no_broker_is_there_new_rows_do_not_fill_the_log(engine: Engine, o
         async with quick(outbox, engine, producer), asyncio.timeout(PATIENCE_S):
             for number in range(20):
                 add(engine, outbox, f"{number}", key=f"{number}")
-                await until(lambda body=f"{number}": producer.tried[body])
+                await until(partial(producer.tried.__getitem__, f"{number}"))
 
     asyncio.run(scenario())
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
