@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from roquet.cli.options import (
@@ -156,7 +157,7 @@ class Tally:
         self.failed = 0
         self.first_failure: Exception | None = None
 
-    def add(self, receipts: list[SendReceipt]) -> None:
+    def add(self, receipts: Sequence[SendReceipt]) -> None:
         ok = sum(receipt.ok for receipt in receipts)
         self.stored += ok
         if ok < len(receipts):

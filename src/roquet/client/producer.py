@@ -124,7 +124,7 @@ class Producer(Member[ProducerCore]):
 
     async def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
-    ) -> list[SendReceipt]:
+    ) -> Sequence[SendReceipt]:
         """Send many in as few requests as topics and sizes allow. One receipt per message, in order.
 
         Raises BatchFailed, which holds the receipts of what was stored, when a part failed.

@@ -199,7 +199,7 @@ class Producer(_Blocking):
 
         def send_batch(
             self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
-        ) -> list[SendReceipt]: ...
+        ) -> Sequence[SendReceipt]: ...
 
     def send_async(self, message: Message, callback: Callable[[SendReceipt | RoquetError], None], **how: Any) -> None:
         """Send without waiting for the answer; `callback` gets the receipt or the error, in the client's thread. `how`: as for send().

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -191,9 +192,9 @@ class ClientNode(Node):
         messages = [self._message(topic, batch=True) for _ in range(self.random.randint(1, 12))]
         self.under_way += 1
 
-        def done(result: list[SendReceipt] | RoquetError) -> None:
+        def done(result: Sequence[SendReceipt] | RoquetError) -> None:
             self.under_way -= 1
-            if isinstance(result, list):
+            if not isinstance(result, RoquetError):
                 for message, receipt in zip(messages, result, strict=True):
                     self._acked(message, receipt)
 

@@ -9,7 +9,6 @@ Both are written as upper-case hex: 32 characters, 56 with IPv6.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from struct import pack
 
 from roquet.wire.codes import refused
 
@@ -32,8 +31,17 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
 
 def number_ids(front: str, first: int, stop: int) -> list[str]:
     """The texts that begin so and end with four digits."""
-    digits = pack(f">{stop - first}H", *range(first, stop)).hex().upper()
-    return [front + digits[at : at + 4] for at in range(0, len(digits), 4)]
+    made: list[str] = []
+    while first < stop:
+        high, low = divmod(first, 256)
+        end = min(low + stop - first, 256)
+        longer = front + PAIRS[high]
+        made += [longer + pair for pair in PAIRS[low:end]]
+        first += end - low
+    return made
+
+
+PAIRS = [f"{number:02X}" for number in range(256)]
 
 
 class UniqueIds:

@@ -12,14 +12,13 @@ the sends at fault are refused.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from itertools import repeat
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from roquet.client.core.batches import ADDED_SIZE, RECORD_SIZE
 from roquet.client.core.failures import RETRIED, BadAnswer
-from roquet.client.core.receipt import STATUSES, SendReceipt
+from roquet.client.core.receipt import STATUSES, per_message
 from roquet.client.core.sending import Outgoing, Sending, read_receipt
 from roquet.client.core.tasks import Wait
 from roquet.client.core.timers import NEVER, Timer
@@ -333,26 +332,3 @@ def join(together: list[Sending]) -> Outgoing:
     body = join_batch([(part.flag, part.body, part.properties.encode()) for part in parts])
     message_ids = tuple([part.message_ids[0] for part in parts])
     return Outgoing(first.topic, body, "", 0, 0, first.born_ms, message_ids, True, int(RequestCode.SEND_BATCH_MESSAGE), None)
-
-
-def per_message(receipt: SendReceipt, message_ids: Sequence[str]) -> list[SendReceipt]:
-    """A batch's receipt as one for each message: their queue offsets follow each other."""
-    count = len(message_ids)
-    if count == 1:
-        return [receipt]
-    status, _, offset_id, queue, first, transaction_id, region, recall_handle, trace_on = receipt
-    columns = zip(
-        repeat(status, count), message_ids, offset_ids(offset_id, count), repeat(queue, count), range(first, first + count),
-        repeat(transaction_id, count), repeat(region, count), repeat(recall_handle, count), repeat(trace_on, count), strict=True,
-    )  # fmt: skip
-    return list(map(_receipt, columns))
-
-
-_receipt = cast(Callable[[Iterable[object]], SendReceipt], partial(tuple.__new__, SendReceipt))
-"""SendReceipt._make without its call of Python code: there is one for each message."""
-
-
-def offset_ids(joined: str, count: int) -> list[str]:
-    """The broker's ids of a batch's messages."""
-    ids = joined.split(",")
-    return ids if len(ids) == count else [joined] * count  # 5.x brokers may store a batch as one record

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from roquet.client.core.batches import ADDED_SIZE, RECORD_SIZE
 from roquet.client.core.failures import RETRIED, BadAnswer
-from roquet.client.core.gathering import ALONE, MANY, Gathering, per_message
+from roquet.client.core.gathering import ALONE, MANY, Gathering
 from roquet.client.core.namespaces import NO_NAMESPACE
-from roquet.client.core.receipt import STATUSES, SendReceipt, SendStatus
+from roquet.client.core.receipt import STATUSES, SendReceipt, SendStatus, per_message
 from roquet.client.core.sending import CALLBACK_FAILED, Outgoing, Sending, Sent, read_receipt
 from roquet.client.core.timers import Timer
 from roquet.errors import NoRoute, RoquetError, SendFailed

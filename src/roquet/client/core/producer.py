@@ -14,13 +14,13 @@ from typing import Any, cast
 from roquet.client.core.batches import BATCH_SIZE_MAX, MESSAGE_SIZE_MAX, check_batchable, split_places
 from roquet.client.core.checks import check_queue, check_ranges, valid
 from roquet.client.core.failures import BatchFailed, TooManySends
-from roquet.client.core.gathering import BATCH_BYTES, Gathering, per_message, size_of
+from roquet.client.core.gathering import BATCH_BYTES, Gathering, size_of
 from roquet.client.core.hooks import Followed, Hooks
 from roquet.client.core.in_flight import IN_FLIGHT_MAX, InFlight
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.plain_sends import PlainSends, Told, may_be_plain, plain_batch
-from roquet.client.core.receipt import SendReceipt
+from roquet.client.core.receipt import Receipts, SendReceipt, per_message
 from roquet.client.core.replies import REPLY, RequestTimedOut
 from roquet.client.core.resolver import TopicRoute, writable
 from roquet.client.core.rhythm import ClientPauses
@@ -311,7 +311,7 @@ class ProducerCore:
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
-    ) -> list[SendReceipt]:
+    ) -> Sequence[SendReceipt]:
         """Send many messages in as few requests as sizes and topics allow, all at once. One receipt per message.
 
         When a part fails, it raises BatchFailed, which says what was stored.
@@ -333,7 +333,7 @@ class ProducerCore:
 
     async def _send_batch_followed(
         self, hooks: Hooks, messages: Sequence[Message], queue: MessageQueue | None, timeout_ms: int | None
-    ) -> list[SendReceipt]:
+    ) -> Sequence[SendReceipt]:
         events = [hooks.begin_send(message, queue, batch_size=len(messages)) for message in messages]
         results: Sequence[SendReceipt | BaseException] = []
         try:
@@ -351,7 +351,7 @@ class ProducerCore:
                 address = self.client.routes.master(result.queue.broker_name) if isinstance(result, SendReceipt) else None
                 hooks.end_send(event, result, None, address or "")
 
-    async def _send_batch(self, messages: Sequence[Message], queue: MessageQueue | None, timeout_ms: int | None) -> list[SendReceipt]:
+    async def _send_batch(self, messages: Sequence[Message], queue: MessageQueue | None, timeout_ms: int | None) -> Sequence[SendReceipt]:
         if self.namespace:
             messages = [self._inside(message, None)[0] for message in messages]
             queue = queue and self.namespace.wrap_queue(queue)
@@ -392,12 +392,12 @@ class ProducerCore:
         body = join_columns(*columns, message_ids, Property.UNIQUE_KEY)
         return Outgoing(first.topic, body, "", 0, 0, now, tuple(message_ids), True, int(RequestCode.SEND_BATCH_MESSAGE), None)
 
-    async def _send_together(self, outgoing: Outgoing, timeout_ms: int | None) -> list[SendReceipt]:
+    async def _send_together(self, outgoing: Outgoing, timeout_ms: int | None) -> Sequence[SendReceipt]:
         receipt: Wait[SendReceipt] = Wait()
         sending = Sending(self, outgoing, receipt.end, None, timeout_ms)
         self.in_flight.begin(sending)
         try:
-            return per_message(await receipt, outgoing.message_ids)
+            return Receipts(await receipt, outgoing.message_ids)
         finally:
             sending.withdraw()
 
@@ -672,7 +672,7 @@ def select(selector: Selector, queues: Sequence[MessageQueue], message: Message,
     return chosen
 
 
-def together(receipts: list[SendReceipt | None], failures: list[RoquetError]) -> list[SendReceipt]:
+def together(receipts: list[SendReceipt | None], failures: list[RoquetError]) -> Sequence[SendReceipt]:
     """All of them, or the error that says which are missing."""
     stored = [receipt for receipt in receipts if receipt is not None]
     if len(stored) == len(receipts):
