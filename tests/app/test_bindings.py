@@ -82,6 +82,13 @@ def test_all_blocks_of_the_seeds_together_are_one_app(tmp_path: Path) -> None:
     assert app.bindings["one-to-one-order-input"].destination == "one-to-one-order-input"
 
 
+def test_a_whole_file_beside_them_may_add_what_they_leave_open(tmp_path: Path) -> None:
+    app = app_of(tmp_path, *seeds.ALL, "spring: {cloud: {stream: {bindings: {one-to-one-output: {destination: one-to-one}}}}}\n")
+    assert app.bindings["one-to-one-output"].destination == "one-to-one"
+    assert consuming(app, "one-to-one-input")["group"] == "one-to-one-cus-group"
+    assert app.bindings.layout.others == 0
+
+
 # -- places and spellings
 
 WHOLE = """

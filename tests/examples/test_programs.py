@@ -158,3 +158,39 @@ def test_every_order_lives_in_order_although_the_bank_does_not_answer_once(tmp_p
             assert [line for line in printed if line.startswith(f"order {order}:")] == wanted
 
     with_a_broker(tmp_path, scenario)
+
+
+def test_the_settings_of_a_spring_service_run_as_they_are(tmp_path: Path) -> None:
+    async def scenario(start: Callable[..., Coroutine[Any, Any, Program]]) -> None:
+        services = [await start("spring/service.py") for _ in range(2)]
+        for service in services:
+            await service.until("ready")
+        assert (await (await start("spring/send.py")).end())[-1] == "sent"  # before it, what of the files has no effect
+        # What both together must have printed.
+        steps = ("created", "paid", "shipped")
+        alone = {f"one of us got order {number}" for number in range(1, 5)} | {"payment 1 was committed"}
+        alone |= {f"order {number} is {step}" for number in (1, 2) for step in steps}
+        while missing := alone - {line for service in services for line in service.printed}:
+            await read_any(services, missing)
+        for service in services:
+            await service.until("all of us got a word to all")
+            service.process.terminate()
+        printed = [await service.end() for service in services]
+        both = {line for lines in printed for line in lines if line.startswith(("one of", "payment", "order"))}
+        assert both == alone, "nothing with another tag, and nothing that was rolled back"
+        for lines in printed:
+            for number in (1, 2):
+                places = [steps.index(line.split()[-1]) for line in lines if line.startswith(f"order {number}")]
+                assert places == sorted(places)
+
+    with_a_broker(tmp_path, scenario)
+
+
+async def read_any(programs: list[Program], missing: set[str]) -> None:
+    """Until one of them has printed one line more."""
+    reads = [asyncio.ensure_future(program._read()) for program in programs]
+    done, left = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+    for read in left:
+        read.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    assert all(read.result() for read in done), f"one ended, and this never came: {missing}"

@@ -59,9 +59,9 @@ class Layout:
 def layout_of(entries: list[Entry]) -> Layout:
     """Raises BadBindings: it names the file, the line, the key, and the nearest known one."""
     made = Layout()
-    is_whole = any(uniform(entry.path[0]) == "spring" for entry in entries)
+    whole_files = {entry.file for entry in entries if uniform(entry.path[0]) == "spring"}
     for entry in entries:
-        path = entry.path if is_whole else whole(entry)
+        path = entry.path if entry.file in whole_files else whole(entry)
         place(made, entry, path)
     if not made.bindings and not made.app:
         where = ", ".join(dict.fromkeys(entry.file for entry in entries)) or "the file"
