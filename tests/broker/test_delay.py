@@ -169,17 +169,32 @@ class TestManyDelayedMessages:
         whole.tick(5_000)
         assert bodies(whole) == [b"%d" % number for number in range(20)]
 
-    def test_are_delivered_a_thousand_a_tick_and_no_level_starves(self, whole: Whole) -> None:
+    def test_are_delivered_in_portions_between_which_others_have_their_turn_and_no_level_starves(self, whole: Whole) -> None:
         for level in (1, 2):
-            whole.frames(*(Command(310, send_fields(properties=f"DELAY\x01{level}"), b"%d" % level, opaque=n) for n in range(1_500)))
+            whole.frames(*(Command(310, send_fields(properties=f"DELAY\x01{level}"), b"%d" % level, opaque=n) for n in range(700)))
         whole.peer.take()
         whole.clock.ms += 5_000
         counts = []
-        for _ in range(4):
-            whole.tick(50)
+        rest = whole.broker.tick(whole.clock.ms)
+        while rest is not None:
             counts.append(Counter(bodies(whole)))
-        assert [count.total() for count in counts] == [1_000, 2_000, 3_000, 3_000]
+            rest = rest()
+        assert [count.total() for count in counts] == [500, 1_000]
         assert set(counts[1]) == {b"1", b"2"}
+        assert Counter(bodies(whole)) == {b"1": 700, b"2": 700}, "all of them, without waiting for the next tick"
+
+    def test_that_cannot_be_stored_wait_for_the_next_tick(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole.frames(*(Command(310, send_fields(properties="DELAY\x011"), b"1", opaque=n) for n in range(700)))
+        whole.peer.take()
+        whole.clock.ms += 5_000
+        rest = whole.broker.tick(whole.clock.ms)
+        assert rest is not None
+        monkeypatch.setattr(whole.broker.store.trouble, "refuse_own", lambda: "the disk is full")
+        assert rest() is None, "a turn for nothing would be followed by another one at once"
+        assert len(bodies(whole)) == 500
+        monkeypatch.undo()
+        whole.tick()
+        assert len(bodies(whole)) == 700
 
     def test_of_large_bodies_are_bounded_by_bytes(self, disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(delay, "BYTES_MAX", 10_000)

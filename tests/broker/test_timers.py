@@ -146,6 +146,20 @@ def test_messages_come_in_the_order_of_their_times_whatever_the_order_of_sending
     assert whole.bodies() == [f"{delay}.{number}".encode() for delay, number in expected]
 
 
+def test_many_that_are_due_at_once_are_delivered_in_portions_without_waiting_for_the_next_tick(whole: Timed) -> None:
+    for number in range(firing.FIRE_MAX + 300):
+        whole.send(b"%d" % number, {"TIMER_DELAY_MS": 1_000})
+    whole.pass_time(900)
+    whole.clock.ms += 5_000
+    portions = [0]
+    rest = whole.broker.tick(whole.clock.ms)
+    while rest is not None:
+        portions.append(len(whole.bodies()))
+        rest = rest()
+    assert portions == [0, firing.FIRE_MAX]
+    assert len(whole.bodies()) == firing.FIRE_MAX + 300
+
+
 def test_clients_cannot_write_to_the_timer_topic(whole: Timed) -> None:
     whole.send(b"later", TIMER_DELAY_SEC=60)
     answer = whole.send(b"forged", topic=TIMER_TOPIC)

@@ -612,23 +612,41 @@ class Broker:
             self._ticking.rotate(-1)
             if self.store.applier.following and isinstance(part, Part) and part.master_only:
                 continue
-            try:
-                part.tick(now_ms)
-                self.store.commit()
-            except StoreUnavailable as error:
-                self.store.undo()
-                log.warning("%s could not store what was due, it is tried again: %s", type(part).__name__, error)
-            except Exception as error:
-                self.store.undo()
-                if is_shortage(error):
-                    self.store.trouble.short_of_files(error)  # it is tried again with the next tick
-                else:
-                    log.exception("! tick of %s failed", type(part).__name__)  # the others go on
+            self._tick_part(part, now_ms)
             if left and self.clock.steady_ms() >= until_ms:
                 break
         else:
             left = 0
-        return (lambda: self._tick_parts(self.clock.steady_ms(), left)) if left or self._warm else None
+        return (lambda: self._tick_parts(self.clock.steady_ms(), left)) if left or self._warm else self._rest_of_due()
+
+    def _tick_part(self, part: Ticking, now_ms: int) -> None:
+        try:
+            part.tick(now_ms)
+            self.store.commit()
+        except StoreUnavailable as error:
+            self.store.undo()
+            log.warning("%s could not store what was due, it is tried again: %s", type(part).__name__, error)
+        except Exception as error:
+            self.store.undo()
+            if is_shortage(error):
+                self.store.trouble.short_of_files(error)  # it is tried again with the next tick
+            else:
+                log.exception("! tick of %s failed", type(part).__name__)  # the others go on
+
+    def _rest_of_due(self) -> Rest | None:
+        """For parts that have more to do than one tick may: what was read has its turn in between."""
+        return self._tick_due if self._with_more() else None
+
+    def _tick_due(self) -> Rest | None:
+        self.store.begin(self.clock.now_ms())
+        self.newcomers.peer = None
+        for part in self._with_more():
+            self._tick_part(part, self.clock.steady_ms())
+        return self._rest_of_due()
+
+    def _with_more(self) -> list[Part]:
+        following = self.store.applier.following
+        return [part for part in self.parts if part.more_due and not (following and part.master_only)]
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.registration.address or 'not listening'} {self.store!r}>"

@@ -59,8 +59,8 @@ log = logging.getLogger("roquet.broker")
 
 COPIED = "copied"
 """In the file of a slave: the cursors are its master's, which has gone on since."""
-DELIVERED_MAX = 1_000
-"""Messages delivered in one tick, over all levels; the rest waits for the next."""
+DELIVERED_MAX = 500
+"""Messages delivered in one tick, over all levels; the rest waits for the next turn of the loop."""
 BYTES_MAX = 8 * 1024 * 1024
 """The same in bytes."""
 AHEAD_MAX = 64
@@ -197,6 +197,7 @@ class Delays(SavedPart):
     # On the way out
 
     def tick(self, now_ms: int) -> None:
+        self.more_due = False
         if not self.store.trouble.refuse_own():
             self._deliver()
         super().tick(now_ms)
@@ -235,6 +236,7 @@ class Delays(SavedPart):
             log.warning("delayed messages could not be delivered, they are tried again: %s", error)
             return
         self.delivered += budget.delivered
+        self.more_due = budget.spent
         for level, offset in reached.items():
             if offset != self.offsets.get(level, 0):
                 self.saving.unsaved = True

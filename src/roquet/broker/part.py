@@ -113,6 +113,9 @@ class Part:
     def listening(self, address: str, ha_address: str) -> None:
         """These are the addresses that clients and other brokers use; `store.staging.store_host` is known too."""
 
+    more_due = False
+    """The last tick did all that one may do, and there is more: it is ticked again in the next turn of the loop."""
+
     def tick(self, now_ms: int) -> None:
         """Time has passed; `now_ms` is steady. What is put here is committed when it returns."""
 

@@ -269,6 +269,7 @@ class Timers(Part):
 
     def tick(self, now_ms: int) -> None:
         """First of all parts: it commits what it puts, and must not commit what others staged."""
+        self.more_due = False
         if self._finding is not None:
             if not self.reader.busy():
                 self._find_some(self.clock.steady_ms() + FIND_MS)
@@ -280,7 +281,7 @@ class Timers(Part):
         if self.following.followed >= self.following.behind:
             # Not before: what was there at the start includes cancellations, and timers that the files know as delivered already.
             self.near.load(wall_ms)
-            self.firing.fire(wall_ms)
+            self.more_due = self.firing.fire(wall_ms)
             self.near.warm(wall_ms)
             self.moving.move(wall_ms)
         self.near.tidy(wall_ms)

@@ -14,8 +14,8 @@ from roquet.wire.record import Record
 
 log = logging.getLogger("roquet.broker")
 
-FIRE_MAX = 1_000
-"""Timers fired in a tick: 20,000 a second, if that many are due."""
+FIRE_MAX = 500
+"""Timers fired in a tick; the rest waits for the next turn of the loop."""
 FIRE_AT_ONCE = 250
 
 
@@ -33,10 +33,11 @@ class Firing:
         """Some are due and could not be put yet."""
         return len(self._batch) > 0
 
-    def fire(self, now_ms: int) -> None:
+    def fire(self, now_ms: int) -> bool:
+        """Returns whether there may be more than it did."""
         near = self._near
         if self._near.reader.busy() or self._near.store.steady_ms < near.retry_ms or self._near.store.trouble.refuse_own():
-            return
+            return False
         fired = 0
         while fired < FIRE_MAX:
             if not len(self._batch):
@@ -44,14 +45,14 @@ class Firing:
                 self._batch = near.window.take(limit, FIRE_AT_ONCE)
                 if not len(self._batch):
                     near.done = near.done.risen(max(near.mark, (limit, -1)))
-                    return
+                    return False
             batch = self._batch
             due = [not self._near.taken_back.has(offset) for offset in batch[:, 1].tolist()]
             try:
                 found = self._near.reader.read(batch[due])
             except Cold as cold:
                 self._near.reader.start(cold)
-                return
+                return False
             for (_, offset, _), record in found:
                 self._deliver(offset, record)
             try:
@@ -59,11 +60,12 @@ class Firing:
             except StoreUnavailable as error:
                 near.pause()
                 log.warning("%d timed messages are due and could not be delivered: %s; trying again", len(batch), error)
-                return
+                return False
             near.done = near.done.risen((int(batch[-1, 0]), int(batch[-1, 1])))
             self._batch = NO_ROWS
             fired += len(batch)
             self.fired += len(found)
+        return True
 
     def _deliver(self, offset: int, record: Record | None) -> None:
         if record is None:
