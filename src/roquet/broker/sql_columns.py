@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from roquet.broker.gather import Gathered, View, cut, fitting
 from roquet.broker.scans import bounded, check, spans
-from roquet.routing.sql92 import Filter, Row
+from roquet.routing.sql92 import Filter
 from roquet.speedups import native
 from roquet.store.disk import Cold
 from roquet.store.log import Log
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MANY = 24
 """Records from which on columns cost less."""
 NAMES_MAX = 8
+SEPARATOR = b"\x02"
 
 Longs: TypeAlias = "npt.NDArray[np.int64]"
 
@@ -75,9 +76,10 @@ def judge_at_once(
         return None
 
 
-def property_rows(data: memoryview, begins: Longs, sizes: Longs, number: int, names: tuple[bytes, ...]) -> list[Row] | None:
-    """The values of these properties in each of the records that begin there, which have numbers from this one on. Of two properties with
-    one name the last counts that is not empty. None: a record is not what its entry says, or is unusual."""
+def property_rows(data: memoryview, begins: Longs, sizes: Longs, number: int, names: tuple[bytes, ...]) -> list[bytes] | None:
+    """The values of these properties in each of the records that begin there, which have numbers from this one on: joined with what
+    separates properties, and nothing for one that is not there. Of two properties with one name the last counts that is not empty.
+    None: a record is not what its entry says, or is unusual."""
     try:
         check(data, begins, sizes, np.arange(number, number + len(begins)))
     except Odd:
@@ -87,19 +89,19 @@ def property_rows(data: memoryview, begins: Longs, sizes: Longs, number: int, na
     if places is None:
         return None
     texts = Texts.of([data[place:stop] for place, stop in zip(places.tolist(), stops.tolist(), strict=True)])
-    columns: list[list[bytes | None]] = []
+    columns: list[list[bytes]] = []
     for name in names:
         owners, starts, ends = texts.values(name)
         if (starts >= ends).any():
             return None  # an empty one does not count, and an earlier one might
         raw = texts.raw
-        cells: list[bytes | None] = [raw[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        cells = [raw[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         if len(cells) < len(begins):
             some, has = iter(cells), np.zeros(len(begins), np.bool_)
             has[owners] = True
-            cells = [next(some) if one else None for one in has.tolist()]
+            cells = [next(some) if one else b"" for one in has.tolist()]
         columns.append(cells)
-    return list(zip(*columns, strict=True)) if names else [()] * len(begins)
+    return list(map(SEPARATOR.join, zip(*columns, strict=True))) if names else [b""] * len(begins)
 
 
 rows_at_once = property_rows if native is None else native.property_rows
@@ -118,12 +120,13 @@ def property_places(data: memoryview, starts: Longs, stops: Longs) -> Longs | No
     return None if (places > stops).any() else places
 
 
-class Decisions(dict[Row, bool]):
+class Decisions(dict[bytes, bool]):
     """Those of a filter so far, by the values that it saw: most messages have the same few."""
 
     def __init__(self, filter: Filter) -> None:
         self._filter = filter
 
-    def __missing__(self, row: Row) -> bool:
-        self[row] = found = self._filter.decides(row)
+    def __missing__(self, row: bytes) -> bool:
+        values = [value or None for value in row.split(SEPARATOR)]
+        self[row] = found = self._filter.decides(values)
         return found

@@ -61,7 +61,7 @@ def gather(
 
 def property_rows(
     data: memoryview, begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], number: int, names: tuple[bytes, ...], /
-) -> list[tuple[bytes | None, ...]] | None:
+) -> list[bytes] | None:
     """broker.sql_columns.property_rows, for up to 8 names."""
 
 def join_messages(bodies: list[bytes], texts: list[str], message_ids: list[str], name: str, /) -> bytes | None:

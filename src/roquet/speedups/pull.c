@@ -159,7 +159,7 @@ static Py_ssize_t properties_at(const byte *record, Py_ssize_t size) {
     return at > size ? -1 : at;
 }
 
-/* The values of these names among the properties. 1: done, 0: one is empty (an earlier one might count), -1: the exception is set. */
+/* The values of these names among the properties, joined with 2. 1: done, 0: one is empty (an earlier one might count), -1: the exception is set. */
 static int read_row(Text properties, const Text *names, Py_ssize_t count, PyObject **row) {
     Text values[NAMES_MAX] = {{NULL, 0}};
     Item item;
@@ -168,12 +168,12 @@ static int read_row(Text properties, const Text *names, Py_ssize_t count, PyObje
             if (same(item.name, names[i])) values[i] = item.value; /* of two with one name the last */
     for (Py_ssize_t i = 0; i < count; i++)
         if (values[i].at && !values[i].size) return 0;
-    if (!(*row = PyTuple_New(count))) return -1;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *value = values[i].at ? PyBytes_FromStringAndSize((const char *)values[i].at, values[i].size) : Py_NewRef(Py_None);
-        if (!value) { Py_CLEAR(*row); return -1; }
-        PyTuple_SET_ITEM(*row, i, value);
-    }
+    Py_ssize_t size = count ? count - 1 : 0;
+    for (Py_ssize_t i = 0; i < count; i++) size += values[i].size;
+    if (!(*row = PyBytes_FromStringAndSize(NULL, size))) return -1;
+    byte *to = (byte *)PyBytes_AS_STRING(*row);
+    for (Py_ssize_t i = 0; i < count; to = add(to, values[i].at, values[i].size), i++)
+        if (i) *to++ = 2;
     return 1;
 }
 
