@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ SIZES = st.lists(st.integers(0, 120), min_size=13, max_size=60)
 def leader(sizes: list[int], term: int = 1) -> DiskLedger:
     log, ledger, _ = opened(SimDisk(), size=FILE)
     lead(log, *(b"b" * size for size in sizes), term=term)
+    ledger.log.newest = None  # as after a restart: what was written last is read from the files as all else
     return ledger
 
 
@@ -69,6 +71,24 @@ def test_many_sound_entries_are_read_and_taken_as_columns(monkeypatch: pytest.Mo
     follower.ledger.append_raw(data[second:])
     assert counted.runs == 2
     assert files_of(follower.log) == files_of(ledger.log)
+
+
+def test_what_a_leader_wrote_last_is_given_to_followers_without_reading_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(monkeypatch)
+    ledger = leader([50] * 20)
+    lead(ledger.log, *[b"new"] * 30)
+    newest = ledger.read_raw(20, 1 << 20, 100)
+    assert (newest[0], counted.runs) == (30, 0)
+    for first, max_bytes, max_entries in ((20, 1 << 20, 29), (20, len(newest[1]) - 1, 100), (21, 1 << 20, 100), (19, 1 << 20, 100)):
+        assert ledger.read_raw(first, max_bytes, max_entries) == one_by_one(partial(ledger._read_raw, first, max_bytes, max_entries))
+    ledger.log.newest = None
+    assert ledger._read_raw(20, 1 << 20, 100) == newest, "the same bytes as in the files"
+    lead(ledger.log, *[b"newer"] * 15)
+    ledger.log.cut_behind(49, 1, sum(ledger.place_of(49)))
+    assert ledger.log.newest is None
+    ledger.append_raw(newest[1][:0])
+    with pytest.raises(LookupError):
+        ledger.read_raw(50, 1 << 20, 100)
 
 
 def test_a_second_follower_costs_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,9 @@ class EntryLog(CommitLog):
         it. May block, and raise OSError."""
         self.on_grown: Callable[[], None] = lambda: None
         """Told when more is written, or flushed."""
+        self.newest: tuple[int, int, bytes] | None = None
+        """(index of the first, how many, their bytes) of the entries that this member wrote last as a leader: followers get them next, and
+        nobody has to read them. None: they are not known, or stand in two files."""
         self._given: bytes | None = None
         """What is staged has its heads already, and these are its units."""
         self._syncs: deque[tuple[int, int]] = deque()
@@ -161,6 +164,7 @@ class EntryLog(CommitLog):
                 units = units + new if units else new
             datas.append(data)
         count = len(units) // UNIT
+        self.newest = None
         self.index.make_room(count)
         for run, data in zip(self._runs, datas, strict=True):
             if data:
@@ -171,6 +175,8 @@ class EntryLog(CommitLog):
             self.last_term = int.from_bytes(units[-8:], "big")
             if self.begin < 0:
                 self.begin = first
+            if given is None and len(datas) == 1:
+                self.newest = first, count, datas[0]
 
     def append_entries(self, entries: Sequence[tuple[Head, bytes]]) -> None:
         """Entries of a leader, byte for byte (head and record), all or none; written when this returns. Raises Misplaced."""
@@ -233,6 +239,7 @@ class EntryLog(CommitLog):
         """This entry is the last one again, and it ends here. What is committed stays: raises ValueError."""
         if last < self.committed:
             raise ValueError(f"entry {last} cannot be the last: {self.committed} is committed")
+        self.newest = None
         self.on_cut(end)
         super().truncate(end)
         self.last, self.last_term = last, last_term
@@ -245,6 +252,7 @@ class EntryLog(CommitLog):
 
     def begin_anew(self, index: int, pos: int) -> None:
         """Nothing that is here counts any more: the next entry has this index and stands at this place. Files of a plain log stay."""
+        self.newest = None
         self.rollback()
         self.on_cut(min(pos, self.segments.first_data))
         self.on_anew(pos)
