@@ -9,6 +9,7 @@ What needs a Java machine is the Spark extra's, and takes as long as all else.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,13 @@ def start(arguments: list[str], log: Path | None) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
 
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+    """Its exit code, and the CPU time that it and its children took."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_utime + usage.ru_stime
+
+
 def run(lanes: dict[str, list[str]], logs: Path) -> list[str]:
     """All of them; what went wrong, in words. Each is shown when it is over."""
     first, *others = lanes
@@ -57,13 +65,14 @@ def run(lanes: dict[str, list[str]], logs: Path) -> list[str]:
         for name, arguments in lanes.items():
             runs[name] = start(arguments, logs / name if runs else None)
         with ThreadPoolExecutor(len(runs)) as waiting:
-            ends = {waiting.submit(process.wait): name for name, process in runs.items()}
+            ends = {waiting.submit(ended, process): name for name, process in runs.items()}
             for end in as_completed(ends):
                 name = ends[end]
                 text = (logs / name).read_text(errors="replace") if (logs / name).exists() else ""
-                print(f"\n{name}, over after {time.monotonic() - began:.0f} s:\n{text}", flush=True)
-                if end.result():
-                    wrong.append(f"{name}: pytest ended with {end.result()}")
+                code, cpu_s = end.result()
+                print(f"\n{name}, over after {time.monotonic() - began:.0f} s with {cpu_s:.0f} s of CPU:\n{text}", flush=True)
+                if code:
+                    wrong.append(f"{name}: pytest ended with {code}")
     finally:
         for process in runs.values():
             if process.poll() is None:
