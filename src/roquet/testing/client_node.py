@@ -194,7 +194,7 @@ class ClientNode(Node):
 
         def done(result: Sequence[SendReceipt] | RoquetError) -> None:
             self.under_way -= 1
-            if not isinstance(result, RoquetError):
+            if isinstance(result, Sequence):
                 for message, receipt in zip(messages, result, strict=True):
                     self._acked(message, receipt)
 
