@@ -169,6 +169,46 @@ def test_without_auto_commit_progress_moves_at_commit_and_a_rollback_repeats_fro
     assert stored(cluster, queue) == 4
 
 
+def test_without_auto_commit_a_dead_letter_commits_nothing_of_what_was_consumed_before_it() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=Outcome.SUCCESS, auto_commit=False).start()
+    fill(cluster, queue, 2)
+    cluster.run()
+    member.decide = DEAD_LETTER
+    cluster.append(queue, b"bad")
+    cluster.advance(6_000)
+    assert dead(cluster) == [b"bad"]
+    assert not stored(cluster, queue)
+    member.decide = Outcome.ROLLBACK
+    cluster.append(queue, b"3")
+    cluster.advance(500)
+    member.decide = Outcome.COMMIT
+    cluster.advance(6_000)
+    assert member.bodies == [b"0", b"1", b"bad", b"3", b"0", b"1", b"3"]
+    assert stored(cluster, queue) == 4
+
+
+def test_without_auto_commit_a_dead_letter_with_nothing_before_it_is_progress() -> None:
+    cluster, [queue] = cluster_with(1)
+    ordered(cluster, decide=DEAD_LETTER, auto_commit=False).start()
+    fill(cluster, queue, 2)
+    cluster.advance(6_000)
+    assert (dead(cluster), stored(cluster, queue)) == ([b"0", b"1"], 2)
+
+
+def test_a_rollback_repeats_in_the_order_of_the_queue_what_became_done_in_another_one() -> None:
+    cluster, [queue] = cluster_with(1)
+    fill(cluster, queue, 2)
+    member = ordered(cluster, decide=None, auto_commit=False, batch_size=2).start()
+    [(messages, judge)] = member.held
+    judge(RetryLater(0, messages[:1]))
+    member.decide = Outcome.ROLLBACK
+    cluster.advance(1_100)
+    member.decide = Outcome.COMMIT
+    cluster.advance(1_100)
+    assert member.bodies == [b"0", b"1", b"0", b"0", b"1"]
+
+
 # -- locks
 
 

@@ -171,7 +171,7 @@ class OrderedConsuming(Consumption[_Lane]):
             counted.consumed += len(messages)
             lane.uncommitted.extend(messages)
         elif verdict is Outcome.ROLLBACK:
-            again = [*lane.uncommitted, *messages]
+            again = sorted([*lane.uncommitted, *messages], key=lambda message: message.queue_offset)
             counted.retried += len(again)
             lane.uncommitted = []
             self._once_more(lane, process_queue, again, None)
@@ -206,10 +206,10 @@ class OrderedConsuming(Consumption[_Lane]):
             counted.dead_lettered += len(dead)
         if process_queue.dropped:
             pass
-        elif self.auto_commit or len(dead) == len(messages):
+        elif self.auto_commit or (len(dead) == len(messages) and not lane.uncommitted):
             if over:
                 self._commit(lane, process_queue, over)
-        else:
+        else:  # a dead letter commits nothing of what was consumed before it
             lane.uncommitted.extend(message for message in over if message not in dead)
             process_queue.remove(dead)
         if again and not process_queue.dropped:
