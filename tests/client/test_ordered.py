@@ -384,6 +384,30 @@ def test_a_queue_that_comes_back_before_it_was_left_waits_for_the_call_that_runs
     assert [message.body for message in one.seen] == [b"0", b"0", b"1", b"1"]
 
 
+def test_a_queue_that_was_lost_while_it_was_let_go_and_comes_back_during_the_same_call_is_consumed_after_it() -> None:
+    cluster, [_, moving] = cluster_with(2)
+    one = ordered(cluster, "c1", decide=None).start()
+    fill(cluster, moving, 3)
+    cluster.run()
+    two = ordered(cluster, "c2").start()
+    one.core.rebalance()
+    cluster.run()
+    assert moving not in one.share
+    cluster.locks[GROUP, moving] = ("somebody", cluster.clock.ms + 600_000)
+    cluster.advance(21_000, 100)
+    two.close()
+    del cluster.locks[GROUP, moving]
+    one.core.rebalance()
+    cluster.advance(3_000, 100)
+    assert moving in one.share
+    assert one.bodies == [b"0"]
+    one.decide = Outcome.SUCCESS
+    one.held[0][1](Outcome.SUCCESS)  # too late to count
+    cluster.advance(6_000, 100)
+    assert one.bodies == [b"0", b"0", b"1", b"2"]
+    assert stored(cluster, moving) == 3
+
+
 def test_closing_waits_writes_progress_and_gives_the_locks_back() -> None:
     cluster, [queue] = cluster_with(1)
     member = ordered(cluster, decide=None).start()
