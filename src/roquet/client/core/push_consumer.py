@@ -145,6 +145,8 @@ class PushConsumerCore(GroupMember):
         self.refusal: Rejected | None = None
         """What a broker said against an SQL filter at the start. Nothing is pulled then."""
         self.state = "new"  # new -> running -> closing
+        self.may_begin: Wait[None] | None = None
+        """Nothing is consumed before this ends."""
         self._leaving: dict[MessageQueue, ProcessQueue] = {}  # let go, but a call for it still runs
         self._left_one: Wait[None] = Wait()  # ends when one of them is through
 
@@ -182,6 +184,8 @@ class PushConsumerCore(GroupMember):
 
     async def _begin(self) -> None:
         self.refusal = await check_filters(self.client, self.group, list(self.subscriptions.values()))
+        if self.may_begin is not None:
+            await self.may_begin
         if self.refusal is not None:
             log.error("! group %s does not start, a broker refuses its filter: %s", self.group, self.refusal)
         elif self.state == "running":
@@ -193,6 +197,8 @@ class PushConsumerCore(GroupMember):
         state, self.state = self.state, "closing"
         if state != "running":
             return
+        if self.may_begin is not None:
+            self.may_begin.end(None)
         self.share.stop()
         self.consuming.stop()
         if not await self.client.within(self.consuming.idle, wait_ms, False):
