@@ -251,6 +251,26 @@ def test_a_batch_that_is_refused_for_one_message_fails_only_that_one(place: int,
         assert stored == [*sorted(results), 100, 101]
 
 
+def test_sends_that_cannot_go_for_a_mistake_of_ours_leave_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, producer, [broken, fine, *_] = prepared(2)
+    address_of = producer.address_of
+
+    def mistaken(queue: MessageQueue) -> str:
+        if queue == broken:
+            raise ValueError("a mistake")
+        return address_of(queue)
+
+    monkeypatch.setattr(producer, "address_of", mistaken)
+    results = Results()
+    for queue in (broken, fine):
+        producer.send(Message("t", b"x"), results.append, queue=queue)
+    cluster.advance(300)
+    assert [one.queue for one in receipts(results)] == [fine]
+    producer.send(Message("t", b"y"), results.append, queue=fine)
+    cluster.advance(300)
+    assert bodies(cluster, fine) == [b"x", b"y"]
+
+
 def test_a_broker_that_knows_no_batches_gets_the_messages_one_by_one() -> None:
     cluster, producer, _ = prepared()
     cluster.overrides[BATCH] = lambda _, command: command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "what is 320?")

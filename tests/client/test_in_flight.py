@@ -98,6 +98,22 @@ def test_closing_ends_what_waits_for_room() -> None:
     assert isinstance(told[0], NotStarted)
 
 
+def test_closing_lets_nothing_in_that_waits_for_room_behind_one_that_waits_for_its_broker() -> None:
+    cluster, producer, [queue] = plain(1)
+    cluster.refused = {"a:10911"}
+    results = Results()
+    send_all(producer, "t", 1, results)
+    cluster.run()
+    send_all(producer, "t", 2, results, first=1)
+    assert len(producer.waiting) == 3
+    cluster.refused = set()
+    producer.client.tasks.start(producer.close())
+    cluster.run()
+    assert [type(one) for one in results] == [SendFailed] * 3
+    assert bodies(cluster, queue) == []
+    assert (producer.stats.failed, producer.in_flight.room) == (3, 1)
+
+
 def test_sends_that_gather_count_each() -> None:
     cluster, producer, _ = prepared(1, linger_ms=50, sends_in_flight_max=10)
     results = Results()

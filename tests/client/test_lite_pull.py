@@ -222,6 +222,25 @@ def test_reading_ahead_stops_at_the_limits_and_goes_on_when_poll_takes_some() ->
     assert sorted(got) == sorted(b"%d:%d" % (queue.queue_id, number) for queue in queues for number in range(100))
 
 
+def test_what_a_paused_queue_holds_takes_no_room_from_the_others() -> None:
+    cluster, [full, other] = cluster_with(2)
+    lite = Lite(cluster, count_all_max=30).subscribed()
+    lite.core.pause([other])
+    for number in range(100):
+        cluster.append(full, b"0:%d" % number)
+    cluster.advance(25_000, 100)
+    lite.core.resume([other])
+    cluster.append(other, b"1:0")
+    cluster.advance(1_000)
+    assert [lite.core.readings[queue].count for queue in (full, other)] == [30, 0]
+    lite.core.pause([full])
+    assert lite.poll() == [b"1:0"]
+    cluster.append(other, b"1:1")
+    assert lite.poll() == [b"1:1"]
+    lite.core.resume([full])
+    assert lite.poll()[0] == b"0:0"
+
+
 def test_an_offset_that_is_gone_goes_on_at_the_nearest() -> None:
     cluster, [queue] = cluster_with(1, 10)
     cluster.offsets[GROUP, queue] = 2

@@ -33,6 +33,7 @@ from roquet import (
 )
 from roquet.client import member, sync
 from roquet.errors import ConnectFailed
+from roquet.message import MessageQueue
 from tests.client.tcp import FakeServer, fake_server, run, until
 
 REQUEST: ContextVar[str] = ContextVar("request", default="nothing")
@@ -331,6 +332,56 @@ def test_started_comes_before_anything_is_consumed_and_closing_after_the_last_ha
     run(test)
     assert recorder.told == ["started p True", "started g True", "closing g after 1", "closing p after 1"]
     assert other.told == ["started p True", "closing p after 0"]
+
+
+def test_nothing_is_consumed_before_started_has_ended() -> None:
+    told: list[str] = []
+
+    async def test(server: FakeServer) -> None:
+        append(server, b"x")
+        handled = asyncio.Event()
+
+        class Slow(Middleware):
+            async def started(self, member: Any) -> None:
+                told.append("started begins")
+                for _ in range(50):  # time enough to pull
+                    await member.max_offset(MessageQueue("t", "a", 0))
+                told.append("started has ended")
+
+        async def handler(message: ReceivedMessage) -> None:
+            told.append("handled")
+            handled.set()
+
+        async with consumer_of(server, handler, Slow()):
+            await handled.wait()
+
+    run(test)
+    assert told == ["started begins", "started has ended", "handled"]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_consumer_whose_start_is_cancelled_while_middleware_is_told_consumes_nothing_and_is_closed(orderly: bool) -> None:
+    async def test(server: FakeServer) -> None:
+        append(server, b"x")
+        begun = asyncio.Event()
+
+        class Hangs(Middleware):
+            async def started(self, member: Any) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+        async def handler(message: ReceivedMessage) -> None:
+            raise AssertionError("consumed")
+
+        consumer = consumer_of(server, handler, Hangs(), orderly=orderly)
+        starting = asyncio.create_task(consumer.start())
+        await begun.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await consumer.closed()
+
+    run(test)
 
 
 def test_a_member_that_cannot_start_closes_its_middleware() -> None:

@@ -169,6 +169,46 @@ def test_without_auto_commit_progress_moves_at_commit_and_a_rollback_repeats_fro
     assert stored(cluster, queue) == 4
 
 
+def test_without_auto_commit_a_dead_letter_commits_nothing_of_what_was_consumed_before_it() -> None:
+    cluster, [queue] = cluster_with(1)
+    member = ordered(cluster, decide=Outcome.SUCCESS, auto_commit=False).start()
+    fill(cluster, queue, 2)
+    cluster.run()
+    member.decide = DEAD_LETTER
+    cluster.append(queue, b"bad")
+    cluster.advance(6_000)
+    assert dead(cluster) == [b"bad"]
+    assert not stored(cluster, queue)
+    member.decide = Outcome.ROLLBACK
+    cluster.append(queue, b"3")
+    cluster.advance(500)
+    member.decide = Outcome.COMMIT
+    cluster.advance(6_000)
+    assert member.bodies == [b"0", b"1", b"bad", b"3", b"0", b"1", b"3"]
+    assert stored(cluster, queue) == 4
+
+
+def test_without_auto_commit_a_dead_letter_with_nothing_before_it_is_progress() -> None:
+    cluster, [queue] = cluster_with(1)
+    ordered(cluster, decide=DEAD_LETTER, auto_commit=False).start()
+    fill(cluster, queue, 2)
+    cluster.advance(6_000)
+    assert (dead(cluster), stored(cluster, queue)) == ([b"0", b"1"], 2)
+
+
+def test_a_rollback_repeats_in_the_order_of_the_queue_what_became_done_in_another_one() -> None:
+    cluster, [queue] = cluster_with(1)
+    fill(cluster, queue, 2)
+    member = ordered(cluster, decide=None, auto_commit=False, batch_size=2).start()
+    [(messages, judge)] = member.held
+    judge(RetryLater(0, messages[:1]))
+    member.decide = Outcome.ROLLBACK
+    cluster.advance(1_100)
+    member.decide = Outcome.COMMIT
+    cluster.advance(1_100)
+    assert member.bodies == [b"0", b"1", b"0", b"0", b"1"]
+
+
 # -- locks
 
 
@@ -342,6 +382,30 @@ def test_a_queue_that_comes_back_before_it_was_left_waits_for_the_call_that_runs
         judge(Outcome.SUCCESS)
     cluster.advance(3_000)
     assert [message.body for message in one.seen] == [b"0", b"0", b"1", b"1"]
+
+
+def test_a_queue_that_was_lost_while_it_was_let_go_and_comes_back_during_the_same_call_is_consumed_after_it() -> None:
+    cluster, [_, moving] = cluster_with(2)
+    one = ordered(cluster, "c1", decide=None).start()
+    fill(cluster, moving, 3)
+    cluster.run()
+    two = ordered(cluster, "c2").start()
+    one.core.rebalance()
+    cluster.run()
+    assert moving not in one.share
+    cluster.locks[GROUP, moving] = ("somebody", cluster.clock.ms + 600_000)
+    cluster.advance(21_000, 100)
+    two.close()
+    del cluster.locks[GROUP, moving]
+    one.core.rebalance()
+    cluster.advance(3_000, 100)
+    assert moving in one.share
+    assert one.bodies == [b"0"]
+    one.decide = Outcome.SUCCESS
+    one.held[0][1](Outcome.SUCCESS)  # too late to count
+    cluster.advance(6_000, 100)
+    assert one.bodies == [b"0", b"0", b"1", b"2"]
+    assert stored(cluster, moving) == 3
 
 
 def test_closing_waits_writes_progress_and_gives_the_locks_back() -> None:

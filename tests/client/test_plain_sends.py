@@ -199,6 +199,35 @@ def test_a_batch_of_plain_sends_that_is_refused_for_one_fails_only_that_one() ->
     assert [cluster.log[one.receipt.queue][one.receipt.queue_offset].body for one in futures] == [b"%d" % n for n in range(10)]
 
 
+def test_of_a_refused_batch_that_others_have_left_the_last_one_goes_alone() -> None:
+    """Who was cancelled may have been at fault."""
+    cluster, producer = known()
+    refuse(cluster, b"bad")
+    [good], bad = gather(producer, 1), Future()
+    assert producer.plain["t"].add(Message("t", b"bad"), bad)
+    producer.plain["t"].go()
+    bad.cancelled = True
+    producer.plain["t"].withdraw(bad)
+    cluster.advance(300)
+    assert cluster.log[good.receipt.queue][good.receipt.queue_offset].body == b"0"
+    assert producer.in_flight.room == producer.in_flight.limit
+
+
+def test_a_refused_batch_that_nobody_waits_for_any_more_is_forgotten() -> None:
+    cluster, producer = known()
+    refuse(cluster, b"bad")
+    bad = [Future(), Future()]
+    for future in bad:
+        assert producer.plain["t"].add(Message("t", b"bad"), future)
+    producer.plain["t"].go()
+    for future in bad:
+        future.cancelled = True
+    [after] = gather(producer, 1)
+    cluster.advance(300)
+    assert after.receipt.ok
+    assert producer.in_flight.room == producer.in_flight.limit
+
+
 def test_plain_sends_without_an_answer_may_be_stored_and_are_not_repeated() -> None:
     cluster, producer = known()
     cluster.silent = set(cluster.masters.values())

@@ -324,6 +324,65 @@ def test_an_offset_that_does_not_exist_is_replaced_by_the_brokers(progress: int,
     assert member.bodies == [*expected, b"new"]
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+def test_what_is_in_hand_is_consumed_though_the_broker_has_deleted_it(orderly: bool) -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=None, orderly=orderly, concurrency=5).start()
+    for number in range(10):
+        cluster.append(queue, b"%d" % number)
+    cluster.run()
+    cluster.log[queue], cluster.first[queue] = [], 20
+    cluster.append(queue, b"20")
+    cluster.advance(6_000)
+    assert stored(cluster, queue) in (None, 0)
+    member.decide = Outcome.SUCCESS
+    for _, judge in member.held:
+        judge(Outcome.SUCCESS)
+    cluster.advance(6_000)
+    assert member.bodies == [b"%d" % number for number in (*range(10), 20)]
+    assert stored(cluster, queue) == 21
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_when_a_broker_loses_its_end_what_is_in_hand_and_still_there_comes_again(orderly: bool) -> None:
+    cluster, [queue] = cluster_with(1)
+    member = Member(cluster, decide=None, orderly=orderly, concurrency=5).start()
+    for number in range(10):
+        cluster.append(queue, b"%d" % number)
+    cluster.run()
+    del cluster.log[queue][8:]
+    cluster.advance(6_000)
+    assert stored(cluster, queue) in (None, 0)
+    seen = len(member.bodies)
+    member.decide = Outcome.SUCCESS
+    for _, judge in member.held:
+        judge(Outcome.SUCCESS)
+    cluster.advance(6_000)
+    assert member.bodies[seen:] == [b"%d" % number for number in range(8)]
+    assert stored(cluster, queue) == 8
+
+
+def test_a_broker_that_names_the_offset_it_does_not_have_is_asked_again_after_a_while() -> None:
+    """As a slave of upstream does, which corrects no offsets."""
+    cluster, [queue] = cluster_with(1)
+
+    def illegal(_: str, command: Command) -> Command | None:
+        if command.fields["topic"] != "t" or command.fields["queueOffset"] == "0":
+            return None
+        there = {"suggestWhichBrokerId": "0", "nextBeginOffset": command.fields["queueOffset"], "minOffset": "0", "maxOffset": "1"}
+        return command.reply(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", there)
+
+    cluster.overrides[11] = illegal
+    member = Member(cluster, decide=None).start()
+    cluster.append(queue, b"x")
+    cluster.advance(10_000)
+    assert sum(command.fields["topic"] == "t" for command in cluster.requests(11)) == 5
+    assert stored(cluster, queue) in (None, 0)
+    member.held[0][1](Outcome.SUCCESS)
+    cluster.advance(5_000)
+    assert (member.bodies, stored(cluster, queue)) == ([b"x"], 1)
+
+
 # -- trouble
 
 

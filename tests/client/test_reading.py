@@ -129,6 +129,22 @@ def test_messages_can_be_iterated_and_those_not_reached_come_again() -> None:
     against_a_broker(test)
 
 
+def test_a_commit_while_iterating_leaves_a_queue_alone_that_is_read_here_no_longer() -> None:
+    async def test(mq: Embedded) -> None:
+        async with lite(mq, auto_commit=False) as consumer:
+            queues = await consumer.fetch_queues("t")
+            consumer.assign(queues)
+            async for message in consumer:
+                if message.queue_offset == 3:  # in the middle of a poll of 10
+                    break
+            consumer.assign([])
+            await consumer.commit(dict.fromkeys(queues, 7))  # as another member does that reads it now
+            await consumer.commit()
+        assert await progress(mq) == 7
+
+    against_a_broker(test)
+
+
 def test_iterating_ends_when_the_consumer_is_closed_and_blocks_without_asyncio() -> None:
     async def test(mq: Embedded) -> None:
         consumer = lite(mq)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import roquet
-from roquet import Admin, ConnectFailed, LitePullConsumer, Message, Producer
+from roquet import Admin, ConnectFailed, LitePullConsumer, Message, Producer, Tracing
 from roquet.cli.main import main
 from roquet.client import lookup, sync
 from roquet.embed import Embedded
@@ -128,6 +128,18 @@ def test_a_client_asks_the_place_where_its_name_servers_are(place: Place, length
             assert (await producer.send(Message("orders", b"x"))).ok
             assert producer._client().name_servers.addresses == (mq.namesrv, NOBODY)
         assert place.asked == [PATH], "two members of a program, one client, one question"
+
+    against_a_broker(test)
+
+
+def test_so_do_its_traces(place: Place) -> None:
+    async def test(mq: Embedded) -> None:
+        place.body = mq.namesrv.encode()
+        traces = Tracing("my_traces")
+        async with Producer("p", place.url, middleware=[traces]) as producer:
+            assert (await producer.send(Message("orders", b"x"))).ok
+        assert (traces.written, traces.dropped) == (1, 0)
+        assert place.asked == [PATH], "they share the client, too"
 
     against_a_broker(test)
 

@@ -266,7 +266,9 @@ class LitePullConsumer(Member[LitePullCore]):
         """Everything that poll returned, or `async for` gave, is finished; or, of these queues, everything before these offsets."""
         if offsets is None and self._left:
             queue = self.namespace.unwrap_queue(self._left[0].queue)
-            offsets = {one: self.position(one) for one in self.assignment} | {queue: self._left[0].queue_offset}
+            offsets = {one: self.position(one) for one in self.assignment}
+            if queue in offsets:  # not when another member has it now
+                offsets[queue] = self._left[0].queue_offset
         await self._wait(self._part().commit(offsets))
 
     async def committed(self, queue: MessageQueue) -> int:

@@ -54,8 +54,9 @@ class Producer(Member[ProducerCore]):
         """Send and wait until a broker has stored it; before that, until fewer than sends_in_flight_max messages are under way.
 
         A broker that is away is waited for: attempts, with pauses, go on for `timeout_ms` (default: the producer's
-        delivery_timeout_ms). `queue`, or `selector(queues, message, key)`, or the hash of `key` (messages with one key stay in
-        order) decides where it goes; such a send waits for the broker of its queue and goes to no other.
+        delivery_timeout_ms). `queue`, or `selector(queues, message, key)`, or the hash of `key` (messages with one key share a
+        queue) decides where it goes; such a send waits for the broker of its queue and goes to no other. Messages of a queue stay in
+        order when each is awaited before the next is sent, or with linger_ms; otherwise a busy broker may store the next one first.
         Cancelled while it waits, it is not sent later; what a broker was given already may be stored.
         Raises InvalidMessage, NoRoute, Rejected, or SendFailed with every attempt (SendTimedOut, also a TimeoutError,
         when it may be stored nevertheless).

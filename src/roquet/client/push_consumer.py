@@ -31,6 +31,7 @@ from roquet.client.core.replies import reply_message
 from roquet.client.core.send_back import FIRST_DELAY_LEVEL
 from roquet.client.core.share_changes import Notify
 from roquet.client.core.stats import ConsumerStats
+from roquet.client.core.tasks import Wait
 from roquet.client.core.verdicts import Judged, Outcome, RetryLater, Suspend, Verdict
 from roquet.client.functions import OWN_THREADS, Functions, being_cancelled, check_handler, is_async, name_of
 from roquet.client.keywords import PushConsumerKeywords
@@ -199,6 +200,8 @@ class PushConsumer(Member[PushConsumerCore]):
         )
         for topic, (tags, sql) in self._subscribed.items():
             core.subscribe(topic, tags, sql=sql)
+        if self._hooks is not None:
+            core.may_begin = Wait()  # until they were told that it started
         return core
 
     def _notifier(self, name: str, function: ShareFunction | None) -> Notify | None:
@@ -216,6 +219,8 @@ class PushConsumer(Member[PushConsumerCore]):
             )
         await super()._begin()
         core = self._part()
+        if core.may_begin is not None:
+            core.may_begin.end(None)
         await self._settle(core.settled)
         if core.refusal is not None:
             raise core.refusal

@@ -253,7 +253,7 @@ def inner_producer(member: Member[Any], options: ClientOptions) -> Producer:
     kind = "PRODUCE" if isinstance(member, Producer) else "CONSUME"
     return Producer(
         f"{GROUP_PREFIX}-{member.group[:GROUP_SHOWN_MAX]}-{kind}-{next(_numbers)}",
-        options.name_servers,
+        options.lookup or options.name_servers,
         instance_name=options.instance_name,
         unit_name=options.unit_name,
         connection=options.connection,

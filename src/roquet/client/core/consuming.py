@@ -40,6 +40,7 @@ TIMEOUT_MS = 15 * 60_000
 WATCH_MS = 60_000
 """How often running calls are looked at; less when the timeout is less."""
 AGAIN = RetryLater()
+UNEXPECTED = "! group %s: what its listener said of messages could not be done, so they are consumed again here; please report this"
 
 
 class Consumption(Generic[W]):
@@ -209,24 +210,35 @@ class Consuming(Consumption[tuple[ProcessQueue, list[ReceivedMessage]]]):
             self.offsets.update(process_queue.queue, progress)
 
     async def _fail(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
+        try:
+            await self._deal_with(process_queue, messages, verdict)
+        except Exception:
+            log.exception(UNEXPECTED, self.group)
+            left = [message for message in messages if process_queue.messages.get(message.queue_offset) is message]
+            if left:
+                self.client.tasks.start(self._consume_again(process_queue, left))
+        self._over()  # only now: closing must not overtake what is being sent back
+
+    async def _deal_with(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> None:
+        """Not all of these are done."""
         rows = (verdict if isinstance(verdict, RetryLater) else AGAIN).failed(messages)
         failed = [message for message, _, _ in rows]
         if len(failed) < len(messages):
             self._finish(process_queue, [message for message in messages if message not in failed])
         counted = self.stats.of(messages[0].topic)
         counted.consumed += len(messages) - len(failed)
-        if failed:
-            if self.broadcasting:
-                counted.given_up += len(failed)
-                for message in failed:
-                    log.warning("! broadcast message %s failed and is given up", message.message_id)
-                self._finish(process_queue, failed)
-            else:
-                dead = sum(is_dead(message, verdict, self.settings) for message in failed)
-                counted.dead_lettered += dead
-                counted.retried += len(failed) - dead
-                await self._give_back(process_queue, rows)
-        self._over()  # only now: closing must not overtake what is being sent back
+        if not failed:
+            return
+        if self.broadcasting:
+            counted.given_up += len(failed)
+            for message in failed:
+                log.warning("! broadcast message %s failed and is given up", message.message_id)
+            self._finish(process_queue, failed)
+        else:
+            dead = sum(is_dead(message, verdict, self.settings) for message in failed)
+            counted.dead_lettered += dead
+            counted.retried += len(failed) - dead
+            await self._give_back(process_queue, rows)
 
     async def _give_back(self, process_queue: ProcessQueue, rows: list[tuple[ReceivedMessage, int, str]]) -> None:
         """`rows`: message, delay level, reason."""

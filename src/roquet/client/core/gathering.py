@@ -11,6 +11,7 @@ the sends at fault are refused.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
@@ -31,6 +32,8 @@ from roquet.wire.command import Command
 if TYPE_CHECKING:
     from roquet.client.core.instance import ClientCore
     from roquet.client.core.producer import ProducerCore
+
+log = logging.getLogger(__name__)
 
 BATCH_BYTES = 128 * 1024
 MANY = 32
@@ -163,7 +166,10 @@ class Gathering:
         over, self._soon = self._soon, []
         for waiting in over:
             waiting.soon = False
-            self._go(waiting)
+            try:
+                self._go(waiting)
+            except Exception:  # the others go nevertheless
+                log.exception("! sends to %s could not go; please report this", waiting.place)
 
     def _watch(self, waiting: Waiting, send: Sending) -> None:
         """It may wait for the answer to others for longer than it has time."""
@@ -307,7 +313,7 @@ class Gathering:
             self._quiet.end(None)
 
     def part(self, together: list[Sending]) -> None:
-        """A batch of these was refused for what is in it."""
+        """A batch of these, and of some that nobody waits for any more, was refused for what is in it."""
         waiting = self._place_of(together[0])
         self._cut(waiting, together)
         if not waiting.soon:
@@ -315,7 +321,7 @@ class Gathering:
 
     def _cut(self, waiting: Waiting, together: list[Sending]) -> None:
         middle = len(together) // 2
-        waiting.apart.extendleft((together[middle:], together[:middle]))
+        waiting.apart.extendleft(part for part in (together[middle:], together[:middle]) if part)
 
 
 def size_of(message: Message, body: bytes, properties: str) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from roquet.client.core.sending import Sending
 
 IN_FLIGHT_MAX = 65_535
+CLOSED = "the producer was closed"
 
 
 class InFlight:
@@ -76,7 +77,9 @@ class InFlight:
             freed.end(None)
 
     def close(self, error: RoquetError) -> None:
-        """Nobody has to wait for room any more."""
+        """Nobody has to wait for room any more: there will be none."""
+        while self._line:
+            next(iter(self._line)).give_up(CLOSED)
         if self._freed is not None:
             self._freed.end(error)
 

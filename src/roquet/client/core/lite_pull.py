@@ -53,7 +53,7 @@ class LitePullSettings(GroupSettings):
     pull_batch_size: int = 10
     """Messages per pull, and so the most that one poll returns."""
     count_all_max: int = 10_000
-    """Messages read ahead in all."""
+    """Messages read ahead in all; those of paused queues do not count."""
     block_ms: int = BLOCK_MS
 
     def __post_init__(self) -> None:
@@ -276,7 +276,10 @@ class LitePullCore(GroupMember):
             return "messages"
         if reading.size >= settings.size_max:
             return "bytes"
-        return "all" if self._count >= settings.count_all_max else None
+        if self._count < settings.count_all_max:
+            return None
+        taken = sum(one.count for one in self.readings.values() if not one.paused)  # poll takes nothing of the others
+        return "all" if taken >= settings.count_all_max else None
 
     def _held_back(self, reading: _Reading, limit: Limit | None) -> None:
         reading.held_by = limit
@@ -469,6 +472,7 @@ class LitePullCore(GroupMember):
         """Poll returns nothing of these until resume."""
         for queue in queues:
             self._mine(queue).paused = True
+        self._go_on()  # what these hold counts no longer
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         for reading in [self._mine(queue) for queue in queues]:

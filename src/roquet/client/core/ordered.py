@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from roquet.client.core.consuming import AGAIN, Consumption
+from roquet.client.core.consuming import AGAIN, UNEXPECTED, Consumption
 from roquet.client.core.process_queue import NOTHING, ProcessQueue
 from roquet.client.core.queue_locks import QueueLocks
 from roquet.client.core.tasks import Wait
@@ -171,7 +171,7 @@ class OrderedConsuming(Consumption[_Lane]):
             counted.consumed += len(messages)
             lane.uncommitted.extend(messages)
         elif verdict is Outcome.ROLLBACK:
-            again = [*lane.uncommitted, *messages]
+            again = sorted([*lane.uncommitted, *messages], key=lambda message: message.queue_offset)
             counted.retried += len(again)
             lane.uncommitted = []
             self._once_more(lane, process_queue, again, None)
@@ -191,6 +191,19 @@ class OrderedConsuming(Consumption[_Lane]):
     async def _fail(
         self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None, verdict: RetryLater
     ) -> None:
+        try:
+            await self._deal_with(lane, process_queue, messages, wait_ms, verdict)
+        except Exception:
+            log.exception(UNEXPECTED, self.group)
+            kept = [*lane.uncommitted, *lane.pending]
+            left = [one for one in messages if process_queue.messages.get(one.queue_offset) is one and one not in kept]
+            if left and not process_queue.dropped:
+                self._once_more(lane, process_queue, left, None)
+        self._over(lane)
+
+    async def _deal_with(
+        self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None, verdict: RetryLater
+    ) -> None:
         """Those that failed too often, or shall not come again, become dead letters; the rest comes again."""
         rows = verdict.failed(messages)
         dead = await self._make_dead_letters(rows)
@@ -206,15 +219,14 @@ class OrderedConsuming(Consumption[_Lane]):
             counted.dead_lettered += len(dead)
         if process_queue.dropped:
             pass
-        elif self.auto_commit or len(dead) == len(messages):
+        elif self.auto_commit or (len(dead) == len(messages) and not lane.uncommitted):
             if over:
                 self._commit(lane, process_queue, over)
-        else:
+        else:  # a dead letter commits nothing of what was consumed before it
             lane.uncommitted.extend(message for message in over if message not in dead)
             process_queue.remove(dead)
         if again and not process_queue.dropped:
             self._once_more(lane, process_queue, again, wait_ms)
-        self._over(lane)
 
     async def _make_dead_letters(self, rows: list[tuple[ReceivedMessage, int, str]]) -> list[ReceivedMessage]:
         """Those of them that are dead letters now."""
@@ -236,22 +248,25 @@ class OrderedConsuming(Consumption[_Lane]):
         return dead
 
     def _once_more(self, lane: _Lane, process_queue: ProcessQueue, messages: list[ReceivedMessage], wait_ms: int | None) -> None:
+        wait_ms = min(max(self.suspend_ms if wait_ms is None else wait_ms, SUSPEND_MIN_MS), SUSPEND_MAX_MS)
         for message in messages:
             message.record.reconsume_times += 1
         if lane.process_queue is process_queue and not process_queue.leaving:
             lane.pending.extendleft(reversed(messages))
-            wait_ms = self.suspend_ms if wait_ms is None else wait_ms
-            self.client.tasks.start(self._rest(lane, min(max(wait_ms, SUSPEND_MIN_MS), SUSPEND_MAX_MS)))
+            self.client.tasks.start(self._rest(lane, wait_ms))
 
     def _over(self, lane: _Lane) -> None:
         self.running -= 1
         lane.busy = False
         free, lane.free = lane.free, None
-        if free is not None:
-            if self._lanes.get(lane.process_queue.queue) is lane:
-                del self._lanes[lane.process_queue.queue]
+        process_queue = lane.process_queue
+        if free is not None and (process_queue.dropped or process_queue.leaving):
+            if self._lanes.get(process_queue.queue) is lane:
+                del self._lanes[process_queue.queue]
             free.end(None)
         else:
+            if free is not None:  # the queue was lost and came back while this call ran: what came since waits for its turn
+                free.end(None)
             keep_on = self.client.clock.steady_ms() - lane.since_ms < self.continuous_ms
             self._line_up(lane, first=keep_on)
         self._start()

@@ -300,7 +300,8 @@ class PlainSends:
         if isinstance(result, Command) and not alone and result.code in STATUSES:  # it is stored, but not as safely as it was asked for
             self._stored_unsafely(group, queue, result, sends)
         elif isinstance(result, Command) and not alone and result.code not in RETRIED:
-            self._gathering.part(sends)
+            if sends:  # one that is left goes alone: who was cancelled may have been at fault
+                self._gathering.part(sends)
         else:
             for send in sends:  # as if each had been a request of its own
                 send.answered(result)

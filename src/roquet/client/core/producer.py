@@ -16,7 +16,7 @@ from roquet.client.core.checks import check_queue, check_ranges, valid
 from roquet.client.core.failures import BatchFailed, TooManySends
 from roquet.client.core.gathering import BATCH_BYTES, Gathering, size_of
 from roquet.client.core.hooks import Followed, Hooks
-from roquet.client.core.in_flight import IN_FLIGHT_MAX, InFlight
+from roquet.client.core.in_flight import CLOSED, IN_FLIGHT_MAX, InFlight
 from roquet.client.core.instance import ClientCore
 from roquet.client.core.namespaces import NO_NAMESPACE, Namespace
 from roquet.client.core.plain_sends import PlainSends, Told, may_be_plain, plain_batch
@@ -163,9 +163,10 @@ class ProducerCore:
         if self.gathering is not None:
             await self.gathering.close(self.client, self.settings.send_timeout_ms)
         self.lines.clear()  # nobody goes after another any more
+        self.in_flight.close(NotStarted(f"producer {self.group!r} was closed"))  # first, or the end of one lets in another
         for send in list(self.waiting):
-            send.give_up("the producer was closed")
-        self.in_flight.close(NotStarted(f"producer {self.group!r} was closed"))
+            if send in self.waiting:  # and nobody withdrew it meanwhile
+                send.give_up(CLOSED)
         await self.client.remove_producer(self)
 
     def topics(self) -> list[str]:

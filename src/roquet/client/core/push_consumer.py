@@ -145,6 +145,8 @@ class PushConsumerCore(GroupMember):
         self.refusal: Rejected | None = None
         """What a broker said against an SQL filter at the start. Nothing is pulled then."""
         self.state = "new"  # new -> running -> closing
+        self.may_begin: Wait[None] | None = None
+        """Nothing is consumed before this ends."""
         self._leaving: dict[MessageQueue, ProcessQueue] = {}  # let go, but a call for it still runs
         self._left_one: Wait[None] = Wait()  # ends when one of them is through
 
@@ -182,6 +184,8 @@ class PushConsumerCore(GroupMember):
 
     async def _begin(self) -> None:
         self.refusal = await check_filters(self.client, self.group, list(self.subscriptions.values()))
+        if self.may_begin is not None:
+            await self.may_begin
         if self.refusal is not None:
             log.error("! group %s does not start, a broker refuses its filter: %s", self.group, self.refusal)
         elif self.state == "running":
@@ -193,6 +197,8 @@ class PushConsumerCore(GroupMember):
         state, self.state = self.state, "closing"
         if state != "running":
             return
+        if self.may_begin is not None:
+            self.may_begin.end(None)
         self.share.stop()
         self.consuming.stop()
         if not await self.client.within(self.consuming.idle, wait_ms, False):
@@ -307,14 +313,15 @@ class PushConsumerCore(GroupMember):
 
     # -- pulling
 
-    def _read_from(self, queue: MessageQueue, offset: int, *, delay_ms: int = 0) -> None:
+    def _read_from(self, queue: MessageQueue, offset: int) -> None:
         process_queue = self.queues[queue] = ProcessQueue(queue, offset, self.client.clock.now_ms())
         if not is_retry_topic(queue.topic):
             process_queue.counted = self.stats.of(self.namespace.unwrap(queue.topic))
-        self.client.tasks.start(self._read(process_queue, delay_ms))
+        self.client.tasks.start(self._read(process_queue))
 
-    async def _read(self, process_queue: ProcessQueue, delay_ms: int) -> None:
+    async def _read(self, process_queue: ProcessQueue) -> None:
         """Keep a pull waiting at the queue, for as long as it is ours."""
+        delay_ms = 0
         coming = self.changes.coming(process_queue.queue)
         if coming is not None:
             await coming
@@ -357,8 +364,7 @@ class PushConsumerCore(GroupMember):
         if not self._is_read(process_queue):
             return 0
         if result.status is PullStatus.OFFSET_ILLEGAL:
-            self._moved(process_queue, result)
-            return 0
+            return self._moved(process_queue, result)
         self._take(process_queue, result, asked_ms)
         return self._pause_ms(before, asked_ms, result)
 
@@ -404,17 +410,28 @@ class PushConsumerCore(GroupMember):
             # Everything up to here was consumed or not for us.
             self.offsets.update(queue, result.next_offset)
 
-    def _moved(self, process_queue: ProcessQueue, result: PullResult) -> None:
-        """There is no such offset: deleted by age, or the broker lost its end. Go on where the broker says."""
-        queue, before = process_queue.queue, process_queue.next_offset
-        log.warning("! group %s: offset %d of %s does not exist, going on from %d", self.group, before, queue, result.next_offset)
-        self._restart(queue, result.next_offset, delay_ms=TROUBLE_MS if result.next_offset == before else 0)
+    def _moved(self, process_queue: ProcessQueue, result: PullResult) -> int:
+        """There is no such offset: deleted by age, or the broker lost its end. Go on where the broker says, but lose nothing that is in
+        hand. How long to wait before the next pull, ms."""
+        queue, before, offset = process_queue.queue, process_queue.next_offset, result.next_offset
+        if offset < before and process_queue.messages:
+            offset = min(offset, process_queue.progress)  # what is not finished may still be there, and comes again
+        log.warning("! group %s: offset %d of %s does not exist, going on from %d", self.group, before, queue, offset)
+        if offset < before:
+            self._restart(queue, offset)
+        elif offset == before:
+            return TROUBLE_MS
+        else:
+            process_queue.next_offset = offset  # what is in hand is consumed, though the broker has it no longer
+            if not process_queue.messages:
+                self.offsets.update(queue, offset)
+        return 0
 
-    def _restart(self, queue: MessageQueue, offset: int, *, delay_ms: int = 0) -> None:
+    def _restart(self, queue: MessageQueue, offset: int) -> None:
         self.queues[queue].dropped = True
         self.offsets.update(queue, offset, increase_only=False)
         self.offsets.persist()
-        self._read_from(queue, offset, delay_ms=delay_ms)
+        self._read_from(queue, offset)
 
     def persist(self) -> None:
         self.rates.sample(self.client.clock.steady_ms())

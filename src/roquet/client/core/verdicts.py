@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -35,8 +35,16 @@ class RetryLater:
     also: Sequence[RetryLater] = ()
 
     def __post_init__(self) -> None:
-        if not -1 <= self.delay_level <= 1_000:
-            raise ClientError(f"delay_level={self.delay_level}; allowed are -1 (dead letter), 0 (by the number of failures) and levels")
+        """What is wrong is said where it is made, in the handler: so it fails, and its messages come again with that as the reason."""
+        level, messages = self.delay_level, self.messages
+        if not is_whole(level) or not -1 <= level <= 1_000:
+            raise ClientError(f"delay_level={level!r}; allowed are -1 (dead letter), 0 (by the number of failures) and levels")
+        if messages is not None and not is_all(messages, ReceivedMessage):
+            raise ClientError(f"RetryLater(messages={messages!r:.80}); expected is a list of messages, as in messages=[message]")
+        if not isinstance(self.why, str):
+            raise ClientError(f"RetryLater(why={self.why!r:.80}); expected is a text, as in why=str(error)")
+        if not is_all(self.also, RetryLater):
+            raise ClientError(f"RetryLater(also={self.also!r:.80}); expected is a list, as in also=[RetryLater(...)]")
 
     def failed(self, messages: Sequence[ReceivedMessage]) -> list[tuple[ReceivedMessage, int, str]]:
         """Those of a call's messages that failed, each with its level and reason. The others are done."""
@@ -55,6 +63,19 @@ class Suspend:
     """Orderly: the same messages again after so many milliseconds (10 to 30000; None: the consumer's suspend_queue_ms)."""
 
     ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ms is not None and not is_whole(self.ms):
+            raise ClientError(f"Suspend({self.ms!r}); expected is a whole number of milliseconds, as in Suspend(5_000)")
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_all(values: object, kind: type) -> bool:
+    """Whether these are several, each of this kind."""
+    return isinstance(values, Collection) and all(isinstance(value, kind) for value in values)
 
 
 Verdict = Outcome | RetryLater | Suspend
