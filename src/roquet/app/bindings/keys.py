@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Any
 
 from roquet.app.bindings.files import uniform_path
-from roquet.client.core.rhythm import HEARTBEAT_MAX_MS, PAUSE_MAX_MS, PAUSE_MIN_MS
 
 Read = Callable[[str], Any]
 """From the text of a value to the value. Raises ValueError with what is expected."""
@@ -134,7 +133,7 @@ STRATEGIES = {
 WHERE = {"CONSUME_FROM_FIRST_OFFSET": "first", "CONSUME_FROM_LAST_OFFSET": "last", "CONSUME_FROM_TIMESTAMP": "timestamp"}
 MS = number(0, 86_400_000)
 COUNT = number(1, 65_535)
-INTERVAL = number(PAUSE_MIN_MS, PAUSE_MAX_MS)
+INTERVAL, HEARTBEAT = number(100, 3_600_000), number(100, 60_000)
 
 # -- rows
 
@@ -166,7 +165,7 @@ def common(scope: Scope) -> list[Key]:
         Key(scope, "enable-msg-trace", "true: traces are written, as trace=True does (false here; true in newer binders)", read=flag),
         Key(scope, "customized-trace-topic", "traces are written to this topic (RMQ_SYS_TRACE_TOPIC), unless enable-msg-trace is false"),
         Key(scope, "poll-name-server-interval", "ms between two looks at the name server (30000)", read=INTERVAL),
-        Key(scope, "heartbeat-broker-interval", "ms between two heartbeats (30000)", read=number(PAUSE_MIN_MS, HEARTBEAT_MAX_MS)),
+        Key(scope, "heartbeat-broker-interval", "ms between two heartbeats (30000)", read=HEARTBEAT),
         Key(
             scope,
             "persist-consumer-offset-interval",
