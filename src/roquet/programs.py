@@ -11,13 +11,13 @@ import random
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
-from roquet.access.audit import source_of
 from roquet.access.guard import AccessGuard
 from roquet.acl_files import acl_files, read_credentials
 from roquet.broker.core import Broker
 from roquet.broker.dledger import GroupDoor, GroupMember
 from roquet.clock import SystemClock
 from roquet.collector import quiet_collector
+from roquet.hosts import source_of
 from roquet.listening import LOOPBACK, bind_address, given_address, reachable, resolved, tell
 from roquet.nameserver.core import NameServer
 from roquet.net.background import ThreadBackground

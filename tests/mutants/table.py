@@ -1217,7 +1217,7 @@ FAULTS = [
     ),
     Fault(
         "broker/newcomers.py",
-        '    return peer.address.rpartition(":")[0]',
+        "    return source_of(peer.address)",
         "    return peer.address",
         "tests/broker/test_newcomers.py::TestSends::test_of_the_same_address_on_another_connection_are",
         "who connects again may bring as many names again",

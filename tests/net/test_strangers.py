@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from roquet.net import server, strangers
+from roquet.net.entrance import FirstByte
 from roquet.net.strangers import Strangers
 from roquet.net.tls import DISABLED, PERMISSIVE
 from roquet.testing import FakePeer
@@ -123,6 +124,35 @@ def test_one_address_has_so_many_that_say_nothing(run: Run) -> None:
             assert not len(place.server.entrance)
             for _, writer in (other, *silent):
                 writer.close()
+
+    run(work())
+
+
+class Silent(asyncio.Transport):
+    """Somebody who came from this address."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__({"peername": (host, 40_001, 0, 0)})
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_one_network_of_64_bits_has_so_many_that_say_nothing(run: Run) -> None:
+    """It may be one machine's."""
+
+    async def work() -> None:
+        async with serving(PERMISSIVE) as place:
+            entrance = place.server.entrance
+            entrance.of_one_max = 4
+            hosts = ["2001:db8:0:1::1", *(f"2001:db8::{number:x}" for number in range(1, 7)), "::ffff:10.0.0.1", "10.0.0.2"]
+            came = [Silent(host) for host in hosts]
+            for transport in came:
+                FirstByte(entrance, asyncio.Protocol).connection_made(transport)
+            assert [hosts[at] for at, one in enumerate(came) if one.aborted] == ["2001:db8::1", "2001:db8::2"]
+            entrance.send_oldest_away()
+            assert came[3].aborted, "that network has most"
 
     run(work())
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from roquet.access.addresses import AddressPattern, Parts
+from roquet.access.addresses import AddressPattern
 from roquet.access.permissions import Permission, allows, in_words, is_group
+from roquet.hosts import Parts
 from roquet.wire.names import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,

@@ -20,12 +20,12 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from roquet.access.accounts import Account, Rules
-from roquet.access.addresses import parts_of
-from roquet.access.audit import Audit, host_of
+from roquet.access.audit import Audit
 from roquet.access.needs import NEEDS, Need, Wanted
 from roquet.access.permissions import Permission, is_group
 from roquet.access.signatures import is_signed
 from roquet.errors import Refused
+from roquet.hosts import host_of, parts_of
 from roquet.ports import Peer
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
