@@ -496,6 +496,10 @@ class GroupDoor:
                 return frames[at + 1 :] or None
         return None
 
+    def knows(self, peer: Peer) -> bool:
+        """With access control: it is a member, or has shown an admin's key or a certificate that is an account."""
+        return self._guard is None or self._is_member(peer) or self._guard.knows(peer)
+
     def _is_member(self, peer: Peer) -> bool:
         """By its address. Of a member that is given by name nobody knows it: that one signs what it asks."""
         assert self._guard is not None
