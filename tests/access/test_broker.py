@@ -191,7 +191,17 @@ def test_a_pull_needs_both_the_topic_and_the_group(whole: WholeBroker) -> None:
     assert not refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields()), "consumer")))
     assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("secret")), "consumer")))
     assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields(consumerGroup="other")), "consumer")))
-    assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("SCHEDULE_TOPIC_XXXX")), "default")))
+    for topic in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_ROQUET_CHANGES"):
+        assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields(topic)), "default"))), topic
+
+
+def test_dead_letters_are_pulled_by_those_who_may_read_for_their_group(whole: WholeBroker) -> None:
+    for group in ("g", "other"):
+        whole.broker.topics.put(Topic(f"%DLQ%{group}", 1, 1))
+    assert not refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("%DLQ%g")), "named")))
+    assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("%DLQ%other")), "named")))
+    assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("%DLQ%g", consumerGroup="any")), "denied")))
+    assert not refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("%DLQ%other", consumerGroup="any")), "default")))
 
 
 def test_a_second_pull_like_the_first_is_checked_too(whole: WholeBroker) -> None:

@@ -45,6 +45,9 @@ accounts:
 """
 
 
+ACCOUNT = "accounts:\n- accessKey: account1\n  secretKey: secret12\n"
+
+
 def test_upstreams_sample_means_what_it_means_there() -> None:
     found = parse(SAMPLE, "plain_acl.yml")
     one, two = found.accounts["RocketMQ"], found.accounts["rocketmq2"]
@@ -74,10 +77,34 @@ def test_no_default_opens_topics_that_hold_messages_of_all_others() -> None:
     text = "accounts:\n- accessKey: reader12\n  secretKey: secret12\n  defaultTopicPerm: SUB\n"
     account = parse(text, "f").accounts["reader12"]
     assert account.decides("orders", Permission.SUB).allowed
-    for topic in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"):
+    for topic in (
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "rmq_sys_wheel_timer",
+        "rmq_sys_ROQUET_CHANGES",
+        "RMQ_SYS_TRACE_TOPIC",
+    ):
         assert not account.decides(topic, Permission.SUB).allowed
-    named = parse(text + "  topicPerms:\n  - SCHEDULE_TOPIC_XXXX=SUB\n", "f").accounts["reader12"]
-    assert named.decides("SCHEDULE_TOPIC_XXXX", Permission.SUB).allowed
+        named = parse(text + f"  topicPerms:\n  - {topic}=SUB\n", "f").accounts["reader12"]
+        assert named.decides(topic, Permission.SUB).allowed
+    assert account.decides("RMQ_SYS_TRACE_TOPIC", Permission.PUB).allowed, "everybody writes traces"
+
+
+def test_dead_letters_are_read_by_those_who_may_read_for_their_group() -> None:
+    text = "accounts:\n- accessKey: reader12\n  secretKey: secret12\n  defaultTopicPerm: PUB|SUB\n"
+    account = parse(text + "  groupPerms:\n  - own=SUB\n  - denied=DENY\n", "f").accounts["reader12"]
+    assert account.decides("%DLQ%own", Permission.SUB).allowed
+    for group in ("other", "denied", ""):
+        decision = account.decides(f"%DLQ%{group}", Permission.SUB)
+        assert not decision.allowed
+        assert f"no line for topic %DLQ%{group}, so SUB on the group decides: " in decision.why
+    assert "group denied has DENY (f, line 7)" in account.decides("%DLQ%denied", Permission.SUB).why
+    everywhere = parse(text + "  defaultGroupPerm: SUB\n", "f").accounts["reader12"]
+    assert everywhere.decides("%DLQ%other", Permission.SUB).allowed
+    lines = "  topicPerms:\n  - '%DLQ%other=SUB'\n  - '%DLQ%own=DENY'\n  groupPerms:\n  - own=SUB\n"
+    named = parse(text + lines, "f").accounts["reader12"]
+    assert named.decides("%DLQ%other", Permission.SUB).allowed, "a line of its own decides"
+    assert not named.decides("%DLQ%own", Permission.SUB).allowed
 
 
 def test_deny_wins_beside_others() -> None:
@@ -85,9 +112,6 @@ def test_deny_wins_beside_others() -> None:
         "account1"
     ]
     assert not account.decides("orders", Permission.PUB).allowed
-
-
-ACCOUNT = "accounts:\n- accessKey: account1\n  secretKey: secret12\n"
 
 
 @pytest.mark.parametrize(
