@@ -475,7 +475,8 @@ def test_replies_need_pub_unless_the_setting_says_otherwise(whole: WholeBroker) 
     answer = whole.ask(signed(Command(Code.UPDATE_BROKER_CONFIG, {}, b"aclRepliesNeedPub=false\n"), "admin"))
     assert answer.code == 0
     assert not refused(whole.ask(signed(reply, "consumer")))
-    assert refused(whole.ask(signed(Command(Code.SEND_REPLY_MESSAGE_V2, send_fields("secret"), b"pong"), "consumer")))
+    for topic in ("secret", "secret_REPLY_TOPIC"):
+        assert refused(whole.ask(signed(Command(Code.SEND_REPLY_MESSAGE_V2, send_fields(topic), b"pong"), "consumer"))), topic
 
 
 def test_access_control_cannot_be_switched_off_or_moved_over_the_wire(whole: WholeBroker) -> None:

@@ -29,7 +29,7 @@ from roquet.hosts import host_of, parts_of
 from roquet.ports import Peer
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.names import REPLY_SUFFIX, RETRY_PREFIX
+from roquet.wire.names import RETRY_PREFIX
 from roquet.wire.signing import ACCESS_KEY
 
 ACL_EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
@@ -53,13 +53,15 @@ class AccessGuard:
     """Made with the rules of now; `use` gives it others. `broker_name`: of a broker, whose requests may name it."""
 
     def __init__(
-        self, rules: Rules, audit: Audit, *, broker_name: str = "", replies_need_pub: bool = True, open_to_all: frozenset[int] = frozenset()
-    ) -> None:
-        """`open_to_all`: codes that need no key."""
+        self, rules: Rules, audit: Audit, *, broker_name: str = "", reply_topic: str = "", replies_need_pub: bool = True,
+        open_to_all: frozenset[int] = frozenset(),
+    ) -> None:  # fmt: skip
+        """`reply_topic`: of this cluster, which needs no PUB unless `replies_need_pub`. `open_to_all`: codes that need no key."""
         self.audit = audit
         self._open_to_all = open_to_all
         self._broker_name = broker_name
         self.broker_name = broker_name.encode()
+        self._reply_topic = reply_topic
         self.replies_need_pub = replies_need_pub
         self._white_hosts: dict[str, bool] = {}
         self._copying: dict[
@@ -226,7 +228,7 @@ class AccessGuard:
         assert need.wants is not None
         wanted = need.wants(command)
         if command.code in REPLIES and not self.replies_need_pub:
-            return [one for one in wanted if not one[0].endswith(REPLY_SUFFIX)]
+            return [one for one in wanted if one[0] != self._reply_topic]
         return wanted
 
     def _check_broker(self, peer: Peer, command: Command) -> None:

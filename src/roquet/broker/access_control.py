@@ -24,7 +24,7 @@ from roquet.wire.calls import access as calls
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.names import RETRY_PREFIX, retry_topic
+from roquet.wire.names import REPLY_SUFFIX, RETRY_PREFIX, retry_topic
 from roquet.wire.sealing import NONCE_SIZE, seal
 from roquet.wire.signing import ACCESS_KEY, Credentials
 
@@ -51,9 +51,13 @@ class AccessControl(Part):
         self._look_ms = 0
         if self.source is not None:
             settings = self.settings
-            self.guard = AccessGuard(
-                Rules(), self.audit, broker_name=settings.broker_name, replies_need_pub=settings.acl_replies_need_pub
-            )  # lets nobody in before the files are read
+            self.guard = AccessGuard(  # lets nobody in before the files are read
+                Rules(),
+                self.audit,
+                broker_name=settings.broker_name,
+                reply_topic=settings.broker_cluster_name + REPLY_SUFFIX,
+                replies_need_pub=settings.acl_replies_need_pub,
+            )
 
     def load(self) -> None:
         if self.source is not None:
