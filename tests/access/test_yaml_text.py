@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from roquet.access.permissions import Permission
@@ -145,6 +147,37 @@ def test_a_broken_file_is_refused_with_its_line_and_without_its_secrets(text: st
     assert str(caught.value).startswith(f"plain_acl.yml, line {line}: ")
     assert "secret12" not in str(caught.value)
     assert "01234567" not in str(caught.value)
+
+
+SECRETS = [
+    "*secret12",
+    "!secret12",
+    "&secret12 x",
+    "%secret12",
+    "@secret12",
+    "`secret12",
+    "'secret12",
+    "se: cret12: x",
+    "[secret12",
+    "\tsecret12",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_what_yaml_cannot_read_is_not_quoted(secret: str) -> None:
+    for read in (lambda text: parse(text, "f"), lambda text: parse_keys(text.removeprefix("accounts:\n- "), "f")):
+        with pytest.raises(BadAcl) as caught:
+            read(f"accounts:\n- accessKey: account1\n  secretKey: {secret}\n")
+        assert "cret12" not in "".join(traceback.format_exception(caught.value)), secret
+
+
+@pytest.mark.parametrize(
+    "more", ["other:\n  token: secret12\n  token: secret12\n", "other: !!int secret12\n", "other: !!timestamp secret12\n"]
+)
+def test_what_cannot_be_rewritten_is_not_quoted(more: str) -> None:
+    with pytest.raises(BadAcl) as caught:
+        with_account(SAMPLE + more, "f", AccountChange("RocketMQ", admin=True), 1)
+    assert "secret12" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "accounts:\n", "globalWhiteRemoteAddresses: []\n"])
