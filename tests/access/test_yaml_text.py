@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 
 import pytest
 
+from roquet.access.accounts import may_less
 from roquet.access.permissions import Permission
 from roquet.access.yaml_text import (
     AccountChange,
@@ -107,6 +109,39 @@ def test_dead_letters_are_read_by_those_who_may_read_for_their_group() -> None:
     named = parse(text + lines, "f").accounts["reader12"]
     assert named.decides("%DLQ%other", Permission.SUB).allowed, "a line of its own decides"
     assert not named.decides("%DLQ%own", Permission.SUB).allowed
+
+
+ALL = "  topicPerms:\n  - orders=PUB|SUB\n  groupPerms:\n  - readers=SUB\n"
+READS_ALL = ALL + "  defaultTopicPerm: SUB\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "less"),
+    [
+        (ALL, "  admin: false\n# a comment\n" + ALL, False),
+        (ALL, ALL.replace("readers", "others"), True),
+        (ALL, ALL.replace("PUB|SUB", "SUB"), True),
+        (ALL, ALL.replace("PUB|SUB", "DENY"), True),
+        (ALL.replace("PUB|SUB", "SUB"), ALL, False),
+        (ALL, READS_ALL, False),
+        (READS_ALL, ALL, True),
+        (READS_ALL, READS_ALL.replace("  groupPerms", "  - invoices=SUB\n  groupPerms"), False),
+        (READS_ALL, READS_ALL.replace("  groupPerms", "  - invoices=DENY\n  groupPerms"), True),
+        (ALL + "  defaultGroupPerm: SUB\n", ALL + "  defaultGroupPerm: DENY\n", True),
+        (ALL, "  admin: true\n", False),
+        ("  admin: true\n", "", True),
+        ("  admin: true\n", "  admin: true\n" + ALL, True),
+        ("  admin: true\n", "  admin: true\n  defaultTopicPerm: PUB|SUB\n  defaultGroupPerm: PUB|SUB\n" + ALL, True),
+        ("", "  whiteRemoteAddress: 10.0.0.1\n", False),
+        ("  whiteRemoteAddress: 10.0.0.1\n", "  whiteRemoteAddress: 10.0.0.2\n", True),
+        ("  whiteRemoteAddress: 10.0.0.1\n", "\n  whiteRemoteAddress: 10.0.0.1\n", False),
+    ],
+)  # fmt: skip
+def test_whether_an_account_may_less_than_before(before: str, now: str, less: bool) -> None:
+    first, second = (parse(ACCOUNT + text, "f").accounts["account1"] for text in (before, now))
+    assert may_less(first, second) == less
+    assert may_less(first, None)
+    assert may_less(first, replace(second, secret_key=b"another1"))
 
 
 def test_deny_wins_beside_others() -> None:

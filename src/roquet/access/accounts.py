@@ -87,6 +87,27 @@ class Account:
         return Decision(allows(default.permission, needed), why)
 
 
+def may_less(before: Account, now: Account | None) -> bool:
+    """Is it gone, has it another secret, or is it refused anything that it was allowed?"""
+    if now is None or now.secret_key != before.secret_key or (before.admin and not now.admin):
+        return True
+    if before.white is not None and (now.white is None or now.white.text != before.white.text):
+        return True
+    names = before.resources.keys() | now.resources.keys()
+    changed = {name for name in names if permission_in(before.resources, name) != permission_in(now.resources, name)}
+    changed |= {*OTHERS_MESSAGES, "", RETRY_PREFIX}  # no topic and no group has the empty name: the defaults decide it
+    return any(
+        before.decides(name, one).allowed and not now.decides(name, one).allowed
+        for name in changed
+        for one in (Permission.PUB, Permission.SUB)
+    )
+
+
+def permission_in(resources: Mapping[str, Granted], name: str) -> Permission | None:
+    granted = resources.get(name)
+    return None if granted is None else granted.permission
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Of all files together. Never changed: a changed file makes new ones."""

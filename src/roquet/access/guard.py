@@ -16,7 +16,7 @@ Refusals have RocketMQ's code (1) and its words, which clients and people look f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from roquet.access.accounts import Account, Rules
@@ -71,6 +71,8 @@ class AccessGuard:
         """By access key, for `signed_sends`."""
         self.may_send: set[bytes] = set()
         """Access key, zero, topic: who was found to be allowed to send where."""
+        self.on_shown: Callable[[Peer, str], None] = lambda peer, access_key: None
+        """Told of a connection that shows another account than just before."""
         self.use(rules)
 
     @property
@@ -179,20 +181,25 @@ class AccessGuard:
                 if self.audit.too_many_keyless(peer.address):
                     peer.close("too many requests without a key came from its address")
                 self._refuse(peer, command, "", "No accessKey is configured")
-            peer.principal = account.access_key
+            self._showed(peer, account.access_key)
             return account
         account = accounts.get(key)
         if account is None:
             self._wrong(peer, command)
             self._refuse(peer, command, "", f"No acl config for {key[:100]}")
         if self._white(account, peer):
-            peer.principal = key
+            self._showed(peer, key)
             return EVERYTHING
         if self._is_too_costly(peer, command) or not is_signed(fields, command.body, account.secret_key):
             self._wrong(peer, command)
             self._refuse(peer, command, "", f"Check signature failed for accessKey={key}")
-        peer.principal = key
+        self._showed(peer, key)
         return account
+
+    def _showed(self, peer: Peer, key: str) -> None:
+        if peer.principal != key:
+            peer.principal = key
+            self.on_shown(peer, key)
 
     def _white(self, account: Account, peer: Peer) -> bool:
         return account.white is not None and bool(parts := parts_of(host_of(peer.address))) and account.white.matches(parts)
