@@ -11,13 +11,13 @@ import random
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
-from roquet.access.audit import source_of
 from roquet.access.guard import AccessGuard
 from roquet.acl_files import acl_files, read_credentials
 from roquet.broker.core import Broker
 from roquet.broker.dledger import GroupDoor, GroupMember
 from roquet.clock import SystemClock
 from roquet.collector import quiet_collector
+from roquet.hosts import source_of
 from roquet.listening import LOOPBACK, bind_address, given_address, reachable, resolved, tell
 from roquet.nameserver.core import NameServer
 from roquet.net.background import ThreadBackground
@@ -29,7 +29,7 @@ from roquet.net.server import Core, Server, host_bytes
 from roquet.net.strangers import Strangers
 from roquet.net.streams import STREAMS_MAX, NetDialer, StreamHost
 from roquet.net.tls import ServerTls
-from roquet.ports import Clock
+from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings, NameServerSettings
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, keep
 from roquet.settings_tls import broker_connection, server_tls
@@ -77,7 +77,7 @@ async def run_nameserver(
     core = NameServer(settings, clock, RealDisk(), data_dir, partial(keep, settings.config_store_path), accounts)
     server = server_of(core, clock, settings, connections_max, tls)
     if core.access.guard is not None:
-        keep_strangers_apart(server, core.access.guard, FRAME_SIZE_MAX)  # a broker begins with all its topics
+        keep_strangers_apart(server, core.access.guard.knows, FRAME_SIZE_MAX)  # a broker begins with all its topics
     port = await listen_on(server, settings.bind_address, settings.listen_port)
     if own_process:
         quiet_collector()
@@ -133,7 +133,7 @@ async def run_broker(
     broker.store.files.limit = store_files
     server = server_of(broker, clock, settings, connections_max, tls)
     if broker.access.guard is not None:
-        keep_strangers_apart(server, broker.access.guard, min(FRAME_SIZE_MAX, settings.max_message_size + BESIDE_A_MESSAGE))
+        keep_strangers_apart(server, broker.access.guard.knows, min(FRAME_SIZE_MAX, settings.max_message_size + BESIDE_A_MESSAGE))
     group = None if broker.group is None else group_server(broker.group, broker.access.guard, clock, settings, members_max, tls)
     try:
         broker.open(progress)
@@ -238,9 +238,9 @@ def server_of(core: Core, clock: Clock, settings: BrokerSettings | NameServerSet
     return Server(core, clock, idle_s=idle_s, connections_max=connections_max, unfinished_max=unfinished_max, tls=tls)
 
 
-def keep_strangers_apart(server: Server, guard: AccessGuard, frame_max: int) -> None:
+def keep_strangers_apart(server: Server, knows: Callable[[Peer], bool], frame_max: int) -> None:
     """With access control: whoever has not shown who it is gets so much of this server, and no more."""
-    server.strangers = Strangers(guard.knows, source_of, frame_max)
+    server.strangers = Strangers(knows, source_of, frame_max)
     server.entrance.of_one_max = OF_ONE_MAX
 
 
@@ -248,8 +248,11 @@ def group_server(
     member: GroupMember, guard: AccessGuard | None, clock: Clock, settings: BrokerSettings, connections_max: int, tls: ServerTls
 ) -> Server:
     """Members have two connections each, tools some; whoever else opens many must not keep them out."""
-    server = server_of(GroupDoor(member, guard), clock, settings, connections_max, tls)
+    door = GroupDoor(member, guard)
+    server = server_of(door, clock, settings, connections_max, tls)
     server.is_spare = lambda peer: not member.knows(peer)
+    if guard is not None:
+        keep_strangers_apart(server, door.knows, FRAME_SIZE_MAX)  # the first word of a member that is given by name may be a large entry
     return server
 
 

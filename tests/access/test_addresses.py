@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roquet.access.addresses import BadPattern, parts_of, pattern_of
+from roquet.access.addresses import BadPattern, pattern_of
+from roquet.hosts import parts_of, source_of
 
 
 @pytest.mark.parametrize(
@@ -54,3 +55,12 @@ def test_what_is_no_pattern_is_refused_with_its_text(pattern: str) -> None:
 
 def test_what_is_no_address_has_no_parts() -> None:
     assert parts_of("") == parts_of("localhost") == parts_of("1.2.3") == ()
+
+
+def test_a_network_of_64_bits_is_one_source() -> None:
+    """One machine may have all of it."""
+    assert source_of("[2001:db8:1:2::7]:40001") == source_of("[2001:db8:1:2:ffff::1]:5") == "2001:db8:1:2::/64"
+    assert source_of("[2001:db8:1:3::7]:5") != source_of("[2001:db8:1:2::7]:5")
+    assert source_of("[fe80::1%eth0]:5") == source_of("[fe80::2]:5")
+    assert source_of("10.0.0.7:40001") == source_of("[::ffff:10.0.0.7]:5") == "10.0.0.7"
+    assert source_of("somewhere:5") == "somewhere"

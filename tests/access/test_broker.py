@@ -191,7 +191,17 @@ def test_a_pull_needs_both_the_topic_and_the_group(whole: WholeBroker) -> None:
     assert not refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields()), "consumer")))
     assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("secret")), "consumer")))
     assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields(consumerGroup="other")), "consumer")))
-    assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("SCHEDULE_TOPIC_XXXX")), "default")))
+    for topic in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_ROQUET_CHANGES"):
+        assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields(topic)), "default"))), topic
+
+
+def test_dead_letters_are_pulled_by_those_who_may_read_for_their_group(whole: WholeBroker) -> None:
+    for group in ("g", "other"):
+        whole.broker.topics.put(Topic(f"%DLQ%{group}", 1, 1))
+    assert not refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("%DLQ%g")), "named")))
+    assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("%DLQ%other")), "named")))
+    assert refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("%DLQ%g", consumerGroup="any")), "denied")))
+    assert not refused(whole.ask(signed(Command(Code.PULL_MESSAGE, pull_fields("%DLQ%other", consumerGroup="any")), "default")))
 
 
 def test_a_second_pull_like_the_first_is_checked_too(whole: WholeBroker) -> None:
@@ -222,7 +232,93 @@ def test_a_key_that_is_removed_is_refused_at_its_next_request(whole: WholeBroker
     assert whole.ask(signed(send(), "producer")).code == 0
     write(tmp_path, TEXT.replace("producer-key", "other-key"))
     turn(whole)
+    whole.peer = FakePeer("10.1.1.1:40002")
     assert refused(whole.ask(signed(send(), "producer")))
+
+
+def waiting(whole: WholeBroker, who: str, address: str, certificate: str = "") -> FakePeer:
+    """Somebody whose pull waits for a message."""
+    peer = FakePeer(address)
+    peer.certificate_subject = certificate
+    pull = Command(Code.PULL_MESSAGE, pull_fields(sysFlag="6", suspendTimeoutMillis="60000"))
+    whole.give(peer, signed(pull, who) if who else pull)
+    assert not peer.take()
+    return peer
+
+
+def arrive(whole: WholeBroker, *peers: FakePeer) -> list[list[bool]]:
+    """A message comes; of each of them, whether its answers have it."""
+    for peer in peers:
+        if peer.closed:
+            whole.broker.disconnected(peer)
+    assert whole.ask(signed(send(body=b"news"), "admin")).code == 0
+    return [[b"news" in answer.body for answer in peer.take()] for peer in peers]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT.replace("consumer-key", "other-key"),
+        TEXT.replace("consumer-secret", "other-secret"),
+        TEXT.replace("  - T=SUB", "  - T=DENY"),
+        TEXT.replace("  - T=SUB", "  - elsewhere=SUB"),
+    ],
+    ids=["gone", "another secret", "denied", "no line"],
+)
+def test_a_pull_that_waits_is_not_answered_to_an_account_that_may_no_more(
+    whole: WholeBroker, tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    by_key, by_certificate = waiting(whole, "consumer", "10.1.1.1:2"), waiting(whole, "", "10.1.1.1:3", "consumer-key")
+    both = waiting(whole, "consumer", "10.1.1.1:4")
+    whole.give(both, signed(send(), "nobody"))
+    assert [refused(answer) for answer in both.take()] == [True], "it has two accounts, and shows one after the other"
+    other, listed = waiting(whole, "named", "10.1.1.1:5"), waiting(whole, "", WHITE)
+    write(tmp_path, text)
+    with caplog.at_level(logging.INFO, logger="roquet.access"):
+        turn(whole)
+    peers = (by_key, by_certificate, both, other, listed)
+    assert [peer.closed for peer in peers] == [True, True, True, False, False]
+    assert arrive(whole, *peers) == [[], [], [], [True], [True]]
+    (line,) = [one for one in caplog.messages if "may less" in one]
+    assert line == "access control: 3 connections of accounts that are gone or may less than before are closed: consumer-key"
+
+
+def test_rules_that_take_nothing_from_an_account_close_nobody(whole: WholeBroker, tmp_path: Path) -> None:
+    peers = [waiting(whole, who, f"10.1.1.1:{port}") for port, who in enumerate(("consumer", "named", "default", "admin"), 2)]
+    for text in (
+        "# other lines\n\n" + TEXT,
+        TEXT.replace("producer-key", "other-key"),
+        TEXT + "- accessKey: fresh-key\n  secretKey: fresh-secret\n",
+        TEXT.replace("  - T=SUB", "  - T=PUB|SUB\n  - more=SUB"),
+    ):
+        write(tmp_path, text)
+        turn(whole)
+    assert arrive(whole, *peers) == [[True]] * 4
+
+
+def test_who_changes_its_own_account_is_told_so_and_others_with_that_account_are_closed(whole: WholeBroker) -> None:
+    another = waiting(whole, "admin", "10.1.1.1:2")
+    answer = ask(whole, Command(Code.UPDATE_AND_CREATE_ACL_CONFIG, {"accessKey": "admin-key", "secretKey": "new-secret"}))
+    assert answer.code == 0
+    whole.tick()
+    assert another.closed
+    assert not whole.peer.closed
+    assert refused(whole.ask(signed(send(), "admin")))
+
+
+def test_many_are_closed_some_at_a_time(whole: WholeBroker, tmp_path: Path) -> None:
+    peers = [waiting(whole, "consumer", f"10.1.1.1:{port}") for port in range(1, 251)]
+    whole.broker.disconnected(peers[0])
+    write(tmp_path, TEXT.replace("consumer-key", "other-key"))
+    closed = [0]
+    for _ in range(6):
+        whole.tick(1_000)
+        whole.background.release()
+        closed.append(sum(peer.closed for peer in peers))
+    assert sorted(set(closed)) == [0, 100, 200, 249]
+    for peer in peers:
+        whole.broker.disconnected(peer)
+    assert not whole.broker.access._shown.accounts()
 
 
 def test_a_broken_file_is_told_with_its_line_and_the_old_rules_stay(whole: WholeBroker, tmp_path: Path) -> None:
@@ -465,7 +561,8 @@ def test_replies_need_pub_unless_the_setting_says_otherwise(whole: WholeBroker) 
     answer = whole.ask(signed(Command(Code.UPDATE_BROKER_CONFIG, {}, b"aclRepliesNeedPub=false\n"), "admin"))
     assert answer.code == 0
     assert not refused(whole.ask(signed(reply, "consumer")))
-    assert refused(whole.ask(signed(Command(Code.SEND_REPLY_MESSAGE_V2, send_fields("secret"), b"pong"), "consumer")))
+    for topic in ("secret", "secret_REPLY_TOPIC"):
+        assert refused(whole.ask(signed(Command(Code.SEND_REPLY_MESSAGE_V2, send_fields(topic), b"pong"), "consumer"))), topic
 
 
 def test_access_control_cannot_be_switched_off_or_moved_over_the_wire(whole: WholeBroker) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from roquet.access import guard as guarding
 from roquet.broker.dledger import GroupDoor
+from roquet.net.tls import PLAIN_ONLY
+from roquet.programs import group_server
 from roquet.testing import FakePeer, WholeBroker
 from roquet.wire.calls.log_pieces import LOG_PIECE, LogPieceHeader
 from roquet.wire.codes import RequestCode as Code
@@ -94,8 +98,8 @@ def door_of(tmp_path: Path, peers: str) -> tuple[WholeBroker, GroupDoor]:
     return whole, GroupDoor(whole.broker.group, whole.broker.access.guard)
 
 
-def vote(who: str = "") -> list[Frame]:
-    command = Command(51_001, {}, b"{}")
+def vote(who: str = "", body: bytes = b"{}") -> list[Frame]:
+    command = Command(51_001, {}, body)
     return Framer().feed((signed(command, who) if who else command).encode())
 
 
@@ -125,7 +129,7 @@ def test_where_members_are_given_by_name_they_sign_what_they_ask_each_other(tmp_
     assert stranger.closed
     member, by_address = FakePeer("10.66.6.7:5"), FakePeer("10.3.0.3:5")
     door.receive(member, vote("admin"))
-    door.receive(member, vote())  # it has shown who it is
+    door.receive(member, vote("admin"))
     door.receive(by_address, vote())
     assert not member.closed
     assert not by_address.closed
@@ -135,12 +139,104 @@ def test_where_members_are_given_by_name_they_sign_what_they_ask_each_other(tmp_
     assert asked
     assert {command.fields.get("AccessKey") for command in asked} == {"admin-key"}
     write_accounts(tmp_path, TEXT.replace("admin-key", "another-admin"))
+    pass_time(whole)
+    door.receive(member, vote("admin"))
+    assert member.closed, "its account is gone"
+    whole.close()
+
+
+def pass_time(whole: WholeBroker) -> None:
     for _ in range(3):
         whole.tick(1_000)
         whole.background.release()
-    door.receive(member, vote())
-    assert member.closed, "its account is gone"
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Iterator[tuple[WholeBroker, GroupDoor]]:
+    """A group whose members are given by name."""
+    whole, door = door_of(tmp_path, "n0-one.example:40911;n1-two.example:40911;n2-10.3.0.3:40911")
+    yield whole, door
     whole.close()
+
+
+def test_a_member_signs_every_request_and_with_the_secret_of_now(named: tuple[WholeBroker, GroupDoor], tmp_path: Path) -> None:
+    whole, door = named
+    forgetful, member = FakePeer("10.66.6.6:5"), FakePeer("10.66.6.7:5")
+    for peer in (forgetful, member):
+        door.receive(peer, vote("admin"))
+        assert not peer.closed
+    door.receive(forgetful, vote())
+    assert forgetful.closed, "that it signed once does not count"
+    write_accounts(tmp_path, TEXT.replace("admin-secret", "another-secret"))
+    pass_time(whole)
+    door.receive(member, vote("admin"))
+    assert member.closed
+
+
+def test_a_certificate_of_an_admin_opens_the_dledger_port_as_long_as_it_is_one(
+    named: tuple[WholeBroker, GroupDoor], tmp_path: Path
+) -> None:
+    whole, door = named
+    member = FakePeer("10.66.6.7:5")
+    member.certificate_subject = "admin-key"
+    door.receive(member, vote())
+    assert not member.closed
+    write_accounts(tmp_path, TEXT.replace("admin-key", "another-admin"))
+    pass_time(whole)
+    door.receive(member, vote())
+    assert member.closed
+
+
+def test_wrong_signatures_at_the_dledger_port_are_counted_and_then_not_looked_at(
+    named: tuple[WholeBroker, GroupDoor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, door = named
+    member = FakePeer("10.66.6.6:4")
+    door.receive(member, vote("admin"))
+    looked: list[int] = []
+
+    def is_signed(fields: object, body: bytes, secret: bytes) -> bool:
+        looked.append(len(body))
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(guarding, "is_signed", is_signed)
+        for _ in range(10):
+            stranger = FakePeer("10.66.6.6:5")
+            door.receive(stranger, vote("admin", bytes(4 << 20)))
+            assert stranger.closed
+    assert len(looked) == 4, "twenty at once, and each of these counts for five"
+    assert whole.broker.access.audit.guesses("10.66.6.6:5"), "at the other port, too"
+    door.receive(member, vote("admin"))
+    assert not member.closed, "it has shown a right one"
+    late = FakePeer("10.66.6.6:6")
+    door.receive(late, vote("admin"))
+    assert late.closed
+    whole.tick(1_000)
+    late = FakePeer("10.66.6.6:7")
+    door.receive(late, vote("admin"))
+    assert not late.closed
+
+
+def test_the_dledger_port_keeps_strangers_apart(named: tuple[WholeBroker, GroupDoor]) -> None:
+    whole, door = named
+
+    async def work() -> None:
+        group, guard = whole.broker.group, whole.broker.access.guard
+        assert group is not None
+        strangers = group_server(group, guard, whole.clock, whole.settings, 10, PLAIN_ONLY).strangers
+        assert strangers is not None
+        by_address, by_key, stranger = FakePeer("10.3.0.3:5"), FakePeer("10.66.6.7:5"), FakePeer("10.66.6.6:5")
+        assert strangers.knows(by_address)
+        assert strangers.knows(FakePeer(WHITE))
+        assert not strangers.knows(by_key)
+        door.receive(by_key, vote("admin"))
+        door.receive(stranger, vote("named"))
+        assert strangers.knows(by_key)
+        assert not strangers.knows(stranger)
+        assert group_server(group, None, whole.clock, whole.settings, 10, PLAIN_ONLY).strangers is None
+
+    asyncio.run(work())
 
 
 def write_accounts(tmp_path: Path, text: str) -> None:

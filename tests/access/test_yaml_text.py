@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
+from dataclasses import replace
+
 import pytest
 
+from roquet.access.accounts import may_less
 from roquet.access.permissions import Permission
 from roquet.access.yaml_text import (
     AccountChange,
@@ -45,6 +49,9 @@ accounts:
 """
 
 
+ACCOUNT = "accounts:\n- accessKey: account1\n  secretKey: secret12\n"
+
+
 def test_upstreams_sample_means_what_it_means_there() -> None:
     found = parse(SAMPLE, "plain_acl.yml")
     one, two = found.accounts["RocketMQ"], found.accounts["rocketmq2"]
@@ -74,10 +81,67 @@ def test_no_default_opens_topics_that_hold_messages_of_all_others() -> None:
     text = "accounts:\n- accessKey: reader12\n  secretKey: secret12\n  defaultTopicPerm: SUB\n"
     account = parse(text, "f").accounts["reader12"]
     assert account.decides("orders", Permission.SUB).allowed
-    for topic in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"):
+    for topic in (
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "rmq_sys_wheel_timer",
+        "rmq_sys_ROQUET_CHANGES",
+        "RMQ_SYS_TRACE_TOPIC",
+    ):
         assert not account.decides(topic, Permission.SUB).allowed
-    named = parse(text + "  topicPerms:\n  - SCHEDULE_TOPIC_XXXX=SUB\n", "f").accounts["reader12"]
-    assert named.decides("SCHEDULE_TOPIC_XXXX", Permission.SUB).allowed
+        named = parse(text + f"  topicPerms:\n  - {topic}=SUB\n", "f").accounts["reader12"]
+        assert named.decides(topic, Permission.SUB).allowed
+    assert account.decides("RMQ_SYS_TRACE_TOPIC", Permission.PUB).allowed, "everybody writes traces"
+
+
+def test_dead_letters_are_read_by_those_who_may_read_for_their_group() -> None:
+    text = "accounts:\n- accessKey: reader12\n  secretKey: secret12\n  defaultTopicPerm: PUB|SUB\n"
+    account = parse(text + "  groupPerms:\n  - own=SUB\n  - denied=DENY\n", "f").accounts["reader12"]
+    assert account.decides("%DLQ%own", Permission.SUB).allowed
+    for group in ("other", "denied", ""):
+        decision = account.decides(f"%DLQ%{group}", Permission.SUB)
+        assert not decision.allowed
+        assert f"no line for topic %DLQ%{group}, so SUB on the group decides: " in decision.why
+    assert "group denied has DENY (f, line 7)" in account.decides("%DLQ%denied", Permission.SUB).why
+    everywhere = parse(text + "  defaultGroupPerm: SUB\n", "f").accounts["reader12"]
+    assert everywhere.decides("%DLQ%other", Permission.SUB).allowed
+    lines = "  topicPerms:\n  - '%DLQ%other=SUB'\n  - '%DLQ%own=DENY'\n  groupPerms:\n  - own=SUB\n"
+    named = parse(text + lines, "f").accounts["reader12"]
+    assert named.decides("%DLQ%other", Permission.SUB).allowed, "a line of its own decides"
+    assert not named.decides("%DLQ%own", Permission.SUB).allowed
+
+
+ALL = "  topicPerms:\n  - orders=PUB|SUB\n  groupPerms:\n  - readers=SUB\n"
+READS_ALL = ALL + "  defaultTopicPerm: SUB\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "less"),
+    [
+        (ALL, "  admin: false\n# a comment\n" + ALL, False),
+        (ALL, ALL.replace("readers", "others"), True),
+        (ALL, ALL.replace("PUB|SUB", "SUB"), True),
+        (ALL, ALL.replace("PUB|SUB", "DENY"), True),
+        (ALL.replace("PUB|SUB", "SUB"), ALL, False),
+        (ALL, READS_ALL, False),
+        (READS_ALL, ALL, True),
+        (READS_ALL, READS_ALL.replace("  groupPerms", "  - invoices=SUB\n  groupPerms"), False),
+        (READS_ALL, READS_ALL.replace("  groupPerms", "  - invoices=DENY\n  groupPerms"), True),
+        (ALL + "  defaultGroupPerm: SUB\n", ALL + "  defaultGroupPerm: DENY\n", True),
+        (ALL, "  admin: true\n", False),
+        ("  admin: true\n", "", True),
+        ("  admin: true\n", "  admin: true\n" + ALL, True),
+        ("  admin: true\n", "  admin: true\n  defaultTopicPerm: PUB|SUB\n  defaultGroupPerm: PUB|SUB\n" + ALL, True),
+        ("", "  whiteRemoteAddress: 10.0.0.1\n", False),
+        ("  whiteRemoteAddress: 10.0.0.1\n", "  whiteRemoteAddress: 10.0.0.2\n", True),
+        ("  whiteRemoteAddress: 10.0.0.1\n", "\n  whiteRemoteAddress: 10.0.0.1\n", False),
+    ],
+)  # fmt: skip
+def test_whether_an_account_may_less_than_before(before: str, now: str, less: bool) -> None:
+    first, second = (parse(ACCOUNT + text, "f").accounts["account1"] for text in (before, now))
+    assert may_less(first, second) == less
+    assert may_less(first, None)
+    assert may_less(first, replace(second, secret_key=b"another1"))
 
 
 def test_deny_wins_beside_others() -> None:
@@ -85,9 +149,6 @@ def test_deny_wins_beside_others() -> None:
         "account1"
     ]
     assert not account.decides("orders", Permission.PUB).allowed
-
-
-ACCOUNT = "accounts:\n- accessKey: account1\n  secretKey: secret12\n"
 
 
 @pytest.mark.parametrize(
@@ -121,6 +182,37 @@ def test_a_broken_file_is_refused_with_its_line_and_without_its_secrets(text: st
     assert str(caught.value).startswith(f"plain_acl.yml, line {line}: ")
     assert "secret12" not in str(caught.value)
     assert "01234567" not in str(caught.value)
+
+
+SECRETS = [
+    "*secret12",
+    "!secret12",
+    "&secret12 x",
+    "%secret12",
+    "@secret12",
+    "`secret12",
+    "'secret12",
+    "se: cret12: x",
+    "[secret12",
+    "\tsecret12",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_what_yaml_cannot_read_is_not_quoted(secret: str) -> None:
+    for read in (lambda text: parse(text, "f"), lambda text: parse_keys(text.removeprefix("accounts:\n- "), "f")):
+        with pytest.raises(BadAcl) as caught:
+            read(f"accounts:\n- accessKey: account1\n  secretKey: {secret}\n")
+        assert "cret12" not in "".join(traceback.format_exception(caught.value)), secret
+
+
+@pytest.mark.parametrize(
+    "more", ["other:\n  token: secret12\n  token: secret12\n", "other: !!int secret12\n", "other: !!timestamp secret12\n"]
+)
+def test_what_cannot_be_rewritten_is_not_quoted(more: str) -> None:
+    with pytest.raises(BadAcl) as caught:
+        with_account(SAMPLE + more, "f", AccountChange("RocketMQ", admin=True), 1)
+    assert "secret12" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "accounts:\n", "globalWhiteRemoteAddresses: []\n"])

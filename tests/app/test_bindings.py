@@ -309,6 +309,11 @@ def test_what_cannot_be_used_is_told_with_the_file_and_the_key(text: str, told: 
     assert told in found
 
 
+def test_what_yaml_cannot_read_is_not_quoted(tmp_path: Path) -> None:
+    """It may be a secret."""
+    assert "hidden" not in complaint(tmp_path, "rocketmq:\n  binder:\n    secret-key: *hidden12\n")
+
+
 @pytest.mark.parametrize("key", [key for key in ROWS if key.fate is Fate.REFUSED], ids=lambda key: f"{key.scope.value}.{key.name}")
 def test_every_refused_key_is_refused_with_its_sentence(key: Any, tmp_path: Path) -> None:
     place = key.scope.value.replace("*", "it")

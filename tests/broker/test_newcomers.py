@@ -80,6 +80,12 @@ class TestSends:
             whole.ask(310, send_fields(f"T-{n}"), b"x")
         assert ask(whole, FakePeer("127.0.0.1:2"), Command(310, send_fields("Again"), b"x")).code == ResponseCode.SYSTEM_BUSY
 
+    def test_of_one_network_of_64_bits_are_those_of_one_address(self, whole: Whole) -> None:
+        """One machine may have all of it."""
+        codes = [ask(whole, FakePeer(f"[2001:db8::{n:x}]:1"), Command(310, send_fields(f"T-{n}"), b"x")).code for n in range(BURST + 1)]
+        assert codes == [0] * BURST + [ResponseCode.SYSTEM_BUSY]
+        assert ask(whole, FakePeer("[2001:db8:0:1::1]:1"), Command(310, send_fields("Honest"), b"x")).code == 0
+
 
 class TestOperators:
     @pytest.mark.parametrize("code", [RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from roquet.net import server, strangers
+from roquet.net.entrance import FirstByte
 from roquet.net.strangers import Strangers
 from roquet.net.tls import DISABLED, PERMISSIVE
 from roquet.testing import FakePeer
 from roquet.wire.command import Command
+from roquet.wire.frame import FRAME_SIZE_MAX, encode_frame
 from tests.net.tls_line import LOOPS, Place, closed, serving, until
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -86,6 +89,43 @@ def test_a_large_frame_is_taken_of_those_who_are_known_alone(run: Run, caplog: p
     assert "allowed are 4 to 1000" in caplog.text
 
 
+def test_a_large_header_is_taken_of_those_who_are_known_alone_and_a_larger_one_of_nobody(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with serving(DISABLED) as place:
+            guarded(place, frame_max=FRAME_SIZE_MAX)
+            reader, writer = await line(place)
+            header = b'{"code":11}'.ljust(strangers.HEADER_MAX + 1)
+            writer.write(encode_frame(0, header))
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read(65_536) == b""
+            writer.close()
+            reader, writer = await line(place, b"known")
+            for size in (strangers.HEADER_MAX, server.HEADER_MAX - 1_000):
+                writer.write(Command(11, {"field": "x" * size}).encode())
+                assert await reader.read(65_536)
+            writer.write(encode_frame(0, bytes(server.HEADER_MAX + 1), bytes(100))[:8])  # its length is enough
+            assert await closed(reader) == b""
+            writer.close()
+
+    run(work())
+    for limit in (strangers.HEADER_MAX, server.HEADER_MAX):
+        assert f"closed: header length {limit + 1}, allowed are {limit}" in caplog.text
+
+
+def test_a_server_that_wants_to_know_nobody_takes_no_larger_header_either(run: Run) -> None:
+    async def work() -> None:
+        async with serving(DISABLED) as place:
+            reader, writer = await line(place)
+            writer.write(Command(11, {f"f{number}": "" for number in range(100_000)}).encode())
+            assert await closed(reader) == b""
+            writer.close()
+            assert not place.core.peers, "nobody took it apart"
+
+    run(work())
+
+
 def test_when_there_is_no_room_strangers_make_it_for_others(run: Run) -> None:
     async def work() -> None:
         async with serving(PERMISSIVE, connections_max=6) as place:
@@ -123,6 +163,35 @@ def test_one_address_has_so_many_that_say_nothing(run: Run) -> None:
             assert not len(place.server.entrance)
             for _, writer in (other, *silent):
                 writer.close()
+
+    run(work())
+
+
+class Silent(asyncio.Transport):
+    """Somebody who came from this address."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__({"peername": (host, 40_001, 0, 0)})
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_one_network_of_64_bits_has_so_many_that_say_nothing(run: Run) -> None:
+    """It may be one machine's."""
+
+    async def work() -> None:
+        async with serving(PERMISSIVE) as place:
+            entrance = place.server.entrance
+            entrance.of_one_max = 4
+            hosts = ["2001:db8:0:1::1", *(f"2001:db8::{number:x}" for number in range(1, 7)), "::ffff:10.0.0.1", "10.0.0.2"]
+            came = [Silent(host) for host in hosts]
+            for transport in came:
+                FirstByte(entrance, asyncio.Protocol).connection_made(transport)
+            assert [hosts[at] for at, one in enumerate(came) if one.aborted] == ["2001:db8::1", "2001:db8::2"]
+            entrance.send_oldest_away()
+            assert came[3].aborted, "that network has most"
 
     run(work())
 

@@ -155,6 +155,28 @@ def test_a_frame_of_the_limit_passes_and_a_longer_one_breaks() -> None:
         Framer().feed((FRAME_SIZE_MAX + 1).to_bytes(4, "big") + bytes(4))
 
 
+def test_a_header_beyond_the_limit_of_a_server_breaks_before_it_has_come() -> None:
+    small, largest, longer = (encode_frame(0, bytes(size), bytes(200)) for size in (2, 100, 101))
+    assert len(Framer(header_max=100).feed(small + largest + small)) == 3
+    for data in (longer, small + longer + largest, longer[:8], small + longer[:20], longer[:-1]):
+        with pytest.raises(Broken, match="header length 101, allowed are 100"):
+            Framer(header_max=100).feed(data)
+    for step in (1, 7, 50):
+        framer = Framer(header_max=100)
+        whole = [frame for at in range(0, len(largest), step) for frame in framer.feed(largest[at : at + step])]
+        assert [len(header) for _, header, _ in whole] == [100]
+        known_at = next(at for at in range(0, len(longer), step) if at + step >= 8)
+        for at in range(0, known_at, step):
+            assert not framer.feed(longer[at : at + step])
+        with pytest.raises(Broken, match="header length 101"):
+            framer.feed(longer[known_at : known_at + step])
+
+
+def test_a_client_takes_every_header() -> None:
+    """The answer to a batch has the ids of all its messages there."""
+    assert len(Framer().feed(encode_frame(0, bytes(2 << 20), b""))[0][1]) == 2 << 20
+
+
 def test_a_peer_that_sends_byte_by_byte_costs_one_buffer() -> None:
     framer = Framer()
     for byte in encode_frame(0, b"{}", bytes(5000))[:-1]:

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from roquet.access.addresses import AddressPattern, Parts
+from roquet.access.addresses import AddressPattern
 from roquet.access.permissions import Permission, allows, in_words, is_group
+from roquet.hosts import Parts
 from roquet.wire.names import (
+    CHANGES_TOPIC,
     CHECK_MAX_TIME_TOPIC,
+    DLQ_PREFIX,
     HALF_TOPIC,
     OP_HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TRACE_TOPIC,
+    retry_topic,
 )
 from roquet.wire.signing import Credentials
 
-OTHERS_MESSAGES = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TIMER_TOPIC))
-"""Messages of every topic wait in these: a default permission, which is for topics that nobody named, does not open them."""
+OTHERS_MESSAGES = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TIMER_TOPIC, CHANGES_TOPIC, TRACE_TOPIC))
+"""Messages of every topic, or what tells of them, are in these: a default permission, which is for topics that nobody named, does not open
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class Account:
     """By topic; of a group by its retry topic."""
 
     def decides(self, resource: str, needed: Permission) -> Decision:
-        """An admin without permissions of its own may do everything. Else what is said of this topic or group; else the default."""
+        """An admin without permissions of its own may do everything. Else what is said of this topic or group; else the default. Dead
+        letters are their group's, as its retry topic is: who may read the one may read the other."""
         what = f"group {resource.removeprefix(RETRY_PREFIX)}" if is_group(resource) else f"topic {resource}"
         if resource == TRACE_TOPIC and needed == Permission.PUB:
             return Decision(True, f"every account may send traces to {TRACE_TOPIC}")
@@ -70,12 +76,36 @@ class Account:
         if granted is not None:
             return Decision(allows(granted.permission, needed), f"{what} has {in_words(granted.permission)} ({granted.place})")
         if resource in OTHERS_MESSAGES:
-            return Decision(False, f"{what} holds messages of all topics: no default opens it, a line of its own would ({self.place})")
+            return Decision(False, f"{what} has what others sent: no default opens it, a line of its own would ({self.place})")
+        if resource.startswith(DLQ_PREFIX):
+            of_group = self.decides(retry_topic(resource.removeprefix(DLQ_PREFIX)), Permission.SUB)
+            return Decision(of_group.allowed, f"no line for {what}, so SUB on the group decides: {of_group.why}")
         default, name = (self.default_group, "defaultGroupPerm") if is_group(resource) else (self.default_topic, "defaultTopicPerm")
         if default is None:
             return Decision(False, f"no line for {what}, and no {name}, which is DENY ({self.place})")
         why = f"no line for {what}; {name} is {in_words(default.permission)} ({default.place})"
         return Decision(allows(default.permission, needed), why)
+
+
+def may_less(before: Account, now: Account | None) -> bool:
+    """Is it gone, has it another secret, or is it refused anything that it was allowed?"""
+    if now is None or now.secret_key != before.secret_key or (before.admin and not now.admin):
+        return True
+    if before.white is not None and (now.white is None or now.white.text != before.white.text):
+        return True
+    names = before.resources.keys() | now.resources.keys()
+    changed = {name for name in names if permission_in(before.resources, name) != permission_in(now.resources, name)}
+    changed |= {*OTHERS_MESSAGES, "", RETRY_PREFIX}  # no topic and no group has the empty name: the defaults decide it
+    return any(
+        before.decides(name, one).allowed and not now.decides(name, one).allowed
+        for name in changed
+        for one in (Permission.PUB, Permission.SUB)
+    )
+
+
+def permission_in(resources: Mapping[str, Granted], name: str) -> Permission | None:
+    granted = resources.get(name)
+    return None if granted is None else granted.permission
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
-Parts = tuple[int, ...]
-"""Of an address: 4 numbers of IPv4, 8 of IPv6."""
+from roquet.hosts import Parts
+
 EVERY = frozenset(("*", "*.*.*.*", "*:*:*:*:*:*:*:*"))
 PATTERN_MAX = 4_096
 
@@ -32,20 +30,6 @@ class AddressPattern:
 
     def __repr__(self) -> str:
         return f"<AddressPattern {self.text}>"
-
-
-@lru_cache(maxsize=4_096)
-def parts_of(host: str) -> Parts:
-    """Of "10.0.0.7" or "fe80::1%eth0"; none of what is no address. An IPv4 address in IPv6's spelling is that IPv4 address."""
-    try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
-    except ValueError:
-        return ()
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None:
-            return tuple(int(part, 16) for part in address.exploded.split(":"))
-        address = address.ipv4_mapped
-    return tuple(address.packed)
 
 
 def pattern_of(text: str) -> AddressPattern:

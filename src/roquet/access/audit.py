@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass
-from functools import lru_cache
 
-from roquet.access.addresses import parts_of
+from roquet.hosts import source_of
 from roquet.ports import Clock
 
 log = logging.getLogger("roquet.audit")
@@ -102,19 +101,6 @@ class Audit:
     def too_many_keyless(self, address: str) -> bool:
         """One more request without a key came from there."""
         return not self._keyless.take(source_of(address))
-
-
-def host_of(address: str) -> str:
-    """Of "ip:port" or "[ip]:port"."""
-    return address.rpartition(":")[0].strip("[]")
-
-
-@lru_cache(maxsize=4_096)
-def source_of(address: str) -> str:
-    """Of "ip:port" what counts as one source: the address; of IPv6 its network of 64 bits, which one machine may have all of."""
-    host = host_of(address)
-    parts = parts_of(host)
-    return ":".join(map("{:x}".format, parts[:4])) + "::/64" if len(parts) == 8 else host
 
 
 def shown(text: str, limit: int = 128) -> str:

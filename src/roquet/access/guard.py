@@ -16,20 +16,20 @@ Refusals have RocketMQ's code (1) and its words, which clients and people look f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from roquet.access.accounts import Account, Rules
-from roquet.access.addresses import parts_of
-from roquet.access.audit import Audit, host_of
+from roquet.access.audit import Audit
 from roquet.access.needs import NEEDS, Need, Wanted
 from roquet.access.permissions import Permission, is_group
 from roquet.access.signatures import is_signed
 from roquet.errors import Refused
+from roquet.hosts import host_of, parts_of
 from roquet.ports import Peer
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.names import REPLY_SUFFIX, RETRY_PREFIX
+from roquet.wire.names import RETRY_PREFIX
 from roquet.wire.signing import ACCESS_KEY
 
 ACL_EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
@@ -53,13 +53,15 @@ class AccessGuard:
     """Made with the rules of now; `use` gives it others. `broker_name`: of a broker, whose requests may name it."""
 
     def __init__(
-        self, rules: Rules, audit: Audit, *, broker_name: str = "", replies_need_pub: bool = True, open_to_all: frozenset[int] = frozenset()
-    ) -> None:
-        """`open_to_all`: codes that need no key."""
+        self, rules: Rules, audit: Audit, *, broker_name: str = "", reply_topic: str = "", replies_need_pub: bool = True,
+        open_to_all: frozenset[int] = frozenset(),
+    ) -> None:  # fmt: skip
+        """`reply_topic`: of this cluster, which needs no PUB unless `replies_need_pub`. `open_to_all`: codes that need no key."""
         self.audit = audit
         self._open_to_all = open_to_all
         self._broker_name = broker_name
         self.broker_name = broker_name.encode()
+        self._reply_topic = reply_topic
         self.replies_need_pub = replies_need_pub
         self._white_hosts: dict[str, bool] = {}
         self._copying: dict[
@@ -69,6 +71,8 @@ class AccessGuard:
         """By access key, for `signed_sends`."""
         self.may_send: set[bytes] = set()
         """Access key, zero, topic: who was found to be allowed to send where."""
+        self.on_shown: Callable[[Peer, str], None] = lambda peer, access_key: None
+        """Told of a connection that shows another account than just before."""
         self.use(rules)
 
     @property
@@ -109,16 +113,23 @@ class AccessGuard:
         return False
 
     def is_admin(self, peer: Peer, command: Command) -> bool:
-        """Does an admin ask? By the account that this connection showed before, its certificate, or the signature of this request. For
-        ports whose requests are not in the table."""
+        """Does an admin ask? By its certificate, or the signature of this request: what the connection showed before may have changed
+        since. For ports whose requests are not in the table, and where nobody else is served. Where too many wrong signatures come from,
+        nobody is looked at who has not shown a right one."""
         accounts = self._rules.accounts
-        known = accounts.get(peer.principal or peer.certificate_subject)
+        known = accounts.get(peer.certificate_subject)
         if known is not None and known.admin:
             return True
-        account = accounts.get(command.fields.get(ACCESS_KEY, ""))
-        if account is None or not account.admin or not is_signed(command.fields, command.body, account.secret_key):
+        key = command.fields.get(ACCESS_KEY)
+        if not key or (not peer.principal and self.audit.guesses(peer.address)):
             return False
-        peer.principal = account.access_key
+        account = accounts.get(key)
+        if account is not None and not account.admin:
+            return False
+        if account is None or not is_signed(command.fields, command.body, account.secret_key):
+            self._wrong(peer, command)
+            return False
+        peer.principal = key
         return True
 
     def __call__(self, peer: Peer, command: Command) -> None:
@@ -170,20 +181,25 @@ class AccessGuard:
                 if self.audit.too_many_keyless(peer.address):
                     peer.close("too many requests without a key came from its address")
                 self._refuse(peer, command, "", "No accessKey is configured")
-            peer.principal = account.access_key
+            self._showed(peer, account.access_key)
             return account
         account = accounts.get(key)
         if account is None:
             self._wrong(peer, command)
             self._refuse(peer, command, "", f"No acl config for {key[:100]}")
         if self._white(account, peer):
-            peer.principal = key
+            self._showed(peer, key)
             return EVERYTHING
         if self._is_too_costly(peer, command) or not is_signed(fields, command.body, account.secret_key):
             self._wrong(peer, command)
             self._refuse(peer, command, "", f"Check signature failed for accessKey={key}")
-        peer.principal = key
+        self._showed(peer, key)
         return account
+
+    def _showed(self, peer: Peer, key: str) -> None:
+        if peer.principal != key:
+            peer.principal = key
+            self.on_shown(peer, key)
 
     def _white(self, account: Account, peer: Peer) -> bool:
         return account.white is not None and bool(parts := parts_of(host_of(peer.address))) and account.white.matches(parts)
@@ -219,7 +235,7 @@ class AccessGuard:
         assert need.wants is not None
         wanted = need.wants(command)
         if command.code in REPLIES and not self.replies_need_pub:
-            return [one for one in wanted if not one[0].endswith(REPLY_SUFFIX)]
+            return [one for one in wanted if one[0] != self._reply_topic]
         return wanted
 
     def _check_broker(self, peer: Peer, command: Command) -> None:

@@ -27,6 +27,10 @@ ACCOUNT_FIELDS = frozenset(
 )
 
 
+NOT_YAML = "this is not YAML. Look at indentation and colons, and put texts in quotes that begin with * & ! | > % @ ` or have ': ' or ' #'"
+"""YAML's own words may quote the file, and a secret with it."""
+
+
 class BadAcl(RoquetError, ValueError):
     """A file of access control that cannot be used: says file, line and reason, and never a secret."""
 
@@ -111,9 +115,9 @@ class Document:
             return YAML().compose(io.StringIO(text))
         except MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            raise BadAcl(Place(self.file, 1 if mark is None else mark.line + 1), f"this is not YAML: {error.problem}") from None
-        except (YAMLError, RecursionError, ValueError) as error:
-            raise BadAcl(Place(self.file, 1), f"this is not YAML: {type(error).__name__}") from None
+            raise BadAcl(Place(self.file, 1 if mark is None else mark.line + 1), NOT_YAML) from None
+        except (YAMLError, RecursionError, ValueError):
+            raise BadAcl(Place(self.file, 1), NOT_YAML) from None
 
     def place(self, node: Any) -> Place:
         return Place(self.file, node.start_mark.line + 1)
@@ -295,13 +299,18 @@ def with_white_addresses(text: str, file: str, addresses: Iterable[str], now_ms:
 
 def _edited(text: str, file: str, edit: Callable[[Any], None], now_ms: int) -> str:
     from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     version = parse(text, file).version  # so that what follows reads a text that can be read
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4_096
     yaml.indent(mapping=2, sequence=2, offset=0)
-    root = yaml.load(text)
+    try:
+        root = yaml.load(text)
+    except (YAMLError, RecursionError, ValueError) as error:  # in what is not read above
+        why = f"it cannot be rewritten ({type(error).__name__}); leave out what is no part of access control"
+        raise BadAcl(Place(file, 1), why) from None
     root = {} if root is None else root
     edit(root)
     root["dataVersion"] = [{"timestamp": now_ms, "counter": version.counter + 1}]

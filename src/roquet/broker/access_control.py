@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
-from roquet.access.accounts import Account, Rules, credentials_of
+from roquet.access.accounts import Account, Rules, credentials_of, may_less
 from roquet.access.audit import Audit
 from roquet.access.guard import AccessGuard
 from roquet.access.permissions import Permission, is_group
 from roquet.access.requests import OFF, change_of, config_of, config_with_secrets, failed_code, in_short, with_copies
+from roquet.access.shown import Shown
 from roquet.access.signed_caller import SignedCaller
 from roquet.access.source import AclSource
 from roquet.broker.handler import Portions, answers, elsewhere
@@ -24,7 +26,7 @@ from roquet.wire.calls import access as calls
 from roquet.wire.calls.versions import DataVersion
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.names import RETRY_PREFIX, retry_topic
+from roquet.wire.names import REPLY_SUFFIX, RETRY_PREFIX, retry_topic
 from roquet.wire.sealing import NONCE_SIZE, seal
 from roquet.wire.signing import ACCESS_KEY, Credentials
 
@@ -32,10 +34,12 @@ log = logging.getLogger("roquet.access")
 
 LOOK_MS = 1_000
 """Between two looks at the files: a changed one is taken when it looked the same twice."""
+CLOSED_AT_ONCE = 100
+"""Connections that are closed in one tick because their accounts may less than before."""
 
 
 class AccessControl(Part):
-    """State: the guard with the rules of now; None without access control."""
+    """State: the guard with the rules of now, None without access control; who has shown which account, and who is to be closed."""
 
     def __init__(self, shared: Shared, source: AclSource | None, signing: SignedCaller, credentials: Credentials | None = None) -> None:
         """`signing`: signs what this broker asks others with `credentials`; None: with the first admin of the rules."""
@@ -47,22 +51,46 @@ class AccessControl(Part):
         self.guard: AccessGuard | None = None
         self._signing = signing
         self._own = signing.credentials = credentials
+        self._shown = Shown()
+        self._leaving: deque[Peer] = deque()
         self._looking = False
         self._look_ms = 0
         if self.source is not None:
             settings = self.settings
-            self.guard = AccessGuard(
-                Rules(), self.audit, broker_name=settings.broker_name, replies_need_pub=settings.acl_replies_need_pub
-            )  # lets nobody in before the files are read
+            self.guard = AccessGuard(  # lets nobody in before the files are read
+                Rules(),
+                self.audit,
+                broker_name=settings.broker_name,
+                reply_topic=settings.broker_cluster_name + REPLY_SUFFIX,
+                replies_need_pub=settings.acl_replies_need_pub,
+            )
+            self.guard.on_shown = self._shown.note
 
     def load(self) -> None:
         if self.source is not None:
             self._use(self.source.read())
             log.info("access control is on: %s", in_short(self._guard().rules))
 
-    def _use(self, rules: Rules) -> None:
+    def _use(self, rules: Rules, asker: Peer | None = None) -> None:
+        """`asker`: whose request this is."""
+        before = self._guard().rules.accounts
         self._guard().use(rules)
         self._signing.credentials = self._own or next((credentials_of(one) for one in rules.admins()), None)
+        self._send_away([key for key in self._shown.accounts() if key in before and may_less(before[key], rules.accounts.get(key))], asker)
+
+    def _send_away(self, keys: Sequence[str], asker: Peer | None) -> None:
+        """Who has shown these accounts may have asked for what would be refused now, and waits for it: pulls do so for a minute. So those
+        connections are closed, and clients that come again are judged by the rules of now. All but the one that waits for an answer."""
+        peers = self._shown.peers_of(keys)
+        if asker is not None:
+            peers.pop(asker, None)
+        if peers:
+            self._leaving += peers
+            named = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+            log.info("access control: %d connections of accounts that are gone or may less than before are closed: %s", len(peers), named)
+
+    def disconnected(self, peer: Peer) -> None:
+        self._shown.forget(peer)
 
     def settings_changed(self, names: AbstractSet[str]) -> None:
         if self.guard is not None:
@@ -74,6 +102,8 @@ class AccessControl(Part):
     # The files
 
     def tick(self, now_ms: int) -> None:
+        for _ in range(min(len(self._leaving), CLOSED_AT_ONCE)):
+            self._leaving.popleft().close("access control: its account is gone or may less than before")
         if self.source is not None and not self._looking and now_ms >= self._look_ms:
             self._looking, self._look_ms = True, now_ms + LOOK_MS
             self.shared.background.run(self.source.look, self._looked)
@@ -122,7 +152,7 @@ class AccessControl(Part):
             rules = yield from elsewhere(lambda: source.change(change.access_key, change.edit))
         except (RoquetError, OSError) as error:
             raise Refused(change.failed, f"{error}. Nothing was changed") from None
-        self._use(rules)
+        self._use(rules, peer)
         log.info("access control, %s: changed by %s", change.words, peer.address)
         return command.reply()
 

@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple
 
-from roquet.access.addresses import parts_of
-from roquet.access.audit import host_of
 from roquet.access.guard import AccessGuard
 from roquet.broker.part import Part, Shared
 from roquet.broker.portions import Work
 from roquet.broker.roles import STORES, is_slave
 from roquet.errors import Broken, CallTimeout, Damaged, Refused, RoquetError
+from roquet.hosts import host_of, parts_of
 from roquet.ports import FOREVER, Caller, Guard, Peer, Rest
 from roquet.raft.codes import Call, Code, Role
 from roquet.raft.frames import answer_from, command_of, refusal_of, reply_to, request_from
@@ -496,6 +495,10 @@ class GroupDoor:
             if self.group.clock.steady_ms() >= until_ms:
                 return frames[at + 1 :] or None
         return None
+
+    def knows(self, peer: Peer) -> bool:
+        """With access control: it is a member, or has shown an admin's key or a certificate that is an account."""
+        return self._guard is None or self._is_member(peer) or self._guard.knows(peer)
 
     def _is_member(self, peer: Peer) -> bool:
         """By its address. Of a member that is given by name nobody knows it: that one signs what it asks."""

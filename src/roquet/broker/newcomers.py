@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from roquet.errors import Refused
+from roquet.hosts import source_of
 from roquet.ports import Clock, Peer
 from roquet.settings import BrokerSettings
 from roquet.wire.codes import ResponseCode
@@ -102,4 +103,5 @@ class Newcomers:
 
 
 def host_of(peer: Peer) -> str:
-    return peer.address.rpartition(":")[0]
+    """What counts as one address: of IPv6 a network of 64 bits."""
+    return source_of(peer.address)

@@ -5,7 +5,7 @@
 
 No frame begins with 0x16 (that would be 350 MB), and no stream of a slave does. Who says nothing, or does not end its handshake, is
 closed after a while. Handshakes cost time before anybody has proved anything, so they get some of each turn of the loop and no
-more, and only so many are under way: beyond that the oldest goes, of the address that has most of them.
+more, and only so many are under way: beyond that the oldest goes, of the address (of IPv6 the network of 64 bits) that has most of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import TypeVar, cast
 
+from roquet.hosts import source_of_host
 from roquet.net.address import shown
 from roquet.net.encrypted import EncryptedTransport
 from roquet.net.tls import DISABLED, ENFORCING, ServerTls
@@ -53,7 +54,7 @@ class FirstByte(asyncio.Protocol):
     """A peer that has said nothing yet."""
 
     _transport: asyncio.Transport
-    host: str
+    source: str
 
     def __init__(self, entrance: Entrance, make: Make) -> None:
         self._entrance = entrance
@@ -61,7 +62,7 @@ class FirstByte(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.host = host_of(self._transport)
+        self.source = source_of(self._transport)
         if not self._entrance.admit(self):
             self._transport.abort()
 
@@ -79,9 +80,10 @@ Newcomer = FirstByte | EncryptedTransport
 N = TypeVar("N", FirstByte, EncryptedTransport)
 
 
-def host_of(transport: asyncio.Transport) -> str:
+def source_of(transport: asyncio.Transport) -> str:
+    """What counts as one address: of IPv6 a network of 64 bits."""
     peer = transport.get_extra_info("peername")
-    return str(peer[0]) if peer else ""
+    return source_of_host(str(peer[0])) if peer else ""
 
 
 class Entrance:
@@ -97,9 +99,9 @@ class Entrance:
         self._has_room = has_room
         self._silent_max = silent_max
         self.of_one_max = sys.maxsize
-        self._hosts: dict[Newcomer, str] = {}
+        self._sources: dict[Newcomer, str] = {}
         self._of: dict[str, dict[Newcomer, None]] = {}
-        """By address those of `_hosts`, in the order in which they came."""
+        """By source those of `_sources`, in the order in which they came."""
         self._due: deque[EncryptedTransport] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._complaints = Complaints()
@@ -115,7 +117,7 @@ class Entrance:
         if not self._has_room():
             return False
         self.silent[newcomer] = time.monotonic()
-        self._note(newcomer, newcomer.host)
+        self._note(newcomer, newcomer.source)
         if len(self.silent) > self._silent_max:
             self._send_one_away(self.silent, TOO_SILENT)
         self._watch()
@@ -157,7 +159,7 @@ class Entrance:
             transport.abort()
             return
         self.shaking[one] = time.monotonic()
-        self._note(one, host_of(transport))
+        self._note(one, source_of(transport))
         if len(self.shaking) > HANDSHAKES_MAX:
             self._send_one_away(self.shaking, TOO_SLOW)
         self._watch()
@@ -166,9 +168,9 @@ class Entrance:
 
     def _send_one_away(self, among: Mapping[N, float], text: str) -> None:
         """There are too many of them: the oldest goes, of the address that has most."""
-        (most, _), *_ = Counter(self._hosts[one] for one in among).most_common(1)
+        (most, _), *_ = Counter(self._sources[one] for one in among).most_common(1)
         self._complaints.say(text, most, len(among))
-        oldest = next(one for one in among if self._hosts[one] == most)
+        oldest = next(one for one in among if self._sources[one] == most)
         self.forget(oldest)
         oldest.abort()
 
@@ -203,20 +205,20 @@ class Entrance:
     def forget(self, one: Newcomer) -> bool:
         """Whether it was here."""
         since = self.silent.pop(one, None) if isinstance(one, FirstByte) else self.shaking.pop(one, None)
-        host = self._hosts.pop(one, None)
-        if host is not None:
-            those = self._of[host]
+        source = self._sources.pop(one, None)
+        if source is not None:
+            those = self._of[source]
             del those[one]
             if not those:
-                del self._of[host]
+                del self._of[source]
         return since is not None
 
-    def _note(self, one: Newcomer, host: str) -> None:
-        self._hosts[one] = host
-        those = self._of.setdefault(host, {})
+    def _note(self, one: Newcomer, source: str) -> None:
+        self._sources[one] = source
+        those = self._of.setdefault(source, {})
         those[one] = None
         if len(those) > self.of_one_max:
-            self._complaints.say(TOO_MANY, host, len(those))
+            self._complaints.say(TOO_MANY, source, len(those))
             oldest = next(iter(those))
             self.forget(oldest)
             oldest.abort()
@@ -247,7 +249,7 @@ class Entrance:
         silent, shaking = list(self.silent), list(self.shaking)
         self.silent.clear()
         self.shaking.clear()
-        self._hosts.clear()
+        self._sources.clear()
         self._of.clear()
         for newcomer in silent:
             newcomer.abort()

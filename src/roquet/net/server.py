@@ -36,6 +36,9 @@ WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """Above this the peer is closed: it asked for more than it reads."""
 WAITING_MAX = 160 * 1024 * 1024
 """The same for all connections together."""
+HEADER_MAX = 512 * 1024
+"""Bytes of a request's header. A million small fields would keep the loop for most of a second before anybody looks at them; what is
+large in ordinary use is in the body. (Answers may have larger ones: of a batch all its message ids.)"""
 CLOSINGS_AT_ONCE, CLOSINGS_PER_S = 100, 5
 """Log lines about closed connections."""
 UNFINISHED_MAX = 128 * 1024 * 1024
@@ -64,7 +67,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._loop = server.loop
-        self._framer = Framer()
+        self._framer = Framer(header_max=HEADER_MAX)
         self._out: list[bytes | memoryview] = []
         self._out_size = 0
         self._waiting = 0  # bytes the peer has not read, as last looked at
@@ -95,7 +98,7 @@ class Connection(asyncio.Protocol):
         strangers = self._server.strangers
         if strangers is not None and not strangers.knows(self):
             self._stranger = True
-            self._framer.limit = strangers.frame_max
+            self._framer.limit, self._framer.header_max = strangers.frame_max, strangers.header_max
             strangers.came(self)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         if (raw := transport.get_extra_info("socket")) is not None:
@@ -136,7 +139,7 @@ class Connection(asyncio.Protocol):
             self._read_on()
         if self._stranger and self._server.strangers is not None and self._server.strangers.knows(self):
             self._stranger = False
-            self._framer.limit = FRAME_SIZE_MAX
+            self._framer.limit, self._framer.header_max = FRAME_SIZE_MAX, HEADER_MAX
 
     def go_on(self) -> bool:
         """Its turn has come. True: it needs another."""

@@ -1,5 +1,5 @@
 """Connections that have not shown who they are, to a server that wants to know: how many one address may have, and how large their frames
-may be. What they ask for costs something before it is refused, and they must not take the place of those who are known.
+and headers may be. What they ask for costs something before it is refused, and they must not take the place of those who are known.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ STRANGERS_MAX = 1_000
 """Of one address. Many honest ones may come at once behind one address, after a restart: they are known with their first request."""
 
 
+HEADER_MAX = 64 * 1024
+"""Bytes of a header: it is taken apart before anybody can say who sends it."""
+
+
 class Strangers:
     """State: by source, those who came and were not known, in that order. Who is known meanwhile is dropped when somebody looks."""
 
@@ -19,6 +23,7 @@ class Strangers:
         """`source_of`: of an "ip:port" what counts as one address. `frame_max`: bytes of a frame, until it is known who sends it."""
         self.knows = knows
         self.frame_max = frame_max
+        self.header_max = HEADER_MAX
         self._source_of = source_of
         self._of: dict[str, dict[Peer, None]] = {}
 

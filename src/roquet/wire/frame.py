@@ -16,6 +16,9 @@ from roquet.speedups import native
 FRAME_SIZE_MAX = 16 * 1024 * 1024
 """Upstream's com.rocketmq.remoting.frameMaxLength. A longer frame closes the connection, as there."""
 
+HEADER_SIZE_MAX = 0xFFFFFF
+"""All that the length of a header can say."""
+
 SMALL = 1024
 """Pieces below this are gathered in one buffer, larger ones are kept as they came."""
 
@@ -60,10 +63,11 @@ def distrust(data: bytes, at: int, limit: int) -> Broken:
 class Framer:
     """Holds the bytes of one connection that do not make a whole frame yet. Bounded by one frame of the largest size."""
 
-    __slots__ = ("_chunks", "buffered", "limit", "needed")
+    __slots__ = ("_chunks", "buffered", "header_max", "limit", "needed")
 
-    def __init__(self, limit: int = FRAME_SIZE_MAX) -> None:
+    def __init__(self, limit: int = FRAME_SIZE_MAX, header_max: int = HEADER_SIZE_MAX) -> None:
         self.limit = limit
+        self.header_max = header_max
         self._chunks: list[bytes | bytearray] = []
         self.buffered = 0
         self.needed = 8
@@ -85,10 +89,18 @@ class Framer:
         frames, at, need = cut(data, self.limit)
         if not need:
             raise distrust(data, at, self.limit)
+        if len(data) > self.header_max:  # else there is no room for such a header
+            self._check_header(max((len(header) for _, header, _ in frames), default=0))
         if at < len(data):
+            if need > self.header_max:
+                self._check_header(int.from_bytes(data[at + 5 : at + 8], "big"))
             self._keep(data[at:] if at else data)
         self.needed = need
         return frames
+
+    def _check_header(self, size: int) -> None:
+        if size > self.header_max:
+            raise Broken(f"header length {size}, allowed are {self.header_max}")
 
     def _keep(self, data: bytes) -> None:
         self.buffered += len(data)

@@ -122,7 +122,9 @@ def composed(text: str, file: str) -> list[Any]:
         return [root for root in YAML().compose_all(io.StringIO(text)) if root is not None]
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise BadBindings(f"{file}, line {1 if mark is None else mark.line + 1}: this is not YAML: {error.problem}") from None
+        # YAML's own words may quote the file, and a secret with it.
+        text = "this is not YAML; look at indentation and colons, and put texts with special characters in quotes"
+        raise BadBindings(f"{file}, line {1 if mark is None else mark.line + 1}: {text}") from None
     except (YAMLError, RecursionError, ValueError) as error:
         raise BadBindings(f"{file} is not YAML: {type(error).__name__}") from None
 
