@@ -32,6 +32,7 @@ from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.layout import QUEUES_MAX
 from roquet.wire.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, check, check_group, retry_topic
 from roquet.wire.pending import Done, PendingCalls
+from roquet.wire.signing import unsigned
 
 log = logging.getLogger("roquet.broker")
 
@@ -480,7 +481,7 @@ class Members(Part):
     def running_info(self, peer: Peer, command: Command) -> None:
         """307: the client itself knows; its answer is passed on."""
         header = GET_CONSUMER_RUNNING_INFO.read_header(command)
-        self._pass_on(peer, command, header.consumer_group, header.client_id, dict(command.fields), command.body)
+        self._pass_on(peer, command, header.consumer_group, header.client_id, command.fields, command.body)
 
     @answers(CONSUME_MESSAGE_DIRECTLY)
     def consume_directly(self, peer: Peer, command: Command) -> None:
@@ -490,7 +491,7 @@ class Members(Part):
             raise Refused(ResponseCode.SYSTEM_ERROR, "the custom field <msgId> is null, which message is to be consumed?")
         _, offset = parse_offset_message_id(header.msg_id)
         record = self.record_at(offset, f"can not find message by the id, {header.msg_id}")
-        fields = dict(command.fields) | {"brokerName": self.settings.broker_name}
+        fields = command.fields | {"brokerName": self.settings.broker_name}
         self._pass_on(peer, command, header.consumer_group, header.client_id or "", fields, record)
 
     def _pass_on(self, asker: Peer, command: Command, group: str, client_id: str, fields: dict[str, str], body: bytes) -> None:
@@ -509,14 +510,14 @@ class Members(Part):
             if asker.closed or command.is_oneway:
                 return
             if isinstance(result, Command):
-                reply = command.reply(result.code, result.remark, result.fields, result.body)
+                reply = command.reply(result.code, result.remark, unsigned(result.fields), result.body)
             elif isinstance(result, CallTimeout):
                 reply = command.reply(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: {result}")
             else:
                 reply = command.reply(ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}> Exception: {result}")
             asker.send(reply.encode())
 
-        self.call(member.peer, Command(command.code, fields, body), answered)
+        self.call(member.peer, Command(command.code, unsigned(fields), body), answered)
 
     def call(self, peer: Peer, command: Command, done: Done, timeout_ms: int = CALL_TIMEOUT_MS) -> None:
         """Ask a client. `done` is called exactly once, with its answer or the error. Raises Refused when too many wait already."""
