@@ -168,6 +168,20 @@ def test_nobody_cancels_the_timed_message_of_another_topic(whole: WholeBroker, n
     assert whole.ask(signed(Command(Code.RECALL_MESSAGE, fields), "admin")).code == 0
 
 
+def test_nobody_cancels_the_timed_message_of_another_topic_on_a_broker_that_became_the_master(whole: WholeBroker) -> None:
+    """A new leader takes up its timers anew. It let everybody cancel everything."""
+    assert whole.ask(signed(timed("secret", "U7"), "admin")).code == 0
+    whole.broker.become_slave(1)
+    whole.broker.become_master("ASYNC_MASTER")
+    whole.tick()
+    for text in ("U7", "secret_U7"):
+        answer = whole.ask(signed(send(i=f"UNIQ_KEY\x01U8\x02TIMER_DEL_UNIQKEY\x01{text}"), "producer"))
+        assert answer.code == 22, (text, answer)
+    assert whole.broker.timers.cancelling.cancelled == 0
+    assert whole.ask(signed(send("secret", i="UNIQ_KEY\x01U8\x02TIMER_DEL_UNIQKEY\x01U7"), "admin")).code == 0
+    assert whole.broker.timers.cancelling.cancelled == 1
+
+
 def test_whoever_may_send_to_a_topic_cancels_its_timed_messages(whole: WholeBroker) -> None:
     assert whole.ask(signed(timed("T", "U1"), "producer")).code == 0
     assert whole.ask(signed(timed("T", "U2"), "producer")).code == 0

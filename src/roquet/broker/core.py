@@ -187,7 +187,6 @@ class Broker:
         if guard is not None:
             for user in (self.queries, self.retries, self.transactions, self.timers):
                 user.check_record = guard.check_record
-            self.timers.cancelling.own_topic_only = True
             self.transactions.may_be_told = guard.may_be_told
             self.slaves.lets_copy = guard.lets_copy
         self._slave_guard = SlaveGuard(self.sender)
