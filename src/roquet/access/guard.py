@@ -96,6 +96,11 @@ class AccessGuard:
         """It has shown a key, or a certificate that is one, or need not."""
         return bool(peer.principal) or peer.certificate_subject in self._rules.accounts or self.lets_in(peer)
 
+    def note_unasked(self, peer: Peer) -> None:
+        """It sent an answer that nobody waits for. From a stranger that is worth no more than a request without a key."""
+        if not self.knows(peer) and self.audit.too_many_keyless(peer.address):
+            peer.close("too many answers that nobody asked for came from its address")
+
     def lets_copy(self, address: str) -> bool:
         """May who connects from there be sent the whole log, still? The stream of master and slave has no room for a signature: the address
         must be on the global white list, as RocketMQ wants it of slaves, or an admin must have asked about the log from there in the last

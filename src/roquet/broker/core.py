@@ -453,7 +453,8 @@ class Broker:
     def handle(self, peer: Peer, command: Command, attempt: int = 0) -> None:
         """One request that is not a plain send; answered now or later. Whatever goes wrong becomes an answer."""
         if command.flag & RESPONSE:
-            self.members.answer(peer, command)
+            if not self.members.answer(peer, command):
+                self.admission.note_unasked(peer)
             return
         self.newcomers.peer = peer
         mark = self.store.log.end
