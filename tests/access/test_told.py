@@ -138,3 +138,40 @@ def test_an_answer_that_is_passed_on_holds_no_signature_either(whole: WholeBroke
     answer = asked.reply(0, None, {"AccessKey": "named-key", "Signature": "c2lnbmVk", "SecurityToken": "t", "more": "1"}, b"{}")
     whole.give(member, answer)
     assert [(one.code, one.fields, one.body) for one in whole.peer.take()] == [(0, {"more": "1"}, b"{}")]
+
+
+# Client ids
+
+
+def reply_to_asker(whole: WholeBroker) -> None:
+    reply = Command(Code.SEND_REPLY_MESSAGE_V2, send_fields("DefaultCluster_REPLY_TOPIC", 0, REPLY), b"for few eyes")
+    whole.give(whole.peer, signed(reply, "admin"))
+
+
+def beat(whole: WholeBroker, peer: FakePeer, who: str, client_id: str, group: str = "pg") -> None:
+    body = HeartbeatBody(client_id, producer_data_set=[ProducerData(group)] if group else []).encode()
+    whole.give(peer, signed(Command(Code.HEART_BEAT, body=body), who))
+    assert [answer.code for answer in peer.take() if answer.is_response] == [0]
+
+
+@pytest.mark.parametrize("group", ["pg", "another", ""])
+def test_a_connection_does_not_keep_the_ids_that_it_had_before(whole: WholeBroker, group: str) -> None:
+    """Nobody sits on the ids of others with one connection."""
+    squatter = joined(whole, "10.6.6.6:1", "nobody")
+    beat(whole, squatter, "nobody", "something else", group)
+    asker = joined(whole, "10.1.1.1:2", "producer")
+    reply_to_asker(whole)
+    assert [one.code for one in asker.take()] == [Code.PUSH_REPLY_MESSAGE_TO_CLIENT]
+    assert not squatter.take()
+
+
+def test_an_id_is_free_when_the_connection_that_had_it_is_gone(whole: WholeBroker) -> None:
+    squatter = joined(whole, "10.6.6.6:1", "nobody", "first")
+    beat(whole, squatter, "nobody", "asker")
+    asker = joined(whole, "10.1.1.1:2", "producer")
+    reply_to_asker(whole)
+    assert [one.code for one in squatter.take()] == [Code.PUSH_REPLY_MESSAGE_TO_CLIENT], "it came first"
+    whole.broker.disconnected(squatter)
+    beat(whole, asker, "producer", "asker")
+    reply_to_asker(whole)
+    assert [one.code for one in asker.take()] == [Code.PUSH_REPLY_MESSAGE_TO_CLIENT]

@@ -113,6 +113,7 @@ class Members(Part):
         self._producing: dict[Peer, Names] = {}
         self._calls: dict[Peer, PendingCalls] = {}
         self._producing_as: dict[str, Peer] = {}  # client id -> the connection its last heartbeat as a producer came from
+        self._called: dict[Peer, str] = {}  # and back: a connection has one client id at a time
         self._waiting: dict[str, dict[str, bool]] = {}  # address -> groups that wait to be made -> unit mode
         self._shared_ids: dict[str, set[str]] = {}  # group -> client ids that a notice is up for
         self._silent: OrderedDict[Peer, Member] = OrderedDict()  # to be removed
@@ -170,12 +171,15 @@ class Members(Part):
             member = Member(peer, body.client_id, command.language, command.version, heard_ms, signature)
             self._register_consumer(member, data)
         self._make_groups(peer, body.consumer_data_set)
+        if self._called.get(peer) != body.client_id:
+            self._forget_id(peer)
         for producer in body.producer_data_set:
             member = Member(peer, body.client_id, command.language, command.version, heard_ms)
             self._producers.setdefault(producer.group_name, {})[peer] = member
             self._producing.setdefault(peer, {})[producer.group_name] = None
-            if self._may_be_called(body.client_id, peer):
-                self._producing_as[body.client_id] = peer
+        if body.producer_data_set and self._may_be_called(body.client_id, peer):
+            self._producing_as[body.client_id] = peer
+            self._called[peer] = body.client_id
         return command.reply()
 
     def _may_be_called(self, client_id: str, peer: Peer) -> bool:
@@ -189,6 +193,12 @@ class Members(Part):
             f"clients with the access keys {first} and {second} have the same client id: replies go to the first alone. Give each its own",
         )
         return False
+
+    def _forget_id(self, peer: Peer) -> None:
+        """Replies to the client id that this connection had go there no more."""
+        client_id = self._called.pop(peer, None)
+        if client_id is not None and self._producing_as.get(client_id) is peer:
+            del self._producing_as[client_id]
 
     def _check(self, peer: Peer, body: wire.HeartbeatBody) -> None:
         if not 0 < len(body.client_id) <= CLIENT_ID_MAX:
@@ -287,6 +297,7 @@ class Members(Part):
             self._drop_consumer(peer, name)
         for name in list(self._producing.get(peer, ())):
             self._drop_producer(peer, name)
+        self._forget_id(peer)
         calls = self._calls.pop(peer, None)
         if calls is not None:
             calls.fail_all(ConnectFailed(f"the connection to {peer.address} is closed"))
@@ -294,11 +305,10 @@ class Members(Part):
     def _drop_producer(self, peer: Peer, name: str) -> None:
         forget(self._producing, peer, name)
         members = self._producers.get(name)
-        member = None if members is None else members.pop(peer, None)
-        if member is not None and not members:
+        if members is not None and members.pop(peer, None) is not None and not members:
             del self._producers[name]
-        if member is not None and peer not in self._producing and self._producing_as.get(member.client_id) is peer:
-            del self._producing_as[member.client_id]
+        if peer not in self._producing:
+            self._forget_id(peer)
 
     def _drop_consumer(self, peer: Peer, name: str) -> None:
         group = self._take_out(peer, name)
