@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -443,6 +443,16 @@ def test_tag_subscriptions_are_fine_and_sql_is_refused_as_where_it_is_switched_o
     for kind in ("TAG", "", None):
         body = {"clientId": "c", "group": "g", "subscriptionData": {"topic": "T", "subString": "a", "expressionType": kind}}
         assert kit.request(RequestCode.CHECK_CLIENT_CONFIG, body=fastjson.dumps(body)).code == ResponseCode.SUCCESS
+
+
+def test_a_large_subscription_that_is_asked_about_is_read_elsewhere(kit: BrokerKit) -> None:
+    body = {"clientId": "c", "group": "g", "subscriptionData": {"topic": "T", "tagsSet": ["a" * 100] * 2_000}}
+    work = kit.handlers[RequestCode.CHECK_CLIENT_CONFIG](kit.peer, Command(RequestCode.CHECK_CLIENT_CONFIG, body=fastjson.dumps(body)))
+    assert isinstance(work, Generator)
+    assert isinstance(next(work), Cold)
+    assert kit.request(RequestCode.CHECK_CLIENT_CONFIG, body=fastjson.dumps(body)).code == ResponseCode.SUCCESS
+    answer = kit.request(RequestCode.CHECK_CLIENT_CONFIG, body=bytes(5 << 20))
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "subscription of 5242880 bytes, limit is 4194304")
 
 
 RUNNING = {"consumerGroup": "vec_group", "clientId": "192.0.2.2@28610#2626948692930", "jstackEnable": "false"}

@@ -1378,8 +1378,8 @@ FAULTS = [
     ),
     Fault(
         "access/accounts.py",
-        "        if resource in OTHERS_MESSAGES:",
-        "        if resource in ():",
+        "        if granted is None and resource not in OTHERS_MESSAGES:",
+        "        if granted is None:",
         "tests/access/test_yaml_text.py::test_no_default_opens_topics_that_hold_messages_of_all_others",
         "a default permission opens the topic in which delayed messages of all topics wait",
     ),

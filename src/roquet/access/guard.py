@@ -139,7 +139,7 @@ class AccessGuard:
         if self.lets_in(peer):
             return True
         account = self._rules.accounts.get(peer.principal)
-        return account is not None and (self._white(account, peer) or account.decides(topic, Permission.PUB).allowed)
+        return account is not None and (self._white(account, peer) or account.allows(topic, Permission.PUB))
 
     def check_record(self, peer: Peer, command: Command, topic: str) -> None:
         """Of a request that was let in and names a message by its place: here is the message's topic. Raises Refused."""
@@ -157,7 +157,7 @@ class AccessGuard:
         """Of (access key, zero, topic), of which the signature is right: remembered in `may_send` if so. Nobody is refused by this."""
         key, _, topic = pair.decode().partition("\0")
         account = self._rules.accounts.get(key)
-        if account is None or is_group(topic) or not account.decides(topic, Permission.PUB).allowed:
+        if account is None or is_group(topic) or not account.allows(topic, Permission.PUB):
             return False
         if len(self.may_send) >= DECISIONS_MAX:
             self.may_send.clear()
@@ -235,10 +235,9 @@ class AccessGuard:
 
     def _check(self, peer: Peer, command: Command, account: Account, wanted: Iterable[Wanted]) -> None:
         for resource, permission in wanted:
-            decision = account.decides(resource, permission)
-            if not decision.allowed:
+            if not account.allows(resource, permission):
                 name = f"group:{resource.removeprefix(RETRY_PREFIX)}" if is_group(resource) else f"topic:{resource}"
-                self._refuse(peer, command, name, f"No default permission for {name[:200]}", decision.why)
+                self._refuse(peer, command, name, f"No default permission for {name[:200]}", account.decides(resource, permission).why)
 
     def _refuse(self, peer: Peer, command: Command, resource: str, remark: str, why: str = "") -> NoReturn:
         """`why`, with the line of the file, is for the operator alone."""

@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from roquet.broker.filters import check_filter
 from roquet.broker.groups import Groups
@@ -48,7 +49,7 @@ V3_1_8 = 62
 """Clients before it (V3_1_8_SNAPSHOT) do not know the calls that brokers make."""
 
 HEARTBEAT_MAX = 4 * 1024 * 1024
-"""Bytes of one heartbeat."""
+"""Bytes of one heartbeat, or of a subscription that is asked about."""
 CLIENT_GROUPS_MAX = 2_000
 """Groups one connection may be in, producing and consuming together."""
 SUBSCRIPTIONS_MAX = 10_000
@@ -152,8 +153,7 @@ class Members(Part):
     @answers(wire.HEART_BEAT)
     def heartbeat(self, peer: Peer, command: Command) -> Command | Portions:
         """34. Everything is checked before anything is taken in."""
-        if len(command.body) > HEARTBEAT_MAX:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"heartbeat of {len(command.body)} bytes, limit is {HEARTBEAT_MAX}")
+        check_size(command, "heartbeat")
         if len(command.body) >= LARGE:
             return self._large_heartbeat(peer, command)
         return self._take_in(peer, command, read_heartbeat(command))
@@ -478,9 +478,11 @@ class Members(Part):
         return wire.GET_ALL_PRODUCER_INFO.reply(command, body=wire.ProducerTable(table))
 
     @answers(wire.CHECK_CLIENT_CONFIG)
-    def check_client(self, peer: Peer, command: Command) -> Command:
-        """46: would this filter work here? Asked at a consumer's start."""
-        subscription = wire.CHECK_CLIENT_CONFIG.read_body(command).subscription_data
+    def check_client(self, peer: Peer, command: Command) -> Portions:
+        """46: would this filter work here? Asked at a consumer's start. A large one is read elsewhere."""
+        check_size(command, "subscription")
+        read = partial(wire.CHECK_CLIENT_CONFIG.read_body, command)
+        subscription = (read() if len(command.body) < LARGE else (yield from elsewhere(read))).subscription_data
         if not is_tag_type(subscription.expression_type):
             check_filter(subscription.expression_type, subscription.sub_string, self.settings)
         return command.reply()
@@ -553,6 +555,11 @@ def forget(table: dict[Peer, Names], peer: Peer, name: str) -> None:
 
 def connections(members: Iterable[Member]) -> list[wire.Connection]:
     return [wire.Connection(member.client_id, member.peer.address, member.language, member.version) for member in members]
+
+
+def check_size(command: Command, what: str) -> None:
+    if len(command.body) > HEARTBEAT_MAX:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"{what} of {len(command.body)} bytes, limit is {HEARTBEAT_MAX}")
 
 
 def read_heartbeat(command: Command) -> tuple[wire.HeartbeatBody, list[Signature]]:
