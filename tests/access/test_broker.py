@@ -14,13 +14,15 @@ from roquet.access.audit import KEYLESS_AT_ONCE, WRONG_AT_ONCE
 from roquet.access.yaml_text import BadAcl
 from roquet.acl_files import AclFiles, acl_files
 from roquet.broker.topics import Topic
-from roquet.settings import BadSetting
-from roquet.testing import FakePeer, WholeBroker
+from roquet.nameserver.core import NameServer
+from roquet.settings import BadSetting, NameServerSettings
+from roquet.store.disk import RealDisk
+from roquet.testing import FakePeer, ManualClock, WholeBroker
 from roquet.wire.batch import join_batch
 from roquet.wire.calls import access as calls
 from roquet.wire.codes import RequestCode as Code
 from roquet.wire.codes import SysFlag
-from roquet.wire.command import Command
+from roquet.wire.command import RESPONSE, Command
 from roquet.wire.frame import Framer
 from roquet.wire.sealing import unseal
 
@@ -166,6 +168,20 @@ def test_nobody_cancels_the_timed_message_of_another_topic(whole: WholeBroker, n
     assert whole.broker.timers.cancelling.cancelled == 0
     fields = {"producerGroup": "g", "topic": "", "recallHandle": "U7"}
     assert whole.ask(signed(Command(Code.RECALL_MESSAGE, fields), "admin")).code == 0
+
+
+def test_nobody_cancels_the_timed_message_of_another_topic_on_a_broker_that_became_the_master(whole: WholeBroker) -> None:
+    """A new leader takes up its timers anew. It let everybody cancel everything."""
+    assert whole.ask(signed(timed("secret", "U7"), "admin")).code == 0
+    whole.broker.become_slave(1)
+    whole.broker.become_master("ASYNC_MASTER")
+    whole.tick()
+    for text in ("U7", "secret_U7"):
+        answer = whole.ask(signed(send(i=f"UNIQ_KEY\x01U8\x02TIMER_DEL_UNIQKEY\x01{text}"), "producer"))
+        assert answer.code == 22, (text, answer)
+    assert whole.broker.timers.cancelling.cancelled == 0
+    assert whole.ask(signed(send("secret", i="UNIQ_KEY\x01U8\x02TIMER_DEL_UNIQKEY\x01U7"), "admin")).code == 0
+    assert whole.broker.timers.cancelling.cancelled == 1
 
 
 def test_whoever_may_send_to_a_topic_cancels_its_timed_messages(whole: WholeBroker) -> None:
@@ -477,6 +493,61 @@ def test_requests_of_strangers_are_answered_so_often_and_no_more(whole: WholeBro
     late = FakePeer("[2001:db8:1:2::1]:5")
     whole.give(late, send())
     assert [refused(answer) for answer in late.take()] == [True]
+
+
+def unasked(count: int = 1) -> list[Command]:
+    """Answers that nobody waits for."""
+    return [Command(0, opaque=number, flag=RESPONSE) for number in range(count)]
+
+
+def test_answers_of_strangers_that_nobody_asked_for_count_as_requests_without_a_key(whole: WholeBroker) -> None:
+    first, second = FakePeer("10.6.6.6:5"), FakePeer("10.6.6.6:6")
+    whole.give(first, *unasked(KEYLESS_AT_ONCE - 1))
+    whole.give(second, send())
+    assert [refused(answer) for answer in second.take()] == [True]
+    assert not first.closed
+    whole.give(first, *unasked())
+    assert "that nobody asked for" in first.close_reason
+    whole.give(second, send())
+    assert second.closed
+    whole.tick(10_000)
+    late = FakePeer("10.6.6.6:7")
+    whole.give(late, *unasked())
+    assert not late.closed
+
+
+def test_who_is_known_may_answer_too_late(whole: WholeBroker) -> None:
+    friend, known, certified = FakePeer(WHITE), FakePeer("10.6.6.6:5"), FakePeer("10.6.6.6:6")
+    certified.certificate_subject = "producer-key"
+    whole.give(known, signed(send(), "producer"))
+    for peer in (friend, known, certified):
+        whole.give(peer, *unasked(2 * KEYLESS_AT_ONCE))
+        assert not peer.closed
+
+
+def test_without_access_control_answers_are_not_counted(tmp_path: Path) -> None:
+    whole = WholeBroker(tmp_path)
+    whole.frames(*unasked(2 * KEYLESS_AT_ONCE))
+    assert not whole.peer.closed
+    whole.close()
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["with access control", "without"])
+def test_a_name_server_counts_the_answers_of_strangers_too(tmp_path: Path, on: bool) -> None:
+    settings = NameServerSettings(acl_enable=on)
+    server = NameServer(settings, ManualClock(), RealDisk(), str(tmp_path), accounts=accounts(tmp_path))
+    known, stranger = FakePeer("10.6.6.6:5"), FakePeer("10.6.6.6:6")
+
+    def give(peer: FakePeer, *commands: Command) -> None:
+        server.receive(peer, Framer().feed(b"".join(command.encode() for command in commands)))
+
+    give(known, signed(Command(Code.GET_BROKER_CLUSTER_INFO), "producer"), *unasked(2 * KEYLESS_AT_ONCE))
+    assert [answer.code for answer in known.take()] == [0]
+    assert not known.closed
+    give(stranger, *unasked(KEYLESS_AT_ONCE))
+    assert not stranger.closed
+    give(stranger, *unasked())
+    assert stranger.closed == on
 
 
 def test_a_large_body_is_not_looked_at_where_wrong_signatures_come_from(whole: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -402,6 +402,28 @@ def test_a_connection_cannot_collect_groups_without_end(kit: BrokerKit, monkeypa
     assert beat(kit, kit.peer, "c", producers=("d",)).code == 0
 
 
+def test_a_connection_has_one_client_id_at_a_time(kit: BrokerKit) -> None:
+    one, two = peers(2)
+    for number in range(1_000):
+        assert beat(kit, one, f"c{number}", producers=("p",)).code == 0
+    assert (len(kit.members._producing_as), len(kit.members._called)) == (1, 1)
+    assert kit.members.producer_with_id("c998") is None
+    assert kit.members.producer_with_id("c999") is one
+    beat(kit, two, "c0", producers=("p",))
+    beat(kit, one, "c0", producers=("p",))
+    beat(kit, two, "c1", producers=("p",))
+    assert kit.members.producer_with_id("c0") is one, "it was taken over, and who had it before goes its own way"
+    beat(kit, two, "c0", producers=("p",))
+    kit.members.disconnected(one)
+    assert kit.members.producer_with_id("c0") is two
+    kit.request(RequestCode.UNREGISTER_CLIENT, {"clientID": "c0", "producerGroup": "p"}, peer=two)
+    assert kit.members.producer_with_id("c0") is None
+    beat(kit, two, "c0", producers=("p",))
+    kit.members.disconnected(two)
+    assert not kit.members._producing_as
+    assert not kit.members._called
+
+
 def test_all_connections_together_cannot_either(kits: Callable[..., BrokerKit]) -> None:
     kit = kits(accept_groups_max=2)
     one, two = peers(2)
@@ -421,6 +443,16 @@ def test_tag_subscriptions_are_fine_and_sql_is_refused_as_where_it_is_switched_o
     for kind in ("TAG", "", None):
         body = {"clientId": "c", "group": "g", "subscriptionData": {"topic": "T", "subString": "a", "expressionType": kind}}
         assert kit.request(RequestCode.CHECK_CLIENT_CONFIG, body=fastjson.dumps(body)).code == ResponseCode.SUCCESS
+
+
+def test_a_large_subscription_that_is_asked_about_is_read_elsewhere(kit: BrokerKit) -> None:
+    body = {"clientId": "c", "group": "g", "subscriptionData": {"topic": "T", "tagsSet": ["a" * 100] * 2_000}}
+    work = kit.handlers[RequestCode.CHECK_CLIENT_CONFIG](kit.peer, Command(RequestCode.CHECK_CLIENT_CONFIG, body=fastjson.dumps(body)))
+    assert isinstance(work, Generator)
+    assert isinstance(next(work), Cold)
+    assert kit.request(RequestCode.CHECK_CLIENT_CONFIG, body=fastjson.dumps(body)).code == ResponseCode.SUCCESS
+    answer = kit.request(RequestCode.CHECK_CLIENT_CONFIG, body=bytes(5 << 20))
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "subscription of 5242880 bytes, limit is 4194304")
 
 
 RUNNING = {"consumerGroup": "vec_group", "clientId": "192.0.2.2@28610#2626948692930", "jstackEnable": "false"}

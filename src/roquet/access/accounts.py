@@ -64,27 +64,44 @@ class Account:
     resources: Mapping[str, Granted] = field(default_factory=dict)
     """By topic; of a group by its retry topic."""
 
-    def decides(self, resource: str, needed: Permission) -> Decision:
+    def allows(self, resource: str, needed: Permission) -> bool:
         """An admin without permissions of its own may do everything. Else what is said of this topic or group; else the default. Dead
         letters are their group's, as its retry topic is: who may read the one may read the other."""
+        if (self.admin and not self.resources) or (resource == TRACE_TOPIC and needed == Permission.PUB):
+            return True
+        granted = self.resources.get(resource)
+        if granted is None and resource not in OTHERS_MESSAGES:
+            if resource.startswith(DLQ_PREFIX):
+                return self.allows(group_of(resource), Permission.SUB)
+            granted = self.default_group if is_group(resource) else self.default_topic
+        return granted is not None and allows(granted.permission, needed)
+
+    def decides(self, resource: str, needed: Permission) -> Decision:
+        """The same with the reason, which takes longer to say."""
+        return Decision(self.allows(resource, needed), self._why(resource, needed))
+
+    def _why(self, resource: str, needed: Permission) -> str:
         what = f"group {resource.removeprefix(RETRY_PREFIX)}" if is_group(resource) else f"topic {resource}"
         if resource == TRACE_TOPIC and needed == Permission.PUB:
-            return Decision(True, f"every account may send traces to {TRACE_TOPIC}")
+            return f"every account may send traces to {TRACE_TOPIC}"
         if self.admin and not self.resources:
-            return Decision(True, f"{self.access_key} is an admin without permissions of its own ({self.place})")
+            return f"{self.access_key} is an admin without permissions of its own ({self.place})"
         granted = self.resources.get(resource)
         if granted is not None:
-            return Decision(allows(granted.permission, needed), f"{what} has {in_words(granted.permission)} ({granted.place})")
+            return f"{what} has {in_words(granted.permission)} ({granted.place})"
         if resource in OTHERS_MESSAGES:
-            return Decision(False, f"{what} has what others sent: no default opens it, a line of its own would ({self.place})")
+            return f"{what} has what others sent: no default opens it, a line of its own would ({self.place})"
         if resource.startswith(DLQ_PREFIX):
-            of_group = self.decides(retry_topic(resource.removeprefix(DLQ_PREFIX)), Permission.SUB)
-            return Decision(of_group.allowed, f"no line for {what}, so SUB on the group decides: {of_group.why}")
+            return f"no line for {what}, so SUB on the group decides: {self._why(group_of(resource), Permission.SUB)}"
         default, name = (self.default_group, "defaultGroupPerm") if is_group(resource) else (self.default_topic, "defaultTopicPerm")
         if default is None:
-            return Decision(False, f"no line for {what}, and no {name}, which is DENY ({self.place})")
-        why = f"no line for {what}; {name} is {in_words(default.permission)} ({default.place})"
-        return Decision(allows(default.permission, needed), why)
+            return f"no line for {what}, and no {name}, which is DENY ({self.place})"
+        return f"no line for {what}; {name} is {in_words(default.permission)} ({default.place})"
+
+
+def group_of(dead_letters: str) -> str:
+    """As a resource: its retry topic."""
+    return retry_topic(dead_letters.removeprefix(DLQ_PREFIX))
 
 
 def may_less(before: Account, now: Account | None) -> bool:
@@ -96,11 +113,7 @@ def may_less(before: Account, now: Account | None) -> bool:
     names = before.resources.keys() | now.resources.keys()
     changed = {name for name in names if permission_in(before.resources, name) != permission_in(now.resources, name)}
     changed |= {*OTHERS_MESSAGES, "", RETRY_PREFIX}  # no topic and no group has the empty name: the defaults decide it
-    return any(
-        before.decides(name, one).allowed and not now.decides(name, one).allowed
-        for name in changed
-        for one in (Permission.PUB, Permission.SUB)
-    )
+    return any(before.allows(name, one) and not now.allows(name, one) for name in changed for one in (Permission.PUB, Permission.SUB))
 
 
 def permission_in(resources: Mapping[str, Granted], name: str) -> Permission | None:

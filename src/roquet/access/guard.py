@@ -100,6 +100,11 @@ class AccessGuard:
         """It has shown a key, or a certificate that is one, or need not."""
         return bool(peer.principal) or peer.certificate_subject in self._rules.accounts or self.lets_in(peer)
 
+    def note_unasked(self, peer: Peer) -> None:
+        """It sent an answer that nobody waits for. From a stranger that is worth no more than a request without a key."""
+        if not self.knows(peer) and self.audit.too_many_keyless(peer.address):
+            peer.close("too many answers that nobody asked for came from its address")
+
     def lets_copy(self, address: str) -> bool:
         """May who connects from there be sent the whole log, still? The stream of master and slave has no room for a signature: the address
         must be on the global white list, as RocketMQ wants it of slaves, or an admin must have asked about the log from there in the last
@@ -145,7 +150,7 @@ class AccessGuard:
         if self.lets_in(peer):
             return True
         account = self._rules.accounts.get(peer.principal)
-        return account is not None and (self._white(account, peer) or account.decides(topic, Permission.PUB).allowed)
+        return account is not None and (self._white(account, peer) or account.allows(topic, Permission.PUB))
 
     def check_record(self, peer: Peer, command: Command, topic: str) -> None:
         """Of a request that was let in and names a message by its place: here is the message's topic. Raises Refused."""
@@ -163,7 +168,7 @@ class AccessGuard:
         """Of (access key, zero, topic), of which the signature is right: remembered in `may_send` if so. Nobody is refused by this."""
         key, _, topic = pair.decode().partition("\0")
         account = self._rules.accounts.get(key)
-        if account is None or is_group(topic) or not account.decides(topic, Permission.PUB).allowed:
+        if account is None or is_group(topic) or not account.allows(topic, Permission.PUB):
             return False
         if len(self.may_send) >= DECISIONS_MAX:
             self.may_send.clear()
@@ -246,10 +251,9 @@ class AccessGuard:
 
     def _check(self, peer: Peer, command: Command, account: Account, wanted: Iterable[Wanted]) -> None:
         for resource, permission in wanted:
-            decision = account.decides(resource, permission)
-            if not decision.allowed:
+            if not account.allows(resource, permission):
                 name = f"group:{resource.removeprefix(RETRY_PREFIX)}" if is_group(resource) else f"topic:{resource}"
-                self._refuse(peer, command, name, f"No default permission for {name[:200]}", decision.why)
+                self._refuse(peer, command, name, f"No default permission for {name[:200]}", account.decides(resource, permission).why)
 
     def _refuse(self, peer: Peer, command: Command, resource: str, remark: str, why: str = "") -> NoReturn:
         """`why`, with the line of the file, is for the operator alone."""

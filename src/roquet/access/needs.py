@@ -10,6 +10,9 @@ Some requests name a place in the log or an id, and not its topic (33, 36, 37, 3
 message that is found, and whoever reads it asks for that (`AccessGuard.check_record`). Without that, 36 would copy a message of any topic
 into one's own retry topic, and 370 would cancel timed messages of others.
 
+Heartbeats and locks name theirs in a body. It is read here before the handler sees it, and not elsewhere as a large one is there: only so
+large a body is looked into, and nothing of it but the names.
+
 RocketMQ 4.9 checks 10, 310, 11, 12, 15, 34, 35, 36 and 38, and asks for an admin for 17, 25, 200, 207 and 215; all else is open there to
 every valid key.
 """
@@ -18,11 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import orjson
 
 from roquet.access.permissions import Permission
+from roquet.wire import fastjson
+from roquet.wire.bodies import Misfit, items, shown, to_text
 from roquet.wire.calls import groups, members, offsets, pulls, queues, sends, topics
 from roquet.wire.calls.call import AnyCall
 from roquet.wire.codes import RequestCode as Code
+from roquet.wire.codes import refused
 from roquet.wire.command import Command
 from roquet.wire.names import RETRY_PREFIX, retry_topic
 
@@ -30,6 +39,15 @@ Wanted = tuple[str, Permission]
 """(topic, or a group's retry topic; what is needed on it)."""
 Wants = Callable[[Command], Iterable[Wanted]]
 """Raises Refused when the request does not say."""
+
+BODY_MAX = 1 << 20
+"""Bytes of a body that names topics or groups: a heartbeat with eight thousand subscriptions."""
+STRICT = 8 * 1024
+"""Bytes of a body from which on it must be JSON that orjson reads, as that of every client is: the forgiving reader is slow."""
+OBJECTS_MAX = 30_000
+"""Objects and lists in one body. A subscription is three of them, in some 130 bytes."""
+NAMES_MAX = 10_000
+"""Topics and groups that one body may name. With these limits to read one takes some 20 ms at most."""
 
 PUB, SUB, ANY = Permission.PUB, Permission.SUB, Permission.ANY
 
@@ -78,33 +96,75 @@ def sent_to(call: AnyCall) -> Need:
     return Need("PUB on the topic; for a retry topic SUB on the group", wants=wants)
 
 
-def heartbeat(command: Command) -> Iterable[Wanted]:
-    for consumer in members.HEART_BEAT.read_body(command).consumer_data_set:
-        for subscription in consumer.subscription_data_set:
-            yield subscription.topic, SUB
-        yield retry_topic(consumer.group_name), SUB
+def named_in_body(read: Callable[[Any], Iterable[str]]) -> Need:
+    """SUB on each topic, and on each group under its retry topic, that `read` finds in the body's JSON. It raises Misfit."""
 
-
-def locked(call: AnyCall) -> Wants:
     def wants(command: Command) -> Iterable[Wanted]:
-        body = call.read_body(command)
-        yield retry_topic(body.consumer_group), SUB
-        for queue in body.mq_set:
-            yield queue.topic, SUB
+        try:
+            names = dict.fromkeys(read(json_of(command)))
+        except Misfit as misfit:
+            raise refused(f"the body of request {command.code}: {' '.join((*misfit.path, misfit.what))}") from None
+        if len(names) > NAMES_MAX:
+            raise refused(f"the body of request {command.code} names {len(names)} topics and groups, limit is {NAMES_MAX}")
+        return [(name, SUB) for name in names]
 
-    return wants
+    return Need("SUB on the groups and topics that it names", wants=wants)
 
 
-def subscription(command: Command) -> Iterable[Wanted]:
-    body = members.CHECK_CLIENT_CONFIG.read_body(command)
-    return (retry_topic(body.group), SUB), (body.subscription_data.topic, SUB)
+def json_of(command: Command) -> Any:
+    """Raises Refused."""
+    size = len(command.body)
+    if size > BODY_MAX:
+        raise refused(f"the body of request {command.code} has {size} bytes, limit is {BODY_MAX}")
+    inner = command.body.count(b"{") + command.body.count(b"[")
+    if inner > OBJECTS_MAX:
+        raise refused(f"the body of request {command.code} has {inner} objects and lists, limit is {OBJECTS_MAX}")
+    if size < STRICT:
+        return fastjson.loads(command.body)
+    try:
+        return orjson.loads(command.body)
+    except orjson.JSONDecodeError as error:
+        raise fastjson.wrong(str(error)) from None
+
+
+def heartbeat(body: Any) -> Iterable[str]:
+    consumers = objects(body, "consumerDataSet")
+    if len(consumers) > NAMES_MAX:
+        raise Misfit(f"has {len(consumers)} objects, limit is {NAMES_MAX}", "consumerDataSet")
+    yield from texts([one for consumer in consumers for one in objects(consumer, "subscriptionDataSet")], "topic")
+    yield from map(retry_topic, texts(consumers, "groupName"))
+
+
+def locks(body: Any) -> Iterable[str]:
+    yield from map(retry_topic, texts([body], "consumerGroup"))
+    yield from texts(objects(body, "mqSet"), "topic")
+
+
+def subscription(body: Any) -> Iterable[str]:
+    yield from map(retry_topic, texts([body], "group"))
+    yield from texts([body.get("subscriptionData")], "topic")
+
+
+def objects(holder: Any, name: str) -> list[Any]:
+    """Those of a list that may be absent."""
+    if not isinstance(holder, dict):
+        raise Misfit(f"is {shown(holder)}, expected an object", name)
+    found = holder.get(name)
+    return [] if found is None else items(found)
+
+
+def texts(holders: list[Any], name: str) -> list[str]:
+    """The value of this name in each, as the handler reads it: a number is its text."""
+    try:
+        found = [holder[name] for holder in holders]
+    except (KeyError, TypeError):
+        raise Misfit("is missing", name) from None
+    return found if {*map(type, found)} <= {str} else [to_text(one) for one in found]
 
 
 def permission_words(permission: Permission) -> str:
     return "PUB or SUB" if permission == ANY else permission.name or ""
 
-
-GROUPS_AND_TOPICS = "SUB on the groups and topics that it names"
 
 NEEDS: Mapping[int, Need] = {
     # messages
@@ -125,14 +185,14 @@ NEEDS: Mapping[int, Need] = {
     Code.GET_MAX_OFFSET: topic_of(queues.GET_MAX_OFFSET, ANY),
     Code.GET_MIN_OFFSET: topic_of(queues.GET_MIN_OFFSET, ANY),
     Code.GET_EARLIEST_MSG_STORETIME: topic_of(queues.GET_EARLIEST_MSG_STORETIME, ANY),
-    Code.LOCK_BATCH_MQ: Need(GROUPS_AND_TOPICS, wants=locked(queues.LOCK_BATCH_MQ)),
-    Code.UNLOCK_BATCH_MQ: Need(GROUPS_AND_TOPICS, wants=locked(queues.UNLOCK_BATCH_MQ)),
+    Code.LOCK_BATCH_MQ: named_in_body(locks),
+    Code.UNLOCK_BATCH_MQ: named_in_body(locks),
     Code.QUERY_CONSUME_QUEUE: ADMIN,
     # clients and groups
-    Code.HEART_BEAT: Need(GROUPS_AND_TOPICS, wants=heartbeat),
+    Code.HEART_BEAT: named_in_body(heartbeat),
     Code.UNREGISTER_CLIENT: group_of(members.UNREGISTER_CLIENT),
     Code.GET_CONSUMER_LIST_BY_GROUP: group_of(members.GET_CONSUMER_LIST_BY_GROUP),
-    Code.CHECK_CLIENT_CONFIG: Need(GROUPS_AND_TOPICS, wants=subscription),
+    Code.CHECK_CLIENT_CONFIG: named_in_body(subscription),
     Code.QUERY_CONSUMER_OFFSET: group_of(offsets.QUERY_CONSUMER_OFFSET, topic=True),
     Code.UPDATE_CONSUMER_OFFSET: group_of(offsets.UPDATE_CONSUMER_OFFSET, topic=True),
     Code.GET_CONSUMER_CONNECTION_LIST: group_of(members.GET_CONSUMER_CONNECTION_LIST),

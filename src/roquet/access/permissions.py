@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntFlag
+from functools import cache
 
 from roquet.wire.names import RETRY_PREFIX
 
@@ -38,6 +39,7 @@ def in_words(permission: Permission) -> str:
     return "|".join(one.name or "" for one in (Permission.PUB, Permission.SUB) if permission & one) or "DENY"
 
 
+@cache  # there are a few dozen
 def allows(owned: Permission, needed: Permission) -> bool:
     """DENY wins. Of several that are needed one is enough: ANY is PUB or SUB."""
     return not owned & Permission.DENY and bool(owned & needed)

@@ -35,6 +35,11 @@ class Admission:
         """Every request of this peer must be looked at, with all its fields."""
         return bool(self.guards) or (self.access is not None and not self.access.lets_in(peer))
 
+    def note_unasked(self, peer: Peer) -> None:
+        """It sent an answer that nobody waits for."""
+        if self.access is not None:
+            self.access.note_unasked(peer)
+
     def check(self, peer: Peer, command: Command) -> None:
         """Raises Refused."""
         if self.access is not None:

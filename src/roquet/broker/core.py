@@ -187,7 +187,6 @@ class Broker:
         if guard is not None:
             for user in (self.queries, self.retries, self.transactions, self.timers):
                 user.check_record = guard.check_record
-            self.timers.cancelling.own_topic_only = True
             self.transactions.may_be_told = guard.may_be_told
             self.slaves.lets_copy = guard.lets_copy
         self._slave_guard = SlaveGuard(self.sender)
@@ -454,7 +453,8 @@ class Broker:
     def handle(self, peer: Peer, command: Command, attempt: int = 0) -> None:
         """One request that is not a plain send; answered now or later. Whatever goes wrong becomes an answer."""
         if command.flag & RESPONSE:
-            self.members.answer(peer, command)
+            if not self.members.answer(peer, command):
+                self.admission.note_unasked(peer)
             return
         self.newcomers.peer = peer
         mark = self.store.log.end

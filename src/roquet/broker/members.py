@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from roquet.broker.filters import check_filter
 from roquet.broker.groups import Groups
@@ -32,6 +33,7 @@ from roquet.wire.ids import parse_offset_message_id
 from roquet.wire.layout import QUEUES_MAX
 from roquet.wire.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, check, check_group, retry_topic
 from roquet.wire.pending import Done, PendingCalls
+from roquet.wire.signing import unsigned
 
 log = logging.getLogger("roquet.broker")
 
@@ -47,7 +49,7 @@ V3_1_8 = 62
 """Clients before it (V3_1_8_SNAPSHOT) do not know the calls that brokers make."""
 
 HEARTBEAT_MAX = 4 * 1024 * 1024
-"""Bytes of one heartbeat."""
+"""Bytes of one heartbeat, or of a subscription that is asked about."""
 CLIENT_GROUPS_MAX = 2_000
 """Groups one connection may be in, producing and consuming together."""
 SUBSCRIPTIONS_MAX = 10_000
@@ -112,6 +114,7 @@ class Members(Part):
         self._producing: dict[Peer, Names] = {}
         self._calls: dict[Peer, PendingCalls] = {}
         self._producing_as: dict[str, Peer] = {}  # client id -> the connection its last heartbeat as a producer came from
+        self._called: dict[Peer, str] = {}  # and back: a connection has one client id at a time
         self._waiting: dict[str, dict[str, bool]] = {}  # address -> groups that wait to be made -> unit mode
         self._shared_ids: dict[str, set[str]] = {}  # group -> client ids that a notice is up for
         self._silent: OrderedDict[Peer, Member] = OrderedDict()  # to be removed
@@ -150,8 +153,7 @@ class Members(Part):
     @answers(wire.HEART_BEAT)
     def heartbeat(self, peer: Peer, command: Command) -> Command | Portions:
         """34. Everything is checked before anything is taken in."""
-        if len(command.body) > HEARTBEAT_MAX:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"heartbeat of {len(command.body)} bytes, limit is {HEARTBEAT_MAX}")
+        check_size(command, "heartbeat")
         if len(command.body) >= LARGE:
             return self._large_heartbeat(peer, command)
         return self._take_in(peer, command, read_heartbeat(command))
@@ -169,12 +171,15 @@ class Members(Part):
             member = Member(peer, body.client_id, command.language, command.version, heard_ms, signature)
             self._register_consumer(member, data)
         self._make_groups(peer, body.consumer_data_set)
+        if self._called.get(peer) != body.client_id:
+            self._forget_id(peer)
         for producer in body.producer_data_set:
             member = Member(peer, body.client_id, command.language, command.version, heard_ms)
             self._producers.setdefault(producer.group_name, {})[peer] = member
             self._producing.setdefault(peer, {})[producer.group_name] = None
-            if self._may_be_called(body.client_id, peer):
-                self._producing_as[body.client_id] = peer
+        if body.producer_data_set and self._may_be_called(body.client_id, peer):
+            self._producing_as[body.client_id] = peer
+            self._called[peer] = body.client_id
         return command.reply()
 
     def _may_be_called(self, client_id: str, peer: Peer) -> bool:
@@ -188,6 +193,12 @@ class Members(Part):
             f"clients with the access keys {first} and {second} have the same client id: replies go to the first alone. Give each its own",
         )
         return False
+
+    def _forget_id(self, peer: Peer) -> None:
+        """Replies to the client id that this connection had go there no more."""
+        client_id = self._called.pop(peer, None)
+        if client_id is not None and self._producing_as.get(client_id) is peer:
+            del self._producing_as[client_id]
 
     def _check(self, peer: Peer, body: wire.HeartbeatBody) -> None:
         if not 0 < len(body.client_id) <= CLIENT_ID_MAX:
@@ -286,6 +297,7 @@ class Members(Part):
             self._drop_consumer(peer, name)
         for name in list(self._producing.get(peer, ())):
             self._drop_producer(peer, name)
+        self._forget_id(peer)
         calls = self._calls.pop(peer, None)
         if calls is not None:
             calls.fail_all(ConnectFailed(f"the connection to {peer.address} is closed"))
@@ -293,11 +305,10 @@ class Members(Part):
     def _drop_producer(self, peer: Peer, name: str) -> None:
         forget(self._producing, peer, name)
         members = self._producers.get(name)
-        member = None if members is None else members.pop(peer, None)
-        if member is not None and not members:
+        if members is not None and members.pop(peer, None) is not None and not members:
             del self._producers[name]
-        if member is not None and peer not in self._producing and self._producing_as.get(member.client_id) is peer:
-            del self._producing_as[member.client_id]
+        if peer not in self._producing:
+            self._forget_id(peer)
 
     def _drop_consumer(self, peer: Peer, name: str) -> None:
         group = self._take_out(peer, name)
@@ -467,9 +478,11 @@ class Members(Part):
         return wire.GET_ALL_PRODUCER_INFO.reply(command, body=wire.ProducerTable(table))
 
     @answers(wire.CHECK_CLIENT_CONFIG)
-    def check_client(self, peer: Peer, command: Command) -> Command:
-        """46: would this filter work here? Asked at a consumer's start."""
-        subscription = wire.CHECK_CLIENT_CONFIG.read_body(command).subscription_data
+    def check_client(self, peer: Peer, command: Command) -> Portions:
+        """46: would this filter work here? Asked at a consumer's start. A large one is read elsewhere."""
+        check_size(command, "subscription")
+        read = partial(wire.CHECK_CLIENT_CONFIG.read_body, command)
+        subscription = (read() if len(command.body) < LARGE else (yield from elsewhere(read))).subscription_data
         if not is_tag_type(subscription.expression_type):
             check_filter(subscription.expression_type, subscription.sub_string, self.settings)
         return command.reply()
@@ -480,7 +493,7 @@ class Members(Part):
     def running_info(self, peer: Peer, command: Command) -> None:
         """307: the client itself knows; its answer is passed on."""
         header = GET_CONSUMER_RUNNING_INFO.read_header(command)
-        self._pass_on(peer, command, header.consumer_group, header.client_id, dict(command.fields), command.body)
+        self._pass_on(peer, command, header.consumer_group, header.client_id, command.fields, command.body)
 
     @answers(CONSUME_MESSAGE_DIRECTLY)
     def consume_directly(self, peer: Peer, command: Command) -> None:
@@ -490,7 +503,7 @@ class Members(Part):
             raise Refused(ResponseCode.SYSTEM_ERROR, "the custom field <msgId> is null, which message is to be consumed?")
         _, offset = parse_offset_message_id(header.msg_id)
         record = self.record_at(offset, f"can not find message by the id, {header.msg_id}")
-        fields = dict(command.fields) | {"brokerName": self.settings.broker_name}
+        fields = command.fields | {"brokerName": self.settings.broker_name}
         self._pass_on(peer, command, header.consumer_group, header.client_id or "", fields, record)
 
     def _pass_on(self, asker: Peer, command: Command, group: str, client_id: str, fields: dict[str, str], body: bytes) -> None:
@@ -509,14 +522,14 @@ class Members(Part):
             if asker.closed or command.is_oneway:
                 return
             if isinstance(result, Command):
-                reply = command.reply(result.code, result.remark, result.fields, result.body)
+                reply = command.reply(result.code, result.remark, unsigned(result.fields), result.body)
             elif isinstance(result, CallTimeout):
                 reply = command.reply(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: {result}")
             else:
                 reply = command.reply(ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}> Exception: {result}")
             asker.send(reply.encode())
 
-        self.call(member.peer, Command(command.code, fields, body), answered)
+        self.call(member.peer, Command(command.code, unsigned(fields), body), answered)
 
     def call(self, peer: Peer, command: Command, done: Done, timeout_ms: int = CALL_TIMEOUT_MS) -> None:
         """Ask a client. `done` is called exactly once, with its answer or the error. Raises Refused when too many wait already."""
@@ -542,6 +555,11 @@ def forget(table: dict[Peer, Names], peer: Peer, name: str) -> None:
 
 def connections(members: Iterable[Member]) -> list[wire.Connection]:
     return [wire.Connection(member.client_id, member.peer.address, member.language, member.version) for member in members]
+
+
+def check_size(command: Command, what: str) -> None:
+    if len(command.body) > HEARTBEAT_MAX:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"{what} of {len(command.body)} bytes, limit is {HEARTBEAT_MAX}")
 
 
 def read_heartbeat(command: Command) -> tuple[wire.HeartbeatBody, list[Signature]]:

@@ -224,7 +224,7 @@ class Timers(Part):
             return
         key = properties.get(CANCEL, "")
         if key:
-            self.cancelling.divert(draft, key)
+            self.cancelling.divert(draft, key, own_topic_only=self.check_record is not None)
             return
         now_ms = self.store.staging.now_ms
         due = due_of(properties, now_ms)

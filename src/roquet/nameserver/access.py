@@ -63,6 +63,11 @@ class WatchedRules:
             self.trouble = ""
             log.info("the acl files have changed: %s", in_short(found))
 
+    def note_unasked(self, peer: Peer) -> None:
+        """It sent an answer, and a name server asks nobody."""
+        if self.guard is not None:
+            self.guard.note_unasked(peer)
+
     # Requests
 
     def change(self, peer: Peer, command: Command) -> Command:

@@ -95,9 +95,9 @@ class NameServer:
                     rest = [frame, *left]
                     break
                 request = decode_command(frame)
-                if request.is_response:
-                    continue  # we ask nobody, so this answers nothing
-                if not self._go_on(peer, request, self._answer(peer, request), answers, until_ms):
+                if request.is_response:  # we ask nobody, so this answers nothing
+                    self.access.note_unasked(peer)
+                elif not self._go_on(peer, request, self._answer(peer, request), answers, until_ms):
                     rest = list(left)
                     break
                 if peer.closed:

@@ -17,6 +17,7 @@ from roquet.wire.command import Command
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
+SIGNING_FIELDS = frozenset((ACCESS_KEY, SECURITY_TOKEN, SIGNATURE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,12 @@ def signed_text(fields: Mapping[str, str], body: bytes) -> bytes:
     """What the signature is of. Java sorts names by their UTF-16 units, so upper case stands before lower case."""
     names = sorted((name for name in fields if name != SIGNATURE), key=lambda name: name.encode("utf-16-be"))
     return "".join([fields[name] for name in names]).encode() + body
+
+
+def unsigned(fields: Mapping[str, str]) -> dict[str, str]:
+    """The fields without these three, for whoever passes a request on. A signature does not cover the code: who sees one could ask for
+    something else with it, in the name of who signed."""
+    return {name: value for name, value in fields.items() if name not in SIGNING_FIELDS}
 
 
 def signature(secret_key: str, text: bytes) -> str:

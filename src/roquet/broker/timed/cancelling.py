@@ -29,8 +29,6 @@ class Cancelling:
         self._writer = writer
         self._settings = settings
         self.cancelled = 0
-        self.own_topic_only = False
-        """With access control: who may send to one topic must not cancel what was sent to another."""
 
     def cancel_by_id(self, key: str, topic: str, check: Callable[[str], None] | None = None) -> None:
         """Of this topic, or "" for whichever. `check`: raises Refused for a topic whose messages may not be cancelled. Raises Refused when
@@ -41,10 +39,11 @@ class Cancelling:
                 check(decode_properties(record.properties).get(REAL_TOPIC, ""))
         self._cancel(found, key)
 
-    def divert(self, draft: Draft, text: str) -> None:
-        """A message with TIMER_DEL_UNIQKEY cancels, and is stored as a cancellation itself. 5.3 writes topic_key."""
+    def divert(self, draft: Draft, text: str, *, own_topic_only: bool) -> None:
+        """A message with TIMER_DEL_UNIQKEY cancels, and is stored as a cancellation itself. 5.3 writes topic_key. `own_topic_only`: who may
+        send to one topic must not cancel what was sent to another."""
         topic, _, key = text.rpartition("_")
-        own = draft.topic if self.own_topic_only else ""
+        own = draft.topic if own_topic_only else ""
         try:
             found = self._pending(text, own)
         except Refused:
