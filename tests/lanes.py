@@ -24,7 +24,8 @@ BESIDE = {
     "programs": ["tests/process"],
     "broker, copies": ["tests/broker", "tests/ha"],
     "commands, hostile peers, chaos": ["tests/cli", "tests/hostile", "tests/chaos"],
-    "documents, simulations": ["tests/docs", "tests/sim", "tests/raft", "tests/model"],
+    "documents": ["tests/docs"],
+    "simulations": ["tests/sim", "tests/raft", "tests/model"],
     "applications": ["tests/app", "tests/idempotence", "tests/outbox", "tests/testing", "tests/traces", "tests/examples"],
 }
 LANES = {
