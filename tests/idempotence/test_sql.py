@@ -452,7 +452,7 @@ def test_migrations_see_the_table_in_the_metadata_that_was_given() -> None:
 @sqlite
 def test_a_claim_succeeds_when_old_marks_cannot_be_deleted_for_want_of_a_connection(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     engine = create_engine(shop.url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_timeout=0.01)
-    store = SqlStore(engine, name=shop.marks)
+    store: Any = SqlStore(engine, name=shop.marks)
     kept: list[Any] = []
     claim = store._claim
 
@@ -461,14 +461,14 @@ def test_a_claim_succeeds_when_old_marks_cannot_be_deleted_for_want_of_a_connect
         kept.append(engine.connect())  # somebody else's
         return standings
 
-    store._claim = claim_and_keep  # type: ignore[method-assign]
+    store._claim = claim_and_keep
     begin = store.begin
 
     def begin_later(one: Any) -> Any:
         kept.pop().close()
         return begin(one)
 
-    store.begin = begin_later  # type: ignore[method-assign]
+    store.begin = begin_later
     assert shop.call(shop.guard(store=store), message()) is None
     assert "could not be deleted; it is tried again" in caplog.text
     engine.dispose()

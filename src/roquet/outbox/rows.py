@@ -258,7 +258,7 @@ def change(connection: Connection, statement: Update | Delete, keys: Sequence[An
     MariaDB and MySQL lock what they read, and of a small table they may read all of it: so they are told to go by the key. Else a
     transaction of the application that has added a message and hangs would hold up the relay.
     """
-    (key,) = statement.table.primary_key  # type: ignore[attr-defined]
+    (key,) = statement.table.primary_key
     statement, keys = statement.where(*further), sorted(keys)
     if connection.dialect.name in MYSQL_NAMES:
         if isinstance(statement, Delete):  # it takes no hint
@@ -271,7 +271,7 @@ def change(connection: Connection, statement: Update | Delete, keys: Sequence[An
 def change_all(connection: Connection, statement: Update, wanted: Any) -> None:
     """Change the rows that are so. MariaDB and MySQL look for them first, which locks nothing: see change()."""
     if connection.dialect.name in MYSQL_NAMES:
-        (key,) = statement.table.primary_key  # type: ignore[attr-defined]
+        (key,) = statement.table.primary_key
         change(connection, statement, list(connection.scalars(select(key).where(wanted))), wanted)
     else:
         connection.execute(statement.where(wanted))
