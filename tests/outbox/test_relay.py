@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -207,7 +208,8 @@ def test_a_broker_that_does_not_answer_holds_up_no_other_topic(engine: Engine, o
         ends, topics = asyncio.Event(), ("dead", "deader", "gone")
         producer.waits = lambda message: ends if message.topic in topics and message.body != b"works" else None
         producer.fails = lambda message: SendFailed("no", []) if message.topic in topics and message.body != b"works" else None
-        async with quick(outbox, engine, producer, batch=20, keep_s=0), asyncio.timeout(PATIENCE_S):
+        async with quick(outbox, engine, producer, batch=20, keep_s=0), asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            stack.callback(ends.set)  # or the relay would not end
             if worked:
                 add(engine, outbox, "works", topic="dead")
                 await until(lambda: "works" in producer.bodies())
