@@ -5,6 +5,7 @@ It never talks to a broker, so no broker can keep it from taking an order. To as
 
 import json
 import os
+import re
 from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,8 @@ from roquet import Message
 from shop.database import TOPIC, Order, engine, outbox
 
 BODY_MAX = 10_000
+ID = re.compile("[a-z0-9]{1,40}")
+"""Of an order. No others: some databases take `a1`, `A1` and `á1` for one, and the second order would be lost."""
 metadata = MetaData()
 orders = Table(
     "orders", metadata, Column("id", String(40), primary_key=True), Column("customer", String(100)), Column("cents", Integer)
@@ -38,9 +41,9 @@ def read_order(path: str, body: bytes) -> Order:
     """Raises ValueError for what is no order."""
     match path.split("/"), json.loads(body):
         case ["", "orders", id], {"customer": str(customer), "cents": int(cents)}:
-            if id.isalnum() and len(id) <= 40 and len(customer) <= 100 and 0 < cents < 1_000_000:
+            if ID.fullmatch(id) and len(customer) <= 100 and 0 < cents < 1_000_000:
                 return Order(id, customer, cents)
-    raise ValueError('expected is PUT /orders/17 with {"customer": "Ada", "cents": 1250}')
+    raise ValueError('expected is PUT /orders/17 with {"customer": "Ada", "cents": 1250}; an id has lower case letters a-z and digits')
 
 
 class OrderService(BaseHTTPRequestHandler):

@@ -24,6 +24,8 @@ def test_whatever_is_killed_no_order_is_lost_and_none_is_paid_twice(tmp_path: Pa
         assert put(shop.port, known, '{"customer": "Ada", "cents": 1}') == 200, "it was placed before"
         for order_id, body in [("17", "{}"), ("17", "no JSON"), ("17", ""), ("17", '{"customer": "Ada", "cents": -1}'), ("a%20b", "{}")]:
             assert put(shop.port, order_id, body) == 400
+        for order_id in ("A1", "%C3%A1", "a" * 41, "a1%20"):  # some databases would take them for another one's
+            assert put(shop.port, order_id, '{"customer": "Ada", "cents": 1}') == 400
 
 
 def test_the_shop_keeps_its_promise_in_postgresql_too(tmp_path: Path, postgresql_server: Server) -> None:

@@ -192,9 +192,10 @@ def test_a_failure_that_cannot_be_marked_is_told_and_the_handlers_own_error_is_r
 @pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)
 def test_a_database_in_autocommit_does_not_mark_a_message_as_done_before_its_handler_is(shop: Shop) -> None:
     """Without transactions there is no exact effect, but no message is lost."""
-    with pytest.raises(ClientError, match="this engine is in AUTOCOMMIT"):
-        SqlStore(shop.plain.execution_options(isolation_level="AUTOCOMMIT"))
-    engine = create_engine(shop.url, isolation_level="AUTOCOMMIT")  # which cannot be seen
+    for seen in (shop.plain.execution_options(isolation_level="AUTOCOMMIT"), create_engine(shop.url, isolation_level="AUTOCOMMIT")):
+        with pytest.raises(ClientError, match="this engine is in AUTOCOMMIT"):
+            SqlStore(seen)
+    engine = create_engine(shop.url, connect_args={"autocommit": True})  # which cannot be seen
     store = SqlStore(engine, name=shop.marks, clock=shop.clock)
     with pytest.raises(ValueError, match="no"):
         shop.call(shop.guard(store=store, answer=ValueError("no")), message())

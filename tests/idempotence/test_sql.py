@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import pytest
 from sqlalchemy import MetaData, create_engine, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.pool import QueuePool
 
 from roquet import ClientError
 from roquet.idempotence import AsyncSqlStore, Once, SqlStore, StoreFailed, current_session
 from roquet.message import ReceivedMessage
-from tests.idempotence.shops import SQL_KINDS, Gate, Shop, message
+from tests.idempotence.shops import PATIENCE_S, SQL_KINDS, Gate, Shop, message
 
 plain_kinds = pytest.mark.parametrize("shop", ["sqlite", "postgresql", "mariadb"], indirect=True)
 sqlite = pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
@@ -80,6 +83,69 @@ def test_a_handler_that_rolled_back_and_returned_is_not_done(shop: Shop, with_se
         handle(message())
     assert shop.states() == ["failed"]
     assert paid(shop) == []
+
+
+@plain_kinds
+@pytest.mark.parametrize("goes_on", ["add", "execute", "begin"])
+def test_what_a_handler_writes_after_it_rolled_back_is_never_committed_without_its_mark(shop: Shop, goes_on: str) -> None:
+    """Its session would begin a transaction of its own on the connection, and the guard would commit that one."""
+    table = shop.effects_table
+    factory = sessionmaker(shop.plain)
+    store = SqlStore(factory, name=shop.marks)
+
+    class Effect(DeclarativeBase):
+        pass
+
+    class What(Effect):
+        __tablename__ = table.name
+        what: Mapped[str] = mapped_column(primary_key=True)
+
+    @Once(store, group="g")
+    def handle(one: ReceivedMessage, session: Session) -> None:
+        session.execute(insert(table).values(what="before"))
+        session.rollback()
+        if goes_on == "add":
+            session.add(What(what="after"))  # flushed by the guard
+        elif goes_on == "execute":
+            session.execute(insert(table).values(what="after"))
+        else:
+            with session.begin():
+                session.execute(insert(table).values(what="after"))
+
+    for _ in range(2):
+        with pytest.raises(ClientError, match=r"rollback|rolled its transaction back"):
+            handle(message())
+        assert shop.effects() == []
+        assert shop.states() == ["failed"]
+
+
+@plain_kinds
+def test_what_a_handler_writes_to_its_connection_after_it_rolled_back_is_refused(shop: Shop) -> None:
+    @Once(shop.store, group="g")
+    def handle(one: ReceivedMessage, connection: Any) -> None:
+        connection.rollback()
+        with connection.begin_nested() if one.keys == ["nested"] else nullcontext():
+            connection.execute(insert(shop.effects_table).values(what="after"))
+
+    for key in ("plain", "nested"):
+        with pytest.raises(ClientError, match="nor does it go on after a rollback"):
+            handle(message(key))
+    assert shop.effects() == []
+
+
+@pytest.mark.parametrize("shop", ["sqlite-async", "postgresql-async", "mariadb-async"], indirect=True)
+def test_what_an_async_handler_writes_after_it_rolled_back_is_never_committed_without_its_mark(shop: Shop) -> None:
+    @Once(shop.store, group="g")
+    async def handle(one: ReceivedMessage, session: AsyncSession) -> None:
+        await session.execute(insert(shop.effects_table).values(what="before"))
+        await session.rollback()
+        await session.execute(insert(shop.effects_table).values(what="after"))
+
+    for _ in range(2):
+        with pytest.raises(ClientError, match="nor does it go on after a rollback"):
+            shop.wait(handle(message()))
+        assert shop.effects() == []
+        assert shop.states() == ["failed"]
 
 
 @plain_kinds
@@ -207,6 +273,43 @@ def test_work_that_the_database_refuses_at_the_end_is_a_failure(shop: Shop) -> N
         handle(message("second"))
     assert paid(shop) == ["a"]
     assert shop.states() == ["done", "failed"]
+
+
+@sqlite
+def test_a_plain_store_ends_an_async_handler_although_claims_that_wait_for_it_have_all_threads(shop: Shop) -> None:
+    """In SQLite a handler's transaction has the only lock there is."""
+    store = shop.open(timeout_s=PATIENCE_S)
+    claims: list[Any] = []
+    claim = store.claim
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    def told(one: Any) -> Any:
+        claims.append(one)
+        return claim(one)
+
+    store.claim = told
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(2))
+
+        @Once(store, group="g")
+        async def handle(one: ReceivedMessage, connection: Any) -> None:
+            connection.execute(insert(shop.effects_table).values(what=one.keys[0]))
+            began.set()
+            await may_end.wait()
+
+        first = asyncio.ensure_future(handle(message("first")))
+        await began.wait()
+        others = [asyncio.ensure_future(handle(message(f"{number}"))) for number in range(2)]
+        while len(claims) < 3:
+            await asyncio.sleep(0.001)
+        may_end.set()
+        async with asyncio.timeout(PATIENCE_S / 4):
+            await asyncio.gather(first, *others)
+
+    asyncio.run(work())
+    assert shop.effects() == ["0", "1", "first"]
 
 
 # -- the databases
@@ -346,7 +449,95 @@ def test_migrations_see_the_table_in_the_metadata_that_was_given() -> None:
     assert list(metadata.tables) == ["once"]
 
 
+@sqlite
+def test_a_claim_succeeds_when_old_marks_cannot_be_deleted_for_want_of_a_connection(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    engine = create_engine(shop.url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_timeout=0.01)
+    store: Any = SqlStore(engine, name=shop.marks)
+    kept: list[Any] = []
+    claim = store._claim
+
+    def claim_and_keep(one: Any) -> Any:
+        standings = claim(one)
+        kept.append(engine.connect())  # somebody else's
+        return standings
+
+    store._claim = claim_and_keep
+    begin = store.begin
+
+    def begin_later(one: Any) -> Any:
+        kept.pop().close()
+        return begin(one)
+
+    store.begin = begin_later
+    assert shop.call(shop.guard(store=store), message()) is None
+    assert "could not be deleted; it is tried again" in caplog.text
+    engine.dispose()
+
+
 # -- wrong use
+
+
+def test_an_engine_that_was_made_in_autocommit_is_refused() -> None:
+    with pytest.raises(ClientError, match="this engine is in AUTOCOMMIT"):
+        SqlStore(create_engine("sqlite://", isolation_level="AUTOCOMMIT"))
+    with pytest.raises(ClientError, match="this engine is in AUTOCOMMIT"):
+        AsyncSqlStore(create_async_engine("sqlite+aiosqlite://", isolation_level="AUTOCOMMIT"))
+    SqlStore(create_engine("sqlite://", isolation_level="AUTOCOMMIT").execution_options(isolation_level="SERIALIZABLE"))
+
+
+def test_a_sessionmaker_that_sends_tables_to_engines_of_its_own_is_refused() -> None:
+    engine, other = create_engine("sqlite://"), create_async_engine("sqlite+aiosqlite://")
+    with pytest.raises(ClientError, match="the sessionmaker has binds"):
+        SqlStore(sessionmaker(engine, binds={Base: engine}))
+    with pytest.raises(ClientError, match="the sessionmaker has binds"):
+        AsyncSqlStore(async_sessionmaker(other, binds={Base: other}))
+
+
+@sqlite
+def test_a_session_that_chooses_another_engine_is_refused_before_it_writes(shop: Shop) -> None:
+    engine = shop.plain
+
+    class Routed(Session):
+        def get_bind(self, mapper: Any = None, **given: Any) -> Any:
+            return engine if mapper is not None else super().get_bind(mapper, **given)
+
+    Base.metadata.create_all(engine)
+    store = SqlStore(sessionmaker(engine, class_=Routed), name=shop.marks)
+
+    @Once(store, group="g")
+    def handle(one: ReceivedMessage, session: Session) -> None:
+        session.add(Paid(order="a"))  # flushed by the guard
+
+    @Once(store, group="g")
+    def handle_plainly(one: ReceivedMessage, session: Session) -> None:
+        session.execute(insert(shop.effects_table).values(what="b"))
+
+    with pytest.raises(StoreFailed, match="Routed chose another engine"):
+        handle(message("one"))
+    assert paid(shop) == []
+    handle_plainly(message("two"))
+    assert shop.effects() == ["b"], "what stays on its connection works"
+    assert shop.states() == ["done", "failed"]
+
+
+@pytest.mark.parametrize("shop", ["sqlite-async"], indirect=True)
+def test_an_async_session_that_chooses_another_engine_is_refused_before_it_writes(shop: Shop) -> None:
+    engine = create_async_engine(shop.url)
+
+    class Routed(Session):
+        def get_bind(self, mapper: Any = None, **given: Any) -> Any:
+            return engine.sync_engine
+
+    store = AsyncSqlStore(async_sessionmaker(engine, sync_session_class=Routed), name=shop.marks)
+
+    @Once(store, group="g")
+    async def handle(one: ReceivedMessage, session: AsyncSession) -> None:
+        await session.execute(insert(shop.effects_table).values(what="a"))
+
+    with pytest.raises(ClientError, match="Routed chose another engine"):
+        shop.wait(handle(message()))
+    shop.wait(engine.dispose())
+    assert shop.effects() == []
 
 
 def test_a_source_of_the_other_kind_is_told() -> None:

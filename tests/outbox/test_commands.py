@@ -127,6 +127,14 @@ def test_what_is_dropped_is_gone_and_what_waited_behind_it_goes_on(
         (["list", "--database", "sqlite:////nowhere/at/all.db"], 1, "unable to open database file"),
         (["list", "--database", "postgresql+nonsense://u:secret@h/d"], 2, "nonsense"),
         (["list", "--database", "mysql+mysqldb://u:secret@h/d"], 1, "is not installed"),
+        (["list", "--database", "postgresql+psycopg://u:secret@h:secret/d"], 2, "this is no URL of a database; expected is"),
+        (["list", "--database", "postgresql+psycopg://u:a@secret@h/d"], 2, "a password's @ is written %40"),
+        (["list", "--database", "postgresql+psycopg://u:a@b/secret@h/d"], 2, "a password's @ is written %40"),
+        (["list", "--database", "mysql+pymysql://h?password=secret@more"], 2, "this is no URL of a database"),
+        (["list", "--database", "sqlite:///a.db?timeout=secret"], 2, "the driver does not take what is behind the ?"),
+        (["list", "--database", "mysql+pymysql://u:secret@127.0.0.1:1/d?nonsense=secret"], 2, "the driver does not take what is behind"),
+        (["list", "--database", "postgresql+psycopg://u@127.0.0.1:1/d?password=secret"], 1, "postgresql+psycopg://u@127.0.0.1:1/d: "),
+        (["list", "--database", "mysql+aiomysql://u@127.0.0.1:1/d?password=secret"], 1, "mysql+aiomysql://u@127.0.0.1:1/d: "),
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_tells_no_password(
@@ -138,6 +146,44 @@ def test_what_is_wrong_is_one_sentence_and_tells_no_password(
     assert why in said
     assert "secret" not in said
     assert "Traceback" not in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_table_that_is_missing_is_told_without_what_is_behind_the_question_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"sqlite:///file:{tmp_path}/a.db?uri=true&secret=1&mode=rwc", "list") == 1
+    said = capsys.readouterr().err
+    assert "the table roquet_outbox is not in sqlite:///file" in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("words", [["--all"], ["--topic", "orders"], ["--failing"], ["--key", "a"]])
+def test_what_is_committed_after_the_operator_was_asked_is_not_dropped(
+    url: str, engine: Engine, outbox: Outbox, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    added: list[str] = []
+
+    def answered(*_: object) -> bool:
+        with engine.begin() as connection:
+            added.append(outbox.add(connection, Message("orders", b"new"), key="a"))
+            connection.execute(outbox.table.update().where(outbox.table.c.id > 1).values(tries=1))
+        return True
+
+    monkeypatch.setattr("roquet.cli.outbox.confirmed", answered)
+    assert run(url, "drop", *words) == (1 if words == ["--all"] else 0), "a relay works on the fourth"
+    with engine.begin() as connection:
+        left = rows.listed(connection, outbox.table, Choice(), 10)
+    assert left[-1].message_id == added[0]
+    assert [row.id for row in left[:-1]] == {"--all": [4], "--topic": [4], "--failing": [2, 3, 4], "--key": [3, 4]}[words[0]]
+
+
+def test_of_many_ids_those_that_are_missing_are_told(url: str, outbox: Outbox, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(url, "drop", *map(str, range(1, 31)), "--yes", "--dry-run") == 1
+    said = capsys.readouterr()
+    assert "no such row waits: 5, 6, 7, 8" in said.err
+    assert "and 6 more" in said.err
+    assert "would drop 4 messages" in said.out
 
 
 def test_a_relay_as_a_process_publishes_until_it_is_told_to_stop(url: str, engine: Engine) -> None:

@@ -11,17 +11,20 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, create_engine, func, select, update
 from sqlalchemy.orm import Session
 
 from roquet import ClientError, InvalidMessage, Message, SendFailed, SendStatus, serve
 from roquet.message import Property
 from roquet.outbox import Outbox, Relay, Row, rows
 from roquet.outbox.rows import Choice, Settled
+from roquet.outbox.tables import now_ms
 from tests.outbox.fakes import PATIENCE_S, FakeProducer, until
 
 EVERYTHING = Choice()
@@ -34,9 +37,9 @@ def quick(outbox: Outbox, engine: Engine, producer: FakeProducer, **settings: An
     return Relay(outbox, engine, producer, **{"poll_ms": 10, "backoff_s": 0.01, "backoff_max_s": 0.05, **settings})
 
 
-def add(engine: Engine, outbox: Outbox, *bodies: str, key: str | None = None) -> list[str]:
+def add(engine: Engine, outbox: Outbox, *bodies: str, key: str | None = None, topic: str = "orders") -> list[str]:
     with engine.begin() as connection:
-        return [outbox.add(connection, Message("orders", body.encode()), key=key) for body in bodies]
+        return [outbox.add(connection, Message(topic, body.encode()), key=key) for body in bodies]
 
 
 def listed(engine: Engine, outbox: Outbox, choice: Choice = EVERYTHING) -> list[Row]:
@@ -145,6 +148,120 @@ def test_a_message_that_cannot_be_sent_holds_back_its_key_and_no_other(engine: E
     asyncio.run(scenario())
     assert producer.bodies("a") == ["poison", "behind", "last"]
     assert all(row.tries >= 3 and not row.error for row in listed(engine, outbox, Choice(sent=True, failing=True)))
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+def test_a_transaction_that_has_added_to_a_key_and_hangs_holds_up_no_other_key(engine: Engine, outbox: Outbox) -> None:
+    """MariaDB locks what it reads, and waits 50 s for a lock. In a small table it may read every row."""
+    producer = FakeProducer()
+    refused = {"1"}
+    producer.fails = lambda message: SendFailed("no", []) if message.body.decode() in refused else None
+
+    async def scenario() -> None:
+        add(engine, outbox, "1", "2", "3", key="a")
+        with engine.connect() as hanging:
+            outbox.add(hanging, Message("orders", b"4"), key="a")
+            outbox.add(hanging, Message("orders", b"free"))
+            async with quick(outbox, engine, producer, keep_s=0), asyncio.timeout(PATIENCE_S / 2):
+                await until(lambda: producer.tried["1"] > 1)  # and holds back those behind it
+                add(engine, outbox, "other", key="b")
+                await until(lambda: "other" in producer.bodies())
+                refused.clear()
+                await until(lambda: producer.bodies("a") == ["1", "2", "3"])  # which lets the others go
+                add(engine, outbox, "last")
+                await until(lambda: "last" in producer.bodies())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+def test_no_statement_on_rows_waits_for_a_row_that_somebody_else_has_locked(engine: Engine, outbox: Outbox) -> None:
+    table = outbox.table
+    add(engine, outbox, *"12345678", key="a")
+    one, two, three, four, *others = claim(engine, outbox, "me", 60_000)
+    with engine.connect() as hanging:
+        for key in ("a", None):
+            outbox.add(hanging, Message("orders", b"9"), key=key)
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SET innodb_lock_wait_timeout = 1")
+            failed = [rows.Failure(three, "no", 600_000)]
+            for keep in (True, False):
+                settled = Settled("me", sent=[one] if keep else [two], failed=[] if keep else failed, given_back=[four, *others])
+                rows.settle(connection, table, settled, keep)
+            assert [row.id for row in rows.retry(connection, table, Choice(failing=True))] == [three.id]
+            assert [row.id for row in rows.claim(connection, table, rows.due(connection, table, 1), "you", 60_000)] == [three.id]
+            rows.settle(connection, table, Settled("you", sent=[replace(three, tries=1)]), True)
+            assert [row.id for row in rows.drop(connection, table, Choice(ids=(four.id,)))] == [four.id]
+            assert rows.due(connection, table, 9) == [row.id for row in others]
+            connection.execute(update(table).where(table.c.id == one.id).values(sent_ms=1))
+            assert rows.forget(connection, table, 1_000) == 1
+            rows.mend(connection, table)
+            connection.rollback()
+
+
+@ON_SQLITE
+def test_a_broker_that_does_not_answer_holds_up_no_other_topic(engine: Engine, outbox: Outbox) -> None:
+    """Neither with few of its rows, which take more than half of the places, nor with many, which would always have all of them."""
+    producer = FakeProducer()
+
+    async def scenario(dead: int, *, worked: bool) -> None:
+        ends, topics = asyncio.Event(), ("dead", "deader", "gone")
+        producer.waits = lambda message: ends if message.topic in topics and message.body != b"works" else None
+        producer.fails = lambda message: SendFailed("no", []) if message.topic in topics and message.body != b"works" else None
+        async with quick(outbox, engine, producer, batch=20, keep_s=0), asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+            stack.callback(ends.set)  # or the relay would not end
+            if worked:
+                add(engine, outbox, "works", topic="dead")
+                await until(lambda: "works" in producer.bodies())
+            for topic in topics[: 1 if worked else None]:
+                add(engine, outbox, *(f"{topic} {number}" for number in range(dead)), topic=topic)
+            await until(lambda: any(producer.tried[f"dead {number}"] for number in range(dead)))
+            sent = [f"{dead} {number}" for number in range(50)]
+            for body in sent:
+                add(engine, outbox, body, key=body)
+            await until(lambda: set(sent) <= set(producer.bodies()))
+            ends.set()
+            more = [f"more {body}" for body in sent]  # while sends fail all the time
+            add(engine, outbox, *more)
+            await until(lambda: set(more) <= set(producer.bodies()))
+        with engine.begin() as connection:
+            connection.execute(outbox.table.delete())
+
+    asyncio.run(scenario(11, worked=True))
+    asyncio.run(scenario(200, worked=False))
+
+
+@ON_SQLITE
+def test_a_topic_whose_broker_came_back_has_all_places_again(engine: Engine, outbox: Outbox) -> None:
+    producer = FakeProducer()
+    away = True
+    most = 0
+    going: set[bytes] = set()
+
+    async def send(message: Message, **options: Any) -> Any:
+        nonlocal most
+        going.add(message.body)
+        most = max(most, len(going))
+        try:
+            await asyncio.sleep(0.001)
+            return await FakeProducer.send(producer, message, **options)
+        finally:
+            going.discard(message.body)
+
+    producer.send = send  # type: ignore[method-assign]
+    producer.fails = lambda message: SendFailed("no", []) if away else None
+
+    async def scenario() -> None:
+        nonlocal away, most
+        async with quick(outbox, engine, producer, batch=20) as relay, asyncio.timeout(PATIENCE_S):
+            add(engine, outbox, *map(str, range(100)))
+            await until(lambda: relay.failures > 30)
+            assert most <= 10, "it leaves places to others"
+            away = False
+            await until(lambda: most == 20)
+            await relay.drained()
+
+    asyncio.run(scenario())
 
 
 @ON_SQLITE
@@ -526,6 +643,54 @@ def test_a_message_comes_out_as_it_went_in(engine: Engine, outbox: Outbox) -> No
 def test_what_could_never_be_sent_is_refused_before_it_is_written(message: Any, key: Any, why: str) -> None:
     with pytest.raises(InvalidMessage, match=why):
         Outbox().add(object(), message, key=key)  # type: ignore[call-overload] # it does not come as far as the database
+
+
+def test_an_engine_that_was_made_in_autocommit_is_refused(engine: Engine, outbox: Outbox) -> None:
+    made = create_engine(engine.url, isolation_level="AUTOCOMMIT")
+    with made.begin() as connection, pytest.raises(ClientError, match="AUTOCOMMIT"):
+        outbox.add(connection, Message("orders", b"x"))
+    with Session(made) as session, pytest.raises(ClientError, match="AUTOCOMMIT"):
+        outbox.add(session, Message("orders", b"x"))
+    made.dispose()
+    assert listed(engine, outbox) == []
+
+
+def test_a_choice_means_a_key_and_a_topic_as_they_are_written(engine: Engine, outbox: Outbox) -> None:
+    """MariaDB compares texts without case and accents, and without spaces at the end."""
+    keys = ["a", "A", "á", "a ", "ß", "ss"]
+    for key in keys:
+        add(engine, outbox, key, key=key)
+    topics = ["visits", "Visits"]
+    for topic in topics:
+        add(engine, outbox, topic, topic=topic)
+    for key in keys:
+        assert [row.key for row in listed(engine, outbox, Choice(key=key))] == [key]
+    for topic in topics:
+        assert [row.topic for row in listed(engine, outbox, Choice(topic=topic))] == [topic]
+    with engine.begin() as connection:
+        assert [row.key for row in rows.drop(connection, outbox.table, Choice(key="a"))] == ["a"]
+    assert [row.key for row in listed(engine, outbox)] == [*keys[1:], None, None]
+
+
+@pytest.mark.parametrize("url", ["mariadb"], indirect=True)
+def test_the_time_does_not_jump_when_summer_time_ends(engine: Engine) -> None:
+    """Local time comes twice then, whatever number is made of it."""
+    zone = 4_711
+    ends_s = 1_792_890_000  # in Central Europe, 2026-10-25
+    with engine.connect() as connection:
+        run = connection.exec_driver_sql
+        run(f"INSERT INTO mysql.time_zone VALUES ({zone}, 'N')")
+        run(f"INSERT INTO mysql.time_zone_name VALUES ('Central/{zone}', {zone})")
+        run(f"INSERT INTO mysql.time_zone_transition_type VALUES ({zone}, 0, 7200, 1, 'CEST'), ({zone}, 1, 3600, 0, 'CET')")
+        run(f"INSERT INTO mysql.time_zone_transition VALUES ({zone}, 0, 0), ({zone}, {ends_s}, 1)")
+        for name in ("SYSTEM", f"Central/{zone}", "-11:00"):
+            run(f"SET time_zone = '{name}'")
+            for moment in (ends_s - 1_800.0, ends_s - 0.125, ends_s, ends_s + 1_800.0):
+                run(f"SET timestamp = {moment}")
+                assert connection.scalar(select(now_ms())) == round(moment * 1000), (name, moment)
+        for table in ("time_zone", "time_zone_name", "time_zone_transition_type", "time_zone_transition"):
+            run(f"DELETE FROM mysql.{table} WHERE Time_zone_id = {zone}")
+        connection.invalidate()
 
 
 def test_where_there_is_no_transaction_nothing_is_written(engine: Engine, outbox: Outbox) -> None:

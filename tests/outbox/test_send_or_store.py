@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from roquet import InvalidMessage, Message, NotStarted, Producer, SendFailed, SendReceipt
 from roquet.outbox import Outbox, Relay, Stored
+from roquet.outbox.database import Database
 from tests.outbox.fakes import PATIENCE_S, FakeProducer
 
 AWAY = SendFailed("the broker is away", [])
@@ -50,6 +51,10 @@ def test_what_no_broker_would_take_and_a_producer_that_is_not_started_are_errors
             await outbox.send_or_store(FakeProducer(), engine, Message("orders", b""))
         with pytest.raises(NotStarted):
             await outbox.send_or_store(Producer("orders"), engine, Message("orders", b"x"))
+        strict = FakeProducer()
+        strict.fails = lambda message: InvalidMessage("this producer takes less")
+        with pytest.raises(InvalidMessage, match="takes less"):
+            await outbox.send_or_store(strict, engine, Message("orders", b"x"), key="a")
 
     asyncio.run(scenario())
     with engine.begin() as connection:
@@ -69,5 +74,26 @@ def test_when_the_database_fails_too_the_caller_hears_of_both(engine: Engine, ou
             await outbox.send_or_store(producer, engine, Message("orders", b"x"), key="a")
         assert "nor could the message be stored in the outbox" in raised.value.__notes__[0]
         assert isinstance(raised.value.__cause__, SQLAlchemyError)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_is_refused_as_a_plain_os_error_is_a_failure_of_the_database(
+    engine: Engine, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncpg raises it so."""
+    producer = FakeProducer()
+
+    async def refused(*_: object, **__: object) -> None:
+        raise ConnectionRefusedError("nobody listens")
+
+    monkeypatch.setattr(Database, "run", refused)
+
+    async def scenario() -> None:
+        assert isinstance(await outbox.send_or_store(producer, engine, Message("orders", b"x"), key="a"), SendReceipt)
+        producer.fails = lambda message: AWAY
+        with pytest.raises(SendFailed) as raised:
+            await outbox.send_or_store(producer, engine, Message("orders", b"x"), key="a")
+        assert "nor could the message be stored in the outbox: nobody listens" in raised.value.__notes__[-1]
 
     asyncio.run(scenario())

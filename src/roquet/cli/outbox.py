@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 VARIABLE = "ROQUET_DATABASE"
 SHOWN_MAX = 20
+NO_URL = (
+    "this is no URL of a database; expected is dialect+driver://user:password@host:port/name, where a password's @ is written %40,"
+    " its : %3A and its / %2F"
+)
+NO_OPTION = "the driver does not take what is behind the ? of the URL"
 
 
 def add_commands(commands: Commands) -> None:
@@ -117,26 +122,41 @@ async def opened(arguments: argparse.Namespace) -> AsyncIterator[tuple[Outbox, D
         raise BadSetting(f"which database? Give --database URL, or set {VARIABLE}, as in sqlite:///shop.db")
     try:
         from sqlalchemy import create_engine, make_url
-        from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
         from roquet.outbox import Outbox
-        from roquet.outbox.database import Database
+        from roquet.outbox.database import Database, shown_url
     except ImportError as error:
         raise ClientError(f'an outbox needs SQLAlchemy, which is not installed: pip install "roquet[sql]" ({error})') from error
     try:
         parsed = make_url(url)
+    except (ArgumentError, ValueError):  # whose texts may quote a part of the password
+        raise BadSetting(f"--database: {NO_URL}") from None
+    if parsed.host and (url.count("@") > 1 or "?" in (parsed.username or "")):  # a part of the password is taken for the host's name
+        raise BadSetting(f"--database: {NO_URL}")
+    shown = shown_url(parsed)
+    try:
         engine = create_async_engine(parsed) if parsed.get_dialect().is_async else create_engine(parsed)
-    except ArgumentError as error:
+    except NoSuchModuleError as error:
         raise BadSetting(f"--database: {error}") from None
+    except (ArgumentError, TypeError, ValueError):
+        raise BadSetting(f"--database: {shown}: {NO_OPTION}") from None
     except ImportError as error:
         raise ClientError(
-            f"the driver that {url.split(':')[0]}: names is not installed ({error}); install it, or name another one"
+            f"the driver that {parsed.drivername}: names is not installed ({error}); install it, or name another one"
         ) from error
+    database = Database(engine)
     try:
-        yield Outbox(name=arguments.table), Database(engine)
+        try:
+            await database.run(lambda connection: None)
+        except (TypeError, ValueError):
+            raise BadSetting(f"--database: {shown}: {NO_OPTION}") from None
+        except OSError as error:
+            raise ClientError(f"{shown}: {error}") from error
+        yield Outbox(name=arguments.table), database
     except SQLAlchemyError as error:
-        raise ClientError(f"{parsed.render_as_string()}: {str(error).splitlines()[0]}") from error
+        raise ClientError(f"{shown}: {str(error).splitlines()[0]}") from None
     finally:
         if isinstance(engine, AsyncEngine):
             await engine.dispose()
@@ -225,11 +245,13 @@ async def change(arguments: argparse.Namespace, work: Callable[..., list[Row]], 
     async with opened(arguments) as (outbox, database):
         await database.run(outbox.check)
         table = outbox.table
-        planned = await database.run(rows.listed, table, choice, SHOWN_MAX)
-        count = await database.run(rows.counted, table, choice)
-        missing = sorted(set(choice.ids) - {row.id for row in planned}) if len(choice.ids) <= SHOWN_MAX else []
+        ids = await database.run(rows.ids_of, table, choice)
+        count = len(ids)
+        planned = await database.run(rows.listed, table, replace(choice, ids=tuple(ids[:SHOWN_MAX])), SHOWN_MAX) if ids else []
+        missing = sorted(set(choice.ids) - set(ids))
         if missing:
-            note(f"roquet: no such row waits: {', '.join(map(str, missing))}")
+            more = f" and {len(missing) - SHOWN_MAX:,} more" if len(missing) > SHOWN_MAX else ""
+            note(f"roquet: no such row waits: {', '.join(map(str, missing[:SHOWN_MAX]))}{more}")
         facts: dict[str, Any] = {"dryRun": arguments.dry_run, "chosen": count, "done": 0, "busy": 0, "rows": column_json(COLUMNS, planned)}
         if arguments.dry_run or not count:
             if count and not arguments.json:
@@ -238,10 +260,12 @@ async def change(arguments: argparse.Namespace, work: Callable[..., list[Row]], 
             return 1 if missing or not count else 0
         if verb == "drop" and not confirmed(arguments, f"Drop {counted(count, 'message')}? They will never be published."):
             return 1
-        while portion := await database.run(work, table, choice):
-            choice = replace(choice, after=portion[-1].id)
-            facts["busy"] += sum(row.is_leased for row in portion)
-            facts["done"] += sum(not row.is_leased for row in portion)
+        for first in range(0, count, rows.PORTION):
+            portion = await database.run(work, table, replace(choice, ids=tuple(ids[first : first + rows.PORTION])))
+            free = [row for row in portion if not row.is_leased]
+            await database.run(rows.let_go, table, [row.lane for row in free])  # also what a relay held back at the same moment
+            facts["busy"] += len(portion) - len(free)
+            facts["done"] += len(free)
     answer(
         arguments,
         facts,
@@ -256,6 +280,7 @@ async def run_relay(arguments: argparse.Namespace) -> int:
     async with opened(arguments) as (outbox, database):
         from roquet.client import Producer
         from roquet.outbox import Relay
+        from roquet.outbox.database import shown_url
 
         making = outbox.create(database.engine) if arguments.create else None
         if making is not None:
@@ -267,7 +292,7 @@ async def run_relay(arguments: argparse.Namespace) -> int:
                 loop.add_signal_handler(number, ended.set)
         producer = Producer(arguments.group, arguments.namesrv, connection=connection_of(arguments))
         async with producer, Relay(outbox, database.engine, producer, alarm_after=arguments.alarm_after) as relay:
-            where = database.plain.url.render_as_string()
+            where = shown_url(database.plain.url)
             announce(f"relay: from {where}, table {arguments.table}, to {arguments.namesrv}. Ctrl-C stops it.")
             await ended.wait()
         announce(f"relay: stopped; {counted(relay.published, 'message')} published, {counted(relay.failures, 'attempt')} failed")

@@ -11,7 +11,8 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextvars import ContextVar
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from uuid import uuid4
@@ -262,18 +263,20 @@ class Once:
 
 
 class InThreads:
-    """A plain store for an async handler: whoever waits for it waits in a thread."""
+    """A plain store for an async handler: whoever waits for it waits in a thread. What ends a handler has threads of its own: claims that
+    wait for its locks may have all the others."""
 
     def __init__(self, store: Any) -> None:
+        ending = ThreadPoolExecutor(thread_name_prefix="roquet-once")
         self.claim = partial(in_thread, store.claim)
         self.begin = partial(in_thread, store.begin)
-        self.finish = partial(in_thread, store.finish)
-        self.fail = partial(in_thread, store.fail)
+        self.finish = partial(in_thread, store.finish, threads=ending)
+        self.fail = partial(in_thread, store.fail, threads=ending)
 
 
-async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
+async def in_thread(function: Callable[..., Any], *args: Any, threads: ThreadPoolExecutor | None = None) -> Any:
     """One that is cancelled waits for its thread, so that nothing is begun behind the back of who ends it."""
-    call = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    call = asyncio.get_running_loop().run_in_executor(threads, partial(copy_context().run, function, *args))
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:

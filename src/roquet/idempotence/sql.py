@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -61,8 +61,8 @@ class _Base:
         self._marks = SqlMarks(self.table, round(keep_s * 1000), lambda: round(clock() * 1000))
         self._tidy_at = 0.0
 
-    def _check(self, options: Mapping[str, Any]) -> None:
-        if options.get("isolation_level") == "AUTOCOMMIT":
+    def _check(self, engine: Engine) -> None:
+        if is_autocommit(engine):
             raise ClientError("this engine is in AUTOCOMMIT, so that a handler has no transaction; use one without that isolation_level")
 
     @property
@@ -102,13 +102,14 @@ class SqlStore(_Base):
         """`metadata`: where its table is declared, such as `Base.metadata` of your models (default: its own). `name`: of the table.
         `keep_s`: older marks are deleted while the store is used."""
         super().__init__(metadata, name, schema, keep_s, clock)
+        check_binds(source)
         self._factory = source if isinstance(source, sessionmaker) else None
         self._engine = self._factory_engine(source) if isinstance(source, sessionmaker) else source
         if not isinstance(self._engine, Engine):
             raise ClientError(
                 f"source={source!r}; expected is an Engine or a sessionmaker that is bound to one; AsyncSqlStore takes async ones"
             )
-        self._check(self._engine.get_execution_options())
+        self._check(self._engine)
 
     def _factory_engine(self, factory: sessionmaker[Any]) -> Any:
         with suppress(UnboundExecutionError), factory() as session:
@@ -149,7 +150,7 @@ class SqlStore(_Base):
         try:
             with self._engine.begin() as connection:
                 self._tidied(self._marks.forget(connection))
-        except DBAPIError as error:
+        except (SQLAlchemyError, OSError) as error:  # a pool whose connections are all in use, too
             log.warning("! old marks in %s could not be deleted; it is tried again in %d s: %s", self.table.name, TIDY_S, error)
 
     def begin(self, claim: Claim) -> Session | Connection:
@@ -159,8 +160,10 @@ class SqlStore(_Base):
             transaction = connection.begin()
             self._marks.hold(connection, claim)
             session = self._factory(bind=connection, join_transaction_mode="rollback_only") if self._factory else None
+            if session is not None:
+                keep_to(session, connection)
             claim.work = Work(connection, transaction, session)
-            vars(connection)["commit"] = refuse_commit
+            vars(connection).update(commit=refuse_commit, begin=refuse_begin)
         except BaseException as error:
             connection.close()
             raise held_up(error) from None
@@ -169,6 +172,7 @@ class SqlStore(_Base):
     def finish(self, claim: Claim, done: Sequence[Mark], failed: Sequence[Mark]) -> None:
         """Commits."""
         work = claim.work
+        check_open(work.transaction.is_active)
         if work.session is not None:
             work.session.commit()  # flushes: the transaction is ours
         check_open(work.transaction.is_active)
@@ -211,13 +215,14 @@ class AsyncSqlStore(_Base):
     ) -> None:
         """As SqlStore has them."""
         super().__init__(metadata, name, schema, keep_s, clock)
+        check_binds(source)
         self._factory = source if isinstance(source, async_sessionmaker) else None
         self._engine = self._factory_engine(source) if isinstance(source, async_sessionmaker) else source
         if not isinstance(self._engine, AsyncEngine):
             raise ClientError(
                 f"source={source!r}; expected is an AsyncEngine or an async_sessionmaker that is bound to one; SqlStore takes plain ones"
             )
-        self._check(self._engine.sync_engine.get_execution_options())
+        self._check(self._engine.sync_engine)
 
     def _factory_engine(self, factory: async_sessionmaker[Any]) -> Any:
         with suppress(UnboundExecutionError):
@@ -260,7 +265,7 @@ class AsyncSqlStore(_Base):
         try:
             async with self._engine.begin() as connection:
                 self._tidied(await connection.run_sync(self._marks.forget))
-        except DBAPIError as error:
+        except (SQLAlchemyError, OSError) as error:  # a pool whose connections are all in use, too
             log.warning("! old marks in %s could not be deleted; it is tried again in %d s: %s", self.table.name, TIDY_S, error)
 
     async def begin(self, claim: Claim) -> AsyncSession | AsyncConnection:
@@ -270,8 +275,10 @@ class AsyncSqlStore(_Base):
             transaction: AsyncTransaction = await connection.begin()
             await connection.run_sync(self._marks.hold, claim)
             session = self._factory(bind=connection, join_transaction_mode="rollback_only") if self._factory else None
+            if session is not None:
+                keep_to(session.sync_session, connection.sync_connection)
             claim.work = Work(connection, transaction, session)
-            vars(connection.sync_connection)["commit"] = refuse_commit
+            vars(connection.sync_connection).update(commit=refuse_commit, begin=refuse_begin)
         except BaseException as error:
             await connection.close()
             raise held_up(error) from None
@@ -280,6 +287,7 @@ class AsyncSqlStore(_Base):
     async def finish(self, claim: Claim, done: Sequence[Mark], failed: Sequence[Mark]) -> None:
         """Commits."""
         work = claim.work
+        check_open(work.transaction.is_active)
         if work.session is not None:
             await work.session.commit()  # flushes: the transaction is ours
         check_open(work.transaction.is_active)
@@ -302,14 +310,52 @@ class AsyncSqlStore(_Base):
                 await work.connection.close()
 
 
+def is_autocommit(engine: Engine) -> bool:
+    """Its own level counts, or else the one of create_engine()."""
+    level = engine.get_execution_options().get("isolation_level", getattr(engine.dialect, "_on_connect_isolation_level", None))
+    return bool(level == "AUTOCOMMIT")
+
+
 def held_up(error: BaseException) -> BaseException:
     """An SQLite database that others write to is no failure: the message comes again."""
     return LeaseLost(f"SQLite: {error.orig}") if isinstance(error, DBAPIError) and is_locked(error) else error
 
 
+def check_binds(source: Any) -> None:
+    """Raises ClientError for a sessionmaker that sends tables to engines of its own."""
+    if isinstance(source, sessionmaker | async_sessionmaker) and source.kw.get("binds"):
+        raise ClientError(
+            "the sessionmaker has binds, so a handler could write outside the transaction of its mark; expected is one with bind alone"
+        )
+
+
+def keep_to(session: Session, connection: Any) -> None:
+    """A class of sessions may choose where it writes (get_bind): what is not the handler's transaction is refused."""
+    choose = session.get_bind
+
+    def get_bind(*given: Any, **named: Any) -> Any:
+        found = choose(*given, **named)
+        if found is not connection and named.get("bind") is None:  # else the handler itself says where to
+            raise ClientError(
+                f"get_bind() of {type(session).__name__} chose another engine, so the handler would write outside the transaction of its"
+                " mark; give the store a sessionmaker whose sessions stay on the connection that they are bound to"
+            )
+        return found
+
+    vars(session)["get_bind"] = get_bind
+
+
 def refuse_commit() -> None:
     """In place of commit() of a handler's connection: what it commits before the mark could happen twice."""
     raise ClientError("a handler with a guard does not commit: the guard commits its work together with the mark; leave it out")
+
+
+def refuse_begin() -> None:
+    """In place of begin(): after a rollback a session would begin anew, and commit without the mark what follows."""
+    raise ClientError(
+        "a handler with a guard has one transaction, the guard's, and begins no other, nor does it go on after a rollback; use"
+        " begin_nested() for work that may be taken back, and raise or return False when it failed"
+    )
 
 
 def check_open(is_active: bool) -> None:

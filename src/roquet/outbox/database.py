@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from random import random
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import URL, Connection, Engine, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
@@ -48,7 +48,8 @@ def _connection(where: Plain, table: Table) -> Connection:
 
 
 def _in_transaction(connection: Connection) -> Connection:
-    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+    own = getattr(connection.dialect, "_on_connect_isolation_level", None)  # of create_engine()
+    if connection.get_execution_options().get("isolation_level", own) == "AUTOCOMMIT":
         raise ClientError("this connection is in AUTOCOMMIT, so it has no transaction to write into; use one without that isolation_level")
     return connection
 
@@ -72,6 +73,11 @@ class Database:
     def run_here(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         with self.plain.begin() as connection:
             return work(connection, *args, **kwargs)
+
+
+def shown_url(url: URL) -> str:
+    """Without its password, and without what is behind the ?, where there may be another one."""
+    return url.set(query={}).render_as_string()
 
 
 MAKING_TRIES = 5

@@ -20,7 +20,7 @@ from roquet.client.core.checks import valid
 from roquet.client.core.receipt import SendReceipt
 from roquet.errors import ClientError, InvalidMessage, NotStarted
 from roquet.message import Message, Property
-from roquet.outbox.database import AnyEngine, Awaited, Database, Plain, inside, make
+from roquet.outbox.database import AnyEngine, Awaited, Database, Plain, inside, make, shown_url
 from roquet.outbox.tables import BODY_MAX, ID_MAX, KEY_MAX, SLOTS, fill_slots, lane_of, messages_table, now_ms, slots_table
 from roquet.wire.ids import UniqueIds
 from roquet.wire.layout import PROPERTIES_MAX
@@ -96,9 +96,8 @@ class Outbox:
         there = inspect(connection)
         for table in (self.table, self.slots):
             if not there.has_table(table.name, table.schema):
-                raise ClientError(
-                    f"the table {table.fullname} is not in {connection.engine.url.render_as_string()}; make it once: outbox.create(engine)"
-                )
+                where = shown_url(connection.engine.url)
+                raise ClientError(f"the table {table.fullname} is not in {where}; make it once: outbox.create(engine)")
 
     # -- writing
 
@@ -169,7 +168,7 @@ class Outbox:
             return await self._store(database, values, None)
         try:
             return await producer.send(with_id(message, values["message_id"]), key=key, timeout_ms=timeout_ms)
-        except NotStarted:
+        except (NotStarted, InvalidMessage):
             raise
         except ClientError as error:
             return await self._store(database, values, error)
@@ -177,7 +176,7 @@ class Outbox:
     async def _waiting(self, database: Database, lane: int) -> bool:
         try:
             return await database.run(self._has_waiting, lane)
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, OSError) as error:  # asyncpg: a connection that is refused
             log.warning("! outbox: nobody knows whether messages of this key wait, since the database failed: %s", first_line(error))
             return False
 
@@ -188,7 +187,7 @@ class Outbox:
     async def _store(self, database: Database, values: dict[str, Any], error: Exception | None) -> Stored:
         try:
             await database.run(self._add, values)
-        except SQLAlchemyError as failure:
+        except (SQLAlchemyError, OSError) as failure:
             if error is None:
                 raise
             error.add_note(f"nor could the message be stored in the outbox: {first_line(failure)}")

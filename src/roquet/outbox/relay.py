@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count, groupby
+from itertools import chain, count, groupby
 from random import random
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
@@ -128,7 +128,9 @@ class Relay(Served):
         self._full = False
         self._serving: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._runs: dict[asyncio.Task[None], int] = {}  # with how many rows each holds
+        self._runs: dict[asyncio.Task[None], Sequence[Row]] = {}  # with the rows that each holds
+        self._works: set[str] = set()  # topics whose last send worked
+        self._looked = 0.0
         self._alarms: set[asyncio.Task[None]] = set()
         self._over: list[Settled] = []
         self._forgot = 0.0
@@ -214,9 +216,10 @@ class Relay(Served):
         await self._settle()
         if self._stopping:
             return
-        free = self.settings.batch - sum(self._runs.values())
+        free = self.settings.batch - sum(map(len, self._runs.values()))
         self._full = False
-        if free * 2 >= self.settings.batch:  # else it would claim few at a time
+        is_late = time.monotonic() >= self._looked + self.settings.poll_ms / 1000
+        if free * 2 >= self.settings.batch or (free and is_late):  # few at a time only when others are slow
             await self._claim(free)
         await self._forget()
 
@@ -233,7 +236,9 @@ class Relay(Served):
 
     async def _claim(self, limit: int) -> None:
         table = self.outbox.table
-        ids = await self._database.run(rows.due, table, limit)
+        self._looked = time.monotonic()
+        room = rows.Room(self.settings.batch, self._works, chain.from_iterable(self._runs.values()))
+        ids = await self._database.run(rows.due, table, limit, room)
         if not ids:
             return
         owner = f"{self._id}.{next(self._claims)}"
@@ -243,7 +248,7 @@ class Relay(Served):
         ends = began + self.settings.lease_s * (1 - LEASE_LEFT)
         for lane in lanes(claimed):
             run = asyncio.create_task(self._publish(lane, owner, ends))
-            self._runs[run] = len(lane)
+            self._runs[run] = lane
             run.add_done_callback(self._ended)
 
     def _ended(self, run: asyncio.Task[None]) -> None:
@@ -271,6 +276,7 @@ class Relay(Served):
         hopeless = False
         try:
             receipt = await self._producer.send(row.message(), key=row.key, timeout_ms=timeout_ms)
+            self._works.add(row.topic)
             if receipt.ok or not self.settings.retry_when_not_ok:
                 self.published += 1
                 return None
@@ -278,8 +284,10 @@ class Relay(Served):
         except (InvalidMessage, ValueError) as error:
             hopeless, why = True, str(error)
         except RoquetError as error:
+            self._works.discard(row.topic)
             why = str(error)
         except Exception as error:  # a hook's, or a bug: no reason to stop for all others
+            self._works.discard(row.topic)
             log.exception("! outbox: sending row %d raised", row.id)
             why = repr(error)
         self.failures += 1

@@ -35,6 +35,7 @@ PROPERTIES_TEXT_MAX = 1 << 20
 SLOTS = 1_024
 """Rows that stand for the locks of keys. Keys that share one wait for each other's transactions, and that is all."""
 
+MYSQL_NAMES = ("mysql", "mariadb")
 MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mariadb_engine": "InnoDB", "mariadb_charset": "utf8mb4"}
 NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 """SQLite counts its own only in INTEGER columns, which hold 64 bits."""
@@ -108,11 +109,29 @@ class now_ms(FunctionElement[int]):
     inherit_cache = True
 
 
+class exact(FunctionElement[str]):
+    """A text that is compared as it is written: MariaDB and MySQL would take `Orders` and `orders` for one."""
+
+    name = "exact"
+    type = String()
+    inherit_cache = True
+
+
+@compiles(exact)
+def _exact(element: exact, compiler: SQLCompiler, **words: Any) -> str:
+    return compiler.process(element.clauses, **words)
+
+
+@compiles(exact, *MYSQL_NAMES)
+def _exact_bytes(element: exact, compiler: SQLCompiler, **words: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **words)} AS BINARY)"
+
+
 NOW = {
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
     "postgresql": "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)",
-    "mysql": "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
-    "mariadb": "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+    "mysql": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",  # UNIX_TIMESTAMP(NOW()) jumps when summer time ends
+    "mariadb": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",
 }
 
 

@@ -29,7 +29,7 @@ from roquet.client.core.transactions import TransactionState
 from roquet.errors import ClientError
 from roquet.message import Message, Property, ReceivedMessage
 from roquet.outbox.database import AnyEngine, Awaited, Database, Plain, inside, make
-from roquet.outbox.rows import PORTION
+from roquet.outbox.rows import PORTION, change
 from roquet.outbox.tables import ID_MAX, now_ms, transactions_table
 
 FORGET_EVERY_S = 600.0
@@ -139,6 +139,5 @@ class LocalTransactions:
     def _delete(self, connection: Connection) -> int:
         old = select(self.table.c.transaction_id).where(self.table.c.at_ms <= now_ms() - int(self.keep_s * 1000)).limit(PORTION)
         ids = list(connection.scalars(old))
-        if ids:
-            connection.execute(delete(self.table).where(self.table.c.transaction_id.in_(ids)))
+        change(connection, delete(self.table), ids)
         return len(ids)
