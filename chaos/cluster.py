@@ -62,8 +62,8 @@ READ_TRIES = 5
 QUIET_S = 8.0
 """Nothing new for so long, and everything is consumed: then brokers have asked after every transaction, too."""
 ASKED_S = 70.0
-"""The same where the master was restarted: it asks producers that it knows again. One that sends nothing finds the master in its next route,
-after 30 s at most, and tells it who it is with the heartbeat after that, after 30 s more."""
+"""The same where the master was restarted: it asks producers that it knows again. One that sends nothing finds the master in its next
+route, after 30 s at most, and tells it who it is with the heartbeat after that, after 30 s more."""
 LOST_SHARE, DELAY_S = 0.1, 0.2
 
 
