@@ -145,6 +145,20 @@ def test_a_damaged_message_in_the_middle_of_its_queue_is_a_blank(kit: StoreKit, 
     assert [found[0], *found[2:]] == [entries(master)[("T", 0)][0], *entries(master)[("T", 0)][2:]]
 
 
+def test_a_damaged_length_that_reaches_behind_the_logs_end_holds_up_nothing(kit: StoreKit, other: StoreKit) -> None:
+    """Found by the simulation of whole groups, seed 3938: the slave waited for the rest of a record that was whole."""
+    master, slave = a_master(other, 10), a_slave(kit)
+    data = bytearray(raw_log(master))
+    entry = blocking(master.queue("T", 0).entry, 2)
+    assert entry is not None
+    place, size, _ = entry
+    data[place : place + 4] = (len(data) - place + 1_000).to_bytes(4, "big")
+    feed(slave, bytes(data), random.Random(3))
+    assert slave.applier.applied == len(data)
+    assert [(hole.offset, hole.size) for hole in slave.holes] == [(place, size)]
+    assert entries(slave)[("Other", 0)] == entries(master)[("Other", 0)]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_where_no_record_begins_the_next_whole_one_is_found_whatever_the_pieces(kit: StoreKit, other: StoreKit, seed: int) -> None:
     master, slave = a_master(other, 40), a_slave(kit)

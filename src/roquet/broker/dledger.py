@@ -342,13 +342,13 @@ class GroupMember(Part):
             self._begin()
             return
         self._begin_term = -1
-        if self._left is not None:
-            self._left()
-            self._left = None
+        left, self._left = self._left, None
         if not is_slave(self.settings):
             self._become_slave(slave_id(self.options))
             self.ledger.log.forget_waiting()
             self._guard("")
+        if left is not None:
+            left()  # last: whoever hears of it may stop this broker
 
     def _begin(self) -> None:
         """A leader's first act: an entry of its own term. What stands before it is committed with it."""

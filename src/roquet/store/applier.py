@@ -21,7 +21,7 @@ from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import index_keys, is_indexed, is_queued
 from roquet.store.queue import ConsumeQueue
 from roquet.store.recovery import BLANKS_MAX, first_at_or_after, is_blank, place
-from roquet.store.scan import Found, Hole, parse, read_one
+from roquet.store.scan import Found, Hole, own_size, parse, read_one
 from roquet.wire.layout import BLANK, BLANK_MAGIC, MAGIC_START, MAGIC_V1, MAGIC_V2, MAGICS, RECORD_MIN
 
 if TYPE_CHECKING:
@@ -228,7 +228,10 @@ class Applier:
         if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_MIN <= size <= left - lead:
             return self._over(Hole(offset, 0, "no record begins here"), file_end, limit)
         if at + lead + size > len(data):
-            return 0
+            own = own_size(data[at + lead :])
+            if own is None or own == size:
+                return 0
+            return self._over(Hole(offset, 0, "its lengths do not add up"), file_end, limit)
         found = read_one(data[at + lead : at + lead + size], offset + lead)
         if isinstance(found, Hole):
             if not found.size or not self._goes_on(offset + lead + size, file_end, limit):

@@ -278,6 +278,22 @@ def parse(raw: bytes, offset: int, *, check_crc: bool = True) -> Found | None:
     return found if isinstance(found, Found) else None
 
 
+def own_size(raw: bytes) -> int | None:
+    """What the lengths of a record's parts add up to, where only its beginning may be here. None: one of them is not here yet."""
+    if len(raw) < RECORD_MIN:
+        return None
+    _, magic, _, _, _, _, _, sys_flag, _ = HEAD.unpack_from(raw)
+    body_at = FRONTS[sys_flag & HOSTS_V6].size
+    at = body_at + int.from_bytes(raw[body_at - 4 : body_at], "big", signed=True)
+    width = 1 if magic == MAGIC_V1 else 2
+    if at < body_at:
+        return 0
+    if at + width > len(raw):
+        return None
+    at += width + int.from_bytes(raw[at : at + width], "big")
+    return at + 2 + int.from_bytes(raw[at : at + 2], "big") if at + 2 <= len(raw) else None
+
+
 ZEROS = "a part of its properties is zeros, as if it had never been written"
 CUT_OFF = "it ends in zeros, as if its end had never been written"
 SECTOR = 512
