@@ -41,10 +41,14 @@ FOUND = {
     1390: "a log whose first record was spoiled was never copied again",
     1475: "progress was put back to queues that were not applied yet, and transactions were committed twice",
     2440: "an older answer about another topic took the master away from a client for ever",
+    3191: "a leader that left was stopped before it had stepped down",
+    3938: "a damaged length that reached behind the log's end held up all that a slave shows",
     3978: "a hole in a master's log stayed, which its slave had whole",
     4149: "a broker did not start on a full disk with a commit to complete",
     4491: "a power loss in the middle of a cut left a short file, and the start was refused",
+    4602: "a slave that was stopped forgot the topic of a queue that was new, and came back as the master",
     4957: "a spoiled entry of a queue that was never synced was believed",
+    5491: "power was lost while a start wrote the log again, and what was safe before was spoiled",
 }
 """Seeds that failed once, and what was wrong."""
 

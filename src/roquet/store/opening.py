@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roquet.store import lost
+from roquet.store import lost, rewriting
 from roquet.store.recovery import Manifest, Recovery, ShowProgress
-from roquet.store.scan import CHUNK
-from roquet.store.segments import Segments
 
 if TYPE_CHECKING:
     from roquet.store.store import Store
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
 def recover(store: Store, manifest: Manifest | None, progress: ShowProgress) -> None:
     """Leaves the store ready to append. The directory was looked at, and may be written."""
     begin(store)
+    rewriting.finish(store.disk, store.root, store.log.segments)
     store.deletions.load()
     store.removal.tidy()
     store.all_queues.load()
@@ -32,7 +31,8 @@ def recover(store: Store, manifest: Manifest | None, progress: ShowProgress) -> 
     store.timeline.recovered(recovery.last_store_ms or store.checkpoint.log_ms, recovery.set_backs, recovery.overtaken)
     lost.cut(store.disk, store.log.segments, store.root, end, store.clock.now_ms())
     if store.crashed:
-        write_again(store.log.segments, recovery.sure if chain is None else min(recovery.sure, chain.checked_from), end)
+        sure = recovery.sure if chain is None else min(recovery.sure, chain.checked_from)
+        rewriting.write_again(store.disk, store.root, store.log.segments, sure, end)
     if store.ledger is not None and chain is None and store.log.segments.bases:
         end = store.ledger.log.begin_behind_old(end)
     store.log.start_at(end)
@@ -63,19 +63,3 @@ def begin(store: Store) -> None:
     # From here on a crash must be seen as one, also while recovering.
     disk.open(f"{root}/abort", size=0).close()
     disk.sync_dir(root)
-
-
-def write_again(segments: Segments, start: int, end: int) -> None:
-    """After a crash: what recovery read back may exist in memory only, in any log file, and must be safe before anything
-    builds on it. It is written again, because after a failed fsync the system takes pages for clean that never reached
-    the disk, and a sync alone would do nothing."""
-    segments.drop_from(end)
-    segments.files.disk.sync_dir(segments.directory)
-    for base in segments.bases:
-        file = segments.file(base)
-        at, stop = max(start, base), min(end, base + segments.size)
-        while at < stop:
-            data = file.read(at - base, min(CHUNK, stop - at))
-            file.write(at - base, data)
-            at += len(data)
-        file.sync()
