@@ -46,7 +46,6 @@ FOUND = {
     3978: "a hole in a master's log stayed, which its slave had whole",
     4149: "a broker did not start on a full disk with a commit to complete",
     4491: "a power loss in the middle of a cut left a short file, and the start was refused",
-    4602: "a slave that was stopped forgot the topic of a queue that was new, and came back as the master",
     4957: "a spoiled entry of a queue that was never synced was believed",
     5491: "power was lost while a start wrote the log again, and what was safe before was spoiled",
 }

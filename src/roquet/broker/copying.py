@@ -150,13 +150,6 @@ class Copying(Part):
             if entry is not None and entry[0] >= self.known_to:
                 self._fresh[queue.topic] = max(self._fresh.get(queue.topic, 0), queue.queue_id + 1)
 
-    def finish(self) -> None:
-        """A clean stop: queues that the last bytes make belong to topics, too. The next start may be that of a master."""
-        if is_slave(self.settings) and self.store.ledger is None and not self.store.trouble.failed:
-            with contextlib.suppress(OSError):  # the store says so when it is closed
-                self.store.applier.finish()
-            self._make_topics_of_new_queues()
-
     def _make_topics_of_new_queues(self) -> None:
         """Before the master tells of them: it may be lost first, and this slave restarted as the master."""
         queues = self.store.queues

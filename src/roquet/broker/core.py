@@ -302,7 +302,6 @@ class Broker:
     def close(self) -> None:
         """A clean stop: everything on disk. Connections are the shell's to close."""
         if self.store.is_open:
-            self.copying.finish()  # first: topics learn of queues from it, and are saved
             for part in self._working():
                 try:
                     part.save_now()
