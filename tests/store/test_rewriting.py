@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,31 @@ def test_a_copy_that_is_not_whole_is_not_used(killed: StoreKit, monkeypatch: pyt
     store = reopened(killed)
     assert bodies(store) == BODIES
     assert not copy.exists()
+    store.close()
+
+
+def test_a_copy_of_a_log_that_another_broker_has_written_to_since_is_not_used(killed: StoreKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = interrupted(killed, monkeypatch)
+    log = killed.root / "commitlog" / f"{0:020}"
+    raw = bytearray(log.read_bytes())
+    raw[5] ^= 1
+    raw[200] ^= 1  # what the other one has there
+    log.write_bytes(raw)
+    (killed.root / "checkpoint").write_bytes(b"\1" * 4096)
+    store = reopened(killed)
+    assert log.read_bytes()[200] == raw[200]
+    assert not copy.exists()
+    store.close()
+
+
+def test_a_full_disk_does_not_refuse_the_start(killed: StoreKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(disk: object, root: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(rewriting, "checkpoint_of", no_room)
+    store = killed.open()
+    assert bodies(store) == BODIES
+    assert not (killed.root / rewriting.NAME).exists()
     store.close()
 
 

@@ -14,10 +14,11 @@ from roquet.store.segments import Segments
 log = logging.getLogger("roquet.store")
 
 NAME = "rewriting"
-HEAD = struct.Struct(">qqI")
-"""Where it stands in the log, how many bytes, their checksum."""
+HEAD = struct.Struct(">qqII")
+"""Where it stands in the log, how many bytes, their checksum, and that of the store's checkpoint: where another broker has written here
+since (RocketMQ opens the same directories), the copy is of another log."""
 COPIED_MAX = 64 * 1024 * 1024
-"""Longer ends are written again without a copy: what is not flushed for so long was promised to nobody."""
+"""Longer ends are written again without a copy, which would take long, and as much room once more."""
 
 
 def write_again(disk: Disk, root: str, segments: Segments, start: int, end: int) -> None:
@@ -26,14 +27,7 @@ def write_again(disk: Disk, root: str, segments: Segments, start: int, end: int)
     segments.drop_from(end)
     disk.sync_dir(segments.directory)
     start = max(start, segments.bases[0]) if segments.bases else end
-    data = read(segments, start, end) if 0 < end - start <= COPIED_MAX else b""
-    is_copied = len(data) == end - start > 0  # a file that is too short has no copy
-    if is_copied:
-        copy = disk.open(f"{root}/{NAME}", size=0)
-        copy.write(0, HEAD.pack(start, len(data), crc32(data)) + data)
-        copy.sync()
-        copy.close()
-        disk.sync_dir(root)
+    is_copied = 0 < end - start <= COPIED_MAX and make_copy(disk, root, segments, start, end)
     for base in segments.bases:
         file = segments.file(base)
         at, stop = max(start, base), min(end, base + segments.size)
@@ -47,6 +41,40 @@ def write_again(disk: Disk, root: str, segments: Segments, start: int, end: int)
         disk.sync_dir(root)
 
 
+def make_copy(disk: Disk, root: str, segments: Segments, start: int, end: int) -> bool:
+    """False: there is none. A file of the log is too short, or there is no room: a full disk must not refuse the start."""
+    data = read(segments, start, end)
+    if len(data) != end - start:
+        return False
+    path = f"{root}/{NAME}"
+    try:
+        copy = disk.open(path, size=0)
+        try:
+            copy.write(0, HEAD.pack(start, len(data), crc32(data), checkpoint_of(disk, root)) + data)
+            copy.sync()
+        finally:
+            copy.close()
+        disk.sync_dir(root)
+    except OSError as error:
+        log.warning("the end of the log is written again without a copy: %s", error)
+        if disk.exists(path):
+            disk.remove(path)
+            disk.sync_dir(root)
+        return False
+    return True
+
+
+def checkpoint_of(disk: Disk, root: str) -> int:
+    path = f"{root}/checkpoint"
+    if not disk.exists(path):
+        return 0
+    file = disk.open(path)
+    try:
+        return crc32(file.read(0, file.size()))
+    finally:
+        file.close()
+
+
 def finish(disk: Disk, root: str, segments: Segments) -> None:
     """A start before this one was ended in the middle of that: its copy counts, if it is whole. Else nothing was written again yet."""
     path = f"{root}/{NAME}"
@@ -56,9 +84,9 @@ def finish(disk: Disk, root: str, segments: Segments) -> None:
     raw = copy.read(0, min(copy.size(), HEAD.size + COPIED_MAX))
     copy.close()
     if len(raw) >= HEAD.size:
-        start, size, checksum = HEAD.unpack_from(raw)
+        start, size, checksum, checkpoint = HEAD.unpack_from(raw)
         data = raw[HEAD.size :]
-        if len(data) == size and crc32(data) == checksum:
+        if len(data) == size and crc32(data) == checksum and checkpoint == checkpoint_of(disk, root):
             put_back(segments, start, data)
     disk.remove(path)
     disk.sync_dir(root)
