@@ -31,6 +31,7 @@ Body = Callable[[], None]
 BROKER = "broker-a"
 DELAYS_MS = {1: 1_000, 2: 5_000}  # the broker's first two levels
 WORK_MS = 40  # a message of an orderly queue takes so long
+FEED_S = 0.2  # two messages a queue: less than half of what one member can do, so that a queue that waits for its lock is soon caught up with
 REPEATED_MAX = 16  # of an orderly queue, when it changes hands
 RETRY_ROUNDS = 5
 SCENARIOS_AT_ONCE = 12  # they wait most of the time
@@ -567,7 +568,7 @@ class Feed:
     def _run(self, what: str, topic: str, senders: list[Agent]) -> None:
         try:
             number = 0
-            while not self._stopping.wait(0.1):
+            while not self._stopping.wait(FEED_S):
                 waiting = []
                 for key in range(8):
                     sender, body = senders[key % len(senders)], f"key{key}:{number}"

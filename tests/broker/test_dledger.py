@@ -61,6 +61,24 @@ def test_a_follower_takes_no_tables_from_a_member_that_does_not_lead_any_more() 
     assert one.core.topics.get("Newer") is not None
 
 
+def test_a_member_that_prepares_to_lead_does_not_hear_of_an_old_master() -> None:
+    """Found by the simulation of whole groups (seed 9500): a name server still told of it, and its tables took the place of what was just
+    being found."""
+    group = SimulatedGroup()
+    leader = group.start()
+    one, other = group.others(leader)
+    copying = one.core.copying
+    group.wait(lambda: copying.master == leader.address, "it knows who leads")
+    work = one.core.prepare_to_lead()
+    next(work)
+    assert copying.master == "", "what was asked already counts for nothing, before any part begins"
+    copying.found_master(other.address, "")
+    assert copying.master == ""
+    work.close()  # it is deposed before it serves
+    copying.found_master(other.address, "")
+    assert copying.master == other.address
+
+
 class LongWork:
     """Preparing to lead takes so many milliseconds, in pieces of one. State: how long each turn of the loop took for it."""
 

@@ -301,6 +301,25 @@ def test_a_slave_makes_the_topic_of_a_new_queue_at_once_and_keeps_it_when_it_is_
     assert made.read_queue_nums == 4
 
 
+@pytest.mark.parametrize("known", [0, 2])
+def test_a_slave_that_is_stopped_before_its_next_tick_keeps_the_topic_of_a_new_queue_too(pair: Pair, known: int) -> None:
+    """Found by the simulation of whole groups, seed 4602."""
+    pair.settle(10)
+    if known:
+        pair.slave.broker.topics.ensure("Made", known)
+    send(pair.master, b"one", topic="Made", queue_id=3)
+    pair.master.broker.tick(pair.clock.ms)
+    pair.wire.carry()  # its bytes have come, and no tick
+    assert pair.same
+    pair.slave.broker.close()
+    assert not pair.slave.broker.saving, "a stop waits for what is being written before it, and begins nothing"
+    pair.stop(pair.slave)
+    pair.stop(pair.master)
+    made = pair.start_master("s").broker.topics.get("Made")
+    assert made is not None
+    assert made.read_queue_nums == 4
+
+
 def test_queues_that_the_old_master_added_and_did_not_tell_of_are_read_when_they_hold_messages(pair: Pair) -> None:
     pair.slave.broker.topics.ensure("Made", 2)
     send(pair.master, b"one", topic="Made", queue_id=3)

@@ -46,8 +46,10 @@ FOUND = {
     3978: "a hole in a master's log stayed, which its slave had whole",
     4149: "a broker did not start on a full disk with a commit to complete",
     4491: "a power loss in the middle of a cut left a short file, and the start was refused",
+    4602: "a slave that was stopped before its next tick forgot the topic of a new queue",
     4957: "a spoiled entry of a queue that was never synced was believed",
     5491: "power was lost while a start wrote the log again, and what was safe before was spoiled",
+    9500: "a member that prepared to lead took the tables of an old master, which a name server still told of",
 }
 """Seeds that failed once, and what was wrong."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -108,6 +108,7 @@ class Copying(Part):
         """Changes of topics and groups that stand before this in the log are in this broker's tables."""
         self._fresh: dict[str, int] = {}
         """Topic -> how many queues it has, of messages behind that."""
+        self._deaf = False
         self._shown_ms = 0
         self._said = ""
         self.signs: Callable[[], bool] = lambda: False
@@ -141,8 +142,24 @@ class Copying(Part):
         self.master = self.ha_master = ""
         self._make_topics_of_new_messages()
 
+    @contextlib.contextmanager
+    def deaf_to_masters(self) -> Iterator[None]:
+        """This broker prepares to lead: what name servers say of a master is old, and so are the tables that such a master would tell."""
+        self._deaf = True
+        self.master = ""  # what was asked of the old one counts for nothing any more
+        try:
+            yield
+        finally:
+            self._deaf = False
+
+    def finish(self) -> None:
+        """A clean stop: queues that the last bytes make belong to topics, too. The next start may be that of a master."""
+        if is_slave(self.settings) and self.store.ledger is None and not self.store.trouble.failed:
+            with contextlib.suppress(OSError):  # the store says so when it is closed
+                self.store.applier.finish()
+            self._topics.widen_at_stop(sorted(self.store.queues.keys() - self._queues))
+
     def prepare_to_lead(self) -> Work[None]:
-        self.master = ""  # what the old one answers from now on counts for nothing
         self._fresh = {}
         for queue in list(self.store.queues.values()):
             entry = (yield from unhurried(queue.entry, queue.next - 1)) if queue.next > queue.first else None
@@ -170,7 +187,7 @@ class Copying(Part):
 
     def found_master(self, master: str, ha_master: str) -> None:
         """A name server told it, or the settings."""
-        if not is_slave(self.settings):
+        if not is_slave(self.settings) or self._deaf:
             return
         ha_master = self.settings.ha_master_address or ha_master
         if (master and master != self.master) or (ha_master and ha_master != self.ha_master):

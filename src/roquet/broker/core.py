@@ -257,8 +257,9 @@ class Broker:
     def prepare_to_lead(self) -> Work[None]:
         """What a slave does before it becomes a master: parts take their progress from files and queues, as at a start. In portions."""
         self.store.crashed = True  # whoever wrote this log before may have stopped anywhere
-        for part in self.parts:
-            yield from part.prepare_to_lead()
+        with self.copying.deaf_to_masters():
+            for part in self.parts:
+                yield from part.prepare_to_lead()
 
     def become_master(self, role: str = "SYNC_MASTER", *, prepared: bool = False) -> None:
         """Take messages from now on. Raises ValueError when not all of the log is applied. `prepared`: `prepare_to_lead` is done, and
@@ -302,6 +303,7 @@ class Broker:
     def close(self) -> None:
         """A clean stop: everything on disk. Connections are the shell's to close."""
         if self.store.is_open:
+            self.copying.finish()  # first: topics learn of queues from it, and are saved
             for part in self._working():
                 try:
                     part.save_now()

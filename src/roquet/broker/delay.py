@@ -141,7 +141,7 @@ class Delays(SavedPart):
         behind = Delivered(self.store, log_offset)
         for queue in self.store.queues_of(SCHEDULE_TOPIC):
             level = queue.queue_id + 1
-            start = self.offsets.setdefault(level, queue.first)  # it may be new: this is done in portions
+            start = self.offsets[level]
             while self.offsets[level] < queue.visible:
                 draft = yield from self._draft_at(queue, self.offsets[level])
                 if draft is not None and not (yield from behind.take(draft)):

@@ -199,14 +199,30 @@ class Topics(SavedPart):
     def make_reachable(self, name: str, queue_id: int) -> None:
         """The first message of this queue comes from elsewhere in the log: a transaction, a delay. Its topic may have been made by another
         node that told nobody of it, and consumers read no queue that their topic does not have. A deleted topic stays deleted."""
+        wider = self._wider(name, queue_id)
+        if wider is not None:
+            with contextlib.suppress(Refused):
+                self.put(wider)
+
+    def widen_at_stop(self, queues: Iterable[tuple[str, int]]) -> None:
+        """The same for all of these, at a clean stop: nothing may begin in the background, and `save_now` comes after this."""
+        for name, queue_id in queues:
+            wider = self._wider(name, queue_id)
+            if wider is not None:
+                self._table[name] = wider
+                self.texts.changed([name])
+                self.data_version = self.data_version.next(self.clock.now_ms())
+                self.saving.unsaved = True
+
+    def _wider(self, name: str, queue_id: int) -> Topic | None:
         known = self._table.get(name)
         if known is None and name not in self.store.deletions.table:
             known = Topic(name, 0, 0)
-        if known is not None and known.read_queue_nums <= queue_id:
-            count = queue_id + 1
-            log.warning("topic %s has %d queues now, it had %d: a message of the log belongs there", name, count, known.read_queue_nums)
-            with contextlib.suppress(Refused):
-                self.put(replace(known, read_queue_nums=count, write_queue_nums=max(count, known.write_queue_nums)))
+        if known is None or queue_id < known.read_queue_nums:
+            return None
+        count = queue_id + 1
+        log.warning("topic %s has %d queues now, it had %d: a message of the log belongs there", name, count, known.read_queue_nums)
+        return replace(known, read_queue_nums=count, write_queue_nums=max(count, known.write_queue_nums))
 
     def create_on_send(self, name: str, default_topic: str, producer: str, queues_wanted: int) -> Topic | None:
         """Automatic creation: as many queues as the producer wants and the default topic allows. None: not allowed."""
