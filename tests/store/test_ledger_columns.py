@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roquet.store import ledger_columns
+from roquet.store import entry_log, ledger_columns
 from roquet.store.entry_log import EntryLog
 from roquet.store.ledger import DiskLedger
 from roquet.testing.disk import SimDisk
@@ -30,6 +30,7 @@ def leader(sizes: list[int], term: int = 1) -> DiskLedger:
 def one_by_one(work: Callable[[], object]) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger_columns, "MANY", 1 << 30)
+        patch.setattr(entry_log, "units_of_run", lambda *_: None)
         return outcome(work)
 
 
@@ -46,18 +47,20 @@ def files_of(log: EntryLog) -> tuple[bytes, bytes, int, int, int, int]:
 
 
 class Counted:
-    """How often the columns decided."""
+    """How often many were decided about at once."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.runs = 0
-        real = ledger_columns._sound
+        for module, name in ((ledger_columns, "_sound"), (entry_log, "units_of_run")):
+            patch.setattr(module, name, self.counting(getattr(module, name)))
 
-        def counting(*given: object) -> object:
-            found = real(*given)  # type: ignore[arg-type]
+    def counting(self, real: Callable[..., object]) -> Callable[..., object]:
+        def counted(*given: object) -> object:
+            found = real(*given)
             self.runs += found is not None
             return found
 
-        patch.setattr(ledger_columns, "_sound", counting)
+        return counted
 
 
 def test_many_sound_entries_are_read_and_taken_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +72,7 @@ def test_many_sound_entries_are_read_and_taken_as_columns(monkeypatch: pytest.Mo
     second = ledger.place_of(1)[0]
     follower.ledger.append_raw(data[:second])
     follower.ledger.append_raw(data[second:])
-    assert counted.runs == 2
+    assert counted.runs == 3
     assert files_of(follower.log) == files_of(ledger.log)
 
 

@@ -197,11 +197,12 @@ class EntryLog(CommitLog):
         size = len(data)
         if self.end != self.written or size > LEDGER_ENTRY_MAX or self.end + size + LEDGER_BLANK.size > self._segment_end:
             return False
+        data = bytes(data)
         units = units_of_run(data, self.index.next, self.end, self.last_term)
         if units is None:
             return False
         self.reserve(size)
-        self.staged.append(bytes(data))
+        self.staged.append(data)
         self._commit_given(units)
         return True
 

@@ -1,4 +1,4 @@
-"""Many entries at once, as columns: what a leader reads for its followers, and what these check before they write it.
+"""Many entries at once: what a leader reads for its followers, and what these check before they write it.
 
 Nothing is decided where anything about them is unusual: then they are looked at one by one (`DiskLedger`). A test holds both to the same
 outcome.
@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from roquet.store.ledger_heads import fill
 from roquet.wire.arrays import layout, np
 from roquet.wire.layout import LEDGER_HEAD, LEDGER_MAGIC, MAGIC_V1, MAGIC_V2, OFFSET_AT, RECORD_MIN
 
@@ -24,25 +25,31 @@ FRONTS = layout([
 HEAD = LEDGER_HEAD.size
 FRONT = HEAD + OFFSET_AT + 8
 SMALLEST = HEAD + RECORD_MIN
-SIZE = struct.Struct(">i")
+UNIT_SIZE = struct.Struct(">12xi16x")
+RECORD_PLACE = struct.Struct(f">4xI{OFFSET_AT - 8}xq")
+"""Magic and offset of a record."""
 
 
-def units_of_run(data: bytes | memoryview, index: int, pos: int, term: int) -> bytes | None:
-    """The units of the entries in `data`, which is to stand at `pos` and to begin with the entry of this index; none may have a lower term
-    than the one before it, the first than `term`. None: look at them one by one."""
-    starts = _starts(data)
-    if len(starts) < MANY:
+def units_of_run(data: bytes, index: int, pos: int, term: int) -> bytes | None:
+    """The units of the entries in `data`, which is to stand at `pos` and to begin with the entry of this index; all are of one term, which
+    is not lower than `term`. Nobody fills in channel and checksums of a head, so heads that are made again are the same bytes.
+    None: look at them one by one."""
+    if len(data) < FRONT:
         return None
-    fronts = _sound(data, starts, index, pos)
-    if fronts is None:
+    first_term = LEDGER_HEAD.unpack_from(data)[3]
+    try:
+        made, units = fill(data, pos, index, first_term)
+    except ValueError:
         return None
-    terms = fronts["term"].astype(np.int64)
-    if int(terms[0]) < max(term, 0) or bool((terms[1:] < terms[:-1]).any()):
+    if made != data or first_term < max(term, 0):
         return None
-    units = np.empty(len(fronts), dtype=UNITS)
-    for name in ("magic", "pos", "size", "index", "term"):
-        units[name] = fronts[name]
-    return units.tobytes()
+    at, place_of = 0, RECORD_PLACE.unpack_from
+    for (size,) in UNIT_SIZE.iter_unpack(units):
+        magic, offset = place_of(data, at + HEAD)
+        if offset != pos + at + HEAD or magic not in (MAGIC_V1, MAGIC_V2):
+            return None
+        at += size
+    return units if at == len(data) else None
 
 
 def run_behind(units: bytes, first: int, start: int, stop: int, max_bytes: int) -> list[int] | None:
@@ -66,20 +73,7 @@ def holds_run(data: bytes, sizes: Sequence[int], first: int, start: int) -> bool
     return len(starts) >= MANY and _sound(data, starts, first, start) is not None
 
 
-def _starts(data: bytes | memoryview) -> list[int]:
-    """Of entries that fill `data`; none where they do not."""
-    starts: list[int] = []
-    at, stop, size_of = 0, len(data), SIZE.unpack_from
-    while stop - at >= SMALLEST:
-        size = size_of(data, at + 4)[0]
-        if size < SMALLEST:
-            return []
-        starts.append(at)
-        at += size
-    return starts if at == stop else []
-
-
-def _sound(data: bytes | memoryview, starts: list[int], index: int, pos: int) -> Any:
+def _sound(data: bytes, starts: list[int], index: int, pos: int) -> Any:
     """The fronts of these entries, if each is what DLedger's rules and its place say."""
     begins = np.array(starts, dtype=np.int64)
     rows = np.frombuffer(data, dtype=np.uint8)[begins[:, None] + np.arange(FRONT)]
