@@ -94,6 +94,17 @@ def test_no_default_opens_topics_that_hold_messages_of_all_others() -> None:
     assert account.decides("RMQ_SYS_TRACE_TOPIC", Permission.PUB).allowed, "everybody writes traces"
 
 
+def test_replies_of_others_are_sent_by_default_and_read_by_nobody_who_is_not_named() -> None:
+    text = "accounts:\n- accessKey: reader12\n  secretKey: secret12\n  defaultTopicPerm: PUB|SUB\n"
+    account = parse(text, "f").accounts["reader12"]
+    assert account.decides("DefaultCluster_REPLY_TOPIC", Permission.PUB).allowed, "who answers a request sends there"
+    decision = account.decides("DefaultCluster_REPLY_TOPIC", Permission.SUB)
+    assert not decision.allowed
+    assert "no default opens it, a line of its own would" in decision.why
+    named = parse(text + "  topicPerms:\n  - DefaultCluster_REPLY_TOPIC=SUB\n", "f").accounts["reader12"]
+    assert named.decides("DefaultCluster_REPLY_TOPIC", Permission.SUB).allowed
+
+
 def test_dead_letters_are_read_by_those_who_may_read_for_their_group() -> None:
     text = "accounts:\n- accessKey: reader12\n  secretKey: secret12\n  defaultTopicPerm: PUB|SUB\n"
     account = parse(text + "  groupPerms:\n  - own=SUB\n  - denied=DENY\n", "f").accounts["reader12"]

@@ -14,6 +14,7 @@ from roquet.wire.names import (
     DLQ_PREFIX,
     HALF_TOPIC,
     OP_HALF_TOPIC,
+    REPLY_SUFFIX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
@@ -70,7 +71,7 @@ class Account:
         if (self.admin and not self.resources) or (resource == TRACE_TOPIC and needed == Permission.PUB):
             return True
         granted = self.resources.get(resource)
-        if granted is None and resource not in OTHERS_MESSAGES:
+        if granted is None and not has_others_messages(resource, needed):
             if resource.startswith(DLQ_PREFIX):
                 return self.allows(group_of(resource), Permission.SUB)
             granted = self.default_group if is_group(resource) else self.default_topic
@@ -89,7 +90,7 @@ class Account:
         granted = self.resources.get(resource)
         if granted is not None:
             return f"{what} has {in_words(granted.permission)} ({granted.place})"
-        if resource in OTHERS_MESSAGES:
+        if has_others_messages(resource, needed):
             return f"{what} has what others sent: no default opens it, a line of its own would ({self.place})"
         if resource.startswith(DLQ_PREFIX):
             return f"no line for {what}, so SUB on the group decides: {self._why(group_of(resource), Permission.SUB)}"
@@ -97,6 +98,11 @@ class Account:
         if default is None:
             return f"no line for {what}, and no {name}, which is DENY ({self.place})"
         return f"no line for {what}; {name} is {in_words(default.permission)} ({default.place})"
+
+
+def has_others_messages(topic: str, needed: Permission) -> bool:
+    """Replies are sent by everybody who answers, and the broker itself hands them out: to read them is to read others' messages."""
+    return topic in OTHERS_MESSAGES or (topic.endswith(REPLY_SUFFIX) and needed == Permission.SUB)
 
 
 def group_of(dead_letters: str) -> str:
