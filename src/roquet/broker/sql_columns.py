@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import compress
 from typing import TYPE_CHECKING, TypeAlias
 
-from roquet.broker.gather import Gathered, View, cut, fitting
+from roquet.broker.gather import Gathered, View, fitting
 from roquet.broker.scans import bounded, check, spans
 from roquet.routing.sql92 import Filter
 from roquet.speedups import native
@@ -47,6 +47,8 @@ def judge_at_once(
     if (places[1:] - sizes[:-1] < places[:-1]).any():  # they overlap, or do not rise
         return None
     chosen: list[int] = []
+    records: list[bytes] = []
+    count_max = max(1, count_max)
     decisions, names = Decisions(filter), tuple([name.encode() for name in filter.names])
     at = size = 0
     try:
@@ -57,6 +59,9 @@ def judge_at_once(
                 break
             found = list(compress(range(at, span.stop), map(decisions.__getitem__, rows)))
             chosen += found
+            taken = found[: count_max - len(records)]
+            begins = (places[taken] - span.start).tolist()
+            records += [bytes(data[begin : begin + length]) for begin, length in zip(begins, sizes[taken].tolist(), strict=True)]
             at, size = span.stop, size + int(sizes[found].sum())
             if len(chosen) >= count_max or size > size_max:
                 break
@@ -65,15 +70,12 @@ def judge_at_once(
     if not chosen:
         return (b"", 0, at) if at else None
     wanted = sizes[chosen].tolist()
-    count = min(max(1, count_max), fitting(wanted, size_max))
+    count = min(count_max, fitting(wanted, size_max))
     if count < len(chosen):
-        at, chosen, wanted = chosen[count], chosen[:count], wanted[:count]
+        at = chosen[count]
     if count == count_max:
-        at = chosen[-1] + 1
-    try:
-        return b"".join(cut(places[chosen].tolist(), wanted, sum(wanted), view)), count, at
-    except (Cold, LookupError):
-        return None
+        at = chosen[count - 1] + 1
+    return b"".join(records[:count]), count, at
 
 
 def property_rows(data: memoryview, begins: Longs, sizes: Longs, number: int, names: tuple[bytes, ...]) -> list[bytes] | None:
