@@ -304,6 +304,7 @@ class Cluster:
             if program.machine.name.partition("-")[0] in ("producer", "delayer", "transactor"):
                 self.wait_until(lambda program=program: program.said("quiet"), f"the end of sends by {program.machine.name}")  # type: ignore[misc]
         seen: tuple[int, float] = (-1, 0.0)
+        quiet_s = ASKED_S if self.layout.safe_on_slave else QUIET_S
 
         def is_quiet() -> bool:
             nonlocal seen
@@ -312,11 +313,11 @@ class Cluster:
                 total = sum(one.broker_offset for one in progress)
                 if total != seen[0] or any(one.lag for one in progress):
                     seen = (total, time.monotonic())
-                return time.monotonic() - seen[1] > (ASKED_S if self.layout.safe_on_slave else QUIET_S)
+                return time.monotonic() - seen[1] > quiet_s
             return False
 
         try:
-            self.wait_until(is_quiet, "that the consumers are done")
+            self.wait_until(is_quiet, "that the consumers are done", PATIENCE_S + quiet_s)
         except Broken as error:
             self._writer.write("trouble", text=str(error))
 
