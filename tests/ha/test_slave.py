@@ -320,6 +320,19 @@ def test_a_slave_that_is_stopped_before_its_next_tick_keeps_the_topic_of_a_new_q
     assert made.read_queue_nums == 4
 
 
+def test_a_slave_that_copies_all_anew_widens_a_topic_once_and_warns_of_no_hidden_messages(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seen in a chaos run: a warning a queue that others were hidden, until they were not."""
+    for queue_id in range(4):
+        send(pair.master, b"one", topic="Made", queue_id=queue_id)
+    pair.settle(10)
+    made = pair.slave.broker.topics.get("Made")
+    assert made is not None
+    assert made.read_queue_nums == 4
+    assert "no longer reach" not in caplog.text
+
+
 def test_queues_that_the_old_master_added_and_did_not_tell_of_are_read_when_they_hold_messages(pair: Pair) -> None:
     pair.slave.broker.topics.ensure("Made", 2)
     send(pair.master, b"one", topic="Made", queue_id=3)

@@ -157,7 +157,7 @@ class Copying(Part):
         if is_slave(self.settings) and self.store.ledger is None and not self.store.trouble.failed:
             with contextlib.suppress(OSError):  # the store says so when it is closed
                 self.store.applier.finish()
-            self._topics.widen_at_stop(sorted(self.store.queues.keys() - self._queues))
+            self._topics.widen_at_stop(self._new_queues())
 
     def prepare_to_lead(self) -> Work[None]:
         self._fresh = {}
@@ -171,9 +171,13 @@ class Copying(Part):
         """Before the master tells of them: it may be lost first, and this slave restarted as the master."""
         queues = self.store.queues
         if len(queues) != len(self._queues):
-            for topic, queue_id in sorted(queues.keys() - self._queues):
+            for topic, queue_id in self._new_queues().items():
                 self._topics.make_reachable(topic, queue_id)
             self._queues = set(queues)
+
+    def _new_queues(self) -> dict[str, int]:
+        """Topic -> the last of its queues that are new."""
+        return dict(sorted(self.store.queues.keys() - self._queues))
 
     def _make_topics_of_new_messages(self) -> None:
         """The old master may have died before it told of a topic that it made, or of more queues, and this log has messages there."""

@@ -204,9 +204,9 @@ class Topics(SavedPart):
             with contextlib.suppress(Refused):
                 self.put(wider)
 
-    def widen_at_stop(self, queues: Iterable[tuple[str, int]]) -> None:
+    def widen_at_stop(self, queues: Mapping[str, int]) -> None:
         """The same for all of these, at a clean stop: nothing may begin in the background, and `save_now` comes after this."""
-        for name, queue_id in queues:
+        for name, queue_id in queues.items():
             wider = self._wider(name, queue_id)
             if wider is not None:
                 self._table[name] = wider
