@@ -46,6 +46,10 @@ JAVA_WORKING = (
         "the client rebalances before its first heartbeat is through, so the group does not exist yet",
     ),
     PassedOver(
+        r"getConsumerIdListByGroup exception.*CODE: 1  DESC: no consumer for this group",
+        "the same as the broker says it: another thread of the client was still sending that heartbeat (lock heartBeat, but failed)",
+    ),
+    PassedOver(
         r"execute the pull request exception.*CODE: 25  DESC: the consumer's subscription not latest|the subscription is not latest",
         "at every rebalance the client raises its subscription's version, and pulls before the heartbeat that says so",
     ),
