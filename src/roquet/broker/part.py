@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from roquet.broker.handler import Handler
@@ -68,6 +69,13 @@ class ColdReads:
                 self._fetch(cold, lambda: self._under_way.discard(key))
             except Refused:
                 self._under_way.discard(key)
+
+
+@cache
+def answered_by(kind: type[Part]) -> Mapping[int, str]:
+    """The codes of the requests that such a part answers, and the names of the methods that do."""
+    methods = [pair for one in kind.__mro__ for pair in vars(one).items()]
+    return {call.code: name for name, method in methods for call in getattr(method, "answers", ())}
 
 
 class Part:
@@ -135,8 +143,7 @@ class Part:
 
     def handlers(self) -> Mapping[int, Handler]:
         """The requests that it answers, by code: those whose methods are marked with `answers`."""
-        methods = [pair for kind in type(self).__mro__ for pair in vars(kind).items()]
-        return {call.code: getattr(self, name) for name, method in methods for call in getattr(method, "answers", ())}
+        return {code: getattr(self, name) for code, name in answered_by(type(self)).items()}
 
     def metrics(self) -> Mapping[str, object]:
         """Its rows in the answer of 28."""
