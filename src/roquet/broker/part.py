@@ -72,7 +72,7 @@ class ColdReads:
 
 
 @cache
-def answered_by(kind: type[Part]) -> Mapping[int, str]:
+def answered_by(kind: type) -> Mapping[int, str]:
     """The codes of the requests that such a part answers, and the names of the methods that do."""
     methods = [pair for one in kind.__mro__ for pair in vars(one).items()]
     return {call.code: name for name, method in methods for call in getattr(method, "answers", ())}
