@@ -15,7 +15,8 @@ from roquet.cli import shards
 from roquet.cli.main import COMMANDS as MODULES
 from roquet.cli.main import build_parser, main
 from roquet.cli.options import timestamp_ms
-from roquet.settings import BadSetting, BrokerSettings
+from roquet.errors import BadSetting
+from roquet.settings import BrokerSettings
 
 
 def commands_of(parser: argparse.ArgumentParser, path: str = "roquet") -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -18,8 +18,7 @@ from typing import Any
 
 from roquet import __version__
 from roquet.cli.render import note, printable
-from roquet.errors import CallTimeout, ConnectFailed, NoRoute, RoquetError
-from roquet.settings import BadSetting
+from roquet.errors import BadSetting, CallTimeout, ConnectFailed, NoRoute, RoquetError
 from roquet.system import fast_loop
 
 COMMANDS = {
