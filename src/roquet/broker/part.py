@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 from roquet.broker.handler import Handler
@@ -23,6 +22,7 @@ from roquet.store.disk import Cold, Disk
 from roquet.store.store import Store
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.headers import once_per_class
 
 if TYPE_CHECKING:
     from random import Random
@@ -71,7 +71,7 @@ class ColdReads:
                 self._under_way.discard(key)
 
 
-@cache
+@once_per_class
 def answered_by(kind: type) -> Mapping[int, str]:
     """The codes of the requests that such a part answers, and the names of the methods that do."""
     methods = [pair for one in kind.__mro__ for pair in vars(one).items()]
