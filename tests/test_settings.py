@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from roquet import __version__
-from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings, distance, show, table
+from roquet.errors import BadSetting
+from roquet.settings import BrokerSettings, NameServerSettings, Settings, distance, show, table
 
 RECORDED = json.loads((Path(__file__).parent / "vectors" / "settings-4.9.7.json").read_text())
 Kind = type[BrokerSettings] | type[NameServerSettings]

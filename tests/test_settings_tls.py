@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from roquet.errors import BadSetting
 from roquet.listening import open_to_everybody, tell
-from roquet.settings import MASK, TLS_FILE, BadSetting, BrokerSettings, NameServerSettings
+from roquet.settings import MASK, TLS_FILE, BrokerSettings, NameServerSettings
 from roquet.settings_file import layered
 from roquet.settings_tls import broker_connection, server_tls
 from tests.certificates import authority

@@ -17,7 +17,8 @@ from pathlib import Path
 from roquet.access.accounts import Place, Rules, credentials_of
 from roquet.access.source import Edit
 from roquet.access.yaml_text import AclFile, BadAcl, Version, merged, parse, parse_keys
-from roquet.settings import BadSetting, BrokerSettings
+from roquet.errors import BadSetting
+from roquet.settings import BrokerSettings
 from roquet.settings_file import replace
 from roquet.wire.signing import Credentials
 

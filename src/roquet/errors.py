@@ -20,6 +20,10 @@ class RoquetError(Exception):
     """Anything Roquet raises on purpose."""
 
 
+class BadSetting(RoquetError, ValueError):
+    """A value that does not fit its setting. Says the key, the value and what would fit."""
+
+
 class Refused(RoquetError):
     """A request that gets an error answer: a response code, and a remark with the value and the limit in it."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from roquet import __version__
-from roquet.errors import ClientError, RoquetError
+from roquet.errors import BadSetting, ClientError
 from roquet.routing.name_servers import parse_name_servers
 from roquet.settings_upstream import (
     BROKER_HARMLESS,
@@ -36,10 +36,6 @@ from roquet.wire.headers import once_per_class
 from roquet.wire.layout import ENTRY, INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, QUEUES_MAX
 
 Value = bool | int | str
-
-
-class BadSetting(RoquetError, ValueError):
-    """A value that does not fit its setting. Says the key, the value and what would fit."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from roquet.errors import BadSetting
 from roquet.properties import edited, parse_properties
-from roquet.settings import TLS_FILE, BadSetting
+from roquet.settings import TLS_FILE
 from roquet.system import sync_data, sync_directory
 
 BROKER_FILE = "config/broker.properties"

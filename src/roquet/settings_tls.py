@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from roquet.errors import ClientError
+from roquet.errors import BadSetting, ClientError
 from roquet.net.connection import PLAIN, ConnectionOptions, Tls
 from roquet.net.tls import DISABLED, ENFORCING, BadCertificate, ServerFiles, ServerTls
-from roquet.settings import BadSetting, BrokerSettings, ServerSettings
+from roquet.settings import BrokerSettings, ServerSettings
 
 log = logging.getLogger("roquet")
 

@@ -14,8 +14,9 @@ from roquet.access.audit import KEYLESS_AT_ONCE, WRONG_AT_ONCE
 from roquet.access.yaml_text import BadAcl
 from roquet.acl_files import AclFiles, acl_files
 from roquet.broker.topics import Topic
+from roquet.errors import BadSetting
 from roquet.nameserver.core import NameServer
-from roquet.settings import BadSetting, NameServerSettings
+from roquet.settings import NameServerSettings
 from roquet.store.disk import RealDisk
 from roquet.testing import FakePeer, ManualClock, WholeBroker
 from roquet.wire.batch import join_batch

@@ -1,4 +1,4 @@
-"""A user's module of typed handlers: mypy --strict has nothing to say against it (tests/app/test_types.py)."""
+"""A user's module of typed handlers: mypy --strict has nothing to say against it (tests/client/test_types.py)."""
 
 from __future__ import annotations
 

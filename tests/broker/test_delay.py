@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from roquet.broker import delay
-from roquet.settings import BadSetting, BrokerSettings, delay_levels_ms
+from roquet.errors import BadSetting
+from roquet.settings import BrokerSettings, delay_levels_ms
 from roquet.store.disk import Cold, blocking
 from roquet.store.fanout import delay_level
 from roquet.testing.disk import PowerLost, SimDisk

@@ -12,9 +12,11 @@ import pytest
 
 import roquet
 from roquet.cli import shards
+from roquet.cli.main import COMMANDS as MODULES
 from roquet.cli.main import build_parser, main
 from roquet.cli.options import timestamp_ms
-from roquet.settings import BadSetting, BrokerSettings
+from roquet.errors import BadSetting
+from roquet.settings import BrokerSettings
 
 
 def commands_of(parser: argparse.ArgumentParser, path: str = "roquet") -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -26,7 +28,8 @@ def commands_of(parser: argparse.ArgumentParser, path: str = "roquet") -> Iterat
                 yield from commands_of(sub, f"{path} {name}")
 
 
-COMMANDS = dict(commands_of(build_parser()))
+WHOLE = build_parser()
+COMMANDS = dict(commands_of(WHOLE))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -39,7 +42,20 @@ def test_every_command_has_help_with_examples_that_parse(name: str, capsys: pyte
     assert lines
     for line in lines:
         command = line.split("   ")[0].split(" | ")[0]  # the rest is what it does
-        build_parser().parse_args(shlex.split(command)[1:])
+        WHOLE.parse_args(shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_command_is_the_same_whether_or_not_the_others_are_loaded(module: str) -> None:
+    for first in MODULES[module]:
+        alone = dict(commands_of(build_parser(first)))
+        assert {name.split()[1] for name in alone if name != "roquet"} == set(MODULES[module])
+        for name in alone.keys() - {"roquet"}:
+            assert alone[name].format_help() == COMMANDS[name].format_help()
+
+
+def test_each_command_is_in_one_module_and_none_is_forgotten() -> None:
+    assert [name for names in MODULES.values() for name in names] == [name.split()[1] for name in COMMANDS if name.count(" ") == 1]
 
 
 @pytest.mark.parametrize(

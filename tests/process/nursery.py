@@ -11,6 +11,7 @@ child runs `roquet.cli.main.main` as `python -m roquet` does, with its output in
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -18,8 +19,14 @@ import signal
 import sys
 from typing import Any
 
+import roquet.admin
 import roquet.cli.main
-import roquet.programs  # so that no child imports it
+import roquet.client.producer
+import roquet.client.push_consumer
+import roquet.embed
+import roquet.programs
+import roquet.system
+import roquet.wire.arrays
 
 
 def start(wanted: dict[str, Any]) -> int:
@@ -77,6 +84,15 @@ def serve() -> None:
         os.waitpid(pid, 0)
 
 
+def import_the_rest() -> None:
+    """What commands load at first use, so that no child has to: their options, the event loop, numpy."""
+    roquet.cli.main.build_parser()
+    roquet.system.fast_loop()
+    roquet.wire.arrays.load()
+    gc.freeze()
+
+
 if __name__ == "__main__":
+    import_the_rest()
     print("{}", flush=True)
     serve()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from roquet.testing.name_server_node import NameServerNode
 from roquet.testing.names import GROUP
 from roquet.testing.promises import Violation
 from roquet.testing.simulation import SECOND
@@ -28,6 +29,17 @@ def run(world: World, seconds: int) -> list[int]:
     before = [len(group.promises.acked) for group in world.groups]
     world.simulation.run(world.simulation.now_us + seconds * SECOND)
     return [len(group.promises.acked) - count for group, count in zip(world.groups, before, strict=True)]
+
+
+def until_known(world: World, name_server: NameServerNode) -> None:
+    """Until every broker has told it again: they do so every 30 s."""
+
+    def known() -> bool:
+        assert name_server.core is not None
+        registry = name_server.core.registry
+        return all(registry.holder(group.name, node.present_id) for group in world.groups for node in group.members)
+
+    assert world.simulation.run(world.simulation.now_us + 40 * SECOND, known)
 
 
 def test_every_node_has_a_disk_a_clock_and_an_address_of_its_own(world: World) -> None:
@@ -69,7 +81,7 @@ def test_one_name_server_is_enough_for_clients_that_start_while_the_other_is_dow
             client.start()
         assert all(count >= 5 for count in run(world, 20))
         name_server.start()
-        run(world, 40)  # until every broker has told it again: they do so every 30 s
+        until_known(world, name_server)
     world.come_to_rest()
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from roquet.admin.servers import Servers
 from roquet.client.core.tasks import Tasks
 from roquet.client.running import finished
 from roquet.errors import ClientError, ConnectFailed
-from roquet.raft.codes import Code
-from roquet.raft.frames import answer_from, command_of
-from roquet.raft.messages import Answer, MetadataAnswer, MetadataRequest, Request, TransferRequest, VoteAnswer, VoteRequest
-from roquet.raft.options import peers_of
 
-A = TypeVar("A", bound=Answer)
+if TYPE_CHECKING:  # the rest where it is used: what members say to each other takes a while to load, and few commands say any of it
+    from roquet.raft.messages import Answer, Request
+
+A = TypeVar("A", bound="Answer")
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,9 @@ class Copies(Servers):
 
     async def leadership(self, broker_name: str) -> Leadership:
         """Who leads this broker's group. Raises ClientError when it is in none, or has no leader now."""
+        from roquet.raft.messages import MetadataAnswer, MetadataRequest
+        from roquet.raft.options import peers_of
+
         found = [broker for broker in await self.brokers() if broker.name == broker_name]
         if not found:
             raise ClientError(f"no broker named {broker_name!r} is registered; see which are: roquet status")
@@ -58,6 +60,9 @@ class Copies(Servers):
 
     async def transfer_leader(self, broker_name: str, member: str) -> Leadership:
         """Let this member lead its group from now on; the group as it was. Raises ClientError when it does not come about."""
+        from roquet.raft.codes import Code
+        from roquet.raft.messages import Answer, TransferRequest, VoteAnswer, VoteRequest
+
         now = await self.leadership(broker_name)
         if member not in now.peers:
             raise ClientError(f"the group {now.group} has no member {member!r}; it has {', '.join(now.peers)}")
@@ -74,6 +79,8 @@ class Copies(Servers):
         return now
 
     async def _tell(self, address: str, request: Request, kind: type[A]) -> A:
+        from roquet.raft.frames import answer_from, command_of
+
         result = await finished(Tasks(), self._exchange(address, command_of(request)))
         answer = answer_from(request, result)
         if not isinstance(answer, kind):

@@ -18,9 +18,8 @@ from roquet.access.signed_caller import SignedCaller
 from roquet.access.source import AclSource
 from roquet.broker.handler import Portions, answers, elsewhere
 from roquet.broker.part import Part, Shared
-from roquet.errors import Refused, RoquetError
+from roquet.errors import BadSetting, Refused, RoquetError
 from roquet.ports import Peer
-from roquet.settings import BadSetting
 from roquet.wire import fastjson
 from roquet.wire.calls import access as calls
 from roquet.wire.calls.versions import DataVersion

@@ -21,12 +21,12 @@ from roquet.broker.one_by_one import OneByOne
 from roquet.broker.part import Part, Shared
 from roquet.broker.stats import Stats
 from roquet.broker.topics import Topic, Topics
-from roquet.errors import Refused
+from roquet.errors import BadSetting, Refused
 from roquet.message import MessageQueue
 from roquet.ports import Keep, Peer
 from roquet.properties import property_line
 from roquet.routing.subscription import TagFilter
-from roquet.settings import BadSetting, Value, table
+from roquet.settings import Value, table
 from roquet.store.disk import Cold
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.store import Store

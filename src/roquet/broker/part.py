@@ -22,6 +22,7 @@ from roquet.store.disk import Cold, Disk
 from roquet.store.store import Store
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
+from roquet.wire.headers import once_per_class
 
 if TYPE_CHECKING:
     from random import Random
@@ -68,6 +69,13 @@ class ColdReads:
                 self._fetch(cold, lambda: self._under_way.discard(key))
             except Refused:
                 self._under_way.discard(key)
+
+
+@once_per_class
+def answered_by(kind: type) -> Mapping[int, str]:
+    """The codes of the requests that such a part answers, and the names of the methods that do."""
+    methods = [pair for one in kind.__mro__ for pair in vars(one).items()]
+    return {call.code: name for name, method in methods for call in getattr(method, "answers", ())}
 
 
 class Part:
@@ -135,8 +143,7 @@ class Part:
 
     def handlers(self) -> Mapping[int, Handler]:
         """The requests that it answers, by code: those whose methods are marked with `answers`."""
-        methods = [pair for kind in type(self).__mro__ for pair in vars(kind).items()]
-        return {call.code: getattr(self, name) for name, method in methods for call in getattr(method, "answers", ())}
+        return {code: getattr(self, name) for code, name in answered_by(type(self)).items()}
 
     def metrics(self) -> Mapping[str, object]:
         """Its rows in the answer of 28."""

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from roquet.cli.options import Commands, command, credentials_of, key_options, number_of, positive_seconds, tls_of, tls_options
 from roquet.cli.render import announce, emit, emit_json, note
-from roquet.errors import RoquetError, error_text
-from roquet.settings import BadSetting
+from roquet.errors import BadSetting, RoquetError, error_text
 from roquet.supervisor import BOOT_SUCCESS, NeverStarted, Patience, Program, Supervisor
 from roquet.system import fast_loop, on_stop_signals
 

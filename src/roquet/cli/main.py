@@ -18,16 +18,17 @@ from typing import Any
 
 from roquet import __version__
 from roquet.cli.render import note, printable
-from roquet.errors import CallTimeout, ConnectFailed, NoRoute, RoquetError
-from roquet.settings import BadSetting
+from roquet.errors import BadSetting, CallTimeout, ConnectFailed, NoRoute, RoquetError
 from roquet.system import fast_loop
 
-NOUNS = (
-    "servers", "topics", "groups", "send", "consume", "query", "trace", "dead_letters", "outbox", "status", "config", "cluster", "ha",
-    "acl", "pipeline", "completion", "apps",
-)  # fmt: skip
-SERVERS = frozenset({"up", "namesrv", "broker"})
-"""Commands of the first of these. A server is up sooner when the others, and all that they need, are not loaded."""
+COMMANDS = {
+    "servers": ("up", "namesrv", "broker"), "topics": ("topic",), "groups": ("group",), "send": ("send", "cancel"), "consume": ("consume",),
+    "query": ("query",), "trace": ("trace",), "dead_letters": ("dead-letters",), "outbox": ("outbox",), "status": ("status",),
+    "config": ("config",), "cluster": ("cluster",), "ha": ("ha",), "acl": ("acl", "audit"), "pipeline": ("pipeline",),
+    "completion": ("completion",), "apps": ("run", "docs"),
+}  # fmt: skip
+"""Modules, in the order of --help, and the commands that each has. One command needs no other module: to make the options of all takes
+longer than many a command itself."""
 
 DESCRIPTION = "Roquet: a Python implementation of Apache RocketMQ 4.9. Servers, client and administration in one command."
 EXAMPLES = """\
@@ -50,8 +51,8 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"roquet {__version__}")
     parser.set_defaults(run=lambda arguments: parser.print_help())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for noun in NOUNS[:1] if first in SERVERS else NOUNS:
-        importlib.import_module(f"roquet.cli.{noun}").add_commands(commands)
+    for module in [module for module, names in COMMANDS.items() if first in names] or COMMANDS:
+        importlib.import_module(f"roquet.cli.{module}").add_commands(commands)
     return parser
 
 

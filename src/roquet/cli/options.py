@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roquet.cli.render import note
 from roquet.client.name_servers import default_name_servers
-from roquet.settings import BadSetting
+from roquet.errors import BadSetting
 
 if TYPE_CHECKING:
     from roquet.client import ConnectionOptions, Credentials, Tls

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from roquet.cli.options import DRY_RUN, YES, Commands, cluster_options, command, confirmed, connection_of, noun, positive
 from roquet.cli.render import TableColumn, announce, answer, column_json, column_table, counted, duration, emit, emit_json, moment, note
-from roquet.errors import ClientError
-from roquet.settings import BadSetting
+from roquet.errors import BadSetting, ClientError
 
 if TYPE_CHECKING:
     from roquet.outbox import Outbox, Row

@@ -22,10 +22,10 @@ from roquet.cli.options import Commands, command, pair, port, positive
 from roquet.cli.render import announce, emit, note
 from roquet.cli.shards import Node, broker_program, nodes, warn_of_stores_left_out
 from roquet.client.name_servers import default_name_servers
-from roquet.errors import RoquetError
+from roquet.errors import BadSetting, RoquetError
 from roquet.listening import bind_address, given_address
 from roquet.properties import escaped
-from roquet.settings import BadSetting, BrokerSettings, NameServerSettings, Settings, of_both
+from roquet.settings import BrokerSettings, NameServerSettings, Settings, of_both
 from roquet.settings_file import BROKER_FILE, NAMESERVER_FILE, layered
 from roquet.supervisor import BOOT_SUCCESS, Supervisor
 from roquet.system import on_stop_signals

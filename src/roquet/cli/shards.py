@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roquet.cli.render import note
+from roquet.errors import BadSetting
 from roquet.listening import bind_address, given_address
-from roquet.settings import BadSetting, BrokerSettings
+from roquet.settings import BrokerSettings
 from roquet.settings_file import BROKER_FILE
 from roquet.supervisor import Program, shard_name
 

@@ -9,9 +9,9 @@ from roquet.access.audit import Audit
 from roquet.access.guard import AccessGuard
 from roquet.access.requests import change_of, config_of, failed_code, in_short
 from roquet.access.source import AclSource
-from roquet.errors import Refused, RoquetError
+from roquet.errors import BadSetting, Refused, RoquetError
 from roquet.ports import Clock, Peer
-from roquet.settings import BadSetting, NameServerSettings
+from roquet.settings import NameServerSettings
 from roquet.wire.calls import access as calls
 from roquet.wire.codes import RequestCode, ResponseCode
 from roquet.wire.command import Command

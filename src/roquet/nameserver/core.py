@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable, Generator
 
 from roquet.access.source import AclSource
-from roquet.errors import Broken, Refused
+from roquet.errors import BadSetting, Broken, Refused
 from roquet.nameserver.access import WatchedRules
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
 from roquet.nameserver.rivals import Rivals
 from roquet.ports import FOREVER, Clock, Guard, Keep, Peer
 from roquet.properties import property_line
 from roquet.routing.registry import Registration, Registry
-from roquet.settings import BadSetting, NameServerSettings
+from roquet.settings import NameServerSettings
 from roquet.store.disk import Disk
 from roquet.wire import fastjson
 from roquet.wire.calls import access as access_calls

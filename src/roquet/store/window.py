@@ -26,7 +26,7 @@ class LogWindow:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._room = memoryview(bytearray(ROOM))
+        self._room = memoryview(b"")  # made at the first read: many a broker has none
         self._start = self._stop = self._cuts = 0
 
     def view(self, offset: int, size: int) -> memoryview:
@@ -40,6 +40,8 @@ class LogWindow:
             own = memoryview(bytearray(size))
             self._log.read_into(offset, own)
             return own
+        if not self._room:
+            self._room = memoryview(bytearray(ROOM))
         goes_on, self._start, self._stop = at >= 0 and offset <= self._stop, 0, 0
         if not goes_on or not self._read(offset, self._ahead(offset, size)):
             self._log.read_into(offset, self._room[:size])

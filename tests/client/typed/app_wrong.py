@@ -1,4 +1,4 @@
-"""Wrong payload types: each `# E:` line is an error of mypy. tests/app/test_types.py runs it over this file.
+"""Wrong payload types: each `# E:` line is an error of mypy. tests/client/test_types.py runs it over this file.
 
 It stands here because mypy does not look into this folder otherwise. Nothing here is run."""
 
