@@ -75,6 +75,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     faults = [one for one in FAULTS if not options.words or any(word in f"{one.file} {one.old} {one.test}" for word in options.words)]
+    if not faults:
+        parser.error(f"no fault has one of these words in its file, its text or its test: {' '.join(options.words)}")
     for fault in faults:
         faulty(fault)
     began, survived = time.monotonic(), 0
