@@ -106,9 +106,11 @@ def test_requests_hold_what_the_client_would_have_sent_byte_for_byte(found: list
     assert joined == expected
 
 
+@pytest.mark.parametrize("columns", [SCHEMA.names, ["body", "topic", "tags", "keys"], ["body", "topic", "keys"]])
 @pytest.mark.parametrize("odd", ["none", "a longer body", "a longer key", "a row without a key", "a row with a tag", "no keys"])
-def test_rows_of_one_size_and_of_several_are_encoded_alike(odd: str) -> None:
-    """Values of one size are put together by numpy, others by Arrow."""
+def test_rows_of_one_size_and_of_several_are_encoded_alike(odd: str, columns: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of one size are put together by numpy, some rows at a time, others by Arrow. Without flags such rows share a header."""
+    monkeypatch.setattr("roquet.spark.encode.BLOCK_BYTES", 1000)
     rest: dict[str, Any] = {"topic": "a", "tags": None, "properties": None, "order_key": None, "flag": 0}
     found = [{"body": b"body %06d" % number, "keys": [f"key-{number:06d}"], **rest} for number in range(100)]
     changes: dict[str, dict[str, Any]] = {
@@ -119,7 +121,10 @@ def test_rows_of_one_size_and_of_several_are_encoded_alike(odd: str) -> None:
     found[40] |= changes.get(odd, {})
     for row in found if odd == "no keys" else found[60:61] if odd == "a row without a key" else ():
         row["keys"] = None
-    [request] = requests(encode(table(found).slice(3), partition=0, first=3, prefix=PREFIX), queues_of("a"))
+    for row in found if "tags" not in columns else ():
+        row["tags"] = None
+    batch = table(found).select(columns).slice(3)
+    [request] = requests(encode(batch, partition=0, first=3, prefix=PREFIX), queues_of("a"))
     messages = [message_of(row, number) for number, row in enumerate(found)][3:]
     assert bytes(request.body) == join_batch([(one.flag, one.body, encode_properties(one.properties).encode()) for one in messages])
 

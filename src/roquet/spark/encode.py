@@ -16,6 +16,7 @@ Rows that no batch may hold (delayed ones, those to a retry topic, very large on
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +49,7 @@ ROWS_MAX = 1 << 32
 """Of one partition: the number of a row is four bytes of its id."""
 
 NONE = -1
+BLOCK_BYTES = 256 * 1024
 
 FRAME = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
 """Magic and crc stay 0, as upstream's clients write them: the broker computes its own."""
@@ -133,8 +135,13 @@ def hexed(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 def unique_ids(prefix: bytes, first: int, count: int) -> Table:
     """count x 32 characters: the ids of rows first, first + 1..."""
+    return side_by_side(id_parts(prefix, first, count), count)
+
+
+def id_parts(prefix: bytes, first: int, count: int) -> list[bytes | Table]:
+    """The same in two parts: what all share, and the digits of each row's number."""
     numbers = np.arange(first, first + count, dtype=np.uint64).astype(">u4")
-    return side_by_side([prefix.hex().upper().encode(), HEX[numbers.view(np.uint8)].view(np.uint8).reshape(count, 8)], count)
+    return [prefix.hex().upper().encode(), HEX[numbers.view(np.uint8)].view(np.uint8).reshape(count, 8)]
 
 
 @dataclass(slots=True)
@@ -193,52 +200,63 @@ def encode(batch: pa.RecordBatch, *, partition: int, first: int, prefix: bytes, 
             at = int(bad[0])
             raise BadRow(f"{row_name(partition, first + at, keys[at].as_py())}: {why(at)}")
 
+    given = frozenset(batch.schema.names)  # what is not there needs no look
     body = column(batch, "body", pa.binary())
     body_sizes = sizes_of(body)
     if body.null_count:
         refuse(body.is_null(), lambda _: "the body is null; every message has one")
-    refuse(body_sizes == 0, lambda _: "the body is empty; put at least one byte into it")
-    refuse(body_sizes > BODY_MAX, lambda at: f"body of {body_sizes[at]} bytes, limit is {BODY_MAX}; send less, or a reference to it")
+    if count and not 0 < int(body_sizes.min()) <= int(body_sizes.max()) <= BODY_MAX:
+        refuse(body_sizes == 0, lambda _: "the body is empty; put at least one byte into it")
+        refuse(body_sizes > BODY_MAX, lambda at: f"body of {body_sizes[at]} bytes, limit is {BODY_MAX}; send less, or a reference to it")
 
     names, codes = topics_of(batch, topic, refuse)
-    tags, order_key = blank_is_null(column(batch, "tags", pa.binary())), blank_is_null(column(batch, "order_key", pa.binary()))
-    for title, values in (("tags", tags), ("keys", keys), ("order_key", order_key)):
-        refuse(separated(values), partial(holds_separator, title, values))
+    texts = {Property.TAGS: "tags", Property.KEYS: "keys", Property.SHARDING_KEY: "order_key"}
+    columns: dict[str, pa.Array] = {}
+    for name, title in texts.items():
+        if title in given:
+            columns[name] = keys if title == "keys" else blank_is_null(column(batch, title, pa.binary()))
+    for name, values in columns.items():
+        refuse(separated(values), partial(holds_separator, texts[name], values))
     level, due = numbers(batch, "delay_level", 0), deliver_ms(batch)
-    refuse((level < 0) | (level > DELAY_LEVEL_MAX), lambda at: f"delay_level is {level[at]}, allowed are 0 to {DELAY_LEVEL_MAX}")
-    refuse((due != NONE) & (due <= 0), lambda _: "deliver_time is before 1970")
-    refuse((due != NONE) & (level > 0), lambda _: "delay_level and deliver_time exclude each other; give one of them")
+    delayed = np.zeros(count, dtype=np.bool_)
+    if given & {"delay_level", "deliver_time"}:
+        delayed = (level > 0) | (due != NONE)
+        refuse((level < 0) | (level > DELAY_LEVEL_MAX), lambda at: f"delay_level is {level[at]}, allowed are 0 to {DELAY_LEVEL_MAX}")
+        refuse((due != NONE) & (due <= 0), lambda _: "deliver_time is before 1970")
+        refuse((due != NONE) & (level > 0), lambda _: "delay_level and deliver_time exclude each other; give one of them")
     flag = numbers(batch, "flag", 0)
-    refuse((flag < -(1 << 31)) | (flag >= 1 << 31), lambda at: f"flag {flag[at]} does not fit 32 bits")
+    if "flag" in given:
+        refuse((flag < -(1 << 31)) | (flag >= 1 << 31), lambda at: f"flag {flag[at]} does not fit 32 bits")
     queue_id, broker = numbers(batch, "queue_id", NONE), column(batch, "broker", pa.string())
-    has_broker = truth(broker.is_valid())
-    refuse((queue_id < 0) & has_broker, lambda _: "a broker is given and no queue_id; give both, or leave the broker out")
+    if "broker" in given:
+        lone = (queue_id < 0) & truth(broker.is_valid())
+        refuse(lone, lambda _: "a broker is given and no queue_id; give both, or leave the broker out")
 
-    delayed = (level > 0) | (due != NONE)
-    entries = [
-        ("", mapped(batch, {Property.TAGS: tags, Property.KEYS: keys, Property.SHARDING_KEY: order_key}, refuse)),
-        (Property.TAGS, tags),
-        (Property.KEYS, keys),
-        (Property.SHARDING_KEY, order_key),
-    ]
+    entries = [*columns.items()]
+    if "properties" in given:
+        entries.insert(0, ("", mapped(batch, columns, refuse)))
     if delayed.any():
         entries.append((Property.DELAY, digits(level, level > 0)))
         entries.append((Property.TIMER_DELIVER_MS, digits(due, due != NONE)))
     entries = [(name, values) for name, values in entries if values.null_count < count]
     property_sizes = properties_sizes(entries, count)
-    refuse(
-        property_sizes > PROPERTIES_MAX,
-        lambda at: f"properties of {property_sizes[at]} bytes, limit is {PROPERTIES_MAX}; move the large ones into the body",
-    )
+    if count and int(property_sizes.max()) > PROPERTIES_MAX:
+        refuse(
+            property_sizes > PROPERTIES_MAX,
+            lambda at: f"properties of {property_sizes[at]} bytes, limit is {PROPERTIES_MAX}; move the large ones into the body",
+        )
     retry = np.array([is_retry_topic(name) for name in names], dtype=np.bool_)
-    header = np.zeros(count, dtype=FRAME)
-    header["size"] = sizes = body_sizes + property_sizes + FRAME.itemsize + LENGTH
-    header["flag"] = flag
-    header["body"] = body_sizes
-    frames = frames_of(header, body, property_sizes, entries, unique_ids(prefix, first, count))
-    alone = delayed | (sizes > BATCH_BYTES_MAX) | retry[codes]
+    sizes = body_sizes + property_sizes + FRAME.itemsize + LENGTH
+    alike = bool(count) and "flag" not in given and same_in_all(body_sizes) and same_in_all(sizes)
+    header = np.zeros(1 if alike else count, dtype=FRAME)
+    header["size"], header["flag"], header["body"] = sizes[: len(header)], flag[: len(header)], body_sizes[: len(header)]
+    frames = frames_of(header, body, property_sizes, entries, id_parts(prefix, first, count))
+    alone = delayed | (sizes > BATCH_BYTES_MAX)
+    if retry.any():
+        alone |= retry[codes]
+    order = order_hash(columns[Property.SHARDING_KEY]) if "order_key" in given else np.full(count, NONE, dtype=np.int64)
     return Rows(
-        partition, first, names, codes, body, body_sizes, flag, frames, alone, order_hash(order_key), queue_id, broker, keys,
+        partition, first, names, codes, body, body_sizes, flag, frames, alone, order, queue_id, broker, keys,
     )  # fmt: skip
 
 
@@ -276,13 +294,16 @@ def before_value(name: str) -> bytes:
     return f"{name}\x01".encode() if name else b""
 
 
-def frames_of(header: npt.NDArray[Any], body: pa.Array, property_sizes: Ints, entries: Entries, ids: Table) -> pa.Array:
-    """Each row as wire/batch.py has it."""
-    parts: list[Part] = [header.view(np.uint8).reshape(-1, FRAME.itemsize), body]
-    parts.append(property_sizes.astype(">u2").view(np.uint8).reshape(-1, LENGTH))
+def frames_of(header: npt.NDArray[Any], body: pa.Array, property_sizes: Ints, entries: Entries, ids: Sequence[Part]) -> pa.Array:
+    """Each row as wire/batch.py has it. One header alone is every row's."""
+    lengths = property_sizes[: len(header)].astype(">u2")
+    if len(header) < len(body):
+        parts: list[Part] = [header.tobytes(), body, lengths.tobytes()]
+    else:
+        parts = [header.view(np.uint8).reshape(-1, FRAME.itemsize), body, lengths.view(np.uint8).reshape(-1, LENGTH)]
     for name, values in entries:
         parts += [whole_entry(name, values)] if values.null_count else [before_value(name), values, END]
-    return join([*parts, ID_NAME, ids], len(header))
+    return join([*parts, ID_NAME, *ids], len(body))
 
 
 def topics_of(batch: pa.RecordBatch, topic: str | None, refuse: Refuse) -> tuple[list[str], Ints]:
@@ -433,13 +454,25 @@ def table_of(values: pa.Array) -> Table | None:
 
 def side_by_side(parts: Sequence[bytes | Table], count: int) -> Table:
     """In every row the same bytes, or a table's row."""
-    rows = [np.frombuffer(part, f"V{len(part)}") if isinstance(part, bytes) else whole_rows(part) for part in parts if len(part)]
+    rows: list[npt.NDArray[np.void]] = []
+    for constant, group in itertools.groupby([part for part in parts if len(part)], lambda part: isinstance(part, bytes)):
+        if constant:
+            shared = b"".join(group)
+            rows.append(np.broadcast_to(np.frombuffer(shared, f"V{len(shared)}"), count))
+        else:
+            rows += map(whole_rows, group)
     made = np.empty((count, sum(row.itemsize for row in rows)), dtype=np.uint8)
-    at = 0
-    for row in rows:
-        np.ndarray((count,), row.dtype, made, at, made.strides[:1])[...] = row
-        at += row.itemsize
+    places = itertools.accumulate([row.itemsize for row in rows], initial=0)
+    columns = [(np.ndarray((count,), row.dtype, made, at, made.strides[:1]), row) for at, row in zip(places, rows, strict=False)]
+    step = max(1, BLOCK_BYTES // max(1, made.shape[1]))
+    for start in range(0, count, step):  # every column goes over all rows: so few at a time that they stay in the processor's cache
+        for target, row in columns:
+            target[start : start + step] = row[start : start + step]
     return made
+
+
+def same_in_all(values: Ints) -> bool:
+    return int(values.min()) == int(values.max())
 
 
 def whole_rows(table: Table) -> npt.NDArray[np.void]:
