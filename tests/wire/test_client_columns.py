@@ -70,7 +70,7 @@ def test_ids_are_numbered_with_four_digits() -> None:
     assert number_ids("F", 5, 5) == []
 
 
-@given(st.integers(0, 0xFFFF), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40_000)), max_size=4))
+@given(st.integers(0, 0xFFFF), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40_000)), max_size=8))
 @example(0xFFF0, [(0, 70_000), (0, 70_000), (1, 5)])
 def test_many_ids_are_those_that_come_one_after_another(used: int, asked: list[tuple[int, int]]) -> None:
     many, one = (UniqueIds(b"\x7f\0\0\1", 7, 99) for _ in range(2))
