@@ -320,6 +320,23 @@ def test_a_slave_that_is_stopped_before_its_next_tick_keeps_the_topic_of_a_new_q
     assert made.read_queue_nums == 4
 
 
+def test_a_slave_that_is_killed_after_a_checkpoint_knows_the_topic_of_every_queue_before_it(pair: Pair) -> None:
+    """Found by the simulation of whole groups, seed 161: the table of topics was saved a second ago, and its next save still waited."""
+    pair.settle(10)
+    pair.slave.broker.topics.ensure("Made", 2)
+    send(pair.master, b"one", topic="Made", queue_id=3)
+    pair.settle(4)
+    assert pair.slave.broker.topics.saving.unsaved, "the second save waits"
+    derived = pair.slave.broker.store.derived
+    derived.sync_due_ms = 0
+    pair.settle(2)
+    pair.kill(pair.slave)
+    pair.stop(pair.master)
+    made = pair.start_master("s").broker.topics.get("Made")
+    assert made is not None
+    assert made.read_queue_nums == 4
+
+
 def test_a_slave_that_copies_all_anew_widens_a_topic_once_and_warns_of_no_hidden_messages(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,7 @@ that is not committed is seen."""
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from roquet.settings import BrokerSettings
@@ -129,6 +129,8 @@ class Member:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS, seed=st.integers(0, 1 << 32))
+@example(steps=[("up", 0), ("send", 0), ("anew", 0), ("crash", 0)], seed=0)
+@example(steps=[("up", 0), ("send", 0), ("anew", 3), ("crash", 0)], seed=1)
 def test_a_member_that_loses_power_keeps_what_was_committed_and_on_disk(steps: list[tuple[str, int]], seed: int) -> None:
     member = Member(seed)
     for what, amount in steps:

@@ -191,6 +191,7 @@ class Broker:
             self.slaves.lets_copy = guard.lets_copy
         self._slave_guard = SlaveGuard(self.sender)
         self.store.may_drop = self._may_drop
+        self.store.derived.before_vouching = self.topics.saving.when_saved
         self.store.mender.on_hole = self._tell_of_hole
         self.topics.on_delete = self._topic_deleted
         self.table = self._table()

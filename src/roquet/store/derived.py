@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from roquet.store.disk import is_shortage
@@ -38,6 +39,9 @@ class Derived:
         self._cuts = 0
         self.busy = False
         """The part of a sync is under way that runs in the background."""
+        self.before_vouching: Callable[[Callable[[Exception | None], None]], None] = lambda done: done(None)
+        """Calls back when what others keep about the messages so far is on disk: their topics. After a crash only messages behind the
+        checkpoint may be of queues that no table knows."""
 
     def tick(self, now_ms: int) -> None:
         if now_ms >= self.tails_due_ms:
@@ -112,7 +116,15 @@ class Derived:
             elif isinstance(result, Exception):
                 self._trouble.fail(f"fsync of queues or index failed: {result}")
             elif vouches:
-                save_all(result)
+                self.busy = False  # a stop does not wait for this
+                self.before_vouching(partial(vouch, result))
+
+        def vouch(index_ms: int, error: Exception | None) -> None:
+            if error is not None or cuts != self._cuts or self._trouble.failed or not self._store.is_open:
+                self._syncing = False
+            else:
+                self.busy = True
+                save_all(index_ms)
 
         def save_all(index_ms: int) -> None:
             checkpoint.note(queues_ms=last_ms, index_ms=index_ms)

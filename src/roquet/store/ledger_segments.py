@@ -59,4 +59,6 @@ class LedgerSegments(Segments):
 
     def create(self, base: int) -> DiskFile:
         self.files.disk.make_dir(self.directory)
+        if not self.bases:
+            self.divided = base  # nothing stands before it any more, neither plain records nor entries
         return super().create(base)
