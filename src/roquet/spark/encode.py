@@ -454,13 +454,14 @@ def table_of(values: pa.Array) -> Table | None:
 
 def side_by_side(parts: Sequence[bytes | Table], count: int) -> Table:
     """In every row the same bytes, or a table's row."""
-    rows: list[npt.NDArray[np.void]] = []
-    for constant, group in itertools.groupby([part for part in parts if len(part)], lambda part: isinstance(part, bytes)):
-        if constant:
-            shared = b"".join(group)
-            rows.append(np.broadcast_to(np.frombuffer(shared, f"V{len(shared)}"), count))
-        else:
-            rows += map(whole_rows, group)
+    merged: list[bytes | Table] = []
+    for part in parts:
+        last = merged[-1] if merged else None
+        if isinstance(part, bytes) and isinstance(last, bytes):
+            merged[-1] = last + part
+        elif len(part):
+            merged.append(part)
+    rows = [np.broadcast_to(np.frombuffer(one, f"V{len(one)}"), count) if isinstance(one, bytes) else whole_rows(one) for one in merged]
     made = np.empty((count, sum(row.itemsize for row in rows)), dtype=np.uint8)
     places = itertools.accumulate([row.itemsize for row in rows], initial=0)
     columns = [(np.ndarray((count,), row.dtype, made, at, made.strides[:1]), row) for at, row in zip(places, rows, strict=False)]
