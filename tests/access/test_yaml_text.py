@@ -101,6 +101,8 @@ def test_replies_of_others_are_sent_by_default_and_read_by_nobody_who_is_not_nam
     decision = account.decides("DefaultCluster_REPLY_TOPIC", Permission.SUB)
     assert not decision.allowed
     assert "no default opens it, a line of its own would" in decision.why
+    groups = parse(text + "  defaultGroupPerm: SUB\n", "f").accounts["reader12"]
+    assert groups.decides("%RETRY%of_REPLY_TOPIC", Permission.SUB).allowed, "a group of such a name is a group"
     named = parse(text + "  topicPerms:\n  - DefaultCluster_REPLY_TOPIC=SUB\n", "f").accounts["reader12"]
     assert named.decides("DefaultCluster_REPLY_TOPIC", Permission.SUB).allowed
 

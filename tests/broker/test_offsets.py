@@ -257,6 +257,16 @@ def test_the_file_of_many_groups_is_prepared_in_portions_and_misses_nothing(kit:
     assert OffsetTable.decode(path.read_bytes()).offset_table["T0@g"] == {0: 2}
 
 
+def test_one_who_fails_when_it_is_told_of_a_save_keeps_it_from_nobody(kit: BrokerKit, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Exception | None] = []
+    kit.offsets.commit("g", "T", 0, 1)
+    kit.offsets.saving.when_saved(lambda error: 1 // 0)
+    kit.offsets.saving.when_saved(told.append)
+    kit.offsets.tick(kit.clock.ms)
+    assert told == [None]
+    assert "what waited for" in caplog.text
+
+
 def test_who_waits_for_the_disk_is_told_of_the_save_that_holds_its_change(kit: BrokerKit) -> None:
     told: list[Exception | None] = []
     kit.offsets.saving.when_saved(told.append)

@@ -102,7 +102,7 @@ class Account:
 
 def has_others_messages(topic: str, needed: Permission) -> bool:
     """Replies are sent by everybody who answers, and the broker itself hands them out: to read them is to read others' messages."""
-    return topic in OTHERS_MESSAGES or (topic.endswith(REPLY_SUFFIX) and needed == Permission.SUB)
+    return topic in OTHERS_MESSAGES or (topic.endswith(REPLY_SUFFIX) and needed == Permission.SUB and not is_group(topic))
 
 
 def group_of(dead_letters: str) -> str:

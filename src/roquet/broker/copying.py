@@ -26,6 +26,7 @@ from roquet.broker.part import Part, Shared
 from roquet.broker.portions import Work, unhurried
 from roquet.broker.register import Registration
 from roquet.broker.roles import is_slave
+from roquet.broker.saving import Done
 from roquet.broker.topics import Topic, Topics
 from roquet.errors import Refused, RoquetError
 from roquet.ha.compare import BeginAt, CutBack, GoOn, Own, Refuse, Told, Verdict, compare
@@ -156,6 +157,7 @@ class Copying(Part):
         """A clean stop: queues that the last bytes make belong to topics, too. The next start may be that of a master."""
         if is_slave(self.settings) and self.store.ledger is None and not self.store.trouble.failed:
             with contextlib.suppress(OSError):  # the store says so when it is closed
+                self.store.flush_now()
                 self.store.applier.finish()
             self._topics.widen_at_stop(self._new_queues())
 
@@ -174,6 +176,12 @@ class Copying(Part):
             for topic, queue_id in self._new_queues().items():
                 self._topics.make_reachable(topic, queue_id)
             self._queues = set(queues)
+
+    def when_topics_are_saved(self, done: Done) -> None:
+        """Calls back when the topics of all messages so far are on disk, those of queues included that this slave has just made."""
+        if is_slave(self.settings) and self.store.ledger is None:
+            self._make_topics_of_new_queues()
+        self._topics.saving.when_saved(done)
 
     def _new_queues(self) -> dict[str, int]:
         """Topic -> the last of its queues that are new."""

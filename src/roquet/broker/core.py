@@ -191,7 +191,7 @@ class Broker:
             self.slaves.lets_copy = guard.lets_copy
         self._slave_guard = SlaveGuard(self.sender)
         self.store.may_drop = self._may_drop
-        self.store.derived.before_vouching = self.topics.saving.when_saved
+        self.store.derived.before_vouching = self.copying.when_topics_are_saved
         self.store.mender.on_hole = self._tell_of_hole
         self.topics.on_delete = self._topic_deleted
         self.table = self._table()
@@ -304,7 +304,10 @@ class Broker:
     def close(self) -> None:
         """A clean stop: everything on disk. Connections are the shell's to close."""
         if self.store.is_open:
-            self.copying.finish()  # first: topics learn of queues from it, and are saved
+            try:
+                self.copying.finish()  # first: topics learn of queues from it, and are saved
+            except Exception:  # a mistake of ours must not keep the tables from being saved
+                log.exception("! what came last could not be applied before the stop; the next start does it")
             for part in self._working():
                 try:
                     part.save_now()

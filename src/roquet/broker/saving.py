@@ -10,6 +10,7 @@ is not on disk.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import TypeVar
@@ -26,6 +27,8 @@ SAVE_EVERY_MS = 1_000
 MEMBERS_A_MS = 200
 """Members of the table that may be written per millisecond, on the average: a large table that somebody keeps changing must not
 keep the disk busy. 10,000 topics are written every 50 ms at most, 100 whenever one changes."""
+
+log = logging.getLogger("roquet.broker")
 
 T = TypeVar("T")
 
@@ -115,7 +118,8 @@ class SavedDocument:
             return
         self._began_ms = now_ms
         self.unsaved = False
-        self._waiting_for_this, self._waiting_for_next = self._waiting_for_next, []
+        self._waiting_for_this += self._waiting_for_next
+        self._waiting_for_next = []
         self._preparing = self.prepare()
 
     def _prepare_some(self, preparing: Iterator[None]) -> None:
@@ -134,7 +138,10 @@ class SavedDocument:
         self._note(error)
         waiting, self._waiting_for_this = self._waiting_for_this, []
         for done in waiting:
-            done(error)
+            try:
+                done(error)
+            except Exception:  # a mistake of ours: the others hear of it all the same
+                log.exception("! what waited for %s to be saved failed", self.document.path)
         self.look()
 
     def _note(self, error: Exception | None) -> None:

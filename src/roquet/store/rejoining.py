@@ -35,6 +35,7 @@ class Rejoining:
                 "mappedFileSizeCommitLog as the master has it"
             )
         self._need_rest()
+        store.derived.cut_back(store.log.start)  # a sync that still waits vouches for nothing any more
         if store.log.written > store.log.start:
             start, end = store.log.start, store.log.written
             log.error("the log from %d to %d is older than all that the master has: it is moved to lost/", start, end)
