@@ -64,10 +64,23 @@ JAVA_WORKING = (
         r"The Pull Task is cancelled after doPullTask, MessageQueue \[topic=\S+_lite_assign", "seek() interrupts the client's own pull"
     ),
     PassedOver(r"consumerOffset is -1 in messageQueue", "a lite pull consumer commits by timer before it has polled anything"),
+    PassedOver(
+        r"updateTopicRouteInfoFromNameServer tryLock timeout 3000ms",
+        "threads of one client wait for each other to have a route; with so many on a busy machine for longer than it likes",
+    ),
+    PassedOver(
+        r"prepare send request for <\S+> cost \d+ ms", "asking for a route took more than 500 ms, with so many clients on few processors"
+    ),
     PassedOver(r"Cannot find conf file \S+tools.yml|Failed to parse configuration to enable ACL", "mqadmin looks for its own ACL settings"),
 )
 
 JAVA_LEAVING = (
+    PassedOver(
+        r"processQueue is dropped without process consume result", "a member lost the queue in a rebalance while it was consuming from it"
+    ),
+    PassedOver(
+        r"the message queue not be able to consume, because it's dropped", "the same queue's messages that were still to be consumed"
+    ),
     PassedOver(
         r"(examineConsumeStats|examineConsumerConnectionInfo) exception, .*CODE: (206|213) ",
         "mqadmin asks for every group there is; those of other checks are offline by then, have consumed nothing or are broadcasting",
@@ -176,25 +189,12 @@ GO_LEAVING = (
 # ---------------------------------------------------------------- many clients in one group
 
 JAVA_TOGETHER = (
-    PassedOver(
-        r"updateTopicRouteInfoFromNameServer tryLock timeout 3000ms",
-        "threads of one client wait for each other to have a route; with so many on a busy machine for longer than it likes",
-    ),
     PassedOver(r"add a new mq failed, .*because lock failed", "an orderly queue that the member before has not yet given up"),
-    PassedOver(
-        r"prepare send request for <\S+> cost \d+ ms", "asking for a route took more than 500 ms, with so many clients on few processors"
-    ),
-    PassedOver(
-        r"processQueue is dropped without process consume result", "a member lost the queue in a rebalance while it was consuming from it"
-    ),
     PassedOver(r"the message queue locked Failed, Group", "the same, of a queue that this member held before"),
     PassedOver(
         r"lockBatchMQ exception.*connect to  failed", "a member that shuts down asks for its queues once more when its connection is closed"
     ),
     PassedOver(r"unlock messageQueue\. group:", "this client logs that it gives an orderly queue up to another member"),
-    PassedOver(
-        r"the message queue not be able to consume, because it's dropped", "the same queue's messages that were still to be consumed"
-    ),
     PassedOver(
         r"consumer was paused, execute pull request later.*_(reset|orderly)_",
         "the client stops for 10 s when its offsets are reset; an orderly one comes to rest before it leaves",
