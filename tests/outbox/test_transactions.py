@@ -140,7 +140,9 @@ def test_a_real_broker_asks_and_the_table_answers(tmp_path: Path) -> None:
                 for how in ("well", "after the commit", "before the commit"):
                     await producer.send_in_transaction(Message("paid", how.encode()), how)
                 async with consumer:
-                    await until(lambda: len(seen) >= 2 and sorted(asked) == [UNKNOWN, COMMIT, ROLLBACK])
+                    await until(lambda: len(seen) >= 2 and ROLLBACK in asked)
+        assert set(asked) == {UNKNOWN, COMMIT, ROLLBACK}  # a busy broker may ask twice before it has heard the answer
+        assert asked.index(UNKNOWN) < asked.index(ROLLBACK)
         assert sorted(seen) == [b"after the commit", b"well"]
         await engine.dispose()
 
