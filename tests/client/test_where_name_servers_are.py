@@ -91,11 +91,13 @@ class Place:
             def do_GET(self) -> None:
                 place.asked.append(self.path)
                 place.held.wait(PATIENCE_S)
-                self.send_response(place.status)
-                if place.length:
-                    self.send_header("Content-Length", str(len(place.body)))
+                # Read once, the last that is set first: what is set meanwhile is told whole or not at all.
+                length, body, status = place.length, place.body, place.status
+                self.send_response(status)
+                if length:
+                    self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(place.body)
+                self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
