@@ -283,6 +283,19 @@ def test_a_topic_that_the_old_master_made_and_did_not_tell_of_is_there_when_it_h
     assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (3, 3, 6)
 
 
+def read_queues(whole: WholeBroker, topic: str) -> int:
+    known = whole.broker.topics.get(topic)
+    assert known is not None
+    return known.read_queue_nums
+
+
+def send_without_a_tick_of_the_slave(pair: Pair, topic: str, queue_id: int) -> None:
+    """Its bytes have come, and nothing has looked at them."""
+    send(pair.master, b"one", topic=topic, queue_id=queue_id)
+    pair.master.broker.tick(pair.clock.ms)
+    pair.wire.carry()
+
+
 @pytest.mark.parametrize("known", [0, 2])
 def test_a_slave_makes_the_topic_of_a_new_queue_at_once_and_keeps_it_when_it_is_restarted_as_the_master(pair: Pair, known: int) -> None:
     """Found by the simulation of whole groups: what was acknowledged stood in a queue that no consumer was told of."""
@@ -290,15 +303,10 @@ def test_a_slave_makes_the_topic_of_a_new_queue_at_once_and_keeps_it_when_it_is_
         pair.slave.broker.topics.ensure("Made", known)
     send(pair.master, b"one", topic="Made", queue_id=3)
     pair.settle(10)
-    made = pair.slave.broker.topics.get("Made")
-    assert made is not None
-    assert made.read_queue_nums == 4
+    assert read_queues(pair.slave, "Made") == 4
     pair.stop(pair.master)
     pair.stop(pair.slave)
-    master = pair.start_master("s")
-    made = master.broker.topics.get("Made")
-    assert made is not None
-    assert made.read_queue_nums == 4
+    assert read_queues(pair.start_master("s"), "Made") == 4
 
 
 @pytest.mark.parametrize("known", [0, 2])
@@ -307,17 +315,13 @@ def test_a_slave_that_is_stopped_before_its_next_tick_keeps_the_topic_of_a_new_q
     pair.settle(10)
     if known:
         pair.slave.broker.topics.ensure("Made", known)
-    send(pair.master, b"one", topic="Made", queue_id=3)
-    pair.master.broker.tick(pair.clock.ms)
-    pair.wire.carry()  # its bytes have come, and no tick
+    send_without_a_tick_of_the_slave(pair, "Made", queue_id=3)
     assert pair.same
     pair.slave.broker.close()
     assert not pair.slave.broker.saving, "a stop waits for what is being written before it, and begins nothing"
     pair.stop(pair.slave)
     pair.stop(pair.master)
-    made = pair.start_master("s").broker.topics.get("Made")
-    assert made is not None
-    assert made.read_queue_nums == 4
+    assert read_queues(pair.start_master("s"), "Made") == 4
 
 
 def test_a_slave_that_is_killed_after_a_checkpoint_knows_the_topic_of_every_queue_before_it(pair: Pair) -> None:
@@ -332,23 +336,17 @@ def test_a_slave_that_is_killed_after_a_checkpoint_knows_the_topic_of_every_queu
     pair.settle(2)
     pair.kill(pair.slave)
     pair.stop(pair.master)
-    made = pair.start_master("s").broker.topics.get("Made")
-    assert made is not None
-    assert made.read_queue_nums == 4
+    assert read_queues(pair.start_master("s"), "Made") == 4
 
 
 def test_a_slave_makes_the_topics_of_new_queues_before_a_checkpoint_though_its_tick_has_not_come(pair: Pair) -> None:
     pair.settle(10)
     pair.slave.broker.topics.ensure("Made", 2)
-    send(pair.master, b"one", topic="Made", queue_id=3)
-    pair.master.broker.tick(pair.clock.ms)
-    pair.wire.carry()
+    send_without_a_tick_of_the_slave(pair, "Made", queue_id=3)
     pair.slave.broker.store.applier.advance()  # a tick that is broken off before the part that copies
     told: list[Exception | None] = []
     pair.slave.broker.store.derived.before_vouching(told.append)
-    made = pair.slave.broker.topics.get("Made")
-    assert made is not None
-    assert made.read_queue_nums == 4
+    assert read_queues(pair.slave, "Made") == 4
     assert told == [None]
     assert not pair.slave.broker.topics.saving.unsaved
 
@@ -368,9 +366,7 @@ def test_a_slave_that_copies_all_anew_widens_a_topic_once_and_warns_of_no_hidden
     for queue_id in range(4):
         send(pair.master, b"one", topic="Made", queue_id=queue_id)
     pair.settle(10)
-    made = pair.slave.broker.topics.get("Made")
-    assert made is not None
-    assert made.read_queue_nums == 4
+    assert read_queues(pair.slave, "Made") == 4
     assert "no longer reach" not in caplog.text
 
 

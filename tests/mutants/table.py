@@ -1414,7 +1414,7 @@ FAULTS = [
     ),
     Fault(
         "broker/copying.py",
-        "        if not is_slave(self.settings) or self._deaf:",
+        "        if not is_slave(self.settings) or self._ignores_masters:",
         "        if not is_slave(self.settings):",
         "tests/broker/test_dledger.py::test_a_member_that_prepares_to_lead_does_not_hear_of_an_old_master",
         "a member that prepares to lead takes tables of an old master that a name server still tells of",

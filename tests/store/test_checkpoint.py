@@ -89,6 +89,20 @@ def test_negative_times_are_not_believed(tmp_path: Path) -> None:
     assert (checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms) == (0, 0, 0)
 
 
+def test_a_checkpoint_that_waits_says_nothing_of_a_log_that_begins_anew_meanwhile(kit: StoreKit) -> None:
+    store = kit.open()
+    waiting: list[Callable[[Exception | None], None]] = []
+    store.derived.before_vouching = waiting.append
+    store.applier.follow()
+    kit.clock.forward(SYNC_DERIVED_MS)
+    store.tick(kit.clock.steady_ms())
+    start = 2 * kit.settings["mapped_file_size_commit_log"]
+    store.begin_at(start)
+    before = store.derived.checkpointed
+    waiting.pop()(None)
+    assert store.derived.checkpointed == before
+
+
 def test_no_checkpoint_passes_messages_whose_topics_are_not_on_disk(kit: StoreKit) -> None:
     """Found by the simulation of whole groups, seed 161: a slave was killed, its checkpoint stood behind the first message of a queue, and
     the table of topics did not know that queue yet."""

@@ -109,7 +109,7 @@ class Copying(Part):
         """Changes of topics and groups that stand before this in the log are in this broker's tables."""
         self._fresh: dict[str, int] = {}
         """Topic -> how many queues it has, of messages behind that."""
-        self._deaf = False
+        self._ignores_masters = False
         self._shown_ms = 0
         self._said = ""
         self.signs: Callable[[], bool] = lambda: False
@@ -144,14 +144,14 @@ class Copying(Part):
         self._make_topics_of_new_messages()
 
     @contextlib.contextmanager
-    def deaf_to_masters(self) -> Iterator[None]:
+    def ignoring_masters(self) -> Iterator[None]:
         """This broker prepares to lead: what name servers say of a master is old, and so are the tables that such a master would tell."""
-        self._deaf = True
+        self._ignores_masters = True
         self.master = ""  # what was asked of the old one counts for nothing any more
         try:
             yield
         finally:
-            self._deaf = False
+            self._ignores_masters = False
 
     def finish(self) -> None:
         """A clean stop: queues that the last bytes make belong to topics, too. The next start may be that of a master."""
@@ -199,7 +199,7 @@ class Copying(Part):
 
     def found_master(self, master: str, ha_master: str) -> None:
         """A name server told it, or the settings."""
-        if not is_slave(self.settings) or self._deaf:
+        if not is_slave(self.settings) or self._ignores_masters:
             return
         ha_master = self.settings.ha_master_address or ha_master
         if (master and master != self.master) or (ha_master and ha_master != self.ha_master):

@@ -258,7 +258,7 @@ class Broker:
     def prepare_to_lead(self) -> Work[None]:
         """What a slave does before it becomes a master: parts take their progress from files and queues, as at a start. In portions."""
         self.store.crashed = True  # whoever wrote this log before may have stopped anywhere
-        with self.copying.deaf_to_masters():
+        with self.copying.ignoring_masters():
             for part in self.parts:
                 yield from part.prepare_to_lead()
 

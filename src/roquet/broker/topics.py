@@ -215,6 +215,7 @@ class Topics(SavedPart):
                 self.saving.unsaved = True
 
     def _wider(self, name: str, queue_id: int) -> Topic | None:
+        """The topic with this queue. None: it has it already, or is deleted."""
         known = self._table.get(name)
         if known is None and name not in self.store.deletions.table:
             known = Topic(name, 0, 0)
