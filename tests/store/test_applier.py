@@ -238,11 +238,14 @@ def test_whoever_led_forgets_what_was_not_safe_and_follows(kit: StoreKit) -> Non
     assert bodies(store) == [b"safe", b"not safe"]
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("seed", range(6))
 def test_many_records_at_once_get_what_they_get_one_by_one(
-    tmp_path: Path, kit: StoreKit, other: StoreKit, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kit: StoreKit, other: StoreKit, seed: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
+    if not compiled:
+        monkeypatch.setattr("roquet.store.apply_many.native", None)
     master = other.open()
     for _ in range(300):
         other.clock.forward(chance.randrange(3))
@@ -260,6 +263,7 @@ def test_many_records_at_once_get_what_they_get_one_by_one(
     feed(many, data, sizes)
     slow = StoreKit(tmp_path / "slow")
     slow.clock = kit.clock
+    monkeypatch.setattr("roquet.store.apply_many.native", None)
     monkeypatch.setattr("roquet.store.apply_many.MANY", 1 << 30)
     one_by_one = a_slave(slow)
     feed(one_by_one, data, random.Random(seed))

@@ -547,11 +547,14 @@ class TestWhoReadsTheFilesAlone:
             StoreReader(str(kit.root))
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_many_entries_at_once_get_what_they_get_one_by_one(
-    tmp_path: Path, kit: LedgerKit, other: LedgerKit, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kit: LedgerKit, other: LedgerKit, seed: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
+    if not compiled:
+        monkeypatch.setattr("roquet.store.apply_many.native", None)
     leader = other.open(leads=True)
     for number in range(300):
         properties, sys_flag = chance.choice(["TAGS\x01a\x02KEYS\x01x y", "", "UNIQ_KEY\x01u"]), chance.choice([0, 0, 0, 4, 8, 12])
@@ -563,6 +566,7 @@ def test_many_entries_at_once_get_what_they_get_one_by_one(
     found = []
     for each, many in ((kit, True), (slow, False)):
         if not many:
+            monkeypatch.setattr("roquet.store.apply_many.native", None)
             monkeypatch.setattr("roquet.store.apply_many.MANY", 1 << 30)
         store = each.open()
         ledger, pieces = part(store).ledger, random.Random(seed)

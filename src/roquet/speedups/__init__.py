@@ -14,6 +14,8 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
     client.c      messages -> the body of a batch send   wire/batch.py, join_messages
                   a pull's body -> records               wire/record.py, cut_records
     ledger.c      records -> entries of DLedger's log      store/ledger_heads.py, fill_heads
+    apply.c       another node's log -> entries, keys      store/apply_many.py, derive_run
+    derived.c     what follows from a message's properties  store/fanout.py
     sign.c        frames -> how many are signed sends      access/signed_sends.py, signed_sends
     module.c      the list of all functions
 """
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SWITCH = "ROQUET_SPEEDUPS"
-EDITION = 12
+EDITION = 13
 """As in speedups.h: it rises when a function comes, goes or changes its signature. A checkout may hold an extension built before that."""
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 import numpy.typing as npt
 
+from roquet.store.apply_many import DerivedRun
 from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Row
 from roquet.wire.frame import Frame
@@ -72,6 +73,9 @@ def cut_records(data: bytes, topic: bytes, queue_id: int, /) -> list[tuple[bytes
 
 def fill_heads(data: bytes, pos: int, index: int, term: int, /) -> tuple[bytes, bytes]:
     """store.ledger_heads.fill_heads."""
+
+def derive_run(data: bytes, base: int, with_heads: bool, last_ms: int, indexed: bool, /) -> DerivedRun | None:
+    """store.apply_many.derive_run, for any number of records in up to 64 queues; delayed and timed ones are left."""
 
 def signed_sends(
     frames: list[Frame], at: int, stop: int, secrets: dict[bytes, bytes], may: set[bytes], broker_name: bytes, /

@@ -54,7 +54,7 @@ PyObject *cut_records(PyObject *Py_UNUSED(module), PyObject *args) {
         Py_ssize_t left = data.size - at;
         if (left < RECORD_MIN) goto odd;
         int64_t size = (int32_t)get32(record), body_at = BODY_AT + 12 * (record[39] >> 4 & 1) + 12 * (record[39] >> 5 & 1);
-        int width = get32(record + 4) == MAGIC_V1 ? 1 : get32(record + 4) == 0xDAA320ABu ? 2 : 0;
+        int width = get32(record + 4) == MAGIC_V1 ? 1 : get32(record + 4) == MAGIC_V2 ? 2 : 0;
         if (!width || size > left || size < body_at + width + topic.size + 2 || (int32_t)get32(record + 12) != queue) goto odd;
         int64_t body_size = (int32_t)get32(record + body_at - 4), topic_at = body_at + body_size + width;
         if (body_size < 0 || topic_at + topic.size + 2 > size) goto odd;

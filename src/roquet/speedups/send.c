@@ -8,11 +8,12 @@
 
 #include <stddef.h>
 
+#include "derived.h"
 #include "json.h"
 
 enum { CODE_LONG = 10 /* fields have long names */, CODE_SEND = 310, CODE_BATCH = 320 /* the code alone makes no batch, field m does */, ONEWAY = 2 };
 enum { KEPT_FLAGS = 0x703, PREPARED = 4 /* says what TRAN_MSG says, too */ };
-enum { MESSAGES_MAX = 65536 /* of one batch */, KEYS_MAX = 2048 /* words of one KEYS */, QUEUES_MAX = 64 /* of one run */ };
+enum { MESSAGES_MAX = 65536 /* of one batch */, QUEUES_MAX = 64 /* of one run */ };
 enum { ITEMS_MAX = 32 /* properties of a send that goes elsewhere first */, ASKED_MAX = 16 /* bytes of what it asks for */, DIVERSION_ROOM = 2048 };
 enum { FRONT = 72 /* bytes of a record before its body, without its hosts */, INNER = 22 /* of a message in a batch, without its texts */ };
 
@@ -220,7 +221,7 @@ static int queue_of(Run *run, PyObject *queue, Queue **found) {
     fresh->queue = Py_NewRef(queue);
     fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(fresh->field) + 1, PyBytes_GET_SIZE(fresh->field) - 1};
     fresh->name = (Text){fresh->digits, add_number(fresh->digits, fresh->queue_id) - fresh->digits};
-    fresh->head = java_hash(java_hash(0, fresh->topic), (Text){(const byte *)"#", 1});
+    fresh->head = key_head(fresh->topic);
     run->last = run->count++;
     *found = fresh;
     return PLAIN;
@@ -256,8 +257,6 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
 }
 
 /* -- properties -- */
-
-typedef struct { Text tag, unique, keys; Item asked; int64_t due; int is_timed; } Derived; /* asked: what goes elsewhere first */
 
 static const struct { const char *name; Py_ssize_t size; } UNUSUAL[] = { /* send_properties.UNUSUAL; the first four are not SPECIAL */
     {"WAIT", 4}, {"CLUSTER", 7}, {"MSG_REGION", 10}, {"TRACE_ON", 8}, {"DELAY", 5}, {"TRAN_MSG", 8}, {"TIMER_DELIVER_MS", 16}, {"TIMER_DELAY_SEC", 15}, {"TIMER_DELAY_MS", 14},
@@ -363,34 +362,6 @@ static Py_ssize_t divert(const Run *run, const Queue *queue, Text text, byte *to
     return to - begin <= PROPERTIES_MAX ? to - begin : -1;
 }
 
-/* One key for the index: index.key_hash, in the byte order of this machine, for numpy. */
-static void add_key(Run *run, const Queue *queue, Text key, int64_t offset) {
-    byte *to = run->keys.at + run->keys.size;
-    uint32_t hash = java_hash(queue->head, key);
-    if (hash & 0x80000000u) hash = hash == 0x80000000u ? 0 : 0 - hash;
-    memcpy(to, &hash, 4);
-    memcpy(to + 4, &offset, 8);
-    memcpy(to + 12, &run->now_ms, 8);
-    run->keys.size += ENTRY;
-}
-
-static int add_keys(Run *run, const Queue *queue, const Derived *derived, int64_t offset) {
-    Py_ssize_t most = derived->keys.size / 2 + 1; /* words of one character */
-    if (reserve(&run->keys, ENTRY * ((most < KEYS_MAX ? most : KEYS_MAX) + 1))) return FAILED;
-    if (derived->unique.size) add_key(run, queue, derived->unique, offset);
-    const byte *word = derived->keys.at, *last = word + derived->keys.size;
-    for (int words = 0; word < last && words < KEYS_MAX;) {
-        const byte *space = memchr(word, ' ', last - word);
-        if (!space) space = last;
-        if (space > word) {
-            add_key(run, queue, (Text){word, space - word}, offset);
-            words++;
-        }
-        word = space + 1;
-    }
-    return PLAIN;
-}
-
 /* Staging.put_derived, when body and properties are known to fit: everything of the record but its properties, which are there already;
    the entry and the keys. LEAVE: the file is full. */
 static int finish_record(Run *run, Queue *queue, const Message *message, Py_ssize_t kept, const Derived *derived) {
@@ -399,7 +370,7 @@ static int finish_record(Run *run, Queue *queue, const Message *message, Py_ssiz
     Py_ssize_t size = front + body.size + topic + 2 + kept;
     int64_t offset = run->end + run->lead.size, flags = message->sys_flag;
     if (run->lead.size + size > run->room) return LEAVE; /* Python begins the next file */
-    if (reserve(&queue->entries, ENTRY) || add_keys(run, queue, derived, offset) == FAILED) return FAILED;
+    if (reserve(&queue->entries, ENTRY) || add_keys(&run->keys, queue->head, derived, offset, run->now_ms)) return FAILED;
     flags |= (message->born_host.size == 20 ? 0x10 : 0) | (message->store_host.size == 20 ? 0x20 : 0);
     byte *record = add(run->records.at + run->records.size, run->lead.at, run->lead.size);
     put32(record, (uint32_t)size), put32(record + 4, MAGIC_V1), put32(record + 8, crc32_of(body) & 0x7FFFFFFF);
@@ -413,10 +384,7 @@ static int finish_record(Run *run, Queue *queue, const Message *message, Py_ssiz
     field = add(field, PyBytes_AS_STRING(queue->field), topic);
     put16(field, (uint16_t)kept);
 
-    byte *entry = queue->entries.at + queue->entries.size;
-    put64(entry, (uint64_t)offset), put32(entry + 8, (uint32_t)size);
-    put64(entry + 12, (uint64_t)(derived->is_timed ? derived->due : (int64_t)(int32_t)java_hash(0, derived->tag)));
-    queue->entries.size += ENTRY;
+    add_entry(&queue->entries, offset, size, derived->is_timed ? derived->due : tag_hash(derived));
     queue->next++;
     run->records.size += run->lead.size + size;
     run->end += run->lead.size + size;
@@ -501,20 +469,6 @@ static int put_single(Run *run, const Send *send, Queue *queue) {
     int64_t first = place->next, offset = run->end + run->lead.size;
     int state = finish_record(run, place, &send->message, kept, &derived);
     return state == PLAIN ? answer(run, send, queue, first, &offset, 1) : state;
-}
-
-/* What is derived from properties that are stored as they are: fanout.queue_tag and index_keys. LEAVE: they are none. */
-static int derive(Text text, Derived *derived) {
-    Item item;
-    memset(derived, 0, sizeof *derived);
-    if (text.size > PROPERTIES_MAX || (text.size && memchr(text.at, 0, text.size)) || !is_utf8(text)) return LEAVE;
-    while (next_item(&text, &item)) { /* of two with one name the later counts */
-        if (!item.value.at) continue;
-        if (IS(item.name, "UNIQ_KEY")) derived->unique = item.value;
-        else if (IS(item.name, "TAGS")) derived->tag = item.value;
-        else if (IS(item.name, "KEYS")) derived->keys = item.value;
-    }
-    return PLAIN;
 }
 
 /* What a batch's own properties add to those of each message, with the unique key of the whole and without. Only what clients send is
