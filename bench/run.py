@@ -5,7 +5,7 @@
 Both brokers run side by side and take rounds in turns, the other one idle, and in every other round the other one goes first, so that
 a machine that grows slower or faster during the run does so for both. Figures are medians over rounds. "CPU" is user and system
 time of the broker's process tree per message. Every round's messages are counted again in the broker afterwards: what was
-acknowledged must be there.
+acknowledged must be there. All free memory is taken before (memory.py), so that no side waits for the host of a virtual machine.
 All traffic stays on 127.0.0.1. Files go to a temporary directory (some gigabytes; TMPDIR moves it).
 """
 
@@ -38,6 +38,7 @@ import servers
 import task_rows
 import timers
 from frames import RETRY_TOPIC
+from memory import Held
 from servers import APACHE, BEFORE, HERE, ROQUET, Cluster, Launcher, Running, apache
 from table import BY_KEY, ROWS, Report, Sample
 
@@ -143,6 +144,7 @@ class Bench:
         self.report = Report()
         self.began = time.monotonic()
         self.messages: dict[int, int] = {}  # pid of a broker: messages it acknowledged
+        self.memory = Held(directory, self.say)
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.began:4.0f} s] {text}", file=sys.stderr, flush=True)
@@ -170,6 +172,7 @@ class Bench:
         for rows, phase in phases:
             if not rows & self.rows:
                 continue
+            self.memory.fill()
             try:
                 phase()
             except OutOfTime:

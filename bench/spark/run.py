@@ -10,6 +10,7 @@ Both sinks wait until one broker without a replica has answered every request. N
 Kafka's seven, of which the query uses two; ranges of more than a million rows are two tasks with Roquet (8 tasks for 5 M records,
 Kafka has 4); a message that Roquet's sink sends carries a unique id of 32 characters, a record of Kafka's none; requests have the
 size that each sink has by default.
+All free memory is taken before (memory.py), so that no side waits for the host of a virtual machine.
 All traffic stays on 127.0.0.1. Files go to a temporary directory (some tens of gigabytes; TMPDIR moves it).
 """
 
@@ -35,6 +36,7 @@ from sides import KAFKA, ROQUET, Application, Failed, Side  # isort: skip
 from servers import apache  # isort: skip
 
 import kafka_server  # isort: skip
+from memory import Held  # isort: skip
 from figures import BY_KEY, READS, ROWS, SENDS, Report, Sample
 from records import DataSet
 from watch import Peak, cpu_seconds
@@ -74,6 +76,7 @@ class Bench:
         self.began = time.monotonic()
         self.sides: list[Side] = []
         self.targets = 0  # topics that streams have been sent into
+        self.memory = Held(directory, self.say)
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.began:4.0f} s] {text}", file=sys.stderr, flush=True)
@@ -81,6 +84,7 @@ class Bench:
     # ---------------------------------------------------------------- the run
 
     def run(self) -> Report:
+        self.memory.fill()
         with contextlib.ExitStack() as stack:
             for kind in self.kinds:
                 self.say(f"starting {kind} and its Spark application")
@@ -91,6 +95,7 @@ class Bench:
             for side in self.sides:
                 with self.alone(side):
                     self.prepare(side)
+            self.memory.fill()
             for data in self.data:
                 self.in_turns(READS, data)
             for data in self.data:
