@@ -54,9 +54,9 @@ class Taken:
         self.count = 0
         take = Puller.take
 
-        def counted(puller: Puller, peer: Any, frame: Any) -> bool:
+        def counted(puller: Puller, peer: Any, frame: Any) -> bool | None:
             taken = take(puller, peer, frame)
-            self.count += taken
+            self.count += bool(taken)
             return taken
 
         monkeypatch.setattr(Puller, "take", counted)

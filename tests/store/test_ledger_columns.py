@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roquet.store import entry_log, ledger_columns
@@ -128,6 +128,7 @@ def test_a_follower_takes_or_refuses_the_same(sizes: list[int], entry: int, byte
     sizes=SIZES, entry=st.integers(0, 59), byte=st.integers(0, HEAD + 35), bit=st.integers(0, 7), first=st.integers(0, 11),
     bytes_max=st.integers(0, 9_000), most=st.integers(1, 70),
 )  # fmt: skip
+@example(sizes=[0] * 13, entry=0, byte=15, bit=7, first=0, bytes_max=0, most=1)  # an entry shorter than its head, as the index has it
 def test_a_leader_reads_the_same(sizes: list[int], entry: int, byte: int, bit: int, first: int, bytes_max: int, most: int) -> None:
     sound, spoiled_data, spoiled_unit = leader(sizes), leader(sizes), leader(sizes)
     number = entry % len(sizes)

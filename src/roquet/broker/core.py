@@ -341,18 +341,19 @@ class Broker:
     def receive(self, peer: Peer, frames: list[Frame], until_ms: int = FOREVER) -> list[Frame] | None:
         """What was not taken because the turn's time (`until_ms`, steady) was over: to be handed in again in a later turn,
         before anything else of this peer, and even when it is empty. None: all is done."""
-        sender, steady_ms = self.sender, self.clock.steady_ms
+        sender, steady_ms, is_pull = self.sender, self.clock.steady_ms, True
         watched = self.admission.watches(peer)  # then all fields of each request must be seen
         if not (self._jobs or watched):
-            frames = self._take_pulls(peer, frames, until_ms)
+            frames, is_pull = self._take_pulls(peer, frames, until_ms)
             if not frames:
                 return None
-        self.store.begin(self.clock.now_ms())
+        store = self.store
+        store.begin(self.clock.now_ms())
         self._until_ms = until_ms
         if self._jobs and (job := self._jobs.get(peer)) is not None and not self._go_on(job):
             return frames
         rest: list[Frame] | None = None
-        over = steady_ms() >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
+        over = store.steady_ms >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
         plain = sender.plain if self.admission.lets_plain_in() else None
         answers = sender.begin(peer)
         signed = self._signed if watched else None
@@ -362,7 +363,8 @@ class Broker:
         try:
             while at < count:
                 at += 1  # whatever goes wrong from here on concerns this one
-                command = read_pull(frames[at - 1])
+                command = read_pull(frames[at - 1]) if is_pull else None
+                is_pull = True  # the next one may be
                 if command is None:
                     head: Head | None = None
                     if plain is not None and signed is None:
@@ -436,16 +438,17 @@ class Broker:
             plain.failed_at += at
             raise
 
-    def _take_pulls(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame]:
-        """Answer the pulls that come first and are like those before them. Returns the frames from the first on that is none: they cost
-        nothing of what a read with sends does."""
+    def _take_pulls(self, peer: Peer, frames: list[Frame], until_ms: int) -> tuple[list[Frame], bool]:
+        """Answer the pulls that come first and are like those before them: they cost nothing of what a read with sends does. Returns the
+        frames from the first other one on, and whether that may be a pull, too."""
         take, steady_ms = self.puller.take, self.clock.steady_ms
         at, count, then_ms = 0, len(frames), steady_ms()
+        taken: bool | None = True
         try:
-            while at < count and take(peer, frames[at]):
+            while at < count and (taken := take(peer, frames[at])):
                 at += 1
                 if peer.closed:
-                    return []
+                    return [], False
                 now_ms = steady_ms()
                 if now_ms > then_ms:
                     self.stats.note_get(now_ms - then_ms)
@@ -454,7 +457,7 @@ class Broker:
                     break
         except Exception:  # a mistake of ours
             log.exception("! a pull from %s failed: it is looked at once more", peer.address)
-        return frames[at:] if at else frames
+        return frames[at:] if at else frames, taken is not None
 
     def handle(self, peer: Peer, command: Command, attempt: int = 0) -> None:
         """One request that is not a plain send; answered now or later. Whatever goes wrong becomes an answer."""

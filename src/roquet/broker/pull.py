@@ -191,12 +191,12 @@ class Puller(Part):
         else:
             self._answer_or_park(pull, then)
 
-    def take(self, peer: Peer, frame: Frame) -> bool:
+    def take(self, peer: Peer, frame: Frame) -> bool | None:
         """Answer a pull that is like one which was allowed, if that still holds and its messages are in memory. False: look properly,
-        nothing has happened."""
+        nothing has happened. None: it is no pull, or none like others."""
         asked = self.requests.find(frame)
         if asked is None:
-            return False
+            return None
         known, opaque, offset, commit_offset = asked
         header, grant, log_ = known.header, known.grant, self.store.log
         queue = self.store.find_queue(header.topic, header.queue_id)

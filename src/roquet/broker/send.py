@@ -15,7 +15,7 @@ from roquet.broker.batches import BatchSend, messages_of
 from roquet.broker.flow import Flow
 from roquet.broker.handler import answers
 from roquet.broker.part import Part, Shared
-from roquet.broker.plain_send import NO_ANSWER, PREFIXES, Plain, PlainSends, one_by_one
+from roquet.broker.plain_send import NO_ANSWER, PREFIXES, RUN, Plain, PlainSends, one_by_one
 from roquet.broker.put_times import PutTimes
 from roquet.broker.send_properties import (
     KEPT_FLAGS,
@@ -64,9 +64,6 @@ class Answers:
         self.plain: list[Plain] = []
         self.sent: list[Sent] = []
         self.no_wait: list[Sent] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.plain or self.sent or self.no_wait)
 
 
 STORED = (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
@@ -304,7 +301,7 @@ class Sender(Part):
             when = log_.when_local if alone else log_.when_safe
             when(target, self.store.steady_ms + self._patience_ms(), safe)
             self._answer(peer, [], no_wait)
-        elif answers:
+        elif plain or sent or no_wait:
             self.times.note(self.store.write_ms, plain_sends + len(sent) + len(no_wait))
             if alone:
                 self._answer(peer, plain, sent, *alone)
@@ -338,6 +335,10 @@ class Sender(Part):
 
     def _answer(self, peer: Peer, plain: list[Plain], sent: list[Sent], code: int = 0, remark: str | None = None) -> None:
         if peer.closed:
+            return
+        if len(plain) == 1 and plain[0][0] == RUN and not sent and not code:
+            if plain[0][4]:
+                peer.send(plain[0][4])
             return
         answers: list[bytes] = []
         if code:

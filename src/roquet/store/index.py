@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 KEYS = layout([("hash", "=i4"), ("offset", "=i8"), ("ms", "=i8")])
 """Keys as the extension gives them: key_hash, physical offset, store time."""
+KEY_SIZE = 20
 Pending = tuple[str, str, int, int]
 """(topic, key, physical offset, store time in ms)."""
 Ints: TypeAlias = "npt.NDArray[np.int32]"
@@ -222,7 +223,10 @@ class KeyIndex:
     @property
     def waiting(self) -> int:
         """Keys that are not in a file yet."""
-        return len(self.pending) + len(self._runs) // KEYS.itemsize + sum([len(hashes) for hashes, _, _ in self._hashed])
+        count = len(self.pending) + len(self._runs) // KEY_SIZE
+        for hashes, _, _ in self._hashed:
+            count += len(hashes)
+        return count
 
     def forget_from(self, physical_offset: int) -> tuple[list[Hashed], list[Pending]]:
         """Keys from this log offset on that are not in a file yet: what they lead to was not written. Returns them for `take_back`."""

@@ -104,11 +104,12 @@ class DiskLedger:
         data = self.log.read(start, stop - start)
         at = 0
         for index in range(first, first + count):
-            head = read_head(data, at)
-            if not head.adds_up or (head.index, head.pos) != (index, start + at) or head.end > stop:
+            head = read_head(data, at) if len(data) - at >= LEDGER_HEAD.size else None
+            if head is None or not head.adds_up or (head.index, head.pos) != (index, start + at) or head.end > stop:
                 if index > first:
                     return index - first, data[:at]
-                raise LookupError(f"entry {index} at {start + at} is damaged: its head says {head}")
+                why = f"its head says {head}" if head is not None else f"the index says that it has {len(data) - at} bytes"
+                raise LookupError(f"entry {index} at {start + at} is damaged: {why}")
             at += head.size
         return count, data
 

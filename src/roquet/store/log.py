@@ -238,7 +238,9 @@ class CommitLog:
         if self._applied is not None:
             safe = min(safe, self._applied)
         self._safe.advance(safe)
-        self._durable.advance(min(self.flushed, safe))
+        durable = self.flushed
+        if durable > self._durable.value:
+            self._durable.advance(durable if durable < safe else safe)
 
     # Writing
 
