@@ -34,13 +34,13 @@ def free_bytes() -> int:
 class Held:
     """A file of holes whose pages the system keeps. It grows with every `fill`; who deletes it, gives them back."""
 
-    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
-        self._path, self._say, self._size = directory / "holes", say, 0
+    def __init__(self, directory: Path, say: Callable[[str], None], wanted: bool = True) -> None:
+        self._path, self._say, self._size, self._wanted = directory / "holes", say, 0, wanted
 
     def fill(self) -> int:
         """Take what is free. Returns how many bytes that were."""
         more, began = free_bytes() - LEFT_FREE, time.monotonic()
-        if more < LEFT_FREE:
+        if not self._wanted or more < LEFT_FREE:
             return 0
         piece = bytearray(PIECE)
         with self._path.open("ab") as file:
