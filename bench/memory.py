@@ -10,25 +10,32 @@ as page cache, which the system gives to everybody else without asking the host:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-LEFT_FREE = 1 << 30
-"""The system keeps so much free by itself, or gives it back at once."""
+LEFT_FREE = 512 << 20
+"""For what starts meanwhile. The system would free more by itself only when much less is left."""
+MOST = 48 << 30
+"""More than a run can touch."""
 PIECE = 1 << 20
 PAGE = 4096
 
 
 def free_bytes() -> int:
-    """0 where nobody says."""
+    """0 where nobody says. A container has no more than its limit leaves."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemFree:")), 0)
     except OSError:
         return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemFree:")), 0)
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):  # no limit is the word "max", or no such file
+        free = min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return free
 
 
 class Held:
@@ -39,9 +46,22 @@ class Held:
 
     def fill(self) -> int:
         """Take what is free. Returns how many bytes that were."""
-        more, began = free_bytes() - LEFT_FREE, time.monotonic()
+        before, began = free_bytes(), time.monotonic()
+        more = min(before - LEFT_FREE, MOST - self._size)
         if not self._wanted or more < LEFT_FREE:
             return 0
+        try:
+            self._read(more)
+        except OSError as error:
+            self._wanted = False
+            self._say(f"free memory could not be taken: {error}; rounds may have to ask the host for it")
+            return 0
+        taken = max(0, before - free_bytes())
+        self._wanted = taken > more // 2  # else holes have no pages here, or somebody else takes them back
+        self._say(f"took {taken >> 20:,} MiB of free memory in {time.monotonic() - began:.0f} s: no round has to ask the host for it")
+        return taken
+
+    def _read(self, more: int) -> None:
         piece = bytearray(PIECE)
         with self._path.open("ab") as file:
             file.truncate(self._size + more)
@@ -50,10 +70,6 @@ class Held:
             while file.readinto(piece):
                 pass
         self._size += more
-        self._say(
-            f"took {more >> 20:,} MiB of free memory in {time.monotonic() - began:.0f} s, so that no round has to ask the host for it"
-        )
-        return more
 
 
 def page_us(directory: Path, size: int) -> float:

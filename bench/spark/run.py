@@ -279,6 +279,7 @@ def main() -> int:
     try:
         report = bench.run()
     finally:
+        (directory / "holes").unlink(missing_ok=True)  # of memory.py: nothing to keep
         if options.keep:
             print(f"kept: {directory}", file=sys.stderr)
         else:

@@ -40,6 +40,7 @@ FOUND = {
     690: "a committed message stood in a queue that a pull had made, and nobody read it",
     1338: "a disk that failed while a leader stepped down left it half a leader",
     1390: "a log whose first record was spoiled was never copied again",
+    1533: "a broker heard of its failed sync when all faults were over, and nobody changed its disk (a fault of the simulation)",
     1475: "progress was put back to queues that were not applied yet, and transactions were committed twice",
     2440: "an older answer about another topic took the master away from a client for ever",
     3191: "a leader that left was stopped before it had stepped down",

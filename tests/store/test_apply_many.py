@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from roquet.speedups import native
 from roquet.store import apply_many
 from roquet.store.ledger_heads import fill_heads
+from roquet.store.scan import Hole, read_one
 from roquet.wire.layout import LEDGER_HEAD, MAGIC_V1, MAGIC_V2
 from roquet.wire.record import Record
 
@@ -109,6 +110,7 @@ RECORD = Record("T", 1, b"body", b"TAGS\x01a", 0, 7, BASE, 0, 5, bytes(8), 1_000
         replace(RECORD, topic="a/b"), replace(RECORD, topic=""), replace(RECORD, queue_id=65_536), replace(RECORD, queue_id=-1),
         replace(RECORD, queue_offset=-1), replace(RECORD, physical_offset=BASE + 1), replace(RECORD, properties=b"\xff"),
         replace(RECORD, properties=b"a\x01\0"), replace(RECORD, store_timestamp=999),
+        replace(RECORD, queue_offset=(1 << 63) - 1),
     ],
 )  # fmt: skip
 def test_what_the_columns_must_look_at_is_left_to_them(odd: Record) -> None:
@@ -130,3 +132,14 @@ def test_a_body_with_a_wrong_checksum_is_left() -> None:
     raw = bytearray(RECORD.encode())
     raw[raw.index(b"body")] ^= 1
     assert not compare(bytes(raw), False)
+
+
+@pytest.mark.parametrize("topic", [".", ".."])
+def test_records_of_a_topic_that_is_a_path_are_no_records_however_many_there_are(topic: str) -> None:
+    """A queue of such a topic would have its files elsewhere. One by one they were holes; many at once they were taken."""
+    odd = replace(RECORD, topic=topic, queue_offset=0)
+    size = len(odd.encode())
+    data = b"".join(replace(odd, queue_offset=number, physical_offset=BASE + number * size).encode() for number in range(20))
+    assert apply_many.derive_run(data, BASE, False, 0, True, DELAYS_MS) is None
+    assert not compare(data, False)
+    assert isinstance(read_one(odd.encode(), BASE), Hole)

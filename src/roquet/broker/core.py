@@ -350,10 +350,13 @@ class Broker:
         store = self.store
         store.begin(self.clock.now_ms())
         self._until_ms = until_ms
-        if self._jobs and (job := self._jobs.get(peer)) is not None and not self._go_on(job):
-            return frames
+        now_ms = store.steady_ms
+        if self._jobs and (job := self._jobs.get(peer)) is not None:
+            if not self._go_on(job):
+                return frames
+            now_ms = steady_ms()
         rest: list[Frame] | None = None
-        over = store.steady_ms >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
+        over = now_ms >= until_ms  # looked at before a request is taken apart: one that takes a whole turn to read gets its turn
         plain = sender.plain if self.admission.lets_plain_in() else None
         answers = sender.begin(peer)
         signed = self._signed if watched else None

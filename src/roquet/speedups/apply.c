@@ -49,7 +49,7 @@ static int read_record(const byte *at, Py_ssize_t size, int64_t offset, Found *f
     found->topic = (Text){topic, topic_size};
     found->properties = (Text){topic + topic_size + 2, end - topic - topic_size - 2};
     if (get16(topic + topic_size) != found->properties.size || !is_topic(found->topic)) return LEAVE;
-    if ((int64_t)get64(at + 28) != offset || number < 0 || queue_id < 0 || queue_id > QUEUE_ID_MAX) return LEAVE;
+    if ((int64_t)get64(at + 28) != offset || number < 0 || number == INT64_MAX || queue_id < 0 || queue_id > QUEUE_ID_MAX) return LEAVE;
     if (body_size && (crc32_of((Text){body, body_size}) & 0x7FFFFFFF) != get32(at + 8)) return LEAVE; /* upstream stores 0 for an empty body */
     found->number = number, found->queue_id = (int)queue_id, found->store_ms = (int64_t)get64(stored);
     return PLAIN;

@@ -36,7 +36,7 @@ from roquet.wire.ledger_entry import Head, read_head
 
 CHUNK = 4 * 1024 * 1024
 EMPTY = bytes(CHUNK)
-TOPIC = re.compile(rb"[!-.0-~]{1,255}")
+TOPIC = re.compile(rb"(?!\.\.?\Z)[!-.0-~]{1,255}")
 """What a directory can be named after. Clients may use fewer characters; a log of long ago may hold more than they do."""
 
 
@@ -324,7 +324,7 @@ def read_one(raw: bytes, offset: int, *, check_crc: bool = True) -> Found | Hole
         return Hole(offset, 0, "its lengths do not add up")
     if physical != offset:
         return Hole(offset, size, f"it says that it stands at {physical}")
-    if not TOPIC.fullmatch(topic) or topic in (b".", b"..") or queue_offset < 0 or not 0 <= queue_id <= QUEUE_ID_MAX:
+    if not TOPIC.fullmatch(topic) or queue_offset < 0 or not 0 <= queue_id <= QUEUE_ID_MAX:
         return Hole(offset, size, "its topic, queue or queue offset cannot be")
     found = Found(offset, size, topic.decode(), queue_id, queue_offset, sys_flag, store_ms, properties.decode(errors="replace"))
     # Upstream stores 0 for an empty body and checks only bodies that are there.

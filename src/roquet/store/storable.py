@@ -33,7 +33,7 @@ def unstorable(properties: bytes) -> Unstorable:
 
 def check_place(topic: str, queue_id: int) -> None:
     """Raises Unstorable for a topic or a queue that no record can name, or whose name leads out of the directory of queues."""
-    if len(topic) > TOPIC_MAX_V1 or not TOPIC.fullmatch(topic.encode(errors="replace")) or topic in (".", ".."):
+    if len(topic) > TOPIC_MAX_V1 or not TOPIC.fullmatch(topic.encode(errors="replace")):
         raise Unstorable(f"no message can be stored for topic {topic[:40]!r}: 1 to {TOPIC_MAX_V1} letters, digits and signs but /")
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise Unstorable(f"no message can be stored for queue {queue_id} of {topic}: 0 to {QUEUE_ID_MAX} are allowed")

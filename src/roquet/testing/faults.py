@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from roquet.testing.disk import PowerLost
@@ -32,6 +33,8 @@ class Faults:
         self.simulation = world.simulation
         self.network = world.network
         self.simulation.interrupted = self._interrupted
+        self._spoiled: dict[Node, None] = {}
+        """Those whose disk has failed an operation, or was about to."""
 
     def _kinds(self) -> list[tuple[int, Callable[[], None]]]:
         """(how often it is chosen, what happens)."""
@@ -78,6 +81,8 @@ class Faults:
                 node.start_later(longest_us=SECOND)
             elif node.failed:
                 self._lose_power(node)
+        for node in self._spoiled:  # one may hear of it only now: it stood still, or its sync was under way
+            self.simulation.after(SECOND, partial(self._repair, node))
 
     def _interrupted(self, error: BaseException) -> bool:
         if not isinstance(error, PowerLost):
@@ -177,6 +182,7 @@ class Faults:
         """A broker must stop taking writes; somebody changes the disk and starts the machine again."""
         node = self._server()
         self.simulation.note(f"! a sync of {node.name} will fail")
+        self._spoiled[node] = None
         node.disk.fail("sync", errno.EIO, times=self.random.randint(1, 3))
         self.simulation.after(self.random.randint(1, 3) * SECOND, lambda: self._repair(node))
 
@@ -186,6 +192,7 @@ class Faults:
         operation, number = self.random.choice(DISK_ERRORS)
         times = self.random.randint(1, 3)
         self.simulation.note(f"! {operation} fails with {errno.errorcode[number]} on {node.name}, {times} times")
+        self._spoiled[node] = None
         node.disk.fail(operation, number, times=times, after=self.random.randint(0, 5), part=self.random.random())
         self.simulation.after(self.random.randint(1, 4) * SECOND, lambda: self._repair(node))
 
