@@ -889,8 +889,8 @@ FAULTS = [
     ),
     Fault(
         "broker/core.py",
-        "        if self._jobs and (job := self._jobs.get(peer)) is not None and not self._go_on(job):\n            return frames",
-        "        if False:\n            return frames",
+        "        if self._jobs and (job := self._jobs.get(peer)) is not None:\n",
+        "        if False:\n",
         "tests/broker/test_turns.py::test_work_in_portions_goes_on_turn_by_turn_before_what_came_behind_it",
         "work in portions is forgotten after its first turn",
     ),
