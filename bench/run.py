@@ -144,7 +144,7 @@ class Bench:
         self.report = Report()
         self.began = time.monotonic()
         self.messages: dict[int, int] = {}  # pid of a broker: messages it acknowledged
-        self.memory = Held(directory, self.say, wanted=plan.rounds > QUICK.rounds)
+        self.memory = Held(directory, self.say, wanted=plan.rounds > QUICK.rounds)  # not with --quick
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.began:4.0f} s] {text}", file=sys.stderr, flush=True)

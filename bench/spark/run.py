@@ -76,7 +76,7 @@ class Bench:
         self.began = time.monotonic()
         self.sides: list[Side] = []
         self.targets = 0  # topics that streams have been sent into
-        self.memory = Held(directory, self.say, wanted=plan.small == FULL.small)
+        self.memory = Held(directory, self.say, wanted=plan.small == FULL.small)  # not with few records
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.began:4.0f} s] {text}", file=sys.stderr, flush=True)

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roquet.store import index as index_module
+from roquet.store import index as key_index
 from roquet.store.disk import Cold, DiskFile, RealDisk, RealFile
 from roquet.store.fanout import index_keys, is_indexed
-from roquet.store.index import KeyIndex, TopicHashes, key_hash, key_hashes, next_name
+from roquet.store.index import KEY_SIZE, KeyIndex, TopicHashes, key_hash, key_hashes, next_name
 from roquet.testing.clock import ManualClock
 from roquet.wire.columns import java_hashes
 from roquet.wire.hashing import java_hash
@@ -664,3 +665,7 @@ def test_the_index_agrees_with_a_plain_model(
         expected = [offset for offset, _, keys in reversed(log) for one in reversed(keys) if one in same]
         assert index.query("topic", key, 1_000, 0, ALWAYS)[0] == expected
     index.close()
+
+
+def test_the_size_of_a_key_is_the_one_of_its_columns() -> None:
+    assert key_index.KEYS.itemsize == KEY_SIZE

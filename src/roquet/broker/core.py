@@ -341,10 +341,10 @@ class Broker:
     def receive(self, peer: Peer, frames: list[Frame], until_ms: int = FOREVER) -> list[Frame] | None:
         """What was not taken because the turn's time (`until_ms`, steady) was over: to be handed in again in a later turn,
         before anything else of this peer, and even when it is empty. None: all is done."""
-        sender, steady_ms, is_pull = self.sender, self.clock.steady_ms, True
+        sender, steady_ms, may_be_pull = self.sender, self.clock.steady_ms, True
         watched = self.admission.watches(peer)  # then all fields of each request must be seen
         if not (self._jobs or watched):
-            frames, is_pull = self._take_pulls(peer, frames, until_ms)
+            frames, may_be_pull = self._take_pulls(peer, frames, until_ms)
             if not frames:
                 return None
         store = self.store
@@ -366,8 +366,8 @@ class Broker:
         try:
             while at < count:
                 at += 1  # whatever goes wrong from here on concerns this one
-                command = read_pull(frames[at - 1]) if is_pull else None
-                is_pull = True  # the next one may be
+                command = read_pull(frames[at - 1]) if may_be_pull else None
+                may_be_pull = True  # of the next one nothing is known
                 if command is None:
                     head: Head | None = None
                     if plain is not None and signed is None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 KEYS = layout([("hash", "=i4"), ("offset", "=i8"), ("ms", "=i8")])
 """Keys as the extension gives them: key_hash, physical offset, store time."""
 KEY_SIZE = 20
+"""Bytes of one of these: KEYS.itemsize, without loading numpy."""
 Pending = tuple[str, str, int, int]
 """(topic, key, physical offset, store time in ms)."""
 Ints: TypeAlias = "npt.NDArray[np.int32]"
