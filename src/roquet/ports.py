@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from roquet.errors import RoquetError
 from roquet.wire.command import Command
+from roquet.wire.frame import Frame
 
 T = TypeVar("T")
 
@@ -50,6 +51,22 @@ class Peer(Protocol):
         must not change any more."""
 
     def close(self, reason: str) -> None: ...
+
+
+Read = tuple[Peer, list[Frame]]
+"""Frames that came from a peer at once."""
+
+
+class Receiver(Protocol):
+    """Who takes requests."""
+
+    def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
+        """Returns what it has no time for before `until_ms` (steady): it is handed in again, before anything else of this peer. None: all
+        is done."""
+
+    def receive_all(self, reads: list[Read], until_ms: int) -> list[list[Frame] | None]:
+        """`receive` of each, for who works no less when it sees them together."""
+        return [self.receive(peer, frames, until_ms) for peer, frames in reads]
 
 
 class Stream(Protocol):

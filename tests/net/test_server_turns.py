@@ -12,7 +12,7 @@ from typing import Any
 
 from roquet.clock import SystemClock
 from roquet.net.server import Server
-from roquet.ports import TURN_MS, Peer, Rest
+from roquet.ports import TURN_MS, Peer, Receiver, Rest
 from roquet.wire import command as commands
 from roquet.wire.command import Command
 from roquet.wire.frame import Frame, Framer
@@ -21,7 +21,7 @@ COUNT = 40
 WITHIN_S = 30.0
 
 
-class SlowCore:
+class SlowCore(Receiver):
     """Every request takes `ms` of the loop's time; keeps who was served when."""
 
     def __init__(self, ms: float) -> None:
@@ -175,8 +175,7 @@ def test_reading_goes_on_after_the_backlog_and_a_full_write_buffer_does_not_undo
         assert paused == ["pause", "pause"], "frames still wait for their turn"
         connection.data_received(burst(2))
         assert len(connection._rest) == 2, "what comes although reading pauses waits behind them"
-        server.turn_ends_ms = lambda: core.clock.steady_ms() + 10_000  # type: ignore[method-assign]
-        assert not connection.go_on()
+        assert not connection.go_on(core.clock.steady_ms() + 10_000)
         assert paused[-1] == "resume"
         connection._transport = transport
         writer.close()

@@ -16,7 +16,7 @@ from roquet.net.caller import AsyncCaller
 from roquet.net.connection import PLAIN, ConnectionOptions, Tls
 from roquet.net.server import Server
 from roquet.net.tls import ENFORCING, ServerFiles, ServerTls
-from roquet.ports import Peer, Rest
+from roquet.ports import Peer, Receiver, Rest
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Frame
 from tests.certificates import authority, issued
@@ -25,7 +25,7 @@ LOOPS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyn
 PATIENCE_S = 120
 
 
-class Echo:
+class Echo(Receiver):
     def __init__(self) -> None:
         self.peers: list[Peer] = []
         self.gone: list[Peer] = []

@@ -14,7 +14,7 @@ from roquet.errors import ConnectFailed, RoquetError
 from roquet.net.background import ThreadBackground
 from roquet.net.caller import AsyncCaller
 from roquet.net.server import Server
-from roquet.ports import Background, Caller, Clock, Peer
+from roquet.ports import Background, Caller, Clock, Peer, Receiver
 from roquet.testing import (
     FakePeer,
     ManualBackground,
@@ -157,7 +157,7 @@ def test_who_is_told_may_give_more_work(background: tuple[Background, Until]) ->
 # Callers and peers
 
 
-class Echo:
+class Echo(Receiver):
     """A server's core: answers with the body it got, and knows its peer."""
 
     def __init__(self) -> None:

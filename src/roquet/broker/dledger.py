@@ -21,7 +21,7 @@ from roquet.broker.portions import Work
 from roquet.broker.roles import STORES, is_slave
 from roquet.errors import Broken, CallTimeout, Damaged, Refused, RoquetError
 from roquet.hosts import host_of, parts_of
-from roquet.ports import FOREVER, Caller, Guard, Peer, Rest
+from roquet.ports import FOREVER, Caller, Guard, Peer, Receiver, Rest
 from roquet.raft.codes import Call, Code, Role
 from roquet.raft.frames import answer_from, command_of, refusal_of, reply_to, request_from
 from roquet.raft.ledger import HEAD
@@ -468,7 +468,7 @@ class GroupMember(Part):
 NO_MEMBER = "it is no address of dLegerPeers, not on the global white list, and no admin signed its request"
 
 
-class GroupDoor:
+class GroupDoor(Receiver):
     """What listens for other members: a core of its own, since it has a port of its own."""
 
     def __init__(self, group: GroupMember, guard: AccessGuard | None = None) -> None:

@@ -1,7 +1,7 @@
 """Sends: 310 and 320 (short names), 10 (long names), a batch wherever its flag says so.
 
 Plain ones, which is nearly all, are taken by `plain_send`. All others go through `accept`, which decodes the typed header and makes every
-check in upstream's order. Both end in `finish`, once per batch of frames: one log write, one socket write.
+check in upstream's order. Both end in `write`, once for all that came in one turn of the loop: one log write, one socket write a peer.
 
 What upstream adds and strips: CLUSTER is appended to the stored properties, with `regionInMessages` the region too, as 5.x does; WAIT is
 honoured and not stored.
@@ -9,6 +9,7 @@ honoured and not stored.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from roquet.broker.batches import BatchSend, messages_of
@@ -40,6 +41,8 @@ from roquet.wire.command import VERSION, Command
 from roquet.wire.frame import BINARY
 from roquet.wire.names import NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX, check_topic
 
+log = logging.getLogger("roquet.broker")
+
 QUORUM_MS = 2_500
 """A member of a DLedger group waits for a majority for so long."""
 NO_MAJORITY = (
@@ -57,11 +60,13 @@ class Answers:
     """What one batch of frames staged for one peer, to be answered when it is stored: `plain` by the hot path, `sent` by all
     others, `no_wait` the part that does not wait for the flush. Made for one batch, gone with its end: they can reach nobody else."""
 
-    __slots__ = ("no_wait", "peer", "plain", "sent")
+    __slots__ = ("begun_at", "no_wait", "peer", "plain", "plain_sends", "sent")
 
-    def __init__(self, peer: Peer | None) -> None:
+    def __init__(self, peer: Peer, begun_at: int) -> None:
         self.peer = peer
+        self.begun_at = begun_at  # the log's end before it
         self.plain: list[Plain] = []
+        self.plain_sends = 0  # those that `plain` answers, known at the batch's end
         self.sent: list[Sent] = []
         self.no_wait: list[Sent] = []
 
@@ -74,12 +79,9 @@ WITH_HEADER = frozenset(code for code, call in CALLS.items() if call.answer_head
 """Requests whose answers say where the message is."""
 BARE_SUCCESS = b'{"code":0,"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 
-NOBODY = Answers(None)
-"""Between batches."""
-
 
 class Sender(Part):
-    """State: `_answers` belong to the batch of frames under way."""
+    """State: `_answers` belong to the batch of frames under way, if there is one."""
 
     def __init__(self, shared: Shared, topics: Topics, writer: Writer, flow: Flow, times: PutTimes) -> None:
         super().__init__(shared)
@@ -99,7 +101,9 @@ class Sender(Part):
         self.fast = 0
         self.general = 0
         """Requests with sends that `plain` took since the start, and all others."""
-        self._answers = NOBODY
+        self._answers: Answers | None = None
+        self._unwritten: list[Answers] = []
+        """Batches that have ended since the last write."""
 
     def listening(self, address: str, ha_address: str) -> None:
         self.plain.write_host()
@@ -257,57 +261,77 @@ class Sender(Part):
     # A batch of frames
 
     def begin(self, peer: Peer) -> Answers:
-        """What is staged from now on is answered to this peer, by `finish` or `abandon`, one of which must follow."""
-        assert self._answers is NOBODY, "a batch of frames began inside another"
-        self._answers = answers = Answers(peer)
+        """What is staged from now on is answered to this peer, after `end` or by `abandon`, one of which must follow."""
+        assert self._answers is None, "a batch of frames began inside another"
+        self._answers = answers = Answers(peer, self.store.log.end)
         self.plain.answers, self.plain.in_runs = answers.plain, 0
         return answers
 
     def serves(self, peer: Peer) -> bool:
-        return self._answers.peer is peer
+        return self._answers is not None and self._answers.peer is peer
 
     def _batch_under_way(self) -> Answers:
-        if self._answers is NOBODY:
+        if self._answers is None:
             raise RuntimeError("a message was staged to be answered, but no batch of frames is under way")
         return self._answers
 
-    def finish(self, answers: Answers) -> None:
+    def end(self, answers: Answers) -> None:
+        """The batch is staged, and is written and answered with the next `write`: so batches of several peers share one."""
+        self._answers = None
+        if answers.plain or answers.sent or answers.no_wait:
+            answers.plain_sends = len(answers.plain) + self.plain.in_runs
+            self._unwritten.append(answers)
+
+    def write(self) -> None:
         """Write what was staged, and answer: at once, or when the flush that was promised is done."""
-        self._answers = NOBODY
-        peer, plain, sent, no_wait = answers.peer, answers.plain, answers.sent, answers.no_wait
-        if no_wait and self.store.ledger is not None:
-            sent, no_wait = sent + no_wait, []  # in a group nothing is stored before a majority has it, whoever waits
-        assert peer is not None
-        plain_sends = len(plain) + self.plain.in_runs
+        batches, self._unwritten = self._unwritten, []
+        log_, flow, plain_sends, others = self.store.log, self.flow, 0, 0
+        for batch in batches:
+            plain_sends += batch.plain_sends
+            if batch.no_wait and self.store.ledger is not None:
+                batch.sent, batch.no_wait = batch.sent + batch.no_wait, []  # nothing is stored before a majority has it, whoever waits
+            others += len(batch.sent)
         self.fast += plain_sends
         try:
             self.store.commit()
         except StoreUnavailable as error:
-            refusal = self.not_stored(str(error), plain_sends + len(sent) + len(no_wait))
-            self._answer(peer, plain, sent + no_wait, refusal.code, refusal.remark)
+            for batch in batches:
+                batch.sent, batch.no_wait = batch.sent + batch.no_wait, []
+            refusal = self.not_stored(str(error), plain_sends + sum([len(batch.sent) for batch in batches]))
+            self._answer_all(batches, refusal.code, refusal.remark)
             return
-        log_ = self.store.log
-        target = log_.written
+        target, waiting = log_.written, plain_sends + others
         alone = ALONE if log_.alone else ()
-        if (log_.local if alone else log_.safe) < target and (plain or sent):
-            flow, waiting, begun_ms = self.flow, plain_sends + len(sent), self.store.steady_ms
+        if waiting and (log_.local if alone else log_.safe) < target:
             flow.waiting += waiting
+            begun_ms = self.store.steady_ms
 
             def safe(reached: bool) -> None:
                 flow.waiting -= waiting
                 self.times.note(self.clock.steady_ms() - begun_ms, waiting)
-                self._answer(peer, plain, sent, *(alone or (() if reached else self._not_safe(target))))
+                self._answer_all(batches, *(alone or (() if reached else self._not_safe(target))))
 
             when = log_.when_local if alone else log_.when_safe
-            when(target, self.store.steady_ms + self._patience_ms(), safe)
-            self._answer(peer, [], no_wait)
-        elif plain or sent or no_wait:
-            self.times.note(self.store.write_ms, plain_sends + len(sent) + len(no_wait))
-            if alone:
-                self._answer(peer, plain, sent, *alone)
-                self._answer(peer, [], no_wait)
-            else:
-                self._answer(peer, plain, sent + no_wait)
+            when(target, begun_ms + self._patience_ms(), safe)
+        elif batches:
+            self.times.note(self.store.write_ms, waiting + sum([len(batch.no_wait) for batch in batches]))
+            self._answer_all(batches, *alone)
+        for batch in batches:
+            if batch.no_wait:
+                self._answer(batch.peer, [], batch.no_wait)
+
+    def finish(self, answers: Answers) -> None:
+        """The end of a batch that is written at once."""
+        self.end(answers)
+        self.write()
+
+    def _answer_all(self, batches: list[Answers], code: int = 0, remark: str | None = None) -> None:
+        for batch in batches:
+            try:
+                self._answer(batch.peer, batch.plain, batch.sent, code, remark)
+            except Exception:  # a mistake of ours must not keep the others from hearing
+                log.exception("! sends of %s are done and could not be answered", batch.peer)
+                batch.peer.close("its sends could not be answered")
 
     def _patience_ms(self) -> int:
         """How long a send waits until it is safe. Of two limits the longer one: each of them is kept by what it is for."""
@@ -328,10 +352,9 @@ class Sender(Part):
 
     def abandon(self, answers: Answers, why: str) -> None:
         """Something went wrong that nobody foresaw: nothing of what was staged happens, and everybody who waits is told."""
-        self._answers = NOBODY
-        self.store.undo()
-        if answers.peer is not None:
-            self._answer(answers.peer, answers.plain, answers.sent + answers.no_wait, ResponseCode.SYSTEM_ERROR, why)
+        self._answers = None
+        self.store.undo(answers.begun_at)  # batches before it, which wait to be written, are others'
+        self._answer(answers.peer, answers.plain, answers.sent + answers.no_wait, ResponseCode.SYSTEM_ERROR, why)
 
     def _answer(self, peer: Peer, plain: list[Plain], sent: list[Sent], code: int = 0, remark: str | None = None) -> None:
         if peer.closed:

@@ -15,7 +15,7 @@ from roquet.errors import BadSetting, Broken, Refused
 from roquet.nameserver.access import WatchedRules
 from roquet.nameserver.kv import ORDER_TOPICS, KvStore
 from roquet.nameserver.rivals import Rivals
-from roquet.ports import FOREVER, Clock, Guard, Keep, Peer
+from roquet.ports import FOREVER, Clock, Guard, Keep, Peer, Receiver
 from roquet.properties import property_line
 from roquet.routing.registry import Registration, Registry
 from roquet.settings import NameServerSettings
@@ -48,7 +48,7 @@ Portions = Generator[None, None, Command]
 """Work that others get their turn in between. What it looks at may have changed when it goes on."""
 
 
-class NameServer:
+class NameServer(Receiver):
     """Owned by one thread. `settings` may change through broker_calls.UPDATE_NAMESRV_CONFIG, within its allow-list."""
 
     def __init__(

@@ -1,8 +1,8 @@
 """Accepting connections over asyncio: bytes in, frames to the core, answers out.
 
-One read hands the core every whole frame that arrived; whatever it answers meanwhile leaves in one write. What the core had no
-time for waits in its connection, nothing more is read from that one, and the connections that wait take turns. A peer that
-sends rubbish, stays silent too long or never reads its answers is closed; the others do not notice.
+One turn of the loop hands the core every whole frame that arrived, from all connections together; what it answers to each leaves in
+one write. What the core had no time for waits in its connection, nothing more is read from that one, and the connections that wait take
+turns. A peer that sends rubbish, stays silent too long or never reads its answers is closed; the others do not notice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from roquet.net.processor import ProcessorTime
 from roquet.net.strangers import Strangers
 from roquet.net.tls import PLAIN_ONLY, ServerTls, subject_of
 from roquet.net.unfinished import Unfinished
-from roquet.ports import TURN_MS, Clock, Peer, Rest
+from roquet.ports import TURN_MS, Clock, Peer, Read, Receiver, Rest
 from roquet.wire.frame import FRAME_SIZE_MAX, Frame, Framer
 
 log = logging.getLogger("roquet.net")
@@ -41,13 +41,16 @@ HEADER_MAX = 512 * 1024
 large in ordinary use is in the body. (Answers may have larger ones: of a batch all its message ids.)"""
 CLOSINGS_AT_ONCE, CLOSINGS_PER_S = 100, 5
 """Log lines about closed connections."""
+TOGETHER_MAX = 4 * 1024 * 1024
+"""Bytes that are read in a turn before the core is given what has come."""
+CROWDED_TURNS = 32
+"""After one in which several connections were read. While each turn has one, what it says goes to the core at once: to wait for the end
+of the turn costs a little, too."""
 UNFINISHED_MAX = 128 * 1024 * 1024
 """Bytes of frames that have begun and not ended, over all connections (net/unfinished.py)."""
 
 
-class Core(Protocol):
-    def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None: ...
-
+class Core(Receiver, Protocol):
     def disconnected(self, peer: Peer) -> None: ...
 
     def tick(self, now_ms: int) -> Rest | None: ...
@@ -57,7 +60,7 @@ class Connection(asyncio.Protocol):
     """One accepted connection; to the core it is a Peer."""
 
     __slots__ = (
-        "_busy", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_stranger", "_transport",
+        "_busy", "_came", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_stranger", "_transport",
         "_unread", "_waiting",
         "active", "address", "certificate_subject", "closed", "host", "principal",
     )  # fmt: skip
@@ -74,7 +77,8 @@ class Connection(asyncio.Protocol):
         self._unread = False  # it does not take its answers: nothing more is read from it
         self._held = False  # there is no memory for the rest of its frame: the same
         self._partial = False  # part of a frame has come
-        self._busy = False  # inside data_received, which writes at its end
+        self._came: list[Frame] = []  # frames that the core gets in this turn
+        self._busy = False  # the core looks at them, and what it answers is written when it is done
         self._stranger = False  # it has not shown who it is, and the server wants to know
         self._scheduled = False
         self._rest: list[Frame] | None = None  # frames for a later turn; None when the core is done with all
@@ -115,9 +119,8 @@ class Connection(asyncio.Protocol):
         if self._rest is not None:
             self._rest += frames  # it came although reading pauses: behind the others
         elif frames:
-            self._hand_over(frames)
-            if self._rest is not None:
-                self._server.wait_for_turn(self)
+            self._came = self._came + frames if self._came else frames
+            self._server.came(self, len(data))
         framer = self._framer
         have = framer.buffered
         if have or self._partial:
@@ -126,27 +129,31 @@ class Connection(asyncio.Protocol):
             if not self.closed:
                 self._server.unfinished.note(self, have, framer.needed, self._loop.time(), fresh=fresh)
 
-    def _hand_over(self, frames: list[Frame]) -> None:
-        waited, self._rest = self._rest is not None, None
+    def take_frames(self) -> list[Frame]:
+        """The frames that have come, for the core; `handed_over` follows."""
+        frames, self._came = self._came, []
         self._busy = True
-        try:
-            self._rest = self._server.core.receive(self, frames, self._server.turn_ends_ms())
-        finally:
-            self._busy = False
+        return frames
+
+    def handed_over(self, rest: list[Frame] | None) -> None:
+        """The core is done with them, but for these."""
+        waited, self._rest = self._rest is not None, rest
+        self._busy = False
         if self._out:
             self._flush()
-        if waited != (self._rest is not None):
+        if waited != (rest is not None):
             self._read_on()
         if self._stranger and self._server.strangers is not None and self._server.strangers.knows(self):
             self._stranger = False
             self._framer.limit, self._framer.header_max = FRAME_SIZE_MAX, HEADER_MAX
 
-    def go_on(self) -> bool:
+    def go_on(self, until_ms: int) -> bool:
         """Its turn has come. True: it needs another."""
         if self._rest is None or self.closed:
             return False
         self.active = True
-        self._hand_over(self._rest)
+        self._busy = True
+        self.handed_over(self._server.core.receive(self, self._rest, until_ms))
         return self._rest is not None and not self.closed
 
     def hold_reading(self) -> None:
@@ -207,6 +214,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         was_closed, self.closed = self.closed, True
+        if self._came:
+            self._server.hand_over()  # it is gone, and what it had sent before counts
         self._out.clear()
         self._rest = None
         self._framer = Framer()  # whoever still knows this peer must not keep what had come
@@ -284,10 +293,19 @@ class Server:
         self._waiting = 0  # bytes that slow readers have not read yet, over all connections
         self._slow: dict[Connection, int] = {}  # and of each of them
         self._tick_due = self.loop.time()
-        self._turn_s = -1.0
         self._until_ms = 0
         """Steady time up to which requests that cost something are taken in this turn of the loop."""
+        self._turn_s = -1.0
+        self._turn_due = False
+        self._crowded = 0
+        """Turns for which what comes is gathered."""
+        self._last: Connection | None = None
+        """Whose frames the core got last."""
+        self._came: dict[Connection, None] = {}
+        """Connections with frames that the core has not seen."""
+        self._came_bytes = 0
         self._waiting_turn: deque[Connection] = deque()
+        """Connections with frames for which there was no time."""
         self.on_lateness: Callable[[int], None] = lambda late_ms: None
         """Told at every tick how late it came: how long what is read now may have waited."""
         self.on_processor_awaited: Callable[[float], None] = lambda share: None
@@ -296,37 +314,70 @@ class Server:
         self.is_spare: Callable[[Peer], bool] | None = None
         """May this connection be closed to let another one in? None: nobody may."""
 
-    def turn_ends_ms(self) -> int:
-        """Until when this turn of the loop takes requests that cost something. A new one begins when the loop went round, which uvloop's
-        time tells: it stands still meanwhile. (Without uvloop every read begins one.)"""
+    def came(self, connection: Connection, size: int) -> None:
+        """Frames have come, in so many bytes. The core gets them with what comes from other connections in this turn of the loop."""
+        self._came[connection] = None
+        self._came_bytes += size
+        if not self._crowded:
+            if connection is not self._last and self.loop.time() == self._turn_s:
+                self._crowded = CROWDED_TURNS
+            self._last = connection
+            self.hand_over()
+        elif self._came_bytes > TOGETHER_MAX:
+            self.hand_over()
+        elif not self._turn_due:
+            self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        self._turn_due = True
+        self.loop.call_soon(self._turn)
+
+    def hand_over(self) -> None:
+        """What has come goes to the core. While others wait the time of the last turn holds, which is over: plain sends are taken all the
+        same, the rest waits behind them. A new turn begins when the loop went round, which uvloop's time tells: it stands still meanwhile.
+        (Without uvloop every read begins one.)"""
+        came, self._came, self._came_bytes = self._came, {}, 0
         now_s = self.loop.time()
         if now_s != self._turn_s and not self._waiting_turn:
             self._turn_s = now_s
             self._until_ms = self.clock.steady_ms() + TURN_MS
-        return self._until_ms
-
-    def wait_for_turn(self, connection: Connection) -> None:
-        if not self._waiting_turn:
-            self.loop.call_soon(self._turn)
-        self._waiting_turn.append(connection)
+        reads: list[Read] = [(connection, connection.take_frames()) for connection in came]
+        try:
+            rests = self.core.receive_all(reads, self._until_ms)
+        except Exception:
+            log.exception("! requests of %d connections failed", len(reads))
+            for connection in came:
+                connection.close("its requests could not be handled")
+            return
+        for connection, rest in zip(came, rests, strict=True):
+            connection.handed_over(rest)
+            if rest is not None:
+                self._waiting_turn.append(connection)
+                if not self._turn_due:
+                    self._schedule_turn()
 
     def _turn(self) -> None:
-        """The loop went round: the time of a new turn begins, and those that wait share it, one after another."""
+        """The loop went round: those that wait share the time of a new turn, one after another, behind what has come."""
         waiting = self._waiting_turn
-        self._turn_s = self.loop.time()
-        self._until_ms = self.clock.steady_ms() + TURN_MS
-        for _ in range(len(waiting)):
+        share, self._turn_due = len(waiting), False
+        if self._came:
+            self._crowded = CROWDED_TURNS if len(self._came) > 1 else self._crowded - 1
+            self.hand_over()
+        if share:
+            self._turn_s = self.loop.time()
+            self._until_ms = self.clock.steady_ms() + TURN_MS
+        for _ in range(share):
             connection = waiting.popleft()
             try:
-                if connection.go_on():
+                if connection.go_on(self._until_ms):
                     waiting.append(connection)
             except Exception:
                 log.exception("! requests of %s failed", connection.address)
                 connection.close("its requests could not be handled")
             if self.clock.steady_ms() >= self._until_ms:
                 break
-        if waiting:
-            self.loop.call_soon(self._turn)
+        if waiting and not self._turn_due:
+            self._schedule_turn()
 
     async def listen(self, host: str, port: int) -> int:
         """Returns the port, chosen by the system when 0 was asked for."""
@@ -423,6 +474,8 @@ class Server:
     def forget(self, connection: Connection) -> bool:
         known = connection in self.connections
         self.connections.pop(connection, None)
+        if self._last is connection:
+            self._last = None
         return known
 
     async def stop_listening(self) -> None:
