@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "src" / "roquet" / "speedups"
-FLAGS = ["-O3", "-std=gnu11", "-Wall", "-Wextra"]
+FLAGS = ["-O3", "-flto", "-fvisibility=hidden", "-std=gnu11", "-Wall", "-Wextra"]
 SANITIZERS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 sanitize = os.environ.get("ROQUET_SANITIZE") == "1"  # `make sanitize`
 digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted((*SOURCES.glob("*.c"), *SOURCES.glob("*.h"))))).hexdigest()[:16]

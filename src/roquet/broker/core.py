@@ -83,6 +83,8 @@ WITH_REGION = SENDS | {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_ME
 """Whose answers carry the region and the trace switch, refusals too."""
 ALONE = frozenset((RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.CLEAN_UNUSED_TOPIC))
 """Requests before which everything is written: what was sent to a topic in the same read is deleted with it."""
+PULLS = (b'{"code":11,', b"\0\x0b")
+"""How the headers of pulls begin, in either form, from clients that write the code first."""
 FETCHES_MAX = 4_096
 """Reads from disk under way at once; beyond that a request is told that the broker is busy."""
 AWAY_MAX = 64
@@ -342,15 +344,34 @@ class Broker(Receiver):
     def receive(self, peer: Peer, frames: list[Frame], until_ms: int = FOREVER) -> list[Frame] | None:
         """What was not taken because the turn's time (`until_ms`, steady) was over: to be handed in again in a later turn,
         before anything else of this peer, and even when it is empty. None: all is done."""
-        rest = self._take(peer, frames, until_ms)
+        read, at = self._take_plain_reads([(peer, frames)])
+        rest = None if read else self._take(peer, frames[at:] if at else frames, until_ms)
         self.sender.write()
         return rest
 
     def receive_all(self, reads: list[Read], until_ms: int = FOREVER) -> list[list[Frame] | None]:
         """`receive` of each, with one write for all of them."""
-        rests = [self._take(peer, frames, until_ms) for peer, frames in reads]
+        rests: list[list[Frame] | None] = []
+        while reads:
+            done, at = self._take_plain_reads(reads)
+            rests += [None] * done
+            for peer, frames in reads[done : done + 1]:
+                rests.append(self._take(peer, frames[at:] if at else frames, until_ms))
+            reads = reads[done + 1 :]
         self.sender.write()
         return rests
+
+    def _take_plain_reads(self, reads: list[Read]) -> tuple[int, int]:
+        """Stage the plain sends that come first, of all these peers at once: in which read the first other frame stands, and where there."""
+        admission, frames = self.admission, reads[0][1]
+        if self._jobs or admission.access is not None or not frames or frames[0][1].startswith(PULLS) or not admission.lets_plain_in():
+            return 0, 0
+        self.store.begin(self.clock.now_ms())
+        try:
+            return self.sender.take_reads(reads)
+        except Exception:  # a mistake of ours
+            log.exception("! sends of %d peers, taken together, failed: they are looked at one by one", len(reads))
+            return 0, 0
 
     def _take(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
         """`receive`, but that what was staged is not written yet."""

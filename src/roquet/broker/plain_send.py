@@ -33,6 +33,7 @@ from roquet.broker.send_properties import (
 from roquet.broker.topics import Topics
 from roquet.errors import Broken, Refused, StoreUnavailable
 from roquet.message import Property
+from roquet.ports import Read
 from roquet.settings import BrokerSettings
 from roquet.speedups import native
 from roquet.store.batch import Longs
@@ -159,10 +160,16 @@ class PlainSends:
         begun = at - len(self.answers) - self.in_runs
         try:
             while at < stop:
-                if native is not None:
-                    at = self._take_compiled(frames, at, host)
-                    if at == stop:
+                while native is not None and at < stop:
+                    at, told, again = self._take_compiled([frames], [host], at)
+                    ((sends, answers),) = told
+                    if sends:
+                        self.answers.append((RUN, sends, 0, 0, answers))
+                        self.in_runs += sends - 1
+                    if not again:
                         break
+                if at == stop:
+                    break
                 form, header, body = frames[at]
                 head: Any = None
                 try:
@@ -190,20 +197,26 @@ class PlainSends:
             raise
         return at, None
 
-    def _take_compiled(self, frames: list[Frame], at: int, host: bytes) -> int:
+    def take_reads(self, reads: list[Read]) -> tuple[int, list[tuple[int, bytes]]]:
+        """What the extension takes of several reads, up to the first frame that is not a plain send: (where that frame stands in its read,
+        how many sends were taken of each read up to that one and their answers)."""
+        if self.native is None:
+            return 0, [(0, b"")]
+        return self._take_compiled([frames for _, frames in reads], [peer.host for peer, _ in reads], 0)[:2]
+
+    def _take_compiled(self, reads: list[list[Frame]], hosts: list[bytes], at: int) -> tuple[int, list[tuple[int, bytes]], int]:
+        """(where the first frame stands that was not taken, in the last of these reads: (sends, answers), whether it is only that this run
+        touches too many queues)."""
         assert self.native is not None
         log, staging, fixed = self.store.log, self.store.staging, (*self._fixed, self.settings.max_message_size)
-        again = True
-        while again:
-            at, again, records, answers, queues, keys, sends = self.native.take_sends(
-                frames, at, self._queues, self.diversions, fixed, log.end, log.room, staging.now_ms, host
-            )
-            if sends:
-                staging.put_run(records, queues, keys)
-                self.answers.append((RUN, sends, 0, 0, answers))
-                self.in_runs += sends - 1
-                self.compiled += sends
-        return at
+        at, again, records, told, queues, keys = self.native.take_sends(
+            reads, hosts, at, self._queues, self.diversions, fixed, log.end, log.room, staging.now_ms
+        )
+        if records:
+            staging.put_run(records, queues, keys)
+        for sends, _ in told:
+            self.compiled += sends
+        return at, told, again
 
     def _stage(
         self, code: int, fields: dict[str, Any], opaque: Any, flag: Any, form: int, body: bytes, host: bytes, alone: bool = True

@@ -31,7 +31,7 @@ from roquet.broker.send_properties import (
 from roquet.broker.topics import Topic, Topics, spelled
 from roquet.broker.writer import Diversion, Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
-from roquet.ports import Peer
+from roquet.ports import Peer, Read
 from roquet.store.queue import ConsumeQueue
 from roquet.wire.batch import split_batch
 from roquet.wire.calls.sends import SEND_BATCH_MESSAGE, SEND_MESSAGE, SEND_MESSAGE_V2, SendHeader, SendResponseHeader
@@ -266,6 +266,19 @@ class Sender(Part):
         self._answers = answers = Answers(peer, self.store.log.end)
         self.plain.answers, self.plain.in_runs = answers.plain, 0
         return answers
+
+    def take_reads(self, reads: list[Read]) -> tuple[int, int]:
+        """Stage the plain sends of several reads, up to the first frame that is something else: in which read it stands, and where there.
+        They are answered after the next `write`."""
+        at, told = self.plain.take_reads(reads)
+        for (peer, _), (sends, answers) in zip(reads, told, strict=False):
+            if sends:
+                batch = Answers(peer, 0)
+                batch.plain.append((RUN, sends, 0, 0, answers))
+                batch.plain_sends = sends
+                self._unwritten.append(batch)
+        last = len(told) - 1
+        return (last, at) if at < len(reads[last][1]) else (last + 1, 0)
 
     def serves(self, peer: Peer) -> bool:
         return self._answers is not None and self._answers.peer is peer

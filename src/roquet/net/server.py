@@ -119,8 +119,7 @@ class Connection(asyncio.Protocol):
         if self._rest is not None:
             self._rest += frames  # it came although reading pauses: behind the others
         elif frames:
-            self._came = self._came + frames if self._came else frames
-            self._server.came(self, len(data))
+            self._server.came(self, frames, len(data))
         framer = self._framer
         have = framer.buffered
         if have or self._partial:
@@ -129,14 +128,23 @@ class Connection(asyncio.Protocol):
             if not self.closed:
                 self._server.unfinished.note(self, have, framer.needed, self._loop.time(), fresh=fresh)
 
-    def take_frames(self) -> list[Frame]:
-        """The frames that have come, for the core; `handed_over` follows."""
+    def gather(self, frames: list[Frame]) -> None:
+        """The core gets them later in this turn."""
+        self._came = self._came + frames if self._came else frames
+
+    def gathered(self) -> list[Frame]:
+        """What it gets now; `hand_over` or `handed_over` follows."""
         frames, self._came = self._came, []
         self._busy = True
         return frames
 
-    def handed_over(self, rest: list[Frame] | None) -> None:
-        """The core is done with them, but for these."""
+    def hand_over(self, frames: list[Frame], until_ms: int) -> bool:
+        """To the core. True: some of it waits."""
+        self._busy = True
+        return self.handed_over(self._server.core.receive(self, frames, until_ms))
+
+    def handed_over(self, rest: list[Frame] | None) -> bool:
+        """The core is done with what it got, but for these."""
         waited, self._rest = self._rest is not None, rest
         self._busy = False
         if self._out:
@@ -146,15 +154,14 @@ class Connection(asyncio.Protocol):
         if self._stranger and self._server.strangers is not None and self._server.strangers.knows(self):
             self._stranger = False
             self._framer.limit, self._framer.header_max = FRAME_SIZE_MAX, HEADER_MAX
+        return rest is not None
 
     def go_on(self, until_ms: int) -> bool:
         """Its turn has come. True: it needs another."""
         if self._rest is None or self.closed:
             return False
         self.active = True
-        self._busy = True
-        self.handed_over(self._server.core.receive(self, self._rest, until_ms))
-        return self._rest is not None and not self.closed
+        return self.hand_over(self._rest, until_ms) and not self.closed
 
     def hold_reading(self) -> None:
         self._held = True
@@ -314,18 +321,38 @@ class Server:
         self.is_spare: Callable[[Peer], bool] | None = None
         """May this connection be closed to let another one in? None: nobody may."""
 
-    def came(self, connection: Connection, size: int) -> None:
-        """Frames have come, in so many bytes. The core gets them with what comes from other connections in this turn of the loop."""
+    def came(self, connection: Connection, frames: list[Frame], size: int) -> None:
+        """Frames have come, in so many bytes. While several connections have something in a turn of the loop the core gets all of it
+        together, else each at once."""
+        if not self._crowded:
+            if connection is not self._last:
+                if self.loop.time() == self._turn_s:
+                    self._crowded = CROWDED_TURNS
+                self._last = connection
+            if connection.hand_over(frames, self._turn_ends_ms()):
+                self._wait_for_turn(connection)
+            return
+        connection.gather(frames)
         self._came[connection] = None
         self._came_bytes += size
-        if not self._crowded:
-            if connection is not self._last and self.loop.time() == self._turn_s:
-                self._crowded = CROWDED_TURNS
-            self._last = connection
-            self.hand_over()
-        elif self._came_bytes > TOGETHER_MAX:
+        if self._came_bytes > TOGETHER_MAX:
             self.hand_over()
         elif not self._turn_due:
+            self._schedule_turn()
+
+    def _turn_ends_ms(self) -> int:
+        """Until when this turn of the loop takes requests that cost something. A new one begins when the loop went round, which uvloop's
+        time tells: it stands still meanwhile. (Without uvloop every read begins one.) While others wait the time of the last turn holds,
+        which is over: plain sends are taken all the same, the rest waits behind them."""
+        now_s = self.loop.time()
+        if now_s != self._turn_s and not self._waiting_turn:
+            self._turn_s = now_s
+            self._until_ms = self.clock.steady_ms() + TURN_MS
+        return self._until_ms
+
+    def _wait_for_turn(self, connection: Connection) -> None:
+        self._waiting_turn.append(connection)
+        if not self._turn_due:
             self._schedule_turn()
 
     def _schedule_turn(self) -> None:
@@ -333,28 +360,19 @@ class Server:
         self.loop.call_soon(self._turn)
 
     def hand_over(self) -> None:
-        """What has come goes to the core. While others wait the time of the last turn holds, which is over: plain sends are taken all the
-        same, the rest waits behind them. A new turn begins when the loop went round, which uvloop's time tells: it stands still meanwhile.
-        (Without uvloop every read begins one.)"""
+        """What was gathered goes to the core."""
         came, self._came, self._came_bytes = self._came, {}, 0
-        now_s = self.loop.time()
-        if now_s != self._turn_s and not self._waiting_turn:
-            self._turn_s = now_s
-            self._until_ms = self.clock.steady_ms() + TURN_MS
-        reads: list[Read] = [(connection, connection.take_frames()) for connection in came]
+        reads: list[Read] = [(connection, connection.gathered()) for connection in came]
         try:
-            rests = self.core.receive_all(reads, self._until_ms)
+            rests = self.core.receive_all(reads, self._turn_ends_ms())
         except Exception:
             log.exception("! requests of %d connections failed", len(reads))
             for connection in came:
                 connection.close("its requests could not be handled")
             return
         for connection, rest in zip(came, rests, strict=True):
-            connection.handed_over(rest)
-            if rest is not None:
-                self._waiting_turn.append(connection)
-                if not self._turn_due:
-                    self._schedule_turn()
+            if connection.handed_over(rest):
+                self._wait_for_turn(connection)
 
     def _turn(self) -> None:
         """The loop went round: those that wait share the time of a new turn, one after another, behind what has come."""

@@ -22,7 +22,8 @@ Fixed = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, int]
 version), how its fields end, what stands before every record, the largest body)."""
 
 def take_sends(
-    frames: list[Frame],
+    reads: list[list[Frame]],
+    hosts: list[bytes],
     at: int,
     queues: dict[str, dict[str, ConsumeQueue]],
     diversions: dict[str, Callable[[str, str], tuple[ConsumeQueue, str, int | None] | None]],
@@ -30,17 +31,17 @@ def take_sends(
     log_end: int,
     room: int,
     now_ms: int,
-    born_host: bytes,
     /,
-) -> tuple[int, int, bytes, bytes, list[tuple[ConsumeQueue, int, bytes]], bytes, int]:
-    """broker.plain_send.PlainSends.take, as far as it goes: (where the first frame stands that was not taken, whether it is only that the
-    others touch too many queues, records, answers, (queue, its `next`, entries), index.KEYS, how many sends). `room`: bytes of records that
-    the log's file still holds."""
+) -> tuple[int, int, bytes, list[tuple[int, bytes]], list[tuple[ConsumeQueue, int, bytes]], bytes]:
+    """broker.plain_send.PlainSends.take of each read, the first from frame `at` on, as far as it goes: (where the first frame stands that was
+    not taken, whether it is only that the others touch too many queues, records, (sends, answers) of each read up to the one with that
+    frame, (queue, its `next`, entries), index.KEYS). `hosts`: where each read came from. `room`: bytes of records that the log's file still
+    holds."""
 
 def put_messages(
     rows: list[Row], at: int, lead: bytes, log_end: int, room: int, now_ms: int, /
-) -> tuple[int, int, bytes, bytes, list[tuple[ConsumeQueue, int, bytes]], bytes, int]:
-    """store.staging.Staging.put_rows, as far as it goes; returns what `take_sends` does."""
+) -> tuple[int, int, bytes, None, list[tuple[ConsumeQueue, int, bytes]], bytes]:
+    """store.staging.Staging.put_rows, as far as it goes; returns what `take_sends` does, without answers."""
 
 def pull_shape(form: int, header: bytes, /) -> tuple[bytes, int, int, int] | None:
     """wire.pull_shapes.pull_shape."""

@@ -1,9 +1,5 @@
 #include "json.h"
 
-static const byte ORDINARY[256] = { /* 1: a byte of a string that stands for itself */
-    [0x20] = 1, [0x21] = 1, [0x23 ... 0x5B] = 1, [0x5D ... 0x7F] = 1,
-};
-
 static int hex4(const byte *at, uint32_t *unit) {
     *unit = 0;
     for (int i = 0; i < 4; i++) {
@@ -43,17 +39,14 @@ static int escaped(Json *json, byte **to) {
     return PLAIN;
 }
 
-/* A string, from its quote on. Without escapes it stays where it is; with some it is written out into the scratch buffer, whose room is
-   that of the whole header: a text never grows by unescaping. */
-int json_string(Json *json, Text *text) {
-    const byte *end = json->end, *start;
+/* Behind its quote. Without escapes it stays where it is; with some it is written out into the scratch buffer, whose room is that of the
+   whole header: a text never grows by unescaping. */
+int json_odd_string(Json *json, Text *text) {
+    const byte *end = json->end, *start = json->at;
     byte *begin = NULL, *to = NULL;
-    if (!json_mark(json, '"')) return LEAVE;
-    start = json->at;
     for (;;) {
-        const byte *at = json->at, *from = at;
+        const byte *from = json->at, *at = behind_ordinary(from, end);
         int size;
-        while (at < end && ORDINARY[*at]) at++;
         while (at < end && *at >= 0x80) {
             character(at, end, &size);
             if (!size) return LEAVE;
@@ -62,7 +55,7 @@ int json_string(Json *json, Text *text) {
         if (begin) to = add(to, from, at - from);
         json->at = at;
         if (at >= end) return LEAVE;
-        if (ORDINARY[*at]) continue;
+        if (is_ordinary(*at)) continue;
         json->at++;
         if (*at == '"') {
             *text = begin ? (Text){begin, to - begin} : (Text){start, at - start};

@@ -40,6 +40,8 @@ typedef struct {
 #define BIT(letter) (1u << ((letter) - 'a'))
 #define FIELD(fields, letter) ((fields)->field[(letter) - 'a'])
 
+static void no_fields(Fields *fields) { fields->have = fields->bare = fields->letters = 0; }
+
 static void set_field(Fields *fields, int letter, Text value, int bare) {
     fields->field[letter - 'a'] = value;
     fields->have |= BIT(letter);
@@ -106,10 +108,11 @@ static int json_fields(Json *json, Fields *fields, Fields *spelled) {
 
 static int read_json(Text header, Buffer *scratch, Send *send) {
     Json json = {header.at, header.at + header.size, scratch};
-    Fields fields = {.have = 0}, spelled = {.have = 0}; /* by letters, and by long names */
+    Fields fields, spelled; /* by letters, and by long names */
     int64_t code = 0, flag = 0;
     int have_code = 0, have_opaque = 0, have_fields = 0, have_flag = 0;
     scratch->size = 0;
+    no_fields(&fields), no_fields(&spelled);
     if (reserve(scratch, header.size)) return FAILED;
     if (!json_mark(&json, '{')) return LEAVE;
     for (;;) {
@@ -137,7 +140,8 @@ static int read_json(Text header, Buffer *scratch, Send *send) {
 
 static int read_binary(Text header, Send *send) {
     const byte *at = header.at, *end = at + header.size;
-    Fields fields = {.have = 0};
+    Fields fields;
+    no_fields(&fields);
     if (header.size < 21) return LEAVE;
     int code = get16(at);
     uint32_t flag = get32(at + 9);
@@ -571,8 +575,9 @@ static int take_frame(Run *run, PyObject *frame) {
     return send.batch ? put_batch(run, &send, queue) : put_single(run, &send, queue);
 }
 
-static PyObject *results(Run *run, Py_ssize_t at) {
-    PyObject *queues = PyList_New(0);
+/* `told`: what was answered, as the caller wants it. Taken over. */
+static PyObject *results(Run *run, Py_ssize_t at, PyObject *told) {
+    PyObject *queues = told ? PyList_New(0) : NULL;
     for (int i = 0; queues && i < run->count; i++) {
         Queue *one = &run->queues[i];
         if (!one->entries.size) continue; /* seen, and then the send was left */
@@ -580,9 +585,8 @@ static PyObject *results(Run *run, Py_ssize_t at) {
         if (!row || PyList_Append(queues, row)) Py_CLEAR(queues);
         Py_XDECREF(row);
     }
-    if (!queues) return NULL;
-    return Py_BuildValue("(niNNNNn)", at, run->full, buffer_bytes(&run->records), buffer_bytes(&run->answers), queues,
-        buffer_bytes(&run->keys), run->sends);
+    if (!queues) { Py_XDECREF(told); return NULL; }
+    return Py_BuildValue("(niNNNN)", at, run->full, buffer_bytes(&run->records), told, queues, buffer_bytes(&run->keys));
 }
 
 static PyObject *let_go(Run *run, PyObject *result) {
@@ -597,27 +601,47 @@ static PyObject *let_go(Run *run, PyObject *result) {
     return result;
 }
 
-/* take_sends(frames, at, queues by topic, diversions by property, fixed, the log's end, room in its file, store time, born host)
-   -> (where the first frame stands that is not a plain send, whether it is only that this run touches too many queues,
-       records, answers, [(queue, its next, entries)], index keys, how many sends) */
+/* The frames of one read from `*at` on; `told` gets (how many were taken, the answers to them). */
+static int take_read(Run *run, PyObject *frames, PyObject *host, Py_ssize_t *at, PyObject *told) {
+    int state = PLAIN;
+    Py_ssize_t sends = run->sends, answers = run->answers.size;
+    run->born_host = bytes_text(host);
+    if (!run->born_host.at || !PyList_Check(frames)) { PyErr_SetString(PyExc_TypeError, "a read is a list of frames, a host bytes"); return FAILED; }
+    while (state == PLAIN && *at < PyList_GET_SIZE(frames)) {
+        PyObject *frame = Py_NewRef(PyList_GET_ITEM(frames, *at));
+        state = take_frame(run, frame);
+        Py_DECREF(frame);
+        *at += state == PLAIN;
+    }
+    if (state == FAILED) return FAILED;
+    PyObject *row = Py_BuildValue("(ny#)", run->sends - sends, (const char *)run->answers.at + answers, run->answers.size - answers);
+    if (!row || PyList_Append(told, row)) state = FAILED;
+    Py_XDECREF(row);
+    return state;
+}
+
+/* take_sends(reads, born hosts, at, queues by topic, diversions by property, fixed, the log's end, room in its file, store time)
+   -> (where the first frame stands that is not a plain send, in the read to which the last answers belong; whether it is only that this run
+       touches too many queues; records, [(sends, answers) of each read], [(queue, its next, entries)], index keys) */
 PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
     Run run;
-    PyObject *frames, *result = NULL;
+    PyObject *reads, *hosts, *told = PyList_New(0);
     Py_ssize_t at;
     int state = PLAIN;
     memset(&run, 0, offsetof(Run, queues));
-    if (!PyArg_ParseTuple(args, "O!nO!O!(y#y#y#y#y#y#y#n)LLLy#:take_sends", &PyList_Type, &frames, &at, &PyDict_Type, &run.doors,
+    if (!told || !PyArg_ParseTuple(args, "O!O!nO!O!(y#y#y#y#y#y#y#n)LLL:take_sends", &PyList_Type, &reads, &PyList_Type, &hosts, &at, &PyDict_Type, &run.doors,
             &PyDict_Type, &run.diversions, TEXT(run.added), TEXT(run.store_host), TEXT(run.host_id), TEXT(run.json_back), TEXT(run.binary_front),
-            TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room, &run.now_ms, TEXT(run.born_host))) return NULL;
-    if (run.binary_front.size != 5 || at < 0) { PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, and no frame stands before the first"); return NULL; }
-    while (state == PLAIN && at < PyList_GET_SIZE(frames)) {
-        PyObject *frame = Py_NewRef(PyList_GET_ITEM(frames, at));
-        state = take_frame(&run, frame);
-        Py_DECREF(frame);
-        at += state == PLAIN;
+            TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room, &run.now_ms)) { Py_XDECREF(told); return NULL; }
+    if (run.binary_front.size != 5 || at < 0 || PyList_GET_SIZE(reads) != PyList_GET_SIZE(hosts)) {
+        PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, no frame stands before the first, and each read has a host");
+        state = FAILED;
     }
-    if (state != FAILED) result = results(&run, at);
-    return let_go(&run, result);
+    for (Py_ssize_t i = 0; state == PLAIN && i < PyList_GET_SIZE(reads); i++) {
+        if (i) at = 0;
+        state = take_read(&run, PyList_GET_ITEM(reads, i), PyList_GET_ITEM(hosts, i), &at, told);
+    }
+    if (state == FAILED) Py_CLEAR(told);
+    return let_go(&run, results(&run, at, told));
 }
 
 /* ---- messages that Python has decided on: Staging.put_derived of each -------------------------------------------------- */
@@ -654,5 +678,5 @@ PyObject *put_messages(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!ny#LLL:put_messages", &PyList_Type, &rows, &at, TEXT(run.lead), &run.end, &run.room, &run.now_ms)) return NULL;
     for (; at >= 0 && at < PyList_GET_SIZE(rows); at++)
         if ((state = put_row(&run, PyList_GET_ITEM(rows, at))) != PLAIN) break;
-    return let_go(&run, state == FAILED ? NULL : results(&run, at));
+    return let_go(&run, results(&run, at, state == FAILED ? NULL : Py_NewRef(Py_None)));
 }

@@ -158,7 +158,7 @@ class Staging:
         again, log = self.native is not None, self.log
         while again:
             assert self.native is not None
-            at, again, records, _, queues, keys, _ = self.native.put_messages(rows, at, log.lead, log.end, log.room, self.now_ms)
+            at, again, records, _, queues, keys = self.native.put_messages(rows, at, log.lead, log.end, log.room, self.now_ms)
             if queues:
                 self.put_run(records, queues, keys)
         return at
