@@ -9,6 +9,7 @@ and spoiled ones, in both header forms; single messages and batches, between oth
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import random
@@ -25,6 +26,7 @@ import pytest
 from roquet.broker.runs import Request, Take
 from roquet.broker.topics import Topic
 from roquet.errors import Broken
+from roquet.ports import Read
 from roquet.speedups import native
 from roquet.store.disk import RealFile
 from roquet.store.store import Store
@@ -90,6 +92,7 @@ class Side:
             self.broker.topics.put(Topic(name, 4, 4))
         self.broker.groups.find(GROUP)
         self.connect(HOSTS[0])
+        self.others = [BytesPeer(host) for host in (HOSTS[0], HOSTS[1], bytes((10, 0, 0, 9, 0, 0, 0, 7)))]
 
     def counted(self, take: Take) -> Take:
         def taken(requests: list[Request]) -> int:
@@ -100,18 +103,32 @@ class Side:
         return taken
 
     def connect(self, host: bytes) -> None:
+        """Anew; `others` stay as they are."""
         self.peer, self.framer = BytesPeer(host), Framer()
 
-    def read(self, data: bytes) -> None:
+    def read(self, data: bytes, *others: bytes) -> None:
+        """`others`: what further peers send in the same turn, in whole frames."""
+        reads: list[Read] = []
         try:
             if frames := self.framer.feed(data):
-                self.broker.receive(self.peer, frames)
+                reads.append((self.peer, frames))
         except Broken as error:
             self.peer.close(str(error))
+        for peer, more in zip(self.others, others, strict=False):
+            with contextlib.suppress(Broken):
+                reads.append((peer, Framer().feed(more)))
+        if len(reads) == 1:
+            self.broker.receive(*reads[0])
+        else:
+            self.broker.receive_all(reads)
 
     def state(self) -> tuple[object, ...]:
         """Takes what was answered."""
-        out, self.peer.out = bytes(self.peer.out), bytearray()
+        out = [bytes(peer.out) for peer in (self.peer, *self.others)]
+        for peer in (self.peer, *self.others):
+            peer.out.clear()
+        for peer in self.others:
+            peer.closed = False
         store = self.broker.store
         queues = {key: (queue.first, queue.visible, queue.next, bytes(queue.tail)) for key, queue in store.queues.items()}
         ways = self.broker.sender.fast, self.broker.sender.general
@@ -340,10 +357,11 @@ def _play(report: Report, rnd: random.Random, base: Path, settings: dict[str, An
         if rnd.random() < 0.3:
             data = journey(rnd, sides[0].broker.store, number * 32) + data
         cut = rnd.randrange(len(data)) if rnd.random() < 0.2 else len(data)
+        others = [one_read(rnd, number * 32) for _ in range(rnd.choice((0, 0, 1, 3)))]
         for piece in (data[:cut], data[cut:]):
             for side in sides:
                 if piece and not side.peer.closed:
-                    side.read(piece)
+                    side.read(piece, *others)
             one, other = (side.state() for side in sides)
             assert one == other, f"read {number}"
         for side in sides:

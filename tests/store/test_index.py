@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roquet.speedups import native
 from roquet.store import index as index_module
 from roquet.store import index as key_index
 from roquet.store.disk import Cold, DiskFile, RealDisk, RealFile
 from roquet.store.fanout import index_keys, is_indexed
-from roquet.store.index import KEY_SIZE, KeyIndex, TopicHashes, key_hash, key_hashes, next_name
+from roquet.store.index import KEY, KeyIndex, TopicHashes, key_hash, key_hashes, next_name
 from roquet.testing.clock import ManualClock
+from roquet.testing.disk import SimDisk
 from roquet.wire.columns import java_hashes
 from roquet.wire.hashing import java_hash
 from roquet.wire.layout import INDEX_ENTRY, INDEX_HEADER
@@ -668,4 +670,57 @@ def test_the_index_agrees_with_a_plain_model(
 
 
 def test_the_size_of_a_key_is_the_one_of_its_columns() -> None:
-    assert key_index.KEYS.itemsize == KEY_SIZE
+    assert key_index.KEYS.itemsize == KEY.size
+
+
+KEY_ROWS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 1 << 60), st.integers(-5_000, 10**13)), min_size=1, max_size=60)
+
+
+@pytest.mark.skipif(native is None, reason="the extension is not here")
+@given(
+    runs=st.lists(KEY_ROWS, min_size=1, max_size=4),
+    slots=st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(0, 80), min_size=1, max_size=30),
+    number=st.integers(1, 70),
+    begin_ms=st.integers(0, 10**13),
+)
+def test_the_extension_makes_the_entries_and_slots_that_python_makes(
+    runs: list[list[tuple[int, int, int]]], slots: list[int], number: int, begin_ms: int
+) -> None:
+    """Slots hold numbers of entries before these, numbers that were never counted, and anything."""
+    assert native is not None
+    before = bytearray(struct.pack(f">{len(slots)}i", *slots))
+    areas = before[:], before[:]
+    for rows in runs:
+        keys = b"".join(KEY.pack(*row) for row in rows)
+        made = native.index_entries(keys, memoryview(areas[0]), number, begin_ms)
+        assert made == key_index.entries_of(keys, memoryview(areas[1]), number, begin_ms)
+        assert areas[0] == areas[1]
+        number += len(rows)
+
+
+@pytest.mark.skipif(native is None, reason="the extension is not here")
+@pytest.mark.parametrize(("keys", "slots", "number"), [(bytes(19), 4, 1), (bytes(20), 0, 1), (bytes(20), 4, 0), (bytes(40), 4, 2**31 - 2)])
+def test_the_extension_refuses_keys_that_cannot_be_numbered(keys: bytes, slots: int, number: int) -> None:
+    assert native is not None
+    with pytest.raises(ValueError, match="bytes of keys from number"):
+        native.index_entries(keys, memoryview(bytearray(slots)), number, 0)
+
+
+def test_slots_are_as_before_when_their_entries_could_not_be_written() -> None:
+    disk = SimDisk()
+    disk.make_dir("/index")
+    index = KeyIndex(disk, "/index", slots_max=3, entries_max=100, clock=ManualClock())
+    index.open(crashed=False, safe_ms=0)
+    for n in range(5):
+        index.add("topic", f"k{n}", 100 * n, 1_000)
+    index.settle()
+    slots = index.files[-1].slots
+    assert slots is not None
+    before = bytes(slots)
+    for n in range(5, 12):
+        index.add("topic", f"k{n}", 100 * n, 1_000)
+    disk.fail("write", errno.ENOSPC, "/index")
+    with pytest.raises(OSError, match="No space"):
+        index.settle()
+    assert bytes(slots) == before
+    assert [index.query("topic", f"k{n}", 10, 0, ALWAYS)[0] for n in range(12)] == [[100 * n] for n in range(12)]

@@ -362,7 +362,7 @@ class Broker(Receiver):
         return rests
 
     def _take_plain_reads(self, reads: list[Read]) -> tuple[int, int]:
-        """Stage the plain sends that come first, of all these peers at once: in which read the first other frame stands, and where there."""
+        """Stage the plain sends that come first, of all these peers together: in which read the first other frame stands, and where."""
         admission, frames = self.admission, reads[0][1]
         if self._jobs or admission.access is not None or not frames or frames[0][1].startswith(PULLS) or not admission.lets_plain_in():
             return 0, 0

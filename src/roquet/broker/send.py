@@ -271,10 +271,10 @@ class Sender(Part):
         """Stage the plain sends of several reads, up to the first frame that is something else: in which read it stands, and where there.
         They are answered after the next `write`."""
         at, told = self.plain.take_reads(reads)
-        for (peer, _), (sends, answers) in zip(reads, told, strict=False):
+        for (peer, _), (sends, made) in zip(reads, told, strict=False):
             if sends:
                 batch = Answers(peer, 0)
-                batch.plain.append((RUN, sends, 0, 0, answers))
+                batch.plain.append((RUN, sends, 0, 0, made))
                 batch.plain_sends = sends
                 self._unwritten.append(batch)
         last = len(told) - 1

@@ -60,8 +60,8 @@ class Connection(asyncio.Protocol):
     """One accepted connection; to the core it is a Peer."""
 
     __slots__ = (
-        "_busy", "_came", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_stranger", "_transport",
-        "_unread", "_waiting",
+        "_busy", "_came", "_framer", "_held", "_loop", "_out", "_out_size", "_partial", "_rest", "_scheduled", "_server", "_stranger",
+        "_transport", "_unread", "_waiting",
         "active", "address", "certificate_subject", "closed", "host", "principal",
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
                   a pull's body -> records               wire/record.py, cut_records
     ledger.c      records -> entries of DLedger's log      store/ledger_heads.py, fill_heads
     apply.c       another node's log -> entries, keys      store/apply_many.py, derive_run
+    index.c       keys -> entries of an index file         store/index.py, entries_of
     derived.c     what follows from a message's properties  store/fanout.py
     sign.c        frames -> how many are signed sends      access/signed_sends.py, signed_sends
     module.c      the list of all functions

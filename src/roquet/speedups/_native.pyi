@@ -33,10 +33,10 @@ def take_sends(
     now_ms: int,
     /,
 ) -> tuple[int, int, bytes, list[tuple[int, bytes]], list[tuple[ConsumeQueue, int, bytes]], bytes]:
-    """broker.plain_send.PlainSends.take of each read, the first from frame `at` on, as far as it goes: (where the first frame stands that was
-    not taken, whether it is only that the others touch too many queues, records, (sends, answers) of each read up to the one with that
-    frame, (queue, its `next`, entries), index.KEYS). `hosts`: where each read came from. `room`: bytes of records that the log's file still
-    holds."""
+    """broker.plain_send.PlainSends.take of each read, the first from frame `at` on, as far as it goes: (where the first frame stands that
+    was not taken, whether it is only that the others touch too many queues, records, (sends, answers) of each read up to the one with that
+    frame, (queue, its `next`, entries), index.KEYS). `hosts`: where each read came from. `room`: bytes of records that the log's file
+    still holds."""
 
 def put_messages(
     rows: list[Row], at: int, lead: bytes, log_end: int, room: int, now_ms: int, /
@@ -82,3 +82,6 @@ def signed_sends(
     frames: list[Frame], at: int, stop: int, secrets: dict[bytes, bytes], may: set[bytes], broker_name: bytes, /
 ) -> tuple[int, bytes | None]:
     """access.signed_sends.signed_sends, for up to 32 fields with names in ASCII."""
+
+def index_entries(keys: bytes, slots: memoryview, number: int, begin_ms: int, /) -> tuple[bytes, int, int]:
+    """store.index.entries_of."""

@@ -614,7 +614,7 @@ static int take_read(Run *run, PyObject *frames, PyObject *host, Py_ssize_t *at,
         *at += state == PLAIN;
     }
     if (state == FAILED) return FAILED;
-    PyObject *row = Py_BuildValue("(ny#)", run->sends - sends, (const char *)run->answers.at + answers, run->answers.size - answers);
+    PyObject *row = Py_BuildValue("(nN)", run->sends - sends, PyBytes_FromStringAndSize((const char *)run->answers.at + answers, run->answers.size - answers));
     if (!row || PyList_Append(told, row)) state = FAILED;
     Py_XDECREF(row);
     return state;

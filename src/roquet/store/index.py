@@ -9,9 +9,9 @@
     entry:  hash 4 | physical offset 8 | seconds since begin 4 | number of the entry before it in the same slot 4
 
 Adding a key is an append to a list. `settle` turns the list into entries, all keys at once, and writes in an order that a
-killed process cannot spoil: entries, slots, header. The number in the header comes last, so it never counts an entry
-that is not there; slots and chains can be made again from the entries alone. A file is full at e - 1 entries, and then
-the next one begins, named after the local time.
+killed process cannot spoil: slots, entries, header. The number in the header comes last, so it never counts an entry
+that is not there; slots and chains can be made again from the entries alone, and are after a crash. A file is full at e - 1
+entries, and then the next one begins, named after the local time.
 
 The index is derived from the log. What is lost or in doubt here is cut off and indexed again from `covered`.
 """
@@ -21,11 +21,13 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from roquet.ports import Clock
+from roquet.speedups import native
 from roquet.store.disk import Cold, Disk, DiskFile, is_shortage
 from roquet.store.segments import OpenFiles
 from roquet.wire.arrays import layout, np
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 
 KEYS = layout([("hash", "=i4"), ("offset", "=i8"), ("ms", "=i8")])
 """Keys as the extension gives them: key_hash, physical offset, store time."""
-KEY_SIZE = 20
-"""Bytes of one of these: KEYS.itemsize, without loading numpy."""
+KEY = struct.Struct("=iqq")
+"""One of these, without loading numpy."""
 Pending = tuple[str, str, int, int]
 """(topic, key, physical offset, store time in ms)."""
 Ints: TypeAlias = "npt.NDArray[np.int32]"
@@ -63,6 +65,11 @@ TIMES_END_MS = 1 << 43
 """No message is stored after this (the year 2248)."""
 TOPICS_MAX = 100_000
 """Topics whose hash is kept."""
+
+
+def columns_of(keys: bytes) -> Hashed:
+    rows = np.frombuffer(keys, KEYS)
+    return rows["hash"].copy(), rows["offset"].copy(), rows["ms"].copy()
 
 
 class TopicHashes(dict[str, int]):
@@ -127,11 +134,35 @@ def chain(table: npt.NDArray[np.int32], slots: Ints, number: int) -> tuple[Ints,
     return unranked, ranked[tails], numbers[tails], len(known) - int(np.count_nonzero(known))
 
 
+def entries_of(keys: bytes, slots: memoryview, number: int, begin_ms: int) -> tuple[bytes, int, int]:
+    """The entries of these KEYS, which get numbers from this one on, for a file that began then: (entries, how many slots were empty, the
+    newest time). The file's slots have them afterwards."""
+    rows, table = np.frombuffer(keys, KEYS), np.frombuffer(slots, dtype=">i4")
+    before, changed, newest, fresh = chain(table, rows["hash"] % np.int32(len(table)), number)
+    entries = np.empty(len(rows), dtype=INDEX_ENTRIES)
+    entries["hash"] = rows["hash"]
+    entries["offset"] = rows["offset"]
+    # Java divides toward zero and then keeps it within 0 and 2^31 - 1, so a clock that went back counts as no time.
+    entries["seconds"] = ((rows["ms"] - begin_ms) // 1000).clip(0, 0x7FFFFFFF)
+    entries["before"] = before
+    table[changed] = newest
+    return entries.tobytes(), fresh, int(rows["ms"].max())
+
+
+make_entries = entries_of if native is None else native.index_entries
+
+
+def take_out(entries: bytes, slots: memoryview) -> None:
+    """Entries that `entries_of` made are not written: the slots are as they were before."""
+    rows, table = np.frombuffer(entries, INDEX_ENTRIES)[::-1], np.frombuffer(slots, dtype=">i4")
+    table[rows["hash"] % np.int32(len(table))] = rows["before"]  # of those in one slot the first, which comes last here
+
+
 class IndexFile:
     """One file. `number` is that of the next entry, so 1 means none; the fields are the header's."""
 
     __slots__ = (
-        "allocated", "area", "begin_ms", "begin_offset", "end_ms", "end_offset", "held", "name", "number", "slots_used", "table",
+        "allocated", "area", "begin_ms", "begin_offset", "end_ms", "end_offset", "held", "name", "number", "slots", "slots_used",
     )  # fmt: skip
 
     def __init__(self, name: str, held: DiskFile | None = None) -> None:
@@ -141,14 +172,14 @@ class IndexFile:
         self.number = 1
         self.allocated = 0
         self.area: memoryview | None = None  # header and slots, mapped while this file is written
-        self.table: npt.NDArray[np.int32] | None = None
+        self.slots: memoryview | None = None  # of these the slots
 
     def header(self) -> tuple[int, int, int, int, int, int]:
         return self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.number
 
     def let_go(self) -> None:
         """It is only read from now on. The map lives as long as the open file."""
-        self.table = self.area = None
+        self.slots = self.area = None
         held, self.held = self.held, None
         if held is not None:
             held.close()
@@ -224,13 +255,15 @@ class KeyIndex:
     @property
     def waiting(self) -> int:
         """Keys that are not in a file yet."""
-        count = len(self.pending) + len(self._runs) // KEY_SIZE
+        count = len(self.pending) + len(self._runs) // KEY.size
         for hashes, _, _ in self._hashed:
             count += len(hashes)
         return count
 
     def forget_from(self, physical_offset: int) -> tuple[list[Hashed], list[Pending]]:
         """Keys from this log offset on that are not in a file yet: what they lead to was not written. Returns them for `take_back`."""
+        if self._runs and not self.pending and KEY.unpack_from(self._runs, len(self._runs) - KEY.size)[1] < physical_offset:
+            return [], []
         self._open_runs()
         pending, hashed = self.pending, self._hashed
         forgotten: tuple[list[Hashed], list[Pending]] = [], []
@@ -257,24 +290,33 @@ class KeyIndex:
 
     def settle(self) -> None:
         """Write what is pending. On OSError (disk full) the rest stays pending, up to PENDING_MAX, and can be tried again."""
+        keys = self._take_keys()
+        at, stop = 0, len(keys)
+        try:
+            while at < stop:
+                file = self._writable()
+                size = min(self.entries_max - file.number, CHUNK) * KEY.size
+                self._append(file, keys[at : at + size])
+                at += size
+        except OSError:
+            excess = max(0, (stop - at) // KEY.size - PENDING_MAX)
+            self.dropped += excess
+            self._hashed.append(columns_of(keys[at + excess * KEY.size :]))
+            raise
+
+    def _take_keys(self) -> bytes:
+        """All that is pending, as KEYS."""
+        if self._runs and not self.pending and not self._hashed and KEY.unpack_from(self._runs)[1] >= self.covered:
+            keys, self._runs = bytes(self._runs), bytearray()
+            return keys
         self._hash_pending()
         if not self._hashed:
-            return
-        hashes, offsets, times = self._hashed[0] if len(self._hashed) == 1 else map(np.concatenate, zip(*self._hashed, strict=True))
-        at = 0
-        try:
-            while at < len(hashes):
-                file = self._writable()
-                stop = at + min(self.entries_max - file.number, CHUNK)
-                self._append(file, hashes[at:stop], offsets[at:stop], times[at:stop])
-                at = stop
-        except OSError:
-            excess = max(0, len(hashes) - at - PENDING_MAX)
-            self.dropped += excess
-            at += excess
-            raise
-        finally:
-            self._hashed[:] = [(hashes[at:], offsets[at:], times[at:])] if at < len(hashes) else []
+            return b""
+        rows = np.empty(sum(len(hashes) for hashes, _, _ in self._hashed), dtype=KEYS)
+        for name, columns in zip(("hash", "offset", "ms"), zip(*self._hashed, strict=True), strict=True):
+            np.concatenate(columns, out=rows[name])
+        self._hashed.clear()
+        return rows.tobytes()
 
     def _hash_pending(self) -> None:
         """`pending` is empty then. Recovery dispatches from further back than we need: what is below `covered` is left out."""
@@ -289,45 +331,41 @@ class KeyIndex:
     def _open_runs(self) -> None:
         """Their keys become columns."""
         if self._runs:
-            keys = np.frombuffer(bytes(self._runs), KEYS)
+            hashes, offsets, times = columns_of(bytes(self._runs))
             self._runs.clear()
-            keys = keys[keys["offset"] >= self.covered]
-            if len(keys):
-                self._hashed.append((keys["hash"].copy(), keys["offset"].copy(), keys["ms"].copy()))
+            kept = offsets >= self.covered
+            if kept.any():
+                self._hashed.append((hashes[kept], offsets[kept], times[kept]))
 
-    def _append(self, file: IndexFile, hashes: Ints, offsets: Numbers, times: Numbers) -> None:
-        """Entries that this file has room for."""
-        table, area, held = file.table, file.area, file.held
-        assert table is not None
+    def _append(self, file: IndexFile, keys: bytes) -> None:
+        """Keys for whose entries this file has room."""
+        slots, area, held = file.slots, file.area, file.held
+        assert slots is not None
         assert area is not None
         assert held is not None
-        count = len(hashes)
-        begin_ms = file.begin_ms if file.number > 1 else int(times[0])
-        before, slots, newest, fresh = chain(table, hashes % np.int32(self.slots_max), file.number)
-        entries = np.empty(count, dtype=INDEX_ENTRIES)
-        entries["hash"] = hashes
-        entries["offset"] = offsets
-        # Java divides toward zero and then keeps it within 0 and 2^31 - 1, so a clock that went back counts as no time.
-        entries["seconds"] = ((times - begin_ms) // 1000).clip(0, 0x7FFFFFFF)
-        entries["before"] = before
-
+        count = len(keys) // KEY.size
+        (_, first, first_ms), (_, last, last_ms) = KEY.unpack_from(keys), KEY.unpack_from(keys, len(keys) - KEY.size)
         at = self.entries_at + file.number * INDEX_ENTRY.size
         stop = at + count * INDEX_ENTRY.size
         while file.allocated < stop:
             size = min(STRETCH, self.file_size - file.allocated)
             held.allocate(file.allocated, size)
             file.allocated += size
-        held.write(at, entries.tobytes())
-        # From here on nothing can fail: header and slots are allocated and mapped.
-        table[slots] = newest
+        entries, fresh, newest_ms = make_entries(keys, slots, file.number, file.begin_ms if file.number > 1 else first_ms)
+        try:
+            held.write(at, entries)
+        except OSError:
+            take_out(entries, slots)
+            raise
+        # From here on nothing can fail: the header is allocated and mapped.
         if file.number == 1:
-            file.begin_ms, file.begin_offset = int(times[0]), int(offsets[0])
+            file.begin_ms, file.begin_offset = first_ms, first
         # The newest time in it, also where the clock was set back: queries look here whether a file can hold what they want.
-        file.end_ms, file.end_offset = max(file.end_ms, int(times.max())), int(offsets[-1])
+        file.end_ms, file.end_offset = max(file.end_ms, newest_ms), last
         file.slots_used += fresh
         file.number += count
         INDEX_HEADER.pack_into(area, 0, *file.header())
-        self._last_ms = int(times[-1])
+        self._last_ms = last_ms
         self._dirty[file.name] = file
 
     def _writable(self) -> IndexFile:
@@ -335,12 +373,12 @@ class KeyIndex:
         if not self.files or self.files[-1].number >= self.entries_max:
             self._create()
         file = self.files[-1]
-        if file.table is None:
+        if file.slots is None:
             # Java leaves its files sparse; a store to a page that the full disk cannot back would kill the process.
             held = file.held = file.held or self.disk.open(self._path(file.name))
             held.allocate(0, self.entries_at)
             file.area = held.map(0, self.entries_at)
-            file.table = np.frombuffer(file.area, dtype=">i4", offset=INDEX_HEADER.size)
+            file.slots = file.area[INDEX_HEADER.size :]
             file.allocated = self.entries_at + file.number * INDEX_ENTRY.size
         return file
 
