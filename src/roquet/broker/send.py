@@ -56,6 +56,10 @@ Sent = tuple[Command, int, int, str, str | None]
 """A send that is not plain: (the request, queue id, first queue offset, message ids, what cancels a timed one)."""
 
 
+AnsweredRun = tuple[Peer, int, bytes]
+"""(who sent them, how many sends, the answers to them if they are stored)."""
+
+
 class Answers:
     """What one batch of frames staged for one peer, to be answered when it is stored: `plain` by the hot path, `sent` by all
     others, `no_wait` the part that does not wait for the flush. Made for one batch, gone with its end: they can reach nobody else."""
@@ -104,6 +108,8 @@ class Sender(Part):
         self._answers: Answers | None = None
         self._unwritten: list[Answers] = []
         """Batches that have ended since the last write."""
+        self._unwritten_runs: list[AnsweredRun] = []
+        """Plain sends that were taken together with those of other peers."""
 
     def listening(self, address: str, ha_address: str) -> None:
         self.plain.write_host()
@@ -269,14 +275,11 @@ class Sender(Part):
 
     def take_reads(self, reads: list[Read]) -> tuple[int, int]:
         """Stage the plain sends of several reads, up to the first frame that is something else: in which read it stands, and where there.
-        They are answered after the next `write`."""
+        They are answered after the next `write`, each peer before what else it sent in this turn."""
         at, told = self.plain.take_reads(reads)
         for (peer, _), (sends, made) in zip(reads, told, strict=False):
             if sends:
-                batch = Answers(peer, 0)
-                batch.plain.append((RUN, sends, 0, 0, made))
-                batch.plain_sends = sends
-                self._unwritten.append(batch)
+                self._unwritten_runs.append((peer, sends, made))
         last = len(told) - 1
         return (last, at) if at < len(reads[last][1]) else (last + 1, 0)
 
@@ -298,47 +301,61 @@ class Sender(Part):
     def write(self) -> None:
         """Write what was staged, and answer: at once, or when the flush that was promised is done."""
         batches, self._unwritten = self._unwritten, []
-        log_, flow, plain_sends, others = self.store.log, self.flow, 0, 0
+        runs, self._unwritten_runs = self._unwritten_runs, []
+        log_, plain_sends, others, not_waiting = self.store.log, 0, 0, 0
+        for _, sends, _ in runs:
+            plain_sends += sends
         for batch in batches:
             plain_sends += batch.plain_sends
             if batch.no_wait and self.store.ledger is not None:
                 batch.sent, batch.no_wait = batch.sent + batch.no_wait, []  # nothing is stored before a majority has it, whoever waits
             others += len(batch.sent)
+            not_waiting += len(batch.no_wait)
         self.fast += plain_sends
         try:
             self.store.commit()
         except StoreUnavailable as error:
             for batch in batches:
                 batch.sent, batch.no_wait = batch.sent + batch.no_wait, []
-            refusal = self.not_stored(str(error), plain_sends + sum([len(batch.sent) for batch in batches]))
-            self._answer_all(batches, refusal.code, refusal.remark)
+            refusal = self.not_stored(str(error), plain_sends + others + not_waiting)
+            self._answer_all(runs, batches, refusal.code, refusal.remark)
             return
         target, waiting = log_.written, plain_sends + others
         alone = ALONE if log_.alone else ()
         if waiting and (log_.local if alone else log_.safe) < target:
-            flow.waiting += waiting
-            begun_ms = self.store.steady_ms
-
-            def safe(reached: bool) -> None:
-                flow.waiting -= waiting
-                self.times.note(self.clock.steady_ms() - begun_ms, waiting)
-                self._answer_all(batches, *(alone or (() if reached else self._not_safe(target))))
-
-            when = log_.when_local if alone else log_.when_safe
-            when(target, begun_ms + self._patience_ms(), safe)
-        elif batches:
-            self.times.note(self.store.write_ms, waiting + sum([len(batch.no_wait) for batch in batches]))
-            self._answer_all(batches, *alone)
+            self._answer_when_safe(runs, batches, waiting, alone)
+        elif waiting or not_waiting:
+            self.times.note(self.store.write_ms, waiting + not_waiting)
+            self._answer_all(runs, batches, *alone)
         for batch in batches:
             if batch.no_wait:
                 self._answer(batch.peer, [], batch.no_wait)
+
+    def _answer_when_safe(self, runs: list[AnsweredRun], batches: list[Answers], waiting: int, alone: tuple[int, str] | tuple[()]) -> None:
+        """`alone`: the answer where no other node is near enough; then it is enough that this one has them."""
+        flow, log_, begun_ms = self.flow, self.store.log, self.store.steady_ms
+        target = log_.written
+        flow.waiting += waiting
+
+        def safe(reached: bool) -> None:
+            flow.waiting -= waiting
+            self.times.note(self.clock.steady_ms() - begun_ms, waiting)
+            self._answer_all(runs, batches, *(alone or (() if reached else self._not_safe(target))))
+
+        when = log_.when_local if alone else log_.when_safe
+        when(target, begun_ms + self._patience_ms(), safe)
 
     def finish(self, answers: Answers) -> None:
         """The end of a batch that is written at once."""
         self.end(answers)
         self.write()
 
-    def _answer_all(self, batches: list[Answers], code: int = 0, remark: str | None = None) -> None:
+    def _answer_all(self, runs: list[AnsweredRun], batches: list[Answers], code: int = 0, remark: str | None = None) -> None:
+        for peer, sends, made in runs:
+            if code:
+                self._answer(peer, [(RUN, sends, 0, 0, made)], [], code, remark)
+            elif made and not peer.closed:
+                peer.send(made)
         for batch in batches:
             try:
                 self._answer(batch.peer, batch.plain, batch.sent, code, remark)

@@ -200,9 +200,16 @@ typedef struct {
     Queue queues[QUEUES_MAX]; /* the last one: it is not cleared as a whole */
 } Run;
 
+/* An attribute, by a name that is made once and kept. */
+static PyObject *get(PyObject *object, PyObject **kept, const char *name) {
+    if (!*kept) *kept = PyUnicode_InternFromString(name);
+    return *kept ? PyObject_GetAttr(object, *kept) : NULL;
+}
+
 static int read_queue(Queue *found, PyObject *queue) {
-    PyObject *id = PyObject_GetAttrString(queue, "queue_id"), *next = id ? PyObject_GetAttrString(queue, "next") : NULL;
-    found->field = next ? PyObject_GetAttrString(queue, "topic_field") : NULL;
+    static PyObject *names[3];
+    PyObject *id = get(queue, &names[0], "queue_id"), *next = id ? get(queue, &names[1], "next") : NULL;
+    found->field = next ? get(queue, &names[2], "topic_field") : NULL;
     if (found->field) {
         found->queue_id = (int32_t)PyLong_AsLong(id);
         found->next = PyLong_AsLongLong(next);

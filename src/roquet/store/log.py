@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from roquet.errors import Unstorable
 from roquet.ports import FOREVER
@@ -136,13 +136,16 @@ class MovedOut:
         return self._log.durable >= self._target
 
 
-class Run(NamedTuple):
+class Run:
     """What was staged for one file: pieces that stand one after another from log offset `start` on."""
 
-    file: DiskFile
-    base: int
-    start: int
-    pieces: list[bytes]
+    __slots__ = ("base", "file", "pieces", "start")
+
+    def __init__(self, file: DiskFile, base: int, start: int, pieces: list[bytes]) -> None:
+        self.file = file
+        self.base = base
+        self.start = start
+        self.pieces = pieces
 
 
 class CommitLog:
@@ -275,8 +278,8 @@ class CommitLog:
                 self._wipe()
             raise
         self.written = self.end
-        last = self._runs[-1]
-        self._go_on(last.file, last.base)
+        del self._runs[:-1]
+        self._go_on()
         self._rise()
 
     def _write_runs(self) -> None:
@@ -430,12 +433,14 @@ class CommitLog:
         if base is None:  # the last file is full
             self._runs, self.staged = [], []
         else:
-            self._go_on(self.segments.file(base), base)
+            self._runs = [Run(self.segments.file(base), base, offset, [])]
+            self._go_on()
 
-    def _go_on(self, file: DiskFile, base: int) -> None:
-        """Nothing is staged, and what comes next goes into this file."""
-        self.staged = []
-        self._runs = [Run(file, base, self.end, self.staged)]
+    def _go_on(self) -> None:
+        """Nothing is staged, and what comes next goes into the file of the one run that is left."""
+        (run,) = self._runs
+        run.start, run.pieces = self.end, []
+        self.staged = run.pieces
 
     def __repr__(self) -> str:
         return f"<CommitLog {self.start}..{self.end} written {self.written} flushed {self.flushed} safe {self.safe}>"

@@ -22,12 +22,13 @@ class Showing:
         log.on_safe(self._safe_has_risen)
 
     def show(self, staged: Iterable[Staged]) -> None:
-        woken: dict[ConsumeQueue, None] = {}
+        woken: dict[ConsumeQueue, None] | None = None
         for queue, _, after, _ in staged:
             queue.visible = after
             if queue.on_visible is not None:
+                woken = woken or {}
                 woken[queue] = None
-        for queue in woken:
+        for queue in woken or ():
             if queue.on_visible is not None:
                 try:
                     queue.on_visible(queue)
@@ -35,6 +36,8 @@ class Showing:
                     log.exception("! looking at the new messages of %s/%d failed", queue.topic, queue.queue_id)
 
     def _safe_has_risen(self) -> None:
+        if not self.unsafe:
+            return
         safe, unsafe, shown = self._log.safe, self.unsafe, []
         while unsafe and unsafe[0][3] <= safe:
             shown.append(unsafe.popleft())
