@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 import pytest
 
-from roquet.broker.runs import Request, Take
+from roquet.broker.runs import Take
 from roquet.broker.topics import Topic
 from roquet.errors import Broken
 from roquet.speedups import native
@@ -92,7 +92,7 @@ class Side:
         self.connect(HOSTS[0])
 
     def counted(self, take: Take) -> Take:
-        def taken(requests: list[Request]) -> int:
+        def taken(requests: list[Command]) -> int:
             count = take(requests)
             self.together += count
             return count

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from roquet.broker.runs import RUN_MAX, Request, requests_of
+from roquet.broker.runs import RUN_MAX, requests_of
 from roquet.broker.topics import Topic
 from roquet.errors import Refused
 from roquet.ports import Peer
@@ -43,7 +43,7 @@ class Counted:
         self.count, self._take = 0, whole.broker.runs[code]
         whole.broker.runs[code] = self
 
-    def __call__(self, requests: list[Request]) -> int:
+    def __call__(self, requests: list[Command]) -> int:
         taken = self._take(requests)
         self.count += taken
         return taken
@@ -160,7 +160,7 @@ def test_a_mistake_in_a_run_leaves_nothing_staged_and_each_request_to_its_handle
     places = sent(whole, 3)
     take = whole.broker.runs[36]
 
-    def mistaken(requests: list[Request]) -> int:
+    def mistaken(requests: list[Command]) -> int:
         take(requests)
         raise ZeroDivisionError
 
@@ -176,7 +176,7 @@ def test_a_turn_that_is_over_ends_between_two_runs(whole: Whole) -> None:
     frames = Framer().feed(b"".join(back(place, opaque).encode() for opaque, place in enumerate(places)))
     take = whole.broker.runs[36]
 
-    def slow(requests: list[Request]) -> int:
+    def slow(requests: list[Command]) -> int:
         whole.clock.ms += 10
         return take(requests)
 

@@ -1,10 +1,11 @@
 """What the extension has; each says which Python function it stands for."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from roquet.broker.stored import Again
 from roquet.store.apply_many import DerivedRun
 from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Row
@@ -41,6 +42,9 @@ def put_messages(
     rows: list[Row], at: int, lead: bytes, log_end: int, room: int, now_ms: int, /
 ) -> tuple[int, int, bytes, bytes, list[tuple[ConsumeQueue, int, bytes]], bytes, int]:
     """store.staging.Staging.put_rows, as far as it goes; returns what `take_sends` does."""
+
+def take_many_apart(data: bytes | memoryview, start: int, places: Sequence[int], names: tuple[bytes, ...], /) -> list[Again]:
+    """broker.stored.take_many_apart, for a list of places, up to 8 names, and up to the first record with more than 32 properties."""
 
 def pull_shape(form: int, header: bytes, /) -> tuple[bytes, int, int, int] | None:
     """wire.pull_shapes.pull_shape."""

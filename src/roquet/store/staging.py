@@ -30,9 +30,11 @@ Staged = tuple[ConsumeQueue, int, int, int]
 BatchedMessage = tuple[int, bytes, bytes, int, Iterable[str]]
 """(flag, body, properties, tag hash, keys) of a message in a batch."""
 
-Row = tuple[ConsumeQueue, bytes, bytes, int | None, int, int, int, bytes, int, int, bytes]
-"""(queue, body, properties, the entry's third number or None for the tag's hash, sys flag, flag, born ms, born host, reconsumed, prepared,
-store host) of a message."""
+Kept = tuple[bytes, int, int, bytes, bytes]
+"""(body, flag, born ms, born host, store host): what a message keeps wherever it is put."""
+
+Row = tuple[ConsumeQueue, bytes, int | None, int, int, int, Kept]
+"""(queue, properties, the entry's third number or None for the tag's hash, sys flag, reconsumed, prepared, what it keeps) of a message."""
 
 
 def pack(
@@ -164,9 +166,9 @@ class Staging:
         return at
 
     def _put_row(
-        self, queue: ConsumeQueue, body: bytes, properties: bytes, tag: int | None, sys_flag: int, flag: int, born_ms: int,
-        born_host: bytes, reconsumed: int, prepared: int, store_host: bytes,
-    ) -> None:  # fmt: skip
+        self, queue: ConsumeQueue, properties: bytes, tag: int | None, sys_flag: int, reconsumed: int, prepared: int, kept: Kept
+    ) -> None:
+        body, flag, born_ms, born_host, store_host = kept
         text = properties.decode(errors="replace")
         keys = index_keys(text) if is_indexed(sys_flag) else ()
         if tag is None:
