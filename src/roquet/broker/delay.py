@@ -67,8 +67,8 @@ AHEAD_MAX = 64
 """Records that one trip to the disk fetches at most, when the next is not in memory."""
 READ_MAX = 256
 """Queue entries read at a time."""
-REAL = (Property.REAL_TOPIC.encode(), Property.REAL_QUEUE_ID.encode())
-"""Where a message was meant to go."""
+REAL = f"{Property.REAL_TOPIC}\x02{Property.REAL_QUEUE_ID}".encode()
+"""Where a message was meant to go: what is asked of it."""
 SLACK_MS = 1_000
 """A clock that is put right by less than this moves no delivery."""
 LATER_MAX = 100_000
@@ -340,8 +340,8 @@ class Delays(SavedPart):
 
     def _real_queue(self, key: bytes) -> ConsumeQueue | None:
         """Where messages go that say so (`stored.Again`, of REAL). None: not sure."""
-        topic, *real = key.decode().split("\x02")
-        if topic != SCHEDULE_TOPIC or len(real) != len(REAL):
+        stored_in, *real = key.decode().split("\x02")
+        if stored_in != SCHEDULE_TOPIC or len(real) != 2:
             return None
         topic, queue_id = real
         if topic in ("", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC) or not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 5):

@@ -23,7 +23,7 @@ from roquet.store.window import LogWindow
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.codes import Perm
 from roquet.wire.command import Command
-from roquet.wire.layout import PROPERTIES_MAX
+from roquet.wire.layout import HOST, PROPERTIES_MAX, STORE_TIME_AT
 from roquet.wire.names import SCHEDULE_TOPIC, retry_topic
 from roquet.wire.record import decode_properties
 
@@ -44,10 +44,12 @@ MARKS = (
     Property.RETRY_TOPIC, Property.ORIGIN_MESSAGE_ID, Property.WAIT, Property.DELAY, Property.REAL_TOPIC, Property.REAL_QUEUE_ID,
 )  # fmt: skip
 """What a message that comes again has besides its own properties, in the order in which they are added."""
-NAMES = tuple(name.encode() for name in MARKS)
-FRONT = b"\x02%b\x01%%b\x02%b\x01%%b" % NAMES[:2]
-BACK = b"\x02%b\x01false\x02%b\x01%%d\x02%b\x01%%b\x02%b\x01" % NAMES[2:]
+NAMES = "\x02".join(MARKS).encode()
+BEFORE = b"\x02%b\x01%%b\x02%b\x01%%b" % tuple(NAMES.split(b"\x02")[:2])
+BEHIND = b"\x02%b\x01false\x02%b\x01%%d\x02%b\x01%%b\x02%b\x01" % tuple(NAMES.split(b"\x02")[2:])
 """What is added before and behind the log offset, which ends the message's id; the queue's number comes last."""
+STORE_HOST = slice(STORE_TIME_AT + 8, STORE_TIME_AT + 8 + HOST)
+"""Of what a message keeps."""
 
 
 class Way(NamedTuple):
@@ -69,9 +71,9 @@ class Plan(NamedTuple):
     """Of the retry topic, over which they are spread."""
     origin: str
     """The topic that the message at hand stood in."""
-    front: bytes
-    back: bytes
-    """What is added to their properties (FRONT, BACK). Empty: they have some of the marks already, or a reason is to be noted."""
+    before: bytes
+    behind: bytes
+    """What is added to their properties (BEFORE, BEHIND). Empty: they have some of the marks already, or a reason is to be noted."""
 
 
 class SentBack:
@@ -98,7 +100,7 @@ class SentBack:
             key, _, _, sys_flag, reconsumed, raw, kept = message
             alike = (
                 request.version, get("group"), get("delayLevel"), get("maxReconsumeTimes"), get("failure"), get("unitMode"), key, sys_flag,
-                reconsumed, kept[4],
+                reconsumed, kept[STORE_HOST],
             )  # fmt: skip
             try:
                 plan = plans.get(alike)
@@ -110,8 +112,8 @@ class SentBack:
                     break
                 plans[alike] = plan
             queue_id = randrange(plan.queues) if plan.queues > 1 else 0
-            if plan.front:
-                text, origin = b"%b%b%016X%b%d" % (raw, plan.front, place, plan.back, queue_id), plan.origin
+            if plan.before:
+                text, origin = b"%b%b%016X%b%d" % (raw, plan.before, place, plan.behind, queue_id), plan.origin
             else:
                 text, origin = self._changed(message, place, plan, get("failure"), queue_id)
             if len(text) > PROPERTIES_MAX:
@@ -143,11 +145,11 @@ class SentBack:
             return None
         delays_ms = self.store.delays_ms
         level = min(asked or FIRST_LEVEL + reconsumed, len(delays_ms))
-        front = back = b""
+        before = behind = b""
         if not failure and raw and not any(marks):  # its first failure: its marks are only added
-            front, back = FRONT % (origin, kept[4].hex().upper().encode()), BACK % (level, way.topic.topic_name.encode())
+            before, behind = BEFORE % (origin, kept[STORE_HOST].hex().upper().encode()), BEHIND % (level, way.topic.topic_name.encode())
         queue, due_ms = self.store.queue(SCHEDULE_TOPIC, level - 1), self.store.staging.now_ms + delays_ms[level - 1]
-        return Plan(way, level, queue, due_ms, self.retries.queue_count(*way), origin.decode(), front, back)
+        return Plan(way, level, queue, due_ms, self.retries.queue_count(*way), origin.decode(), before, behind)
 
     def _way_of(self, name: str) -> Way | None:
         """None: the group or its retry topic is not there, or may not be used."""
@@ -157,8 +159,8 @@ class SentBack:
 
     def _changed(self, message: Again, place: int, plan: Plan, failure: str | None, queue_id: int) -> tuple[bytes, str]:
         """(the properties of a message that has some of the marks already, the topic it was sent to)."""
-        _, _, _, sys_flag, reconsumed, raw, (body, flag, born_ms, born_host, store_host) = message
-        draft = Draft("", 0, body, decode_properties(raw), sys_flag, flag, born_ms, born_host, reconsumed, 0, store_host, True)
+        _, _, _, _, _, raw, kept = message
+        draft = Draft("", 0, b"", decode_properties(raw), store_host=kept[STORE_HOST], wait_kept=True)
         sent_to = self.retries.mark(draft, plan.origin, place, failure, len(raw))
         draft.properties[Property.DELAY] = str(plan.level)
         draft.topic, draft.queue_id = plan.way.topic.topic_name, queue_id

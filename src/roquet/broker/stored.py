@@ -7,7 +7,7 @@ for many, where the few properties that decide are asked for by name: most messa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 from zlib import crc32
@@ -17,16 +17,16 @@ from roquet.store.disk import Cold
 from roquet.store.fanout import index_keys, is_indexed, queue_tag
 from roquet.store.queue import ConsumeQueue
 from roquet.store.records import LIKELY_SIZE
-from roquet.store.staging import Kept, Staging
+from roquet.store.staging import Staging
 from roquet.store.store import Store
 from roquet.store.window import LogWindow
 from roquet.wire.layout import FRONT, HOSTS_V6, MAGIC_V1, PROPERTIES_MAX, RECORD_MIN, TOPIC_MAX_V1
 
 BODY_AT = FRONT.size
 
-Again = tuple[bytes, int, int, int, int, bytes, Kept]
+Again = tuple[bytes, int, int, int, int, bytes, bytes]
 """A message that may be put once more: (its topic and the values of the properties that were asked for, a 2 before each and nothing for
-one that it has not; bytes of its record; number in its queue; sys flag; reconsumed; properties; what stays as it is)."""
+one that it has not; bytes of its record; number in its queue; sys flag; reconsumed; properties; what it keeps, see `staging.Row`)."""
 
 
 class Stored(NamedTuple):
@@ -91,10 +91,10 @@ def take_apart(record: bytes | memoryview, offset: int) -> Stored | None:
     )  # fmt: skip
 
 
-def take_many_apart(data: bytes | memoryview, start: int, places: Sequence[int], names: tuple[bytes, ...]) -> list[Again]:
+def take_many_apart(data: bytes | memoryview, start: int, places: list[int], names: bytes) -> list[Again]:
     """The records that begin at these log offsets, up to the first that is unusual or not wholly among these bytes of the log, which begin
-    at `start`."""
-    texts = [name.decode() for name in names]
+    at `start`. `names`: of properties, a 2 between them."""
+    texts = names.decode().split("\x02")
     found: list[Again] = []
     for place in places:
         at = place - start
@@ -103,20 +103,23 @@ def take_many_apart(data: bytes | memoryview, start: int, places: Sequence[int],
         if message is None:
             break
         key = "\x02".join([message.topic, *[message.properties.get(name, "") for name in texts]]).encode()
-        kept = message.body, message.flag, message.born_ms, message.born_host, message.store_host
+        kept = bytes(data[at : at + BODY_AT + len(message.body)])
         found.append((key, size, message.queue_offset, message.sys_flag, message.reconsumed, message.raw, kept))
     return found
 
 
-def apart_for(staging: Staging) -> Callable[[bytes | memoryview, int, Sequence[int], tuple[bytes, ...]], list[Again]]:
+def apart_for(staging: Staging) -> Callable[[bytes | memoryview, int, list[int], bytes], list[Again]]:
     """`take_many_apart`, compiled where what is put is."""
     return take_many_apart if staging.native is None else staging.native.take_many_apart
 
 
-def take_from_log(store: Store, window: LogWindow, places: Sequence[int], names: tuple[bytes, ...]) -> list[Again]:
+def take_from_log(store: Store, window: LogWindow, places: list[int], names: bytes) -> list[Again]:
     """The same of the log, up to the first that is unusual or not in memory. One read where they stand near each other."""
-    first = min(places, default=0)
+    first, half = min(places, default=0), len(places) // 2
     stretch = window.stretch(first, max(places, default=0) + LIKELY_SIZE)
+    if stretch is None and half:
+        found = take_from_log(store, window, places[:half], names)
+        return found if len(found) < half else found + take_from_log(store, window, places[half:], names)
     found = [] if stretch is None else apart_for(store.staging)(stretch, first, places, names)
     for place in islice(places, len(found), None):
         try:

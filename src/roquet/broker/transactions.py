@@ -67,7 +67,7 @@ from roquet.wire.calls import transactions as calls
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.ids import offset_message_id, parse_offset_message_id
-from roquet.wire.layout import QUEUE_ID_MAX
+from roquet.wire.layout import FRONTS, HOST, HOSTS_V6, QUEUE_ID_MAX
 from roquet.wire.names import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
@@ -86,11 +86,9 @@ UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
 KINDS = 0xC
 KINDS_AS_TEXT = (str(COMMIT), str(ROLLBACK))
 BOOLEANS = (None, "false", "true")
-NAMES = tuple(
-    name.encode()
-    for name in (Property.PRODUCER_GROUP, Property.TRANSACTION_PREPARED_QUEUE_OFFSET, Property.REAL_TOPIC, Property.REAL_QUEUE_ID)
-)
-"""What decides about the end of a half message."""
+DECIDING = (Property.PRODUCER_GROUP, Property.TRANSACTION_PREPARED_QUEUE_OFFSET, Property.REAL_TOPIC, Property.REAL_QUEUE_ID)
+"""What is asked of a half message that ends."""
+NAMES = "\x02".join(DECIDING).encode()
 TIMED_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 """Their queues' entries carry a time."""
 
@@ -399,6 +397,7 @@ class Transactions(Part):
         queues: dict[tuple[bytes, bool, str], ConsumeQueue | None] = {}
         ended: dict[int, None] = {}
         rows: list[Row] = []
+        front = self._op_front()
         for request, (place, half, commits), message in zip(requests, ends, messages, strict=False):
             key, _, queue_offset, sys_flag, reconsumed, properties, kept = message
             alike = key, commits, request.fields["producerGroup"]
@@ -407,7 +406,7 @@ class Transactions(Part):
                 break
             if commits:
                 rows.append((queue, properties, None, sys_flag & ~KINDS | COMMIT, reconsumed, place, kept))
-            rows.append(self._op_row(half))
+            rows.append(self._op_row(half, front))
             ended[half] = None
         if not ended:
             return 0
@@ -429,10 +428,10 @@ class Transactions(Part):
         return place, half, kind == KINDS_AS_TEXT[0]
 
     def _queue_of(self, key: bytes, commits: bool, group: str) -> ConsumeQueue | None:
-        """Where half messages go (`stored.Again`, of NAMES) that this producer group ends; what rolls back, nowhere but to the op records.
+        """Where half messages go (`stored.Again`, of DECIDING) that this producer group ends; what rolls back, nowhere but to the op records.
         None: look properly."""
         half_topic, *properties = key.decode().split("\x02")
-        if half_topic != HALF_TOPIC or len(properties) != len(NAMES):
+        if half_topic != HALF_TOPIC or len(properties) != len(DECIDING):
             return None
         of_group, original, topic, queue_id = properties
         if not of_group or of_group != group or original:
@@ -496,15 +495,19 @@ class Transactions(Part):
 
     def _write_op(self, ending: Ending) -> None:
         """Stage the record that says: this half message is done with. What follows happens when it is safe (`_settle`)."""
-        row = self._op_row(ending.half)
+        row = self._op_row(ending.half, self._op_front())
         at = row[0].next
         self.store.staging.put_rows([row])
         self._op_written(at, ending)
 
-    def _op_row(self, half: int) -> Row:
-        staging = self.store.staging
-        queue, host = self.store.queue(OP_HALF_TOPIC, 0), staging.store_host
-        return queue, OP_PROPERTIES, OP_TAG, 0, 0, 0, (b"%d" % half, 0, staging.now_ms, host, host)
+    def _op_row(self, half: int, front: bytes) -> Row:
+        return self.store.queue(OP_HALF_TOPIC, 0), OP_PROPERTIES, OP_TAG, 0, 0, 0, b"%b%d" % (front, half)
+
+    def _op_front(self) -> bytes:
+        """What op records keep, up to their bodies (`staging.Row`)."""
+        now_ms, host = self.store.staging.now_ms, self.store.staging.store_host
+        hosts = 0 if len(host) == HOST else HOSTS_V6
+        return FRONTS[hosts].pack(0, 0, 0, 0, 0, 0, 0, hosts, now_ms, host, 0, host, 0, 0, 0)
 
     def _op_written(self, at: int, ending: Ending) -> None:
         overwritten = self._written.get(at)

@@ -1,6 +1,6 @@
 """What the extension has; each says which Python function it stands for."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -43,8 +43,8 @@ def put_messages(
 ) -> tuple[int, int, bytes, bytes, list[tuple[ConsumeQueue, int, bytes]], bytes, int]:
     """store.staging.Staging.put_rows, as far as it goes; returns what `take_sends` does."""
 
-def take_many_apart(data: bytes | memoryview, start: int, places: Sequence[int], names: tuple[bytes, ...], /) -> list[Again]:
-    """broker.stored.take_many_apart, for a list of places, up to 8 names, and up to the first record with more than 32 properties."""
+def take_many_apart(data: bytes | memoryview, start: int, places: list[int], names: bytes, /) -> list[Again]:
+    """broker.stored.take_many_apart; a record with more than 32 properties is unusual."""
 
 def pull_shape(form: int, header: bytes, /) -> tuple[bytes, int, int, int] | None:
     """wire.pull_shapes.pull_shape."""

@@ -14,7 +14,7 @@
 enum { CODE_LONG = 10 /* fields have long names */, CODE_SEND = 310, CODE_BATCH = 320 /* the code alone makes no batch, field m does */, ONEWAY = 2 };
 enum { KEPT_FLAGS = 0x703, PREPARED = 4 /* says what TRAN_MSG says, too */ };
 enum { MESSAGES_MAX = 65536 /* of one batch */, QUEUES_MAX = 64 /* of one run */ };
-enum { ITEMS_MAX = 32 /* properties of a send that goes elsewhere first */, ASKED_MAX = 16 /* bytes of what it asks for */, DIVERSION_ROOM = 2048, NAMES_MAX = 8, TOPIC_MAX = 127 };
+enum { ITEMS_MAX = 32 /* properties of a send that goes elsewhere first */, ASKED_MAX = 16 /* bytes of what it asks for */, DIVERSION_ROOM = 2048 };
 enum { FRONT = 72 /* bytes of a record before its body, without its hosts */, INNER = 22 /* of a message in a batch, without its texts */ };
 
 /* ---- a send as it came ---------------------------------------------------------------------------------------------- */
@@ -622,20 +622,20 @@ PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
 
 /* ---- messages that Python has decided on: Staging.put_derived of each -------------------------------------------------- */
 
-static int is_host(Text host) { return host.size == 8 || host.size == 20; }
-
 static int put_row(Run *run, PyObject *row) {
     Message message;
     Derived derived;
-    Text text;
+    Text text, kept;
     Queue *queue;
     PyObject *object, *tag;
-    int user_flag, consumed;
-    if (!PyArg_ParseTuple(row, "Oy#OLiL(y#iLy#y#)", &object, TEXT(text), &tag, &message.sys_flag, &consumed, &message.prepared, TEXT(message.body),
-            &user_flag, &message.born_ms, TEXT(message.born_host), TEXT(message.store_host))) return FAILED;
-    message.user_flag = user_flag, message.consumed = consumed;
-    int is_odd = message.sys_flag & PREPARED || message.sys_flag != (int32_t)message.sys_flag || !is_host(message.born_host) || !is_host(message.store_host);
-    if (is_odd || !derive(text, &derived)) return LEAVE; /* prepared, or rolled back: no queue has it */
+    int consumed;
+    if (!PyArg_ParseTuple(row, "Oy#OLiLy#", &object, TEXT(text), &tag, &message.sys_flag, &consumed, &message.prepared, TEXT(kept))) return FAILED;
+    if (message.sys_flag & PREPARED || message.sys_flag != (int32_t)message.sys_flag || !derive(text, &derived)) return LEAVE; /* no queue has it */
+    Py_ssize_t born = kept.size > BODY_AT && kept.at[SYS_FLAG_AT + 3] & 0x10 ? 20 : 8, stored = kept.size > BODY_AT && kept.at[SYS_FLAG_AT + 3] & 0x20 ? 20 : 8;
+    if (kept.size < FRONT + born + stored) return LEAVE;
+    message.user_flag = (int32_t)get32(kept.at + 16), message.born_ms = (int64_t)get64(kept.at + 40), message.consumed = consumed;
+    message.born_host = (Text){kept.at + 48, born}, message.store_host = (Text){kept.at + 56 + born, stored};
+    message.body = (Text){kept.at + FRONT + born + stored, kept.size - FRONT - born - stored};
     if (tag != Py_None) derived.is_timed = 1, derived.due = PyLong_AsLongLong(tag);
     int state = PyErr_Occurred() ? FAILED : queue_of(run, object, &queue);
     byte *to = state == PLAIN ? reserve_record(run, queue, &message, text.size) : NULL;
@@ -657,60 +657,55 @@ PyObject *put_messages(PyObject *Py_UNUSED(module), PyObject *args) {
     return let_go(&run, state == FAILED ? NULL : results(&run, at));
 }
 
-/* ---- stored messages, for Python to decide on: stored.take_many_apart -------------------------------------------------- */
+/* ---- stored messages, for Python to decide on -------------------------------------------------------------------------- */
 
-/* stored.take_apart of what begins here, `offset` in the log; *found: the key, bytes of the record, and what else is wanted of it. */
-static int take_apart(Text data, int64_t offset, const Text *names, Py_ssize_t count, Buffer *key, PyObject **found) {
-    Text seen[ITEMS_MAX], values[NAMES_MAX] = {{NULL, 0}};
+/* stored.take_apart of what begins here and at `offset` of the log. NULL: it is unusual, or the exception is set. */
+static PyObject *take_apart(Text data, int64_t offset, Text names, Buffer *key) {
+    Item items[ITEMS_MAX], item;
     const byte *at = data.at;
-    Item item;
-    int items = 0;
-    if (data.size < RECORD_MIN || get32(at + 4) != MAGIC_V1 || (int64_t)get64(at + 28) != offset || at[SYS_FLAG_AT + 3] & HOSTS_V6) return LEAVE;
+    int count = 0;
+    if (data.size < RECORD_MIN || get32(at + 4) != MAGIC_V1 || (int64_t)get64(at + 28) != offset || at[SYS_FLAG_AT + 3] & HOSTS_V6) return NULL;
     int64_t size = (int32_t)get32(at), body_size = (int32_t)get32(at + BODY_AT - 4);
-    if (size < RECORD_MIN || size > data.size || body_size < 0 || body_size > size - RECORD_MIN) return LEAVE;
-    Text body = {at + BODY_AT, body_size}, topic = {body.at + body_size + 1, body.at[body_size]}, text = {topic.at + topic.size + 2, 0};
-    text.size = size - RECORD_MIN - body_size - topic.size;
-    if (topic.size > TOPIC_MAX || text.size < 0 || text.size > PROPERTIES_MAX || get16(text.at - 2) != text.size || !is_utf8(topic)) return LEAVE;
-    if ((crc32_of(body) & 0x7FFFFFFF) != get32(at + 8) || !is_utf8(text) || (text.size && memchr(text.at, 0, text.size))) return LEAVE;
-    for (Text left = text; text.size && next_item(&left, &item); seen[items++] = item.name) {
-        if (items == ITEMS_MAX || !item.name.size || !item.value.size) return LEAVE;
-        for (int i = 0; i < items; i++)
-            if (same(seen[i], item.name)) return LEAVE;
-        for (Py_ssize_t i = 0; i < count; i++)
-            if (same(names[i], item.name)) values[i] = item.value;
+    if (size < RECORD_MIN || size > data.size || body_size < 0 || body_size > size - RECORD_MIN) return NULL;
+    Text body = {at + BODY_AT, body_size}, topic = {body.at + body_size + 1, body.at[body_size]};
+    Text text = {topic.at + topic.size + 2, size - RECORD_MIN - body_size - topic.size}, value = topic;
+    if (topic.size > 127 || text.size < 0 || text.size > PROPERTIES_MAX || get16(text.at - 2) != text.size || !is_utf8(topic)) return NULL;
+    if ((crc32_of(body) & 0x7FFFFFFF) != get32(at + 8) || !is_utf8(text) || (text.size && memchr(text.at, 0, text.size))) return NULL;
+    for (Text left = text; text.size && next_item(&left, &item); items[count++] = item) {
+        if (count == ITEMS_MAX || !item.name.size || !item.value.size) return NULL;
+        for (int i = 0; i < count; i++)
+            if (same(items[i].name, item.name)) return NULL;
     }
-    if (reserve(key, topic.size + count * (1 + text.size))) return FAILED;
-    byte *to = add(key->at, topic.at, topic.size);
-    for (Py_ssize_t i = 0; i < count; i++) *to++ = 2, to = add(to, values[i].at, values[i].size);
-    *found = Py_BuildValue("(y#LLiiy#(y#iLy#y#))", key->at, (Py_ssize_t)(to - key->at), (long long)size, (long long)get64(at + QUEUE_OFFSET_AT),
-        (int32_t)get32(at + SYS_FLAG_AT), (int32_t)get32(at + 72), text.at, text.size, body.at, body.size, (int32_t)get32(at + 16),
-        (long long)get64(at + 40), at + 48, (Py_ssize_t)8, at + 64, (Py_ssize_t)8);
-    return *found ? PLAIN : FAILED;
+    for (key->size = 0; !reserve(key, value.size + 1); key->at[key->size++] = 2) {
+        key->size = add(key->at + key->size, value.at, value.size) - key->at;
+        if (!next_item(&names, &item))
+            return Py_BuildValue("(y#LLiiy#y#)", key->at, key->size, (long long)size, (long long)get64(at + QUEUE_OFFSET_AT), (int32_t)get32(at + SYS_FLAG_AT),
+                (int32_t)get32(at + 72), text.at, text.size, at, (Py_ssize_t)(BODY_AT + body_size));
+        value.size = 0;
+        for (int i = 0; i < count; i++)
+            if (same(items[i].name, item.all)) value = items[i].value;
+    }
+    return NULL;
 }
 
-/* take_many_apart(data, where it begins in the log, log offsets, names of properties) -> [(key, size, ...)], up to the first that is unusual */
+/* take_many_apart(data, where it begins in the log, log offsets, names of properties) -> [stored.Again], up to the first that is unusual */
 PyObject *take_many_apart(PyObject *Py_UNUSED(module), PyObject *args) {
-    Text names[NAMES_MAX];
     Py_buffer data;
+    Text names;
     Buffer key = {NULL, 0, 0};
-    PyObject *places, *all, *one = NULL;
+    PyObject *places, *one = NULL, *found = PyList_New(0);
     long long start;
-    int state = PLAIN;
-    if (!PyArg_ParseTuple(args, "y*LO!O!:take_many_apart", &data, &start, &PyList_Type, &places, &PyTuple_Type, &all)) return NULL;
-    Py_ssize_t count = PyTuple_GET_SIZE(all);
-    for (Py_ssize_t i = 0; i < count && i < NAMES_MAX; i++) names[i] = bytes_text(PyTuple_GET_ITEM(all, i));
-    if (count > NAMES_MAX) PyErr_SetString(PyExc_ValueError, "8 names at most");
-    PyObject *found = PyErr_Occurred() ? NULL : PyList_New(0);
-    for (Py_ssize_t i = 0; found && state == PLAIN && i < PyList_GET_SIZE(places); i++) {
+    if (!found || !PyArg_ParseTuple(args, "y*LO!y#:take_many_apart", &data, &start, &PyList_Type, &places, TEXT(names))) { Py_XDECREF(found); return NULL; }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(places); i++) {
         long long place = PyLong_AsLongLong(PyList_GET_ITEM(places, i));
-        if (PyErr_Occurred()) state = FAILED;
-        else if (place < start || place - start >= data.len) state = LEAVE;
-        else state = take_apart((Text){(const byte *)data.buf + (place - start), data.len - (place - start)}, place, names, count, &key, &one);
-        if (state == PLAIN && PyList_Append(found, one)) state = FAILED;
+        if (PyErr_Occurred() || start < 0 || place < start || place - start > data.len) break;
+        one = take_apart((Text){(const byte *)data.buf + (place - start), data.len - (place - start)}, place, names, &key);
+        if (!one || PyList_Append(found, one)) break;
         Py_CLEAR(one);
     }
-    if (state == FAILED) Py_CLEAR(found);
+    Py_XDECREF(one);
     PyMem_Free(key.at);
     PyBuffer_Release(&data);
+    if (PyErr_Occurred()) Py_CLEAR(found);
     return found;
 }
