@@ -428,7 +428,7 @@ class Transactions(Part):
         return place, half, kind == KINDS_AS_TEXT[0]
 
     def _queue_of(self, key: bytes, commits: bool, group: str) -> ConsumeQueue | None:
-        """Where half messages go (`stored.Again`, of DECIDING) that this producer group ends; what rolls back, nowhere but to the op records.
+        """Where half messages go (`stored.Again`, of DECIDING) that this producer group ends. What rolls back has only an op record.
         None: look properly."""
         half_topic, *properties = key.decode().split("\x02")
         if half_topic != HALF_TOPIC or len(properties) != len(DECIDING):

@@ -244,13 +244,8 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
     PyObject *queue = door ? PyObject_GetItem(door, name) : NULL; /* fills itself at first use */
     Py_XDECREF(topic);
     Py_XDECREF(name);
-    if (!queue) {
-        if (PyErr_Occurred()) {
-            if (!PyErr_ExceptionMatches(PyExc_KeyError) && !PyErr_ExceptionMatches(PyExc_ValueError)) return FAILED;
-            PyErr_Clear();
-        }
-        return LEAVE;
-    }
+    if (!queue && PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_ValueError))) PyErr_Clear();
+    if (!queue) return PyErr_Occurred() ? FAILED : LEAVE;
     int state = queue_of(run, queue, found);
     Py_DECREF(queue);
     return state;
@@ -262,8 +257,7 @@ static const struct { const char *name; Py_ssize_t size; } UNUSUAL[] = { /* send
     {"WAIT", 4}, {"CLUSTER", 7}, {"MSG_REGION", 10}, {"TRACE_ON", 8}, {"DELAY", 5}, {"TRAN_MSG", 8}, {"TIMER_DELIVER_MS", 16}, {"TIMER_DELAY_SEC", 15}, {"TIMER_DELAY_MS", 14},
     {"__STARTDELIVERTIME", 18}, {"TIMER_DEL_UNIQKEY", 17}, {"INNER_MULTI_DISPATCH", 20},
 };
-#define UNUSUAL_COUNT 12
-#define SPECIAL_FIRST 4
+enum { UNUSUAL_COUNT = 12, SPECIAL_FIRST = 4 };
 
 static int is_unusual(Text name) {
     for (int i = 0; i < UNUSUAL_COUNT; i++)
@@ -281,8 +275,6 @@ static int may_ask_for_more(Text text) {
     return 0;
 }
 
-static int is_waits(Item item) { return IS(item.all, "WAIT\1true"); }
-
 /* Copies the properties of a single send that are stored, what the broker adds last, to `to`. Returns their size, -1 for LEAVE. */
 static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *derived) {
     byte *begin = to;
@@ -293,7 +285,7 @@ static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *
     if (!text.size) text.size = -1;
     while (next_item(&text, &item)) {
         if (!item.value.size) return -1;
-        if (is_waits(item)) continue;
+        if (IS(item.all, "WAIT\1true")) continue;
         if (IS(item.name, "UNIQ_KEY")) {
             if (derived->unique.size) return -1;
             derived->unique = item.value;
@@ -484,7 +476,7 @@ static int read_suffix(const Run *run, Text text, Suffix *suffix) {
         if (!item.all.size) continue;
         if (IS(item.name, "UNIQ_KEY") && item.value.size && !suffix->unique.size && !memchr(item.value.at, 1, item.value.size)) {
             suffix->unique = item.value;
-        } else if (!is_waits(item)) return LEAVE;
+        } else if (!IS(item.all, "WAIT\1true")) return LEAVE;
         *with++ = 2;
         with = add(with, item.all.at, item.all.size);
         if (item.value.at != suffix->unique.at) {
@@ -628,14 +620,11 @@ static int put_row(Run *run, PyObject *row) {
     Text text, kept;
     Queue *queue;
     PyObject *object, *tag;
-    int consumed;
-    if (!PyArg_ParseTuple(row, "Oy#OLiLy#", &object, TEXT(text), &tag, &message.sys_flag, &consumed, &message.prepared, TEXT(kept))) return FAILED;
-    if (message.sys_flag & PREPARED || message.sys_flag != (int32_t)message.sys_flag || !derive(text, &derived)) return LEAVE; /* no queue has it */
-    Py_ssize_t born = kept.size > BODY_AT && kept.at[SYS_FLAG_AT + 3] & 0x10 ? 20 : 8, stored = kept.size > BODY_AT && kept.at[SYS_FLAG_AT + 3] & 0x20 ? 20 : 8;
-    if (kept.size < FRONT + born + stored) return LEAVE;
-    message.user_flag = (int32_t)get32(kept.at + 16), message.born_ms = (int64_t)get64(kept.at + 40), message.consumed = consumed;
-    message.born_host = (Text){kept.at + 48, born}, message.store_host = (Text){kept.at + 56 + born, stored};
-    message.body = (Text){kept.at + FRONT + born + stored, kept.size - FRONT - born - stored};
+    if (!PyArg_ParseTuple(row, "Oy#OLLLy#", &object, TEXT(text), &tag, &message.sys_flag, &message.consumed, &message.prepared, TEXT(kept))) return FAILED;
+    if (message.sys_flag != (int32_t)message.sys_flag || message.consumed != (int32_t)message.consumed || !derive(text, &derived)) return LEAVE;
+    if (message.sys_flag & PREPARED /* no queue has it */ || kept.size < BODY_AT || kept.at[SYS_FLAG_AT + 3] & HOSTS_V6) return LEAVE;
+    message.user_flag = (int32_t)get32(kept.at + 16), message.born_ms = (int64_t)get64(kept.at + 40);
+    message.born_host = (Text){kept.at + 48, 8}, message.store_host = (Text){kept.at + 64, 8}, message.body = (Text){kept.at + BODY_AT, kept.size - BODY_AT};
     if (tag != Py_None) derived.is_timed = 1, derived.due = PyLong_AsLongLong(tag);
     int state = PyErr_Occurred() ? FAILED : queue_of(run, object, &queue);
     byte *to = state == PLAIN ? reserve_record(run, queue, &message, text.size) : NULL;
@@ -656,8 +645,6 @@ PyObject *put_messages(PyObject *Py_UNUSED(module), PyObject *args) {
         if ((state = put_row(&run, PyList_GET_ITEM(rows, at))) != PLAIN) break;
     return let_go(&run, state == FAILED ? NULL : results(&run, at));
 }
-
-/* ---- stored messages, for Python to decide on -------------------------------------------------------------------------- */
 
 /* stored.take_apart of what begins here and at `offset` of the log. NULL: it is unusual, or the exception is set. */
 static PyObject *take_apart(Text data, int64_t offset, Text names, Buffer *key) {
