@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from zlib import crc32
 
-from roquet.broker.gather import SPAN_MAX, near_each_other
+from roquet.broker.gather import FOREIGN_MAX, SPAN_MAX, near_each_other
 from roquet.broker.handler import answers
 from roquet.broker.part import ColdReads, Shared
 from roquet.broker.portions import Work, finish, unhurried
@@ -313,30 +313,36 @@ class Delays(SavedPart):
             end, left = position + size, left - size
         if len(places) < 2 or self._delivered_ahead:
             return 0
+        try:
+            messages = self._read(places, sizes)
+        except (Cold, LookupError):
+            return 0
         queues: dict[bytes, ConsumeQueue | None] = {}
         rows: list[Row] = []
+        for (key, size, _, sys_flag, reconsumed, properties, kept), listed in zip(messages, sizes, strict=False):
+            queue = queues[key] if key in queues else queues.setdefault(key, self._real_queue(key))
+            if queue is None or size != listed:
+                break
+            rows.append((queue, properties, None, sys_flag, reconsumed, 0, kept))
         try:
-            for (key, size, _, sys_flag, reconsumed, properties, kept), listed in zip(self._read(places, sizes), sizes, strict=False):
-                queue = queues[key] if key in queues else queues.setdefault(key, self._real_queue(key))
-                if queue is None or size != listed:
-                    break
-                rows.append((queue, properties, None, sys_flag, reconsumed, 0, kept))
             self.store.staging.put_rows(rows)
-        except (Cold, LookupError, Refused, ValueError):
+        except (Refused, ValueError):
             return 0
         budget.take_many(len(rows), sum(sizes[: len(rows)]))
         return len(rows)
 
-    def _read(self, places: list[int], sizes: list[int]) -> Iterator[Again]:
+    def _read(self, places: list[int], sizes: list[int]) -> list[Again]:
         """The messages there, up to the first that is unusual. Raises Cold and LookupError."""
-        take_many_apart = apart_for(self.store.staging)
-        for begin, stop in near_each_other(places, sizes, SPAN_MAX):
+        length = places[-1] + sizes[-1] - places[0]
+        together = length <= SPAN_MAX and length - sum(sizes) <= FOREIGN_MAX
+        found: list[Again] = []
+        for begin, stop in [(0, len(places))] if together else near_each_other(places, sizes, SPAN_MAX):
             first = places[begin]
             stretch = self._window.view(first, places[stop - 1] + sizes[stop - 1] - first)
-            found = take_many_apart(stretch, first, places[begin:stop], REAL)
-            yield from found
-            if len(found) < stop - begin:
+            found += apart_for(self.store.staging)(stretch, first, places[begin:stop], REAL)
+            if len(found) < stop:
                 break
+        return found
 
     def _real_queue(self, key: bytes) -> ConsumeQueue | None:
         """Where messages go that say so (`stored.Again`, of REAL). None: not sure."""
