@@ -202,3 +202,50 @@ def test_a_header_that_is_not_ordinary_ends_a_run(head: bytes) -> None:
 def test_half_messages_go_where_the_compiled_step_would_put_them_too(whole: Whole) -> None:
     prepare(whole, 4)
     assert [decode_properties(record.properties)["REAL_QID"] for record in records(whole, HALF_TOPIC)] == ["0", "1", "0", "1"]
+
+
+ODD_BACKS: list[dict[str, Any]] = [
+    {"failure": "it broke"}, {"failure": ""}, {"failure": ["it broke"]}, {"delayLevel": "2"}, {"delayLevel": "99"}, {"delayLevel": "-1"},
+    {"delayLevel": 1}, {"delayLevel": [1]}, {"maxReconsumeTimes": "0"}, {"maxReconsumeTimes": "x"}, {"maxReconsumeTimes": None},
+    {"unitMode": "true"}, {"unitMode": False}, {"group": "nobody"}, {"group": {}}, {"offset": "-1"}, {"offset": "9" * 19}, {"offset": "1"},
+]  # fmt: skip
+
+
+def test_whatever_is_sent_back_becomes_what_its_handler_makes_of_it(tmp_path: Path) -> None:
+    """Usual and odd words among each other, for messages that stand near each other, far away and over the end of a file, short and long,
+    for the first time and again."""
+    outcomes: list[object] = []
+    for name in ("runs", "handlers"):
+        whole = Whole(tmp_path / name, mapped_file_size_commit_log=1 << 20, max_message_size=1 << 18)
+        for topic in ("T", "%RETRY%g"):
+            whole.broker.topics.put(Topic(topic, 2, 2))
+        config = whole.broker.groups.find("g")
+        assert config is not None
+        config.retry_queue_nums = 2
+        if name == "handlers":
+            whole.broker.runs.clear()
+        bodies = [b"%d" % n * (1 + n % 3 * 700) for n in range(60)]
+        bodies[20:20] = bodies[40:40] = [bytes(200_000)] * 2
+        sends = [Command(310, send_fields(properties=f"UNIQ_KEY\x01U{n}"), body, opaque=n) for n, body in enumerate(bodies)]
+        sends[5].fields["i"] = ""
+        whole.frames(*sends)
+        places = [int(answer.fields["msgId"][-16:], 16) for answer in whole.peer.take()]
+        assert len(places) == 64
+        answers: list[object] = []
+        for turn in range(3):
+            backs = [back(place, opaque) for opaque, place in enumerate(places[::-1] if turn == 1 else places)]
+            for number, odd in enumerate(ODD_BACKS):
+                backs[3 * number + turn].fields.update(odd)
+            whole.frames(*backs)
+            answers += [(answer.opaque, answer.code, answer.remark) for answer in whole.peer.take()]
+            for _ in range(70):
+                whole.tick(1_000)
+            found = [record for queue_id in (0, 1) for record in records(whole, "%RETRY%g", queue_id)]
+            assert len(found) > 40 * (turn + 1), "most came again"
+            places = sorted(record.physical_offset for record in found)[-64:]
+        rows = whole.broker.stats._backs
+        answers.append({key: row.count for key, row in rows.items()})
+        whole.close()
+        files = [path.read_bytes() for part in ("commitlog", "consumequeue") for path in sorted((whole.root / part).rglob("0000*"))]
+        outcomes.append((sorted(answers[:-1], key=repr), answers[-1], files))
+    assert outcomes[0] == outcomes[1]
