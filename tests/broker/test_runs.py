@@ -129,6 +129,17 @@ def test_an_odd_end_is_refused_and_those_around_it_are_taken(whole: Whole) -> No
     assert whole.broker.transactions.pending == 1
 
 
+def test_op_records_of_a_broker_with_a_long_address_have_it(whole: Whole) -> None:
+    ends = prepare(whole, 2)
+    address = bytes(range(20))
+    whole.broker.listening("[::1]:10911", address)
+    whole.frames(*ends)
+    assert [(int(record.body), record.born_host, record.store_host) for record in records(whole, OP_HALF_TOPIC)] == [
+        (half, address, address) for half in range(2)
+    ]
+    assert len(records(whole, "T")) + len(records(whole, "T", 1)) == 2
+
+
 def test_messages_that_are_sent_back_in_one_read_come_again_in_its_order(whole: Whole) -> None:
     places = sent(whole, 70)
     counted = Counted(whole, 36)

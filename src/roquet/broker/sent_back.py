@@ -141,7 +141,7 @@ class SentBack:
             if request.version >= SAYS_MAX_SINCE:
                 most = asked_most
         origin, *marks = key.split(b"\x02")
-        if reconsumed >= most or sys_flag & PREPARED or len(marks) != len(MARKS) or not TOPIC.fullmatch(origin):
+        if not 0 <= reconsumed < most or sys_flag & PREPARED or len(marks) != len(MARKS) or not TOPIC.fullmatch(origin):
             return None
         delays_ms = self.store.delays_ms
         level = min(asked or FIRST_LEVEL + reconsumed, len(delays_ms))

@@ -115,8 +115,10 @@ def apart_for(staging: Staging) -> Callable[[bytes | memoryview, int, list[int],
 
 def take_from_log(store: Store, window: LogWindow, places: list[int], names: bytes) -> list[Again]:
     """The same of the log, up to the first that is unusual or not in memory. One read where they stand near each other."""
-    first, half = min(places, default=0), len(places) // 2
-    stretch = window.stretch(first, max(places, default=0) + LIKELY_SIZE)
+    if not places:
+        return []
+    first, half = min(places), len(places) // 2
+    stretch = window.stretch(first, max(places) + LIKELY_SIZE)
     if stretch is None and half:
         found = take_from_log(store, window, places[:half], names)
         return found if len(found) < half else found + take_from_log(store, window, places[half:], names)
