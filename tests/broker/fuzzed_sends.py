@@ -23,7 +23,7 @@ from typing import Any
 import orjson
 import pytest
 
-from roquet.broker.runs import Request, Take
+from roquet.broker.runs import Take
 from roquet.broker.topics import Topic
 from roquet.errors import Broken
 from roquet.ports import Read
@@ -95,7 +95,7 @@ class Side:
         self.others = [BytesPeer(host) for host in (HOSTS[0], HOSTS[1], bytes((10, 0, 0, 9, 0, 0, 0, 7)))]
 
     def counted(self, take: Take) -> Take:
-        def taken(requests: list[Request]) -> int:
+        def taken(requests: list[Command]) -> int:
             count = take(requests)
             self.together += count
             return count

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from roquet.broker.runs import RUN_MAX, Request, requests_of
+from roquet.broker.runs import RUN_MAX, requests_of
 from roquet.broker.topics import Topic
 from roquet.errors import Refused
 from roquet.ports import Peer
@@ -43,7 +43,7 @@ class Counted:
         self.count, self._take = 0, whole.broker.runs[code]
         whole.broker.runs[code] = self
 
-    def __call__(self, requests: list[Request]) -> int:
+    def __call__(self, requests: list[Command]) -> int:
         taken = self._take(requests)
         self.count += taken
         return taken
@@ -129,6 +129,17 @@ def test_an_odd_end_is_refused_and_those_around_it_are_taken(whole: Whole) -> No
     assert whole.broker.transactions.pending == 1
 
 
+def test_op_records_of_a_broker_with_a_long_address_have_it(whole: Whole) -> None:
+    ends = prepare(whole, 2)
+    address = bytes(range(20))
+    whole.broker.listening("[::1]:10911", address)
+    whole.frames(*ends)
+    assert [(int(record.body), record.born_host, record.store_host) for record in records(whole, OP_HALF_TOPIC)] == [
+        (half, address, address) for half in range(2)
+    ]
+    assert len(records(whole, "T")) + len(records(whole, "T", 1)) == 2
+
+
 def test_messages_that_are_sent_back_in_one_read_come_again_in_its_order(whole: Whole) -> None:
     places = sent(whole, 70)
     counted = Counted(whole, 36)
@@ -160,7 +171,7 @@ def test_a_mistake_in_a_run_leaves_nothing_staged_and_each_request_to_its_handle
     places = sent(whole, 3)
     take = whole.broker.runs[36]
 
-    def mistaken(requests: list[Request]) -> int:
+    def mistaken(requests: list[Command]) -> int:
         take(requests)
         raise ZeroDivisionError
 
@@ -176,7 +187,7 @@ def test_a_turn_that_is_over_ends_between_two_runs(whole: Whole) -> None:
     frames = Framer().feed(b"".join(back(place, opaque).encode() for opaque, place in enumerate(places)))
     take = whole.broker.runs[36]
 
-    def slow(requests: list[Request]) -> int:
+    def slow(requests: list[Command]) -> int:
         whole.clock.ms += 10
         return take(requests)
 
@@ -202,3 +213,50 @@ def test_a_header_that_is_not_ordinary_ends_a_run(head: bytes) -> None:
 def test_half_messages_go_where_the_compiled_step_would_put_them_too(whole: Whole) -> None:
     prepare(whole, 4)
     assert [decode_properties(record.properties)["REAL_QID"] for record in records(whole, HALF_TOPIC)] == ["0", "1", "0", "1"]
+
+
+ODD_BACKS: list[dict[str, Any]] = [
+    {"failure": "it broke"}, {"failure": ""}, {"failure": ["it broke"]}, {"delayLevel": "2"}, {"delayLevel": "99"}, {"delayLevel": "-1"},
+    {"delayLevel": 1}, {"delayLevel": [1]}, {"maxReconsumeTimes": "0"}, {"maxReconsumeTimes": "x"}, {"maxReconsumeTimes": None},
+    {"unitMode": "true"}, {"unitMode": False}, {"group": "nobody"}, {"group": {}}, {"offset": "-1"}, {"offset": "9" * 19}, {"offset": "1"},
+]  # fmt: skip
+
+
+def test_whatever_is_sent_back_becomes_what_its_handler_makes_of_it(tmp_path: Path) -> None:
+    """Usual and odd words among each other, for messages that stand near each other, far away and over the end of a file, short and long,
+    for the first time and again."""
+    outcomes: list[object] = []
+    for name in ("runs", "handlers"):
+        whole = Whole(tmp_path / name, mapped_file_size_commit_log=1 << 20, max_message_size=1 << 18)
+        for topic in ("T", "%RETRY%g"):
+            whole.broker.topics.put(Topic(topic, 2, 2))
+        config = whole.broker.groups.find("g")
+        assert config is not None
+        config.retry_queue_nums = 2
+        if name == "handlers":
+            whole.broker.runs.clear()
+        bodies = [b"%d" % n * (1 + n % 3 * 700) for n in range(60)]
+        bodies[20:20] = bodies[40:40] = [bytes(200_000)] * 2
+        sends = [Command(310, send_fields(properties=f"UNIQ_KEY\x01U{n}"), body, opaque=n) for n, body in enumerate(bodies)]
+        sends[5].fields["i"] = ""
+        whole.frames(*sends)
+        places = [int(answer.fields["msgId"][-16:], 16) for answer in whole.peer.take()]
+        assert len(places) == 64
+        answers: list[object] = []
+        for turn in range(3):
+            backs = [back(place, opaque) for opaque, place in enumerate(places[::-1] if turn == 1 else places)]
+            for number, odd in enumerate(ODD_BACKS):
+                backs[3 * number + turn].fields.update(odd)
+            whole.frames(*backs)
+            answers += [(answer.opaque, answer.code, answer.remark) for answer in whole.peer.take()]
+            for _ in range(70):
+                whole.tick(1_000)
+            found = [record for queue_id in (0, 1) for record in records(whole, "%RETRY%g", queue_id)]
+            assert len(found) > 40 * (turn + 1), "most came again"
+            places = sorted(record.physical_offset for record in found)[-64:]
+        rows = whole.broker.stats._backs
+        answers.append({key: row.count for key, row in rows.items()})
+        whole.close()
+        files = [path.read_bytes() for part in ("commitlog", "consumequeue") for path in sorted((whole.root / part).rglob("0000*"))]
+        outcomes.append((sorted(answers[:-1], key=repr), answers[-1], files))
+    assert outcomes[0] == outcomes[1]

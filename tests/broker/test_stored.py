@@ -10,12 +10,15 @@ import pytest
 
 from roquet.broker import delay as delay_module
 from roquet.broker import retry as retry_module
+from roquet.broker import sent_back as sent_back_module
 from roquet.broker import transactions as transactions_module
-from roquet.broker.stored import take_apart
+from roquet.broker.stored import take_apart, take_many_apart
 from roquet.broker.writer import Draft
+from roquet.speedups import native
 from roquet.wire.codes import RequestCode
 from roquet.wire.command import Command
-from roquet.wire.record import Record
+from roquet.wire.layout import BODY_AT
+from roquet.wire.record import Record, decode_properties
 
 from .whole import Whole, send_fields
 
@@ -61,6 +64,74 @@ def test_what_is_no_record_or_another_one_is_not_taken_apart() -> None:
             assert replace(stored.draft(), topic=record.topic, queue_id=record.queue_id) == Draft.again(record)
 
 
+NAMES = b"REAL_TOPIC\x02UNIQ_KEY\x02x"
+TEXTS = ("UNIQ_KEY\x01U", "REAL_TOPIC\x01T", "REAL_QID\x013", "x\x01é", "w\x01a\x01b", "KEYS\x01k l", "y\x01" + "z" * 300)
+ODD_TEXTS = ("", "x", "x\x01", "\x01v", "UNIQ_KEY\x01V", "a\x01\0")
+
+
+def some_log(random: Random, *, odd: bool) -> tuple[bytes, int, list[int]]:
+    """Bytes of a log with other things between its records, where they begin, and where the records do."""
+    start = random.choice((0, 1_000))
+    data, places = bytearray(random.randbytes(random.randrange(20))), []
+    for _ in range(random.randrange(1, 6)):
+        items = random.sample(TEXTS, random.randrange(len(TEXTS))) + (random.sample(ODD_TEXTS, 1) if odd and random.random() < 0.3 else [])
+        places.append(start + len(data))
+        data += replace(
+            SOUND, topic=random.choice(("SCHEDULE_TOPIC_XXXX", "T", "tschüs")), body=random.randbytes(random.choice((0, 5, 200))),
+            properties="\x02".join(items).encode(), physical_offset=places[-1], sys_flag=random.choice((0, 1, 8, -16)) if odd else 1,
+            queue_offset=random.getrandbits(63), flag=-5, reconsume_times=random.choice((0, 7, -1)), born_timestamp=random.getrandbits(63),
+        ).encode() + random.randbytes(random.choice((0, 0, 30)))  # fmt: skip
+    if odd:
+        for _ in range(random.choice((0, 0, 1, 3))):
+            data[random.randrange(len(data))] = random.choice((0, 1, 2, 127, 255, random.randrange(256)))
+        data = data[: len(data) - random.choice((0, 0, 0, 1, 40, 150))]
+    return bytes(data), start, places
+
+
+def test_many_are_taken_apart_as_one_is() -> None:
+    random = Random(5)
+    for _ in range(200):
+        data, start, places = some_log(random, odd=False)
+        random.shuffle(places)
+        found = take_many_apart(memoryview(data), start, places, NAMES)
+        assert len(found) == len(places)
+        for place, (key, size, queue_offset, sys_flag, reconsumed, properties, kept) in zip(places, found, strict=True):
+            record = Record.decode(data[place - start : place - start + size])
+            assert (record.physical_offset, record.queue_offset, record.sys_flag) == (place, queue_offset, sys_flag)
+            assert (record.reconsume_times, record.properties) == (reconsumed, properties)
+            wanted = decode_properties(record.properties)
+            assert key.decode() == "\x02".join([record.topic, *[wanted.get(name, "") for name in NAMES.decode().split("\x02")]])
+            assert data[place - start :].startswith(kept)
+            assert kept[BODY_AT:] == record.body
+
+
+@pytest.mark.skipif(native is None, reason="the extension is not here")
+def test_compiled_and_python_take_the_same_apart() -> None:
+    assert native is not None
+    random, taken, left = Random(7), 0, 0
+    for _ in range(6_000):
+        data, start, places = some_log(random, odd=True)
+        elsewhere = random.choice((places[0], places[-1] + 1, start + len(data), start - 1, -1, 1 << 40))
+        places.insert(random.randrange(len(places) + 1), elsewhere)
+        for names in (NAMES, b"", b"x", b"\x02", b"x\x02x\x02x"):
+            found = take_many_apart(data, start, places, names)
+            assert native.take_many_apart(memoryview(data), start, places, names) == found
+        taken, left = taken + len(found), left + len(places) - len(found)
+    assert taken > 1_000
+    assert left > 1_000
+
+
+@pytest.mark.skipif(native is None, reason="the extension is not here")
+def test_a_record_with_very_many_properties_is_pythons() -> None:
+    assert native is not None
+    many = replace(SOUND, properties="\x02".join(f"p{n}\x01v" for n in range(33)).encode()).encode()
+    assert len(take_many_apart(many, 1_000, [1_000], NAMES)) == 1
+    assert native.take_many_apart(many, 1_000, [1_000], NAMES) == []
+    for wrong in (("x", 0, [0], b""), (b"", 0, (0,), b""), (b"", 0, ["0"], b""), (b"", 0, [1 << 70], b""), (b"", 0, [0], "x")):
+        with pytest.raises((TypeError, OverflowError)):
+            native.take_many_apart(*wrong)
+
+
 def journey(root: Path) -> list[bytes]:
     """Delayed, committed, rolled back and sent back: all files of the log and of the queues that come of it."""
     whole = Whole(root)
@@ -93,8 +164,11 @@ def journey(root: Path) -> list[bytes]:
 
 def test_both_ways_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quickly = journey(tmp_path / "quickly")
-    for module in (delay_module, retry_module, transactions_module):
+    for module in (retry_module, transactions_module):
         monkeypatch.setattr(module, "take_apart", lambda record, offset: None)
+    for module in (sent_back_module, transactions_module):
+        monkeypatch.setattr(module, "take_from_log", lambda store, window, places, names: [])
+    monkeypatch.setattr(delay_module, "apart_for", lambda staging: lambda data, start, places, names: [])
     assert journey(tmp_path / "carefully") == quickly
 
 

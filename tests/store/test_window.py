@@ -154,3 +154,20 @@ def test_any_order_of_reads_shows_what_the_log_has(log: CommitLog) -> None:
             size = random.randrange(0, min(90, len(data) - offset) + 1)
             if offset // FILE == (offset + max(size, 1) - 1) // FILE:
                 assert shown.view(offset, size) == data[offset : offset + size]
+
+
+def test_a_stretch_ends_with_its_file_and_with_what_is_safe_and_is_not_longer_than_there_is_room(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Random(3).randbytes(FILE + 300)
+    append(log, data)
+    shown = LogWindow(log)
+    assert bytes(shown.stretch(100, 400) or b"") == data[100:400]
+    assert bytes(shown.stretch(900, FILE + 100) or b"") == data[900:FILE]
+    assert bytes(shown.stretch(FILE + 200, FILE + 400) or b"") == data[FILE + 200 :]
+    assert shown.stretch(FILE + 300, FILE + 400) is None
+    assert shown.stretch(-1, 100) is None
+    assert shown.stretch(9 * FILE, 9 * FILE + 100) is None
+    monkeypatch.setattr(window, "ROOM", 200)
+    assert LogWindow(log).stretch(100, 301) is None
+    assert bytes(LogWindow(log).stretch(100, 300) or b"") == data[100:300]

@@ -29,13 +29,13 @@ from dataclasses import dataclass
 from itertools import islice
 from zlib import crc32
 
-from roquet.broker.gather import cut
+from roquet.broker.gather import FOREIGN_MAX, SPAN_MAX, near_each_other
 from roquet.broker.handler import answers
 from roquet.broker.part import ColdReads, Shared
 from roquet.broker.portions import Work, finish, unhurried
 from roquet.broker.saving import SavedDocument, SavedPart
 from roquet.broker.send import Sender
-from roquet.broker.stored import row_of, take_apart
+from roquet.broker.stored import Again, apart_for
 from roquet.broker.writer import Draft, Writer
 from roquet.errors import Refused, StoreUnavailable
 from roquet.message import Property
@@ -67,6 +67,8 @@ AHEAD_MAX = 64
 """Records that one trip to the disk fetches at most, when the next is not in memory."""
 READ_MAX = 256
 """Queue entries read at a time."""
+REAL = f"{Property.REAL_TOPIC}\x02{Property.REAL_QUEUE_ID}".encode()
+"""Where a message was meant to go: what is asked of it."""
 SLACK_MS = 1_000
 """A clock that is put right by less than this moves no delivery."""
 LATER_MAX = 100_000
@@ -312,41 +314,45 @@ class Delays(SavedPart):
         if len(places) < 2 or self._delivered_ahead:
             return 0
         try:
-            records = cut(places, sizes, sum(sizes), self._window.view)
+            messages = self._read(places, sizes)
         except (Cold, LookupError):
             return 0
-        queues: dict[tuple[str | None, str | None], ConsumeQueue | None] = {}
+        queues: dict[bytes, ConsumeQueue | None] = {}
         rows: list[Row] = []
-        for record, position in zip(records, places, strict=True):
-            message = take_apart(record, position)
-            if message is None or message.topic != SCHEDULE_TOPIC:
+        for (key, size, _, sys_flag, reconsumed, properties, kept), listed in zip(messages, sizes, strict=False):
+            queue = queues[key] if key in queues else queues.setdefault(key, self._real_queue(key))
+            if queue is None or size != listed:
                 break
-            real = message.properties.get(Property.REAL_TOPIC), message.properties.get(Property.REAL_QUEUE_ID)
-            queue = queues[real] if real in queues else queues.setdefault(real, self._real_queue(*real))
-            if queue is None:
-                break
-            rows.append(row_of(message, queue, message.sys_flag))
+            rows.append((queue, properties, None, sys_flag, reconsumed, 0, kept))
         try:
             self.store.staging.put_rows(rows)
         except (Refused, ValueError):
             return 0
-        for size in sizes[: len(rows)]:
-            budget.take(size)
+        budget.take_many(len(rows), sum(sizes[: len(rows)]))
         return len(rows)
 
-    def _real_queue(self, topic: str | None, queue_id: str | None) -> ConsumeQueue | None:
-        """Where messages go that name this topic and this queue. None: not sure."""
-        if (
-            not topic
-            or topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
-            or not queue_id
-            or not queue_id.isascii()
-            or not queue_id.isdigit()
-        ):
+    def _read(self, places: list[int], sizes: list[int]) -> list[Again]:
+        """The messages there, up to the first that is unusual. Raises Cold and LookupError."""
+        length = places[-1] + sizes[-1] - places[0]
+        together = length <= SPAN_MAX and length - sum(sizes) <= FOREIGN_MAX
+        found: list[Again] = []
+        for begin, stop in [(0, len(places))] if together else near_each_other(places, sizes, SPAN_MAX):
+            first = places[begin]
+            stretch = self._window.view(first, places[stop - 1] + sizes[stop - 1] - first)
+            found += apart_for(self.store.staging)(stretch, first, places[begin:stop], REAL)
+            if len(found) < stop:
+                break
+        return found
+
+    def _real_queue(self, key: bytes) -> ConsumeQueue | None:
+        """Where messages go that say so (`stored.Again`, of REAL). None: not sure."""
+        stored_in, *real = key.decode().split("\x02")
+        if stored_in != SCHEDULE_TOPIC or len(real) != 2:
             return None
-        if self.writer.topics.get(topic) is None or len(queue_id) > 5:
+        topic, queue_id = real
+        if topic in ("", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC) or not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 5):
             return None
-        return self.writer.topics.reachable(topic, int(queue_id))
+        return None if self.writer.topics.get(topic) is None else self.writer.topics.reachable(topic, int(queue_id))
 
     def _waits(self, level: int, due_ms: int, now_ms: int, position: int = -1) -> bool:
         """Is it to be delivered later? Not when that is further away than the level's delay: then the clock was set back since."""
@@ -490,6 +496,12 @@ class Budget:
         self.count -= 1
         self.size -= size
         self.delivered += size > 0
+
+    def take_many(self, count: int, size: int) -> None:
+        """So many messages, of so many bytes together."""
+        self.count -= count
+        self.size -= size
+        self.delivered += count
 
     @property
     def spent(self) -> bool:

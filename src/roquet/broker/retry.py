@@ -109,9 +109,12 @@ class Retries(Part):
         self.delays.divert(draft)
 
     def queue_id(self, group: GroupConfig, topic: Topic) -> int:
-        # The group may have been given more queues than its retry topic has: nobody would read those.
-        queues = min(group.retry_queue_nums, topic.read_queue_nums)
+        queues = self.queue_count(group, topic)
         return self.shared.random.randrange(queues) if queues > 1 else 0
+
+    def queue_count(self, group: GroupConfig, topic: Topic) -> int:
+        # The group may have been given more queues than its retry topic has: nobody would read those.
+        return min(group.retry_queue_nums, topic.read_queue_nums)
 
     def on_send(self, draft: Draft, header: SendHeader, version: int) -> None:
         """A send to a retry topic, as clients do when their send-back fails: after the last attempt it is a dead letter too.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple
+from operator import itemgetter
 
 import orjson
 
@@ -20,56 +20,32 @@ from roquet.wire.frame import BINARY, JSON, Frame
 RUN_MAX = 64
 """Requests served together: others get their turn between two runs."""
 DIGITS_MAX = 18
+HEAD = itemgetter("code", "opaque", "flag", "version", "extFields")
 
 
-class Request(NamedTuple):
-    """A request without a body worth reading."""
-
-    form: int
-    opaque: int
-    flag: int
-    version: int
-    fields: dict[str, str]
-    """Values may be anything that JSON has: who wants a text asks for it (`number`, `text`)."""
-
-    def command(self, code: int) -> Command:
-        """For its answer."""
-        return Command(code, opaque=self.opaque, flag=self.flag, binary=self.form == BINARY)
-
-
-Take = Callable[[list[Request]], int]
+Take = Callable[[list[Command]], int]
 """Stage what the first of these ask for, and remember their answers: how many. Raises Cold, Refused and StoreUnavailable; then the caller
 undoes what was staged, and the first goes to its handler."""
 
 
-def requests_of(code: int, frames: list[Frame], at: int) -> list[Request]:
-    """The requests with this code that stand from here on, as far as their headers are ordinary."""
-    found: list[Request] = []
+def requests_of(code: int, frames: list[Frame], at: int) -> list[Command]:
+    """The requests with this code that stand from here on, as far as their headers are ordinary. Without their bodies, and values of
+    their fields may be anything that JSON has: who wants a text asks for it (`number`)."""
+    found: list[Command] = []
     for form, header, _ in islice(frames, at, at + RUN_MAX):
         try:
             if form == JSON:
-                head = orjson.loads(header)
-                request = Request(form, head["opaque"], head["flag"], head["version"], head["extFields"])
-                if head["code"] != code or type(head["code"]) is not int:
-                    break
+                coded, opaque, flag, version, fields = HEAD(orjson.loads(header))
             else:
                 coded, opaque, flag, fields, _, version, _ = read_header(header)
-                request = Request(form, opaque, flag, version, fields)
-                if coded != code:
-                    break
         except (Broken, ValueError, KeyError, TypeError):
             break
-        if not is_ordinary(request):
+        if coded != code or not (type(coded) is type(opaque) is type(flag) is type(version) is int and type(fields) is dict):
             break
-        found.append(request)
+        if not (-0x80000000 <= opaque <= 0x7FFFFFFF and 0 <= version <= 0x7FFFFFFF and flag in (0, ONEWAY)):
+            break
+        found.append(Command(code, fields, opaque=opaque, flag=flag, version=version, binary=form == BINARY))
     return found
-
-
-def is_ordinary(request: Request) -> bool:
-    _, opaque, flag, version, fields = request
-    if not (type(opaque) is type(flag) is type(version) is int and type(fields) is dict):
-        return False
-    return -0x80000000 <= opaque <= 0x7FFFFFFF and 0 <= version <= 0x7FFFFFFF and flag in (0, ONEWAY)
 
 
 def number(value: object) -> int:

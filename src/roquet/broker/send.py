@@ -192,6 +192,9 @@ class Sender(Part):
         """For requests of other kinds that staged a message: success when it is as safe as a send's, else why not."""
         self._batch_under_way().sent.append((command, 0, 0, message_id, None))
 
+    def answer_all_when_stored(self, commands: list[Command]) -> None:
+        self._batch_under_way().sent += [(command, 0, 0, "", None) for command in commands]
+
     def _remember(
         self, command: Command, queue_id: int, queue_offset: int, ids: str, properties: str, recall_handle: str | None = None
     ) -> None:

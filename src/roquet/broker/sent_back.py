@@ -7,24 +7,25 @@ whatever is odd go through the handler; a test holds both to the same bytes.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from roquet.broker.runs import Request, number
-from roquet.broker.stored import Stored, take_apart
+from roquet.broker.runs import number
+from roquet.broker.stored import Again, take_from_log
 from roquet.broker.topics import Topic
+from roquet.broker.writer import Draft
 from roquet.message import Property
-from roquet.store.disk import Cold
 from roquet.store.fanout import PREPARED
-from roquet.store.records import LIKELY_SIZE
+from roquet.store.queue import ConsumeQueue
 from roquet.store.scan import TOPIC
 from roquet.store.staging import Row
 from roquet.store.window import LogWindow
 from roquet.wire.calls.groups import GroupConfig
-from roquet.wire.calls.sends import CONSUMER_SEND_MSG_BACK
 from roquet.wire.codes import Perm
-from roquet.wire.ids import offset_message_id
-from roquet.wire.layout import PROPERTIES_MAX
+from roquet.wire.command import Command
+from roquet.wire.layout import HOST, PROPERTIES_MAX, STORE_TIME_AT
 from roquet.wire.names import SCHEDULE_TOPIC, retry_topic
+from roquet.wire.record import decode_properties
 
 if TYPE_CHECKING:
     from roquet.broker.retry import Retries
@@ -43,7 +44,12 @@ MARKS = (
     Property.RETRY_TOPIC, Property.ORIGIN_MESSAGE_ID, Property.WAIT, Property.DELAY, Property.REAL_TOPIC, Property.REAL_QUEUE_ID,
 )  # fmt: skip
 """What a message that comes again has besides its own properties, in the order in which they are added."""
-ADDED = "".join(f"\x02{name}\x01%{kind}" for name, kind in zip(MARKS, "bbbdbd", strict=True)).encode()
+NAMES = "\x02".join(MARKS).encode()
+BEFORE = b"\x02%b\x01%%b\x02%b\x01%%b" % tuple(NAMES.split(b"\x02")[:2])
+BEHIND = b"\x02%b\x01false\x02%b\x01%%d\x02%b\x01%%b\x02%b\x01" % tuple(NAMES.split(b"\x02")[2:])
+"""What is added before and behind the log offset, which ends the message's id; the queue's number comes last."""
+STORE_HOST = slice(STORE_TIME_AT + 8, STORE_TIME_AT + 8 + HOST)
+"""Of what a message keeps."""
 
 
 class Way(NamedTuple):
@@ -51,6 +57,23 @@ class Way(NamedTuple):
 
     group: GroupConfig
     topic: Topic
+
+
+class Plan(NamedTuple):
+    """What becomes of messages that agree in all but their ids and bodies, and are sent back in the same words."""
+
+    way: Way
+    level: int
+    queue: ConsumeQueue
+    """Of the delay level."""
+    due_ms: int
+    queues: int
+    """Of the retry topic, over which they are spread."""
+    origin: str
+    """The topic that the message at hand stood in."""
+    before: bytes
+    behind: bytes
+    """What is added to their properties (BEFORE, BEHIND). Empty: they have some of the marks already, or a reason is to be noted."""
 
 
 class SentBack:
@@ -61,33 +84,72 @@ class SentBack:
         self.store = retries.store
         self._window = LogWindow(self.store.log)
 
-    def take(self, requests: list[Request]) -> int:
+    def take(self, requests: list[Command]) -> int:
         """`runs.Take`."""
         retries = self.retries
         if not retries.settings.broker_permission & WRITE or self.store.trouble.refuse_writes():
             return 0
-        places = [number(request.fields.get("offset")) for request in requests]
-        if places:
-            self._window.bring(min(places), max(places) + LIKELY_SIZE)
-        ways: dict[str, Way | None] = {}
+        places = list(takewhile(is_place, [number(request.fields.get("offset")) for request in requests]))
+        messages = take_from_log(self.store, self._window, places, NAMES)
+        plans: dict[object, Plan] = {}
         rows: list[Row] = []
-        origins: Counter[tuple[str, str]] = Counter()
-        for request, place in zip(requests, places, strict=True):
-            name = request.fields.get("group")
-            if type(name) is not str:
+        origins: list[tuple[str, str]] = []
+        randrange = retries.shared.random.randrange
+        for request, place, message in zip(requests, places, messages, strict=False):
+            get = request.fields.get
+            key, _, _, sys_flag, reconsumed, raw, kept = message
+            alike = (
+                request.version, get("group"), get("delayLevel"), get("maxReconsumeTimes"), get("failure"), get("unitMode"), key, sys_flag,
+                reconsumed, kept[STORE_HOST],
+            )  # fmt: skip
+            try:
+                plan = plans.get(alike)
+            except TypeError:  # a value that is neither text nor number
                 break
-            way = ways[name] if name in ways else ways.setdefault(name, self._way_of(name))
-            found = None if way is None else self._row_of(request, place, way)
-            if found is None:
+            if plan is None:
+                plan = self._plan_of(request, message)
+                if plan is None:
+                    break
+                plans[alike] = plan
+            queue_id = randrange(plan.queues) if plan.queues > 1 else 0
+            if plan.before:
+                text, origin = b"%b%b%016X%b%d" % (raw, plan.before, place, plan.behind, queue_id), plan.origin
+            else:
+                text, origin = self._changed(message, place, plan, get("failure"), queue_id)
+            if len(text) > PROPERTIES_MAX:
                 break
-            rows.append(found[0])
-            origins[name, found[1]] += 1
+            rows.append((plan.queue, text, plan.due_ms, sys_flag, reconsumed + 1, 0, kept))
+            origins.append((plan.way.group.group_name, origin))
         self.store.staging.put_rows(rows)
-        for (name, origin), count in origins.items():
+        for (name, origin), count in Counter(origins).items():
             retries.stats.sent_back(name, origin, count)
-        for request in requests[: len(rows)]:
-            retries.sender.answer_when_stored(request.command(CONSUMER_SEND_MSG_BACK.code))
+        retries.sender.answer_all_when_stored(requests[: len(rows)])
         return len(rows)
+
+    def _plan_of(self, request: Command, message: Again) -> Plan | None:
+        """None: look properly."""
+        get, (key, _, _, sys_flag, reconsumed, raw, kept) = request.fields.get, message
+        name, failure, asked, asked_max = get("group"), get("failure"), number(get("delayLevel")), get("maxReconsumeTimes")
+        way = self._way_of(name) if type(name) is str else None
+        if way is None or not 0 <= asked <= LEVELS_MAX or not (failure is None or type(failure) is str) or get("unitMode") not in NOT_UNIT:
+            return None
+        most = way.group.retry_max_times
+        if asked_max is not None:
+            asked_most = number(asked_max)
+            if not 0 <= asked_most <= INT_MAX:
+                return None
+            if request.version >= SAYS_MAX_SINCE:
+                most = asked_most
+        origin, *marks = key.split(b"\x02")
+        if not 0 <= reconsumed < most or sys_flag & PREPARED or len(marks) != len(MARKS) or not TOPIC.fullmatch(origin):
+            return None
+        delays_ms = self.store.delays_ms
+        level = min(asked or FIRST_LEVEL + reconsumed, len(delays_ms))
+        before = behind = b""
+        if not failure and raw and not any(marks):  # its first failure: its marks are only added
+            before, behind = BEFORE % (origin, kept[STORE_HOST].hex().upper().encode()), BEHIND % (level, way.topic.topic_name.encode())
+        queue, due_ms = self.store.queue(SCHEDULE_TOPIC, level - 1), self.store.staging.now_ms + delays_ms[level - 1]
+        return Plan(way, level, queue, due_ms, self.retries.queue_count(*way), origin.decode(), before, behind)
 
     def _way_of(self, name: str) -> Way | None:
         """None: the group or its retry topic is not there, or may not be used."""
@@ -95,48 +157,16 @@ class SentBack:
         topic = None if group is None or group.retry_queue_nums <= 0 else self.retries.topics.get(retry_topic(name))
         return Way(group, topic) if group is not None and topic is not None and topic.perm & WRITE and self.store.delays_ms else None
 
-    def _row_of(self, request: Request, place: int, way: Way) -> tuple[Row, str] | None:
-        """(the message that comes again, the topic it was sent to). None: look properly."""
-        get, most = request.fields.get, way.group.retry_max_times
-        asked, asked_max, failure = number(get("delayLevel")), get("maxReconsumeTimes"), get("failure")
-        if asked_max is not None:
-            asked_most = number(asked_max)
-            if not 0 <= asked_most <= INT_MAX:
-                return None
-            if request.version >= SAYS_MAX_SINCE:
-                most = asked_most
-        if place < 0 or not 0 <= asked <= LEVELS_MAX or not (failure is None or type(failure) is str) or get("unitMode") not in NOT_UNIT:
-            return None
-        try:
-            message = take_apart(self.store.raw_by(self._window.view, place), place)
-        except (Cold, LookupError):
-            return None
-        if message is None or message.reconsumed >= most or message.sys_flag & PREPARED:
-            return None
-        origin = message.topic.encode()
-        if not TOPIC.fullmatch(origin):
-            return None
-        delays_ms = self.store.delays_ms
-        level, queue_id = min(asked or FIRST_LEVEL + message.reconsumed, len(delays_ms)), self.retries.queue_id(*way)
-        if failure or not message.raw or not message.properties.keys().isdisjoint(MARKS):
-            text, sent_to = self._changed(message, failure, level, way.topic.topic_name, queue_id)
-        else:  # its first failure: its marks are only added
-            message_id = offset_message_id(message.store_host, place).encode()
-            added = ADDED % (origin, message_id, b"false", level, way.topic.topic_name.encode(), queue_id)
-            text, sent_to = message.raw + added, message.topic
-        if len(text) > PROPERTIES_MAX:
-            return None
-        row = (
-            self.store.queue(SCHEDULE_TOPIC, level - 1), message.body, text, self.store.staging.now_ms + delays_ms[level - 1],
-            message.sys_flag, message.flag, message.born_ms, message.born_host, message.reconsumed + 1, 0, message.store_host,
-        )  # fmt: skip
-        return row, sent_to
-
-    def _changed(self, message: Stored, failure: str | None, level: int, topic: str, queue_id: int) -> tuple[bytes, str]:
+    def _changed(self, message: Again, place: int, plan: Plan, failure: str | None, queue_id: int) -> tuple[bytes, str]:
         """(the properties of a message that has some of the marks already, the topic it was sent to)."""
-        draft = message.draft()
-        sent_to = self.retries.mark(draft, message.topic, message.offset, failure, len(message.raw))
-        draft.properties[Property.DELAY] = str(level)
-        draft.topic, draft.queue_id = topic, queue_id
-        draft.divert_to(SCHEDULE_TOPIC, level - 1)
+        _, _, _, _, _, raw, kept = message
+        draft = Draft("", 0, b"", decode_properties(raw), store_host=kept[STORE_HOST], wait_kept=True)
+        sent_to = self.retries.mark(draft, plan.origin, place, failure, len(raw))
+        draft.properties[Property.DELAY] = str(plan.level)
+        draft.topic, draft.queue_id = plan.way.topic.topic_name, queue_id
+        draft.divert_to(SCHEDULE_TOPIC, plan.level - 1)
         return draft.text().encode(), sent_to
+
+
+def is_place(place: int) -> bool:
+    return place >= 0

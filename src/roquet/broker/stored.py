@@ -1,21 +1,32 @@
 """A stored message that is put once more: delivered after its delay, committed, sent back. Read and staged without the steps between.
 
 `take_apart` reads what a broker usually stores. Anything else it leaves to `Record.decode` and a draft, which take what they are given,
-and which say what is wrong with it; for what it does read, both ways put the same bytes, and a test holds that.
+and which say what is wrong with it; for what it does read, both ways put the same bytes, and a test holds that. `take_many_apart` does it
+for many, where the few properties that decide are asked for by name: most messages of a run agree in them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 from zlib import crc32
 
 from roquet.broker.writer import Draft, StoredAt
+from roquet.store.disk import Cold
 from roquet.store.fanout import index_keys, is_indexed, queue_tag
 from roquet.store.queue import ConsumeQueue
-from roquet.store.staging import Row, Staging
+from roquet.store.records import LIKELY_SIZE
+from roquet.store.staging import Staging
+from roquet.store.store import Store
+from roquet.store.window import LogWindow
 from roquet.wire.layout import FRONT, HOSTS_V6, MAGIC_V1, PROPERTIES_MAX, RECORD_MIN, TOPIC_MAX_V1
 
 BODY_AT = FRONT.size
+
+Again = tuple[bytes, int, int, int, int, bytes, bytes]
+"""A message that may be put once more: (its topic and the values of the properties that were asked for, a 2 before each and nothing for
+one that it has not; bytes of its record; number in its queue; sys flag; reconsumed; properties; what it keeps, see `staging.Row`)."""
 
 
 class Stored(NamedTuple):
@@ -80,13 +91,47 @@ def take_apart(record: bytes | memoryview, offset: int) -> Stored | None:
     )  # fmt: skip
 
 
-def row_of(message: Stored, queue: ConsumeQueue, sys_flag: int, prepared: int = 0) -> Row:
-    """For `Staging.put_rows`: the message for this queue, with the properties that it has. Not for queues of the broker's own topics, whose
-    entries carry a time."""
-    return (
-        queue, message.body, message.raw, None, sys_flag, message.flag, message.born_ms, message.born_host, message.reconsumed, prepared,
-        message.store_host,
-    )  # fmt: skip
+def take_many_apart(data: bytes | memoryview, start: int, places: list[int], names: bytes) -> list[Again]:
+    """The records that begin at these log offsets, up to the first that is unusual or not wholly among these bytes of the log, which begin
+    at `start`. `names`: of properties, a 2 between them."""
+    texts = names.decode().split("\x02")
+    found: list[Again] = []
+    for place in places:
+        at = place - start
+        size = int.from_bytes(data[at : at + 4], "big", signed=True) if at >= 0 else 0
+        message = take_apart(data[at : at + size], place) if size > 0 else None
+        if message is None:
+            break
+        key = "\x02".join([message.topic, *[message.properties.get(name, "") for name in texts]]).encode()
+        kept = bytes(data[at : at + BODY_AT + len(message.body)])
+        found.append((key, size, message.queue_offset, message.sys_flag, message.reconsumed, message.raw, kept))
+    return found
+
+
+def apart_for(staging: Staging) -> Callable[[bytes | memoryview, int, list[int], bytes], list[Again]]:
+    """`take_many_apart`, compiled where what is put is."""
+    return take_many_apart if staging.native is None else staging.native.take_many_apart
+
+
+def take_from_log(store: Store, window: LogWindow, places: list[int], names: bytes) -> list[Again]:
+    """The same of the log, up to the first that is unusual or not in memory. One read where they stand near each other."""
+    if not places:
+        return []
+    first, half = min(places), len(places) // 2
+    stretch = window.stretch(first, max(places) + LIKELY_SIZE)
+    if stretch is None and half:
+        found = take_from_log(store, window, places[:half], names)
+        return found if len(found) < half else found + take_from_log(store, window, places[half:], names)
+    found = [] if stretch is None else apart_for(store.staging)(stretch, first, places, names)
+    for place in islice(places, len(found), None):
+        try:
+            one = take_many_apart(store.raw_by(window.view, place), place, [place], names)
+        except (Cold, LookupError):
+            break
+        if not one:
+            break
+        found += one
+    return found
 
 
 def put_again(staging: Staging, queue: ConsumeQueue, message: Stored, sys_flag: int, prepared: int = 0) -> StoredAt:

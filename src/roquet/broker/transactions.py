@@ -48,9 +48,8 @@ from roquet.broker.members import Members
 from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.part import ColdReads, Part, Shared
 from roquet.broker.portions import Work, finish, unhurried
-from roquet.broker.runs import Request
 from roquet.broker.send import Sender
-from roquet.broker.stored import Stored, put_again, row_of, take_apart
+from roquet.broker.stored import Stored, put_again, take_apart, take_from_log
 from roquet.broker.topics import Topics
 from roquet.broker.writer import Draft, StoredAt, Writer
 from roquet.errors import Refused, StoreUnavailable
@@ -68,7 +67,7 @@ from roquet.wire.calls import transactions as calls
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import ONEWAY, Command
 from roquet.wire.ids import offset_message_id, parse_offset_message_id
-from roquet.wire.layout import QUEUE_ID_MAX
+from roquet.wire.layout import FRONTS, HOST, HOSTS_V6, QUEUE_ID_MAX
 from roquet.wire.names import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
@@ -87,6 +86,9 @@ UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
 KINDS = 0xC
 KINDS_AS_TEXT = (str(COMMIT), str(ROLLBACK))
 BOOLEANS = (None, "false", "true")
+DECIDING = (Property.PRODUCER_GROUP, Property.TRANSACTION_PREPARED_QUEUE_OFFSET, Property.REAL_TOPIC, Property.REAL_QUEUE_ID)
+"""What is asked of a half message that ends."""
+NAMES = "\x02".join(DECIDING).encode()
 TIMED_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 """Their queues' entries carry a time."""
 
@@ -381,52 +383,62 @@ class Transactions(Part):
         self.sender.answer_when_stored(command)
         return None
 
-    def take_ends(self, requests: list[Request]) -> int:
+    def take_ends(self, requests: list[Command]) -> int:
         """`end` of the first of these whose half messages are in memory and as they were sent (`runs.Take`)."""
         if self.store.trouble.refuse_own():
             return 0
-        ended: dict[int, Row | None] = {}  # half message -> what is committed of it
+        ends: list[tuple[int, int, bool]] = []
         for request in requests:
-            found = self._end_of(request)
-            if found is None or found[0] in ended:
+            end = self._end_of(request)
+            if end is None:
                 break
-            ended[found[0]] = found[1]
+            ends.append(end)
+        messages = take_from_log(self.store, self._window, [place for place, _, _ in ends], NAMES)
+        queues: dict[tuple[bytes, bool, str], ConsumeQueue | None] = {}
+        ended: dict[int, None] = {}
+        rows: list[Row] = []
+        front = self._op_front()
+        for request, (place, half, commits), message in zip(requests, ends, messages, strict=False):
+            key, _, queue_offset, sys_flag, reconsumed, properties, kept = message
+            alike = key, commits, request.fields["producerGroup"]
+            queue = queues[alike] if alike in queues else queues.setdefault(alike, self._queue_of(*alike))
+            if queue is None or queue_offset != half or half in ended:
+                break
+            if commits:
+                rows.append((queue, properties, None, sys_flag & ~KINDS | COMMIT, reconsumed, place, kept))
+            rows.append(self._op_row(half, front))
+            ended[half] = None
         if not ended:
             return 0
-        rows: list[Row] = []
-        for half, row in ended.items():
-            rows += (self._op_row(half),) if row is None else (row, self._op_row(half))
         first = self.store.queue(OP_HALF_TOPIC, 0).next
         self.store.staging.put_rows(rows)
-        for number, (request, half) in enumerate(zip(requests, ended, strict=False)):
-            self._op_written(first + number, Ending(half))
-            if request.flag != ONEWAY:
-                self.sender.answer_when_stored(request.command(calls.END_TRANSACTION.code))
+        for at, half in enumerate(ended, first):
+            self._op_written(at, Ending(half))
+        self.sender.answer_all_when_stored([request for request in requests[: len(ended)] if request.flag != ONEWAY])
         return len(ended)
 
-    def _end_of(self, request: Request) -> tuple[int, Row | None] | None:
-        """(the half message that this one ends, what is committed of it). None: look properly."""
+    def _end_of(self, request: Command) -> tuple[int, int, bool] | None:
+        """(where the half message stands that this one ends, its number, whether it is committed). None: look properly."""
         get = request.fields.get
-        kind, offset, half = get("commitOrRollback"), runs.number(get("commitLogOffset")), runs.number(get("tranStateTableOffset"))
-        if kind not in KINDS_AS_TEXT or offset < 0 or get("fromTransactionCheck") not in BOOLEANS or type(get("msgId")) is not str:
+        kind, place, half = get("commitOrRollback"), runs.number(get("commitLogOffset")), runs.number(get("tranStateTableOffset"))
+        if kind not in KINDS_AS_TEXT or place < 0 or get("fromTransactionCheck") not in BOOLEANS or type(get("msgId")) is not str:
             return None
-        if half in self._copies or self._is_done(half) or self._is_ending(half):
+        if type(get("producerGroup")) is not str or half in self._copies or self._is_done(half) or self._is_ending(half):
             return None
-        try:
-            message = take_apart(self.store.raw_by(self._window.view, offset), offset)
-        except (Cold, LookupError):
+        return place, half, kind == KINDS_AS_TEXT[0]
+
+    def _queue_of(self, key: bytes, commits: bool, group: str) -> ConsumeQueue | None:
+        """Where half messages go (`stored.Again`, of DECIDING) that this producer group ends. What rolls back has only an op record.
+        None: look properly."""
+        half_topic, *properties = key.decode().split("\x02")
+        if half_topic != HALF_TOPIC or len(properties) != len(DECIDING):
             return None
-        if message is None or message.topic != HALF_TOPIC or message.queue_offset != half:
+        of_group, original, topic, queue_id = properties
+        if not of_group or of_group != group or original:
             return None
-        properties = message.properties
-        group = properties.get(Property.PRODUCER_GROUP)
-        if group is None or group != get("producerGroup") or Property.TRANSACTION_PREPARED_QUEUE_OFFSET in properties:
-            return None
-        if kind == str(ROLLBACK):
-            return half, None
-        topic, queue_id = properties.get(Property.REAL_TOPIC, ""), number(properties.get(Property.REAL_QUEUE_ID), -1)
-        queue = None if topic in TIMED_TOPICS else self.topics.reachable(topic, queue_id)
-        return None if queue is None else (half, row_of(message, queue, message.sys_flag & ~KINDS | COMMIT, offset))
+        if not commits:
+            return self.store.queue(OP_HALF_TOPIC, 0)
+        return None if topic in TIMED_TOPICS else self.topics.reachable(topic, number(queue_id, -1))
 
     def _prepared(self, header: calls.EndTransactionHeader) -> Half:
         """The half message that an end means. Raises Refused when it is none, or another one."""
@@ -483,15 +495,19 @@ class Transactions(Part):
 
     def _write_op(self, ending: Ending) -> None:
         """Stage the record that says: this half message is done with. What follows happens when it is safe (`_settle`)."""
-        row = self._op_row(ending.half)
+        row = self._op_row(ending.half, self._op_front())
         at = row[0].next
         self.store.staging.put_rows([row])
         self._op_written(at, ending)
 
-    def _op_row(self, half: int) -> Row:
-        staging = self.store.staging
-        queue, host = self.store.queue(OP_HALF_TOPIC, 0), staging.store_host
-        return queue, b"%d" % half, OP_PROPERTIES, OP_TAG, 0, 0, staging.now_ms, host, 0, 0, host
+    def _op_row(self, half: int, front: bytes) -> Row:
+        return self.store.queue(OP_HALF_TOPIC, 0), OP_PROPERTIES, OP_TAG, 0, 0, 0, b"%b%d" % (front, half)
+
+    def _op_front(self) -> bytes:
+        """What op records keep, up to their bodies (`staging.Row`)."""
+        now_ms, host = self.store.staging.now_ms, self.store.staging.store_host
+        hosts = 0 if len(host) == HOST else HOSTS_V6
+        return FRONTS[hosts].pack(0, 0, 0, 0, 0, 0, 0, hosts, now_ms, host, 0, host, 0, 0, 0)
 
     def _op_written(self, at: int, ending: Ending) -> None:
         overwritten = self._written.get(at)

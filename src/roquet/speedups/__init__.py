@@ -9,6 +9,7 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
     frames.c      bytes -> frames                        wire/frame.py, cut_frames
     send.c        frames -> staged messages, answers     broker/plain_send.py, PlainSends.take
                   messages that Python chose -> staged   store/staging.py, Staging.put_rows
+                  the log -> messages to be put again    broker/stored.py, take_many_apart
     shape.c       a pull's header -> its shape, numbers   wire/pull_shapes.py, pull_shape
     pull.c        queue entries, log -> a pull's body     broker/gather.py, gather; broker/sql_columns.py, property_rows
     client.c      messages -> the body of a batch send   wire/batch.py, join_messages

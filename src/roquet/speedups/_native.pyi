@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 import numpy.typing as npt
 
+from roquet.broker.stored import Again
 from roquet.store.apply_many import DerivedRun
 from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Row
@@ -42,6 +43,9 @@ def put_messages(
     rows: list[Row], at: int, lead: bytes, log_end: int, room: int, now_ms: int, /
 ) -> tuple[int, int, bytes, None, list[tuple[ConsumeQueue, int, bytes]], bytes]:
     """store.staging.Staging.put_rows, as far as it goes; returns what `take_sends` does, without answers."""
+
+def take_many_apart(data: bytes | memoryview, start: int, places: list[int], names: bytes, /) -> list[Again]:
+    """broker.stored.take_many_apart; a record with more than 32 properties is unusual."""
 
 def pull_shape(form: int, header: bytes, /) -> tuple[bytes, int, int, int] | None:
     """wire.pull_shapes.pull_shape."""

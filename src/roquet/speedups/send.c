@@ -255,13 +255,8 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
     PyObject *queue = door ? PyObject_GetItem(door, name) : NULL; /* fills itself at first use */
     Py_XDECREF(topic);
     Py_XDECREF(name);
-    if (!queue) {
-        if (PyErr_Occurred()) {
-            if (!PyErr_ExceptionMatches(PyExc_KeyError) && !PyErr_ExceptionMatches(PyExc_ValueError)) return FAILED;
-            PyErr_Clear();
-        }
-        return LEAVE;
-    }
+    if (!queue && PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_ValueError))) PyErr_Clear();
+    if (!queue) return PyErr_Occurred() ? FAILED : LEAVE;
     int state = queue_of(run, queue, found);
     Py_DECREF(queue);
     return state;
@@ -273,8 +268,7 @@ static const struct { const char *name; Py_ssize_t size; } UNUSUAL[] = { /* send
     {"WAIT", 4}, {"CLUSTER", 7}, {"MSG_REGION", 10}, {"TRACE_ON", 8}, {"DELAY", 5}, {"TRAN_MSG", 8}, {"TIMER_DELIVER_MS", 16}, {"TIMER_DELAY_SEC", 15}, {"TIMER_DELAY_MS", 14},
     {"__STARTDELIVERTIME", 18}, {"TIMER_DEL_UNIQKEY", 17}, {"INNER_MULTI_DISPATCH", 20},
 };
-#define UNUSUAL_COUNT 12
-#define SPECIAL_FIRST 4
+enum { UNUSUAL_COUNT = 12, SPECIAL_FIRST = 4 };
 
 static int is_unusual(Text name) {
     for (int i = 0; i < UNUSUAL_COUNT; i++)
@@ -292,8 +286,6 @@ static int may_ask_for_more(Text text) {
     return 0;
 }
 
-static int is_waits(Item item) { return IS(item.all, "WAIT\1true"); }
-
 /* Copies the properties of a single send that are stored, what the broker adds last, to `to`. Returns their size, -1 for LEAVE. */
 static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *derived) {
     byte *begin = to;
@@ -304,7 +296,7 @@ static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *
     if (!text.size) text.size = -1;
     while (next_item(&text, &item)) {
         if (!item.value.size) return -1;
-        if (is_waits(item)) continue;
+        if (IS(item.all, "WAIT\1true")) continue;
         if (IS(item.name, "UNIQ_KEY")) {
             if (derived->unique.size) return -1;
             derived->unique = item.value;
@@ -495,7 +487,7 @@ static int read_suffix(const Run *run, Text text, Suffix *suffix) {
         if (!item.all.size) continue;
         if (IS(item.name, "UNIQ_KEY") && item.value.size && !suffix->unique.size && !memchr(item.value.at, 1, item.value.size)) {
             suffix->unique = item.value;
-        } else if (!is_waits(item)) return LEAVE;
+        } else if (!IS(item.all, "WAIT\1true")) return LEAVE;
         *with++ = 2;
         with = add(with, item.all.at, item.all.size);
         if (item.value.at != suffix->unique.at) {
@@ -653,20 +645,17 @@ PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
 
 /* ---- messages that Python has decided on: Staging.put_derived of each -------------------------------------------------- */
 
-static int is_host(Text host) { return host.size == 8 || host.size == 20; }
-
 static int put_row(Run *run, PyObject *row) {
     Message message;
     Derived derived;
-    Text text;
+    Text text, kept;
     Queue *queue;
     PyObject *object, *tag;
-    int user_flag, consumed;
-    if (!PyArg_ParseTuple(row, "Oy#y#OLiLy#iLy#", &object, TEXT(message.body), TEXT(text), &tag, &message.sys_flag, &user_flag, &message.born_ms,
-            TEXT(message.born_host), &consumed, &message.prepared, TEXT(message.store_host))) return FAILED;
-    message.user_flag = user_flag, message.consumed = consumed;
-    int is_odd = message.sys_flag & PREPARED || message.sys_flag != (int32_t)message.sys_flag || !is_host(message.born_host) || !is_host(message.store_host);
-    if (is_odd || !derive(text, &derived)) return LEAVE; /* prepared, or rolled back: no queue has it */
+    if (!PyArg_ParseTuple(row, "Oy#OLLLy#", &object, TEXT(text), &tag, &message.sys_flag, &message.consumed, &message.prepared, TEXT(kept))) return FAILED;
+    if (message.sys_flag != (int32_t)message.sys_flag || message.consumed != (int32_t)message.consumed || !derive(text, &derived)) return LEAVE;
+    if (message.sys_flag & PREPARED /* no queue has it */ || kept.size < BODY_AT || kept.at[SYS_FLAG_AT + 3] & HOSTS_V6) return LEAVE;
+    message.user_flag = (int32_t)get32(kept.at + 16), message.born_ms = (int64_t)get64(kept.at + 40);
+    message.born_host = (Text){kept.at + 48, 8}, message.store_host = (Text){kept.at + 64, 8}, message.body = (Text){kept.at + BODY_AT, kept.size - BODY_AT};
     if (tag != Py_None) derived.is_timed = 1, derived.due = PyLong_AsLongLong(tag);
     int state = PyErr_Occurred() ? FAILED : queue_of(run, object, &queue);
     byte *to = state == PLAIN ? reserve_record(run, queue, &message, text.size) : NULL;
@@ -686,4 +675,55 @@ PyObject *put_messages(PyObject *Py_UNUSED(module), PyObject *args) {
     for (; at >= 0 && at < PyList_GET_SIZE(rows); at++)
         if ((state = put_row(&run, PyList_GET_ITEM(rows, at))) != PLAIN) break;
     return let_go(&run, results(&run, at, state == FAILED ? NULL : Py_NewRef(Py_None)));
+}
+
+/* stored.take_apart of what begins here and at `offset` of the log. NULL: it is unusual, or the exception is set. */
+static PyObject *take_apart(Text data, int64_t offset, Text names, Buffer *key) {
+    Item items[ITEMS_MAX], item;
+    const byte *at = data.at;
+    int count = 0;
+    if (data.size < RECORD_MIN || get32(at + 4) != MAGIC_V1 || (int64_t)get64(at + 28) != offset || at[SYS_FLAG_AT + 3] & HOSTS_V6) return NULL;
+    int64_t size = (int32_t)get32(at), body_size = (int32_t)get32(at + BODY_AT - 4);
+    if (size < RECORD_MIN || size > data.size || body_size < 0 || body_size > size - RECORD_MIN) return NULL;
+    Text body = {at + BODY_AT, body_size}, topic = {body.at + body_size + 1, body.at[body_size]};
+    Text text = {topic.at + topic.size + 2, size - RECORD_MIN - body_size - topic.size}, value = topic;
+    if (topic.size > 127 || text.size < 0 || text.size > PROPERTIES_MAX || get16(text.at - 2) != text.size || !is_utf8(topic)) return NULL;
+    if ((crc32_of(body) & 0x7FFFFFFF) != get32(at + 8) || !is_utf8(text) || (text.size && memchr(text.at, 0, text.size))) return NULL;
+    for (Text left = text; text.size && next_item(&left, &item); items[count++] = item) {
+        if (count == ITEMS_MAX || !item.name.size || !item.value.size) return NULL;
+        for (int i = 0; i < count; i++)
+            if (same(items[i].name, item.name)) return NULL;
+    }
+    for (key->size = 0; !reserve(key, value.size + 1); key->at[key->size++] = 2) {
+        key->size = add(key->at + key->size, value.at, value.size) - key->at;
+        if (!next_item(&names, &item))
+            return Py_BuildValue("(y#LLiiy#y#)", key->at, key->size, (long long)size, (long long)get64(at + QUEUE_OFFSET_AT), (int32_t)get32(at + SYS_FLAG_AT),
+                (int32_t)get32(at + 72), text.at, text.size, at, (Py_ssize_t)(BODY_AT + body_size));
+        value.size = 0;
+        for (int i = 0; i < count; i++)
+            if (same(items[i].name, item.all)) value = items[i].value;
+    }
+    return NULL;
+}
+
+/* take_many_apart(data, where it begins in the log, log offsets, names of properties) -> [stored.Again], up to the first that is unusual */
+PyObject *take_many_apart(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer data;
+    Text names;
+    Buffer key = {NULL, 0, 0};
+    PyObject *places, *one = NULL, *found = PyList_New(0);
+    long long start;
+    if (!found || !PyArg_ParseTuple(args, "y*LO!y#:take_many_apart", &data, &start, &PyList_Type, &places, TEXT(names))) { Py_XDECREF(found); return NULL; }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(places); i++) {
+        long long place = PyLong_AsLongLong(PyList_GET_ITEM(places, i));
+        if (PyErr_Occurred() || start < 0 || place < start || place - start > data.len) break;
+        one = take_apart((Text){(const byte *)data.buf + (place - start), data.len - (place - start)}, place, names, &key);
+        if (!one || PyList_Append(found, one)) break;
+        Py_CLEAR(one);
+    }
+    Py_XDECREF(one);
+    PyMem_Free(key.at);
+    PyBuffer_Release(&data);
+    if (PyErr_Occurred()) Py_CLEAR(found);
+    return found;
 }

@@ -22,7 +22,20 @@ from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
 from roquet.store.storable import unstorable
 from roquet.store.texts import is_text
 from roquet.wire.arrays import np
-from roquet.wire.layout import BORN_HOST_V6, ENTRY, FRONT, FRONTS, HOST, HOST_V6, MAGIC_V1, PROPERTIES_MAX, RECORD_FIXED, STORE_HOST_V6
+from roquet.wire.layout import (
+    BORN_HOST_V6,
+    ENTRY,
+    FRONT,
+    FRONTS,
+    HOST,
+    HOST_V6,
+    HOSTS_V6,
+    MAGIC_V1,
+    PROPERTIES_MAX,
+    RECORD_FIXED,
+    STORE_HOST_V6,
+    SYS_FLAG_AT,
+)
 
 Staged = tuple[ConsumeQueue, int, int, int]
 """(queue, its `next` before and after, the log's end after): what one put changed."""
@@ -30,9 +43,10 @@ Staged = tuple[ConsumeQueue, int, int, int]
 BatchedMessage = tuple[int, bytes, bytes, int, Iterable[str]]
 """(flag, body, properties, tag hash, keys) of a message in a batch."""
 
-Row = tuple[ConsumeQueue, bytes, bytes, int | None, int, int, int, bytes, int, int, bytes]
-"""(queue, body, properties, the entry's third number or None for the tag's hash, sys flag, flag, born ms, born host, reconsumed, prepared,
-store host) of a message."""
+Row = tuple[ConsumeQueue, bytes, int | None, int, int, int, bytes]
+"""(queue, properties, the entry's third number or None for the tag's hash, sys flag, reconsumed, prepared, what it keeps) of a message.
+
+What it keeps stands as in a record, from its beginning to the end of its body; of the front flag, born time and hosts count."""
 
 
 def pack(
@@ -164,9 +178,11 @@ class Staging:
         return at
 
     def _put_row(
-        self, queue: ConsumeQueue, body: bytes, properties: bytes, tag: int | None, sys_flag: int, flag: int, born_ms: int,
-        born_host: bytes, reconsumed: int, prepared: int, store_host: bytes,
-    ) -> None:  # fmt: skip
+        self, queue: ConsumeQueue, properties: bytes, tag: int | None, sys_flag: int, reconsumed: int, prepared: int, kept: bytes
+    ) -> None:
+        front = FRONTS[kept[SYS_FLAG_AT + 3] & HOSTS_V6]
+        _, _, _, _, flag, _, _, _, born_ms, born_host, _, store_host, _, _, _ = front.unpack_from(kept)
+        body = kept[front.size :]
         text = properties.decode(errors="replace")
         keys = index_keys(text) if is_indexed(sys_flag) else ()
         if tag is None:

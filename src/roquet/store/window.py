@@ -48,14 +48,15 @@ class LogWindow:
             self._start, self._stop = offset, min(offset + size, self._log.safe)
         return self._room[:size]
 
-    def bring(self, first: int, stop: int) -> None:
-        """Somebody is about to look at many places between these two: where that is one stretch, it is read at once."""
+    def stretch(self, first: int, stop: int) -> memoryview | None:
+        """What stands between these two, as far as it is safe and of one file. None: nothing, or too much, or it is not in memory."""
         base = self._log.segments.base_of(first)
-        if base is not None:
-            stop = min(stop, self._log.safe, base + self._log.segments.size)
-            if 0 < stop - first <= ROOM and not self._start <= first < stop <= self._stop:
-                with contextlib.suppress(Cold, LookupError):
-                    self.view(first, stop - first)
+        if base is None:
+            return None
+        size = min(stop, self._log.safe, base + self._log.segments.size) - first
+        with contextlib.suppress(Cold, LookupError):
+            return self.view(first, size) if 0 < size <= ROOM else None
+        return None
 
     def _ahead(self, offset: int, size: int) -> int:
         """How much to read from here on, where so much is wanted: not what may still be taken back, nor beyond the file."""
