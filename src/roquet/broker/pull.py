@@ -39,6 +39,7 @@ from roquet.routing.subscription import BadExpression, TagFilter, is_tag_type, s
 from roquet.store.disk import Cold
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
+from roquet.store.stretches import LogStretches
 from roquet.store.window import LogWindow
 from roquet.wire.calls.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullHeader
 from roquet.wire.codes import Perm, PullFlag, ResponseCode
@@ -171,6 +172,7 @@ class Puller(Part):
         self.parking = Parking()
         self.requests = PullRequests()
         self.window = LogWindow(self.store.log)
+        self.stretches = LogStretches(self.store.log, self.window.view)
         self.ahead = EntriesAhead(self.store.log)
         self.pace = Pace()
         self.readers = Readers()
@@ -511,7 +513,7 @@ class Puller(Part):
             except (Cold, LookupError):
                 return None
         elif isinstance(judge, Filter):
-            found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max, self.window.view)
+            found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max, self.stretches.view)
         if found is None:
             return None
         body, count, judged = found
