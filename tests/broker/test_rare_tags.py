@@ -53,11 +53,11 @@ def whole(made: Whole, request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     return made
 
 
-def read_all(whole: Whole, tag: str, **fields: str) -> tuple[list[int], list[int]]:
+def read_all(whole: Whole, tag: str, limits: dict[str, str] | None = None) -> tuple[list[int], list[int]]:
     """The bodies of all that match, and how many entries each pull judged."""
     at, bodies, judged = 0, [], []
     while at < COUNT:
-        answer = whole.ask(11, pull_fields(offset=at, subscription=tag, **fields))
+        answer = whole.ask(11, pull_fields(offset=at, subscription=tag) | (limits or {}))
         found = [int(record.body) for record in decode_records(answer.body)]
         assert answer.code == (0 if found else ResponseCode.PULL_RETRY_IMMEDIATELY)
         following = int(answer.fields["nextBeginOffset"])
@@ -71,7 +71,7 @@ def read_all(whole: Whole, tag: str, **fields: str) -> tuple[list[int], list[int
 @pytest.mark.parametrize("limits", [{}, {"maxMsgNums": "3"}, {"maxMsgBytes": "2000"}, {"sysFlag": "6"}])
 def test_everything_that_matches_comes_once_and_in_order(whole: Whole, limits: dict[str, str]) -> None:
     for _ in range(2):
-        bodies, _ = read_all(whole, "rare", **limits)
+        bodies, _ = read_all(whole, "rare", limits)
         assert bodies == list(range(50, COUNT, RARE))
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from roquet.broker import sql_columns as module
 from roquet.broker.pull import Pull, Puller
-from roquet.broker.sql_columns import Decisions, judge_at_once, matching, property_rows
+from roquet.broker.sql_columns import Decisions, judge_at_once, matching, property_rows, reads
 from roquet.routing.sql92 import Filter, compiled
 from roquet.speedups import native
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE
+from roquet.store.stretches import STRETCH
 from roquet.testing.peer import FakePeer
 from roquet.wire.command import Command
 from roquet.wire.layout import ENTRY
@@ -27,10 +28,10 @@ COUNT = 300
 VALUES = ("1", "7", "99", "-3", "1.5", "text", "long text of more than eight bytes", "é", "", "a\x01b")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+@pytest.fixture(scope="module", params=[1 << 18, 1 << 20], ids=["small files", "files of several stretches"])
+def whole(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Whole]:
     """Messages that have the properties, lack them, have them first, last, twice or empty; among those of another queue."""
-    made = Whole(tmp_path_factory.mktemp("sql") / "store", mapped_file_size_commit_log=1 << 18)
+    made = Whole(tmp_path_factory.mktemp("sql") / "store", mapped_file_size_commit_log=request.param)
     random = Random(11)
     for number in range(COUNT):
         odd = 100 <= number < 200  # elsewhere nothing is unusual
@@ -174,6 +175,29 @@ def test_entries_that_speak_of_something_else_are_not_followed(whole: Whole, for
         ENTRY.pack_into(spoiled, at * ENTRY_SIZE, place, size, 0)
         assert form(bytes(spoiled), data, start, 0, (b"a",), Rows()) is None
         assert form(bytes(spoiled[: at * ENTRY_SIZE]), data, start, 0, (b"a",), Rows()) is not None
+
+
+@pytest.mark.parametrize("distance", [100, 20_000, 40_000, 900_000])
+def test_what_is_read_together_is_in_one_file_and_little_of_it_foreign(distance: int) -> None:
+    random, file_size = Random(distance), 2 * STRETCH
+    for _ in range(50):
+        places, at = [], random.randrange(1 << 30)
+        for _ in range(200):
+            at += random.randrange(2 * distance) + 100
+            if at % file_size > file_size - 100:
+                at += 100
+            places.append(at)
+        sizes = np.full(len(places), 100)
+        begin = 0
+        for stop, start, length, _ in reads(np.array(places), sizes, file_size):
+            assert start == places[begin]
+            assert start + length == places[stop - 1] + 100
+            assert start // file_size == (start + length - 1) // file_size
+            assert length <= STRETCH + 100
+            if distance < 40_000:
+                assert start // STRETCH == places[stop - 1] // STRETCH, "so that a stretch that is kept has them all"
+            begin = stop
+        assert begin == len(places)
 
 
 def test_each_row_is_judged_once(whole: Whole, form: Any) -> None:

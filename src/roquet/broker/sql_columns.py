@@ -7,6 +7,7 @@ damage, a first record that is not in memory, long hosts, empty values) goes the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from roquet.broker.gather import Gathered, View
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 MANY = 24
 """Records from which on columns cost less."""
+FIRST = 128
+"""Records that are judged at first: where most of them match, they are an answer."""
 NAMES_MAX = 8
 SEPARATOR = b"\x02"
 
@@ -76,12 +79,10 @@ def reads(places: Longs, sizes: Longs, file_size: int) -> Iterator[Span]:
     if file_size % STRETCH or last - first > len(places) * GAP_MAX:
         yield from spans(places, sizes, file_size)
         return
-    at = 0
-    for stop in [*places.searchsorted(np.arange(first // STRETCH + 1, last // STRETCH + 1) * STRETCH).tolist(), len(places)]:
-        if stop > at:
-            start, end = int(places[at]), int(places[stop - 1] + sizes[stop - 1])
-            yield Span(stop, start, end - start, end - start)
-            at = stop
+    cuts = places.searchsorted(np.arange(first // STRETCH + 1, last // STRETCH + 1) * STRETCH).tolist()
+    for at, stop in pairwise(sorted({0, min(FIRST, len(places)), *cuts, len(places)})):
+        start, end = int(places[at]), int(places[stop - 1] + sizes[stop - 1])
+        yield Span(stop, start, end - start, end - start)
 
 
 def matching(

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from roquet.store.disk import Cold
 from roquet.store.log import Log
 
-STRETCH = 256 * 1024
+STRETCH = 512 * 1024
 """Bytes of one, which begins at a multiple of it."""
 BEHIND = 16 * 1024
 """Bytes behind it that are kept along: the last record that begins in it may end there."""
-KEPT_MAX = 20
-"""Stretches that are kept, 5.3 MiB: those that one pull looks through, and some more for queues that are a little ahead of others."""
+KEPT_MAX = 12
+"""Stretches that are kept, 6.2 MiB: those that one pull looks through, and some more for queues that are a little ahead of others."""
 
 
 class LogStretches:
