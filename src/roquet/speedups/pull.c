@@ -163,7 +163,7 @@ static Py_ssize_t properties_at(const byte *record, Py_ssize_t size) {
 static int read_values(Text properties, const Text *names, Py_ssize_t count, Text *values) {
     const byte *end = properties.at + properties.size;
     memset(values, 0, count * sizeof(Text));
-    for (const byte *at = properties.at, *stop; at < end; at = stop + 1) {
+    for (const byte *at = properties.at, *stop; at < end; at = stop < end ? stop + 1 : end) {
         if (!(stop = memchr(at, 2, end - at))) stop = end;
         for (Py_ssize_t i = 0; i < count; i++) {
             Py_ssize_t size = names[i].size; /* of a name; no name has a 1 or a 2 in it */
