@@ -25,7 +25,7 @@ from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
-from roquet.broker.pull_requests import Grant, KnownPull, PullRequest, PullRequests, quick_header
+from roquet.broker.pull_requests import SCAN_MAX, Grant, KnownPull, PullRequest, PullRequests, quick_header
 from roquet.broker.roles import is_slave
 from roquet.broker.scans import BUSY_BYTES, PROBED, Readers, Records, Scan, collect, likely_count
 from roquet.broker.sql_columns import judge_at_once
@@ -38,7 +38,9 @@ from roquet.routing.sql92 import Filter
 from roquet.routing.subscription import BadExpression, TagFilter, is_tag_type, subscribe
 from roquet.store.disk import Cold
 from roquet.store.mending import Odd
+from roquet.store.pieces import LogPieces
 from roquet.store.queue import ENTRY_SIZE, ConsumeQueue
+from roquet.store.stretches import LogStretches
 from roquet.store.window import LogWindow
 from roquet.wire.calls.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullHeader
 from roquet.wire.codes import Perm, PullFlag, ResponseCode
@@ -52,8 +54,6 @@ log = logging.getLogger("roquet.broker")
 
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
-SCAN_MAX = 800
-"""Queue entries one pull judges at most, as upstream's 16,000 bytes."""
 GAP_MAX = 16 * 1024
 """Records of one answer that stand closer than this in the log are read together."""
 JUDGED_BYTES_MAX = 4 * 1024 * 1024
@@ -151,6 +151,8 @@ class Pull:
     """Set when the reader asked for a large answer."""
     doubted_ms: int = -1
     """Since when it is doubted that this broker has all that there is (`_doubts`)."""
+    known: KnownPull | None = None
+    """What it has in common with others."""
 
 
 class Puller(Part):
@@ -171,6 +173,8 @@ class Puller(Part):
         self.parking = Parking()
         self.requests = PullRequests()
         self.window = LogWindow(self.store.log)
+        self.stretches = LogStretches(self.store.log, self.window.view)
+        self.pieces = LogPieces(self.store.log, self.window.view)
         self.ahead = EntriesAhead(self.store.log)
         self.pace = Pace()
         self.readers = Readers()
@@ -204,16 +208,16 @@ class Puller(Part):
             return False
         codes, count_max = grant.codes, min(self.settings.max_transfer_count_on_message_in_memory, max(1, header.max_msg_nums))
         try:
-            raw = self.ahead.read(queue, offset, count_max if codes is None else max(SCAN_MAX, count_max))
+            raw = self.ahead.read(queue, offset, count_max if codes is None else max(known.entries_max, count_max))
             if not raw:
                 return False
             far = self._is_far(raw)
             if far and self.settings.slave_read_enable:
                 return False  # a slave is to serve it from now on
             count_max, size_max = self._limits(count_max, header.max_msg_bytes or SIZE_MAX, far)
-            found = gather_for(codes)(
-                raw, codes, offset, count_max, size_max, log_.start, log_.written, self._largest(), self.window.view, SPAN_MAX
-            )
+            # where few match, they stand far from each other
+            view = self.window.view if codes is None or known.entries_max == SCAN_MAX else self.pieces.near(int.from_bytes(raw[:8], "big"))
+            found = gather_for(codes)(raw, codes, offset, count_max, size_max, log_.start, log_.written, self._largest(), view, SPAN_MAX)
             if found is None or not found[1]:
                 self.ahead.forget(queue)  # one of them may be damaged, and mended in its file
                 return False
@@ -222,6 +226,8 @@ class Puller(Part):
         except (Cold, LookupError, OSError, Refused):
             return False
         body, count, judged = found
+        if codes is not None:
+            known.note_judged(judged)
         binary, size = known.first.binary, len(body)
         head = pull_answer_head(opaque, 0, b"FOUND", offset + judged, queue.first, queue.visible, binary=binary)
         self.stats.got(header.consumer_group, header.topic, count, size)
@@ -331,6 +337,7 @@ class Puller(Part):
             judge,
             self.store.steady_ms + suspend_ms if suspend_ms else 0,
             scan,
+            known=known,
         )
         return pull, commit_offset if header.sys_flag & COMMIT_OFFSET and commit_offset >= 0 else None
 
@@ -483,13 +490,17 @@ class Puller(Part):
         scan = count_max if accepts is None and judge is None else max(SCAN_MAX, count_max)
         if judge is not None:
             scan = min(scan, WORK_MAX // judge.cost)
-        raw = queue.read(offset, min(scan, last - offset))
+        known = None if accepts is None else pull.known
+        raw = queue.read(offset, min(scan if known is None else max(scan, known.entries_max), last - offset))
         if not raw:
             return self._step_over(queue, offset, first, last)
         far = self._is_far(raw)
         count_max, size_max = self._limits(count_max, pull.size_max, far)
         found = self._read_at_once(pull, raw, first, last, count_max, size_max)
+        if found is not None and known is not None:
+            known.note_judged(found.next_offset - offset)
         if found is None:
+            raw = raw[: scan * ENTRY_SIZE]  # one after another takes its time
             try:
                 found = self._pick(pull, raw, first, last, count_max, size_max)
             except (LookupError, Odd):
@@ -511,7 +522,7 @@ class Puller(Part):
             except (Cold, LookupError):
                 return None
         elif isinstance(judge, Filter):
-            found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max, self.window.view)
+            found = judge_at_once(log_, raw, judge, offset, count_max, size_max, self.record_max, self.stretches.view)
         if found is None:
             return None
         body, count, judged = found

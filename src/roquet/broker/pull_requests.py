@@ -19,6 +19,10 @@ from roquet.wire.frame import Frame
 from roquet.wire.pull_shapes import shape_of
 
 SHAPES_MAX = 4_096
+SCAN_MAX = 800
+"""Queue entries that one pull judges at most, as upstream's 16,000 bytes; with a tag filter only the first of a shape."""
+TAGGED_MAX = 8 * SCAN_MAX
+"""Queue entries that one with a tag filter judges at most: some 30 us."""
 SHAPE_SIZE_MAX = 1_024
 """Bytes of the longest shape that is remembered: all of them together have some megabytes at most."""
 
@@ -43,6 +47,13 @@ class KnownPull:
     first: Command
     grant: Grant | None = None
     """None: nobody has looked yet, or it must be looked at each time."""
+    entries_max: int = SCAN_MAX
+    """Queue entries that the next of them judges, if it has a tag filter."""
+
+    def note_judged(self, count: int) -> None:
+        """A pull with a tag filter judged so many entries, all that it might or until its answer was full. The next may judge a quarter
+        more: where few match, answers become full, and there are fewer of them; where many do, not much is read for nothing."""
+        self.entries_max = min(max(SCAN_MAX, count + count // 4), TAGGED_MAX)
 
 
 Asked = tuple[KnownPull, int, int, int]

@@ -6,26 +6,30 @@ damage, a first record that is not in memory, long hosts, empty values) goes the
 
 from __future__ import annotations
 
-from itertools import compress
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
-from roquet.broker.gather import Gathered, View, fitting
-from roquet.broker.scans import bounded, check, spans
+from roquet.broker.gather import Gathered, View
+from roquet.broker.scans import GAP_MAX, Span, bounded, check, spans
 from roquet.routing.sql92 import Filter
 from roquet.speedups import native
 from roquet.store.disk import Cold
 from roquet.store.log import Log
 from roquet.store.mending import Odd
+from roquet.store.stretches import STRETCH
 from roquet.store.texts import Texts
 from roquet.wire.arrays import np
 from roquet.wire.columns import ENTRIES
-from roquet.wire.layout import BODY_AT, HOSTS_V6, MAGIC_V1, RECORD_MIN, SYS_FLAG_AT
+from roquet.wire.layout import BODY_AT, ENTRY, HOSTS_V6, MAGIC_V1, RECORD_MIN, SYS_FLAG_AT
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 MANY = 24
 """Records from which on columns cost less."""
+FIRST = 128
+"""Records that are judged at first: where most of them match, they are an answer."""
 NAMES_MAX = 8
 SEPARATOR = b"\x02"
 
@@ -46,36 +50,55 @@ def judge_at_once(
         return None
     if (places[1:] - sizes[:-1] < places[:-1]).any():  # they overlap, or do not rise
         return None
-    chosen: list[int] = []
     records: list[bytes] = []
-    count_max = max(1, count_max)
     decisions, names = Decisions(filter), tuple([name.encode() for name in filter.names])
     at = size = 0
     try:
-        for span in bounded(spans(places, sizes, log.segments.size)):
+        for span in bounded(reads(places, sizes, log.segments.size)):
             data = view(span.start, span.length)
-            rows = rows_at_once(data, places[at : span.stop] - span.start, sizes[at : span.stop], number + at, names)
-            if rows is None:
+            found = matching_at_once(raw[at * ENTRY.size : span.stop * ENTRY.size], data, span.start, number + at, names, decisions)
+            if found is None:
                 break
-            found = list(compress(range(at, span.stop), map(decisions.__getitem__, rows)))
-            chosen += found
-            taken = found[: count_max - len(records)]
-            begins = (places[taken] - span.start).tolist()
-            records += [bytes(data[begin : begin + length]) for begin, length in zip(begins, sizes[taken].tolist(), strict=True)]
-            at, size = span.stop, size + int(sizes[found].sum())
-            if len(chosen) >= count_max or size > size_max:
-                break
+            for one in found:
+                begin, length = int(places[at + one]) - span.start, int(sizes[at + one])
+                size += length
+                if records and size > size_max:
+                    return b"".join(records), len(records), at + one
+                records.append(bytes(data[begin : begin + length]))
+                if len(records) >= count_max:
+                    return b"".join(records), len(records), at + one + 1
+            at = span.stop
     except (Cold, LookupError):
         pass  # what was judged stays judged; the next pull goes on where this one ended
-    if not chosen:
-        return (b"", 0, at) if at else None
-    wanted = sizes[chosen].tolist()
-    count = min(count_max, fitting(wanted, size_max))
-    if count < len(chosen):
-        at = chosen[count]
-    if count == count_max:
-        at = chosen[count - 1] + 1
-    return b"".join(records[:count]), count, at
+    return (b"".join(records), len(records), at) if at else None
+
+
+def reads(places: Longs, sizes: Longs, file_size: int) -> Iterator[Span]:
+    """What to read together. Where records stand near each other, as many as begin in one of the log's stretches, which are kept."""
+    first, last = int(places[0]), int(places[-1])
+    if file_size % STRETCH or last - first > len(places) * GAP_MAX:
+        yield from spans(places, sizes, file_size)
+        return
+    cuts = places.searchsorted(np.arange(first // STRETCH + 1, last // STRETCH + 1) * STRETCH).tolist()
+    for at, stop in pairwise(sorted({0, min(FIRST, len(places)), *cuts, len(places)})):
+        start, end = int(places[at]), int(places[stop - 1] + sizes[stop - 1])
+        yield Span(stop, start, end - start, end - start)
+
+
+def matching(
+    raw: bytes, data: memoryview, start: int, number: int, names: tuple[bytes, ...], decisions: Mapping[bytes, bool]
+) -> list[int] | None:
+    """Which of these entries have records that are taken, by what `decisions` has for a row of the values of these properties. The first
+    has this number in its queue, `data` is the log from `start` on. None: a record is not what its entry says, or is unusual."""
+    entries = np.frombuffer(raw, ENTRIES)
+    places, sizes = entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
+    if (sizes < RECORD_MIN).any() or (places < start).any() or (places - start > len(data) - sizes).any():
+        return None
+    rows = property_rows(data, places - start, sizes, number, names)
+    return None if rows is None else [one for one, row in enumerate(rows) if decisions[row]]
+
+
+matching_at_once = matching if native is None else native.matching
 
 
 def property_rows(data: memoryview, begins: Longs, sizes: Longs, number: int, names: tuple[bytes, ...]) -> list[bytes] | None:
@@ -104,9 +127,6 @@ def property_rows(data: memoryview, begins: Longs, sizes: Longs, number: int, na
             cells = [next(some) if one else b"" for one in has.tolist()]
         columns.append(cells)
     return list(map(SEPARATOR.join, zip(*columns, strict=True))) if names else [b""] * len(begins)
-
-
-rows_at_once = property_rows if native is None else native.property_rows
 
 
 def property_places(data: memoryview, starts: Longs, stops: Longs) -> Longs | None:

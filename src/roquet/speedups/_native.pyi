@@ -1,9 +1,6 @@
 """What the extension has; each says which Python function it stands for."""
 
-from collections.abc import Callable, Collection
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Collection, Mapping
 
 from roquet.broker.stored import Again
 from roquet.store.apply_many import DerivedRun
@@ -65,10 +62,10 @@ def gather(
 ) -> tuple[bytes, int, int] | None:
     """broker.gather.gather, for up to 64 tag hashes."""
 
-def property_rows(
-    data: memoryview, begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], number: int, names: tuple[bytes, ...], /
-) -> list[bytes] | None:
-    """broker.sql_columns.property_rows, for up to 8 names."""
+def matching(
+    raw: bytes, data: memoryview, start: int, number: int, names: tuple[bytes, ...], decisions: Mapping[bytes, bool], /
+) -> list[int] | None:
+    """broker.sql_columns.matching, for up to 8 names."""
 
 def join_messages(bodies: list[bytes], texts: list[str], message_ids: list[str], name: str, /) -> bytes | None:
     """wire.batch.join_messages; None where that raises."""

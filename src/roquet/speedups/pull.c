@@ -1,4 +1,4 @@
-/* Queue entries and the log -> what a pull gets: broker/gather.py's gather and broker/sql_columns.py's property_rows.
+/* Queue entries and the log -> what a pull gets: broker/gather.py's gather and broker/sql_columns.py's matching.
 
    Both see bytes that may be damaged. An entry or a record that is not exactly as it should be makes them return None, and then Python looks
    at one entry after another. Nothing is decided here that Python does not decide in the same way. */
@@ -159,63 +159,77 @@ static Py_ssize_t properties_at(const byte *record, Py_ssize_t size) {
     return at > size ? -1 : at;
 }
 
-/* The values of these names among the properties, joined with 2. 1: done, 0: one is empty (an earlier one might count), -1: the exception is set. */
-static int read_row(Text properties, const Text *names, Py_ssize_t count, PyObject **row) {
-    Text values[NAMES_MAX] = {{NULL, 0}};
-    Item item;
-    while (next_item(&properties, &item))
-        for (Py_ssize_t i = 0; item.value.at && i < count; i++)
-            if (same(item.name, names[i])) values[i] = item.value; /* of two with one name the last */
+/* The values of these names among the properties; without one its `at` is NULL. 0: one is empty, and an earlier one might count. */
+static int read_values(Text properties, const Text *names, Py_ssize_t count, Text *values) {
+    const byte *end = properties.at + properties.size;
+    memset(values, 0, count * sizeof(Text));
+    for (const byte *at = properties.at, *stop; at < end; at = stop < end ? stop + 1 : end) {
+        if (!(stop = memchr(at, 2, end - at))) stop = end;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            Py_ssize_t size = names[i].size; /* of a name; no name has a 1 or a 2 in it */
+            if (stop - at > size && at[size] == 1 && !memcmp(at, names[i].at, size)) values[i] = (Text){at + size + 1, stop - at - size - 1};
+        } /* of two with one name the last */
+    }
     for (Py_ssize_t i = 0; i < count; i++)
         if (values[i].at && !values[i].size) return 0;
-    Py_ssize_t size = count ? count - 1 : 0;
-    for (Py_ssize_t i = 0; i < count; i++) size += values[i].size;
-    if (!(*row = PyBytes_FromStringAndSize(NULL, size))) return -1;
-    byte *to = (byte *)PyBytes_AS_STRING(*row);
-    for (Py_ssize_t i = 0; i < count; to = add(to, values[i].at, values[i].size), i++)
-        if (i) *to++ = 2;
     return 1;
 }
 
-static int64_t cell(const Py_buffer *column, Py_ssize_t row) {
-    int64_t number;
-    memcpy(&number, (const byte *)column->buf + row * 8, 8);
-    return number;
+/* What `decisions` has for these values, joined with 2: 1 or 0. -1: the exception is set. */
+static int decide(PyObject *decisions, const Text *values, Py_ssize_t count) {
+    Py_ssize_t size = count ? count - 1 : 0;
+    for (Py_ssize_t i = 0; i < count; i++) size += values[i].size;
+    PyObject *row = PyBytes_FromStringAndSize(NULL, size);
+    if (!row) return -1;
+    byte *to = (byte *)PyBytes_AS_STRING(row);
+    for (Py_ssize_t i = 0; i < count; to = add(to, values[i].at, values[i].size), i++)
+        if (i) *to++ = 2;
+    PyObject *found = PyObject_GetItem(decisions, row);
+    int taken = found ? PyObject_IsTrue(found) : -1;
+    Py_XDECREF(found);
+    Py_DECREF(row);
+    return taken;
 }
 
-static PyObject *rows_of(const Py_buffer *data, const Py_buffer *begins, const Py_buffer *sizes, int64_t number, const Text *names, Py_ssize_t count) {
-    Py_ssize_t all = begins->len / 8;
-    PyObject *rows = PyList_New(all);
-    if (!rows) return NULL;
-    for (Py_ssize_t i = 0; i < all; i++) {
-        int done = 0;
-        int64_t begin = cell(begins, i), size = cell(sizes, i);
-        PyObject *row = NULL;
-        if (begin >= 0 && size >= RECORD_MIN && size <= INT32_MAX && begin <= data->len - size) {
-            const byte *record = (const byte *)data->buf + begin;
-            Entry entry = {0, number + i, size};
-            Py_ssize_t at = is_record(record, &entry) ? properties_at(record, size) : -1;
-            if (at >= 0) done = read_row((Text){record + at, size - at}, names, count, &row);
+/* Appends the numbers of those that are taken. 1: done, 0: a record is not its entry's, or unusual, -1: the exception is set. */
+static int judge(Text raw, Text data, int64_t start, int64_t number, const Text *names, Py_ssize_t count, PyObject *decisions, PyObject *chosen) {
+    Text values[2][NAMES_MAX]; /* of this record, and of the last that was decided: most are alike */
+    int now = 0, taken = -1;
+    for (Py_ssize_t i = 0; i < raw.size / ENTRY; i++) {
+        int64_t place = (int64_t)get64(raw.at + i * ENTRY);
+        Entry entry = {place, number + i, (int32_t)get32(raw.at + i * ENTRY + 8)};
+        if (entry.size < RECORD_MIN || entry.size > data.size || place < start || place - start > data.size - entry.size) return 0;
+        const byte *record = data.at + (place - start);
+        Py_ssize_t at = is_record(record, &entry) ? properties_at(record, entry.size) : -1;
+        if (at < 0 || !read_values((Text){record + at, entry.size - at}, names, count, values[now])) return 0;
+        int alike = taken >= 0;
+        for (Py_ssize_t name = 0; alike && name < count; name++) alike = same(values[0][name], values[1][name]);
+        if (!alike) {
+            if ((taken = decide(decisions, values[now], count)) < 0) return -1;
+            now = !now;
         }
-        if (done != 1) { Py_DECREF(rows); return done ? NULL : Py_NewRef(Py_None); }
-        PyList_SET_ITEM(rows, i, row);
+        PyObject *one = taken ? PyLong_FromSsize_t(i) : NULL;
+        int failed = taken && (!one || PyList_Append(chosen, one));
+        Py_XDECREF(one);
+        if (failed) return -1;
     }
-    return rows;
+    return 1;
 }
 
-/* property_rows(data, begins, sizes, number, names) -> rows of values, or None */
-PyObject *property_rows(PyObject *Py_UNUSED(module), PyObject *args) {
-    Text names[NAMES_MAX];
-    Py_buffer data, begins, sizes;
-    PyObject *all, *rows = NULL;
-    long long number;
-    if (!PyArg_ParseTuple(args, "y*y*y*LO!:property_rows", &data, &begins, &sizes, &number, &PyTuple_Type, &all)) return NULL;
+/* matching(raw, data, start, number, names, decisions) -> which of the entries, or None */
+PyObject *matching(PyObject *Py_UNUSED(module), PyObject *args) {
+    Text names[NAMES_MAX], raw;
+    Py_buffer data;
+    PyObject *all, *decisions;
+    long long start, number;
+    if (!PyArg_ParseTuple(args, "y#y*LLO!O:matching", TEXT(raw), &data, &start, &number, &PyTuple_Type, &all, &decisions)) return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(all);
     for (Py_ssize_t i = 0; i < count && i < NAMES_MAX; i++) names[i] = bytes_text(PyTuple_GET_ITEM(all, i));
-    if (count > NAMES_MAX || begins.len != sizes.len || begins.len % 8) PyErr_SetString(PyExc_ValueError, "8 names at most, two columns of 64-bit numbers");
-    if (!PyErr_Occurred()) rows = rows_of(&data, &begins, &sizes, number, names, count);
-    PyBuffer_Release(&sizes);
-    PyBuffer_Release(&begins);
+    if (count > NAMES_MAX || start < 0) PyErr_Format(PyExc_ValueError, "%zd names from %lld on, at most %d from 0 on are read", count, start, NAMES_MAX);
+    PyObject *chosen = PyErr_Occurred() ? NULL : PyList_New(0);
+    int done = chosen ? judge(raw, (Text){data.buf, data.len}, start, number, names, count, decisions, chosen) : -1;
     PyBuffer_Release(&data);
-    return rows;
+    if (done == 1) return chosen;
+    Py_XDECREF(chosen);
+    return done ? NULL : Py_NewRef(Py_None);
 }

@@ -1,0 +1,107 @@
+"""Stretches of the log that are kept for several readers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from roquet.store import stretches
+from roquet.store.disk import Cold, RealDisk
+from roquet.store.log import CommitLog
+from roquet.store.segments import OpenFiles, Segments
+from roquet.store.stretches import LogStretches
+from roquet.store.window import LogWindow
+
+from .test_window import Reads
+
+FILE = 1_000
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommitLog:
+    for name, value in (("STRETCH", 100), ("BEHIND", 20), ("KEPT_MAX", 3)):
+        monkeypatch.setattr(stretches, name, value)
+    made = CommitLog(Segments(OpenFiles(RealDisk()), f"{tmp_path}/commitlog", FILE))
+    made.start_at(0)
+    return made
+
+
+def kept(log: CommitLog) -> LogStretches:
+    return LogStretches(log, LogWindow(log).view)
+
+
+def test_a_stretch_is_read_once_for_all_who_look_through_it(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Random(1).randbytes(FILE)
+    log.append_raw(data)
+    shown, reads = kept(log), Reads(log, monkeypatch)
+    for offset, size in ((200, 90), (210, 95), (299, 5), (230, 90)):
+        assert shown.view(offset, size) == data[offset : offset + size]
+    assert reads.seen == [(200, 120)]
+    assert shown.view(280, 41) == data[280:321], "it ends farther behind"
+    assert shown.view(400, 49) == data[400:449], "not worth a stretch"
+    assert reads.seen[1:] == [(280, 41), (400, 49)]
+
+
+def test_the_one_that_was_read_first_goes_first(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Random(1).randbytes(FILE)
+    log.append_raw(data)
+    shown, reads = kept(log), Reads(log, monkeypatch)
+    for number in (1, 2, 3, 1, 4, 3, 2, 1):
+        assert shown.view(number * 100, 100) == data[number * 100 : number * 100 + 100]
+    assert [offset for offset, _ in reads.seen] == [100, 200, 300, 400, 100]
+
+
+def test_a_stretch_ends_with_its_file_and_what_may_be_taken_back_is_not_kept(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Random(1).randbytes(FILE + 119)
+    log.append_raw(data)
+    shown, reads = kept(log), Reads(log, monkeypatch)
+    for offset, size in ((900, 100), (910, 90), (FILE, 100), (FILE, 100)):
+        assert shown.view(offset, size) == data[offset : offset + size]
+    assert reads.seen[0] == (900, 100)
+    assert FILE not in shown._kept, "a byte is missing"
+    log.append_raw(b"x")
+    assert shown.view(FILE, 100) == data[FILE : FILE + 100]
+    assert reads.seen[-1] == (FILE, 120)
+    with pytest.raises(LookupError):
+        shown.view(FILE + 100, 100)
+
+
+@pytest.mark.parametrize("size", [950, 1_050])
+def test_files_that_are_no_stretches_long(tmp_path: Path, log: CommitLog, size: int) -> None:
+    other = CommitLog(Segments(OpenFiles(RealDisk()), f"{tmp_path}/other", size))
+    other.start_at(0)
+    data = Random(1).randbytes(size * 3)
+    for at in range(0, len(data), size):
+        other.append_raw(data[at : at + size])
+    shown, random = kept(other), Random(2)
+    for _ in range(500):
+        offset, length = random.randrange(len(data)), random.randrange(1, 130)
+        if offset % size + length <= size:
+            assert shown.view(offset, length) == data[offset : offset + length]
+
+
+def test_a_log_that_is_cut_back_is_read_again(log: CommitLog) -> None:
+    log.append_raw(b"a" * 200)
+    shown = kept(log)
+    assert shown.view(0, 100) == shown.view(0, 100) == b"a" * 100
+    log.start_at(50)
+    log.append_raw(b"c" * 150)
+    assert shown.view(0, 100) == b"a" * 50 + b"c" * 50
+
+
+def test_where_only_a_part_is_in_memory_that_part_is_read(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Random(1).randbytes(FILE)
+    log.append_raw(data)
+    shown, read = kept(log), log.read_into
+
+    def half(offset: int, room: memoryview) -> None:
+        if offset + len(room) > 90:
+            raise Cold(lambda: None)
+        read(offset, room)
+
+    monkeypatch.setattr(log, "read_into", half)
+    assert shown.view(10, 80) == data[10:90]
+    with pytest.raises(Cold):
+        shown.view(11, 80)
