@@ -54,9 +54,9 @@ class Taken:
         self.count = 0
         take = Puller.take
 
-        def counted(puller: Puller, peer: Any, frame: Any) -> bool | None:
-            taken = take(puller, peer, frame)
-            self.count += bool(taken)
+        def counted(puller: Puller, *args: Any) -> tuple[int, bool]:
+            taken = take(puller, *args)
+            self.count += taken[0]
             return taken
 
         monkeypatch.setattr(Puller, "take", counted)

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from typing import NamedTuple
 
 from roquet.broker.entries_ahead import EntriesAhead
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
-from roquet.broker.gather import SPAN_MAX, Gathered, gather_for
+from roquet.broker.gather import SPAN_MAX, Answer, Gathered, gather_for, pull_answer_for
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
@@ -25,7 +26,7 @@ from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
-from roquet.broker.pull_requests import Grant, KnownPull, PullRequest, PullRequests, quick_header
+from roquet.broker.pull_requests import Grant, KnownPull, PullRequest, PullRequests, has_same_grantors, most_of, quick_header
 from roquet.broker.roles import is_slave
 from roquet.broker.scans import BUSY_BYTES, PROBED, Readers, Records, Scan, collect, likely_count
 from roquet.broker.sql_columns import judge_at_once
@@ -69,8 +70,6 @@ Wanted = tuple[int, int, int]
 SUSPEND_MS_MAX = 60_000
 WAKES_MAX = 500
 """Parked pulls that one message, or one tick, wakes. The others follow tick by tick."""
-SIZE_MAX = 1 << 31
-"""Bytes of an answer to a client that names no limit; the settings have one, too."""
 HELD_MAX = 64
 """Scans that wait for the next tick. More of them are answered at once: nobody is to wait for a second."""
 
@@ -153,6 +152,21 @@ class Pull:
     """Since when it is doubted that this broker has all that there is (`_doubts`)."""
 
 
+class Terms(NamedTuple):
+    """What holds for all pulls of a read."""
+
+    start: int
+    written: int
+    """The log begins and ends here."""
+    near: int
+    """What stands from here on counts as being in memory."""
+    count_max: int
+    size_max: int
+    """Messages and bytes of an answer from memory."""
+    record_max: int
+    """Bytes of the largest record that an entry may speak of."""
+
+
 class Puller(Part):
     """State: the parked pulls, and the scans that must wait for the next tick; everything else is looked up."""
 
@@ -191,42 +205,77 @@ class Puller(Part):
         else:
             self._answer_or_park(pull, then)
 
-    def take(self, peer: Peer, frame: Frame) -> bool | None:
-        """Answer a pull that is like one which was allowed, if that still holds and its messages are in memory. False: look properly,
-        nothing has happened. None: it is no pull, or none like others."""
-        asked = self.requests.find(frame)
-        if asked is None:
+    def take(self, peer: Peer, frames: list[Frame], until_ms: int) -> tuple[int, bool]:
+        """Answer the pulls that come first and are like ones which were allowed, while that still holds and their messages are in memory.
+        Returns how many, and whether the next may be a pull, too, which must be looked at properly: nothing has happened."""
+        find, steady_ms, stats = self.requests.find, self.clock.steady_ms, self.stats
+        at, then_ms, granted, terms = 0, steady_ms(), None, None
+        try:
+            for frame in frames:
+                asked = find(frame)
+                if asked is None:
+                    return at, False
+                known = asked[0]
+                grant = known.grant
+                if grant is None or not (has_same_grantors(grant, granted) or self._is_granted(known.header, grant)):
+                    break
+                if terms is None:
+                    terms = self._terms()
+                granted = grant
+                found = self._quick_answer(terms, grant, *asked)
+                if found is None:
+                    break
+                answer, count, _, size = found
+                stats.got_as(known.key, count, size)
+                at += 1
+                peer.send(answer)
+                if peer.closed:
+                    return len(frames), False
+                now_ms = steady_ms()
+                if now_ms > then_ms:
+                    stats.note_get(now_ms - then_ms)
+                    then_ms = now_ms
+                if now_ms >= until_ms:
+                    break
+        except Exception:  # a mistake of ours
+            log.exception("! a pull from %s failed: it is looked at once more", peer.address)
+        return at, True
+
+    def _terms(self) -> Terms:
+        log_, settings = self.store.log, self.settings
+        count_max, size_max = settings.max_transfer_count_on_message_in_memory, settings.max_transfer_bytes_on_message_in_memory
+        return Terms(log_.start, log_.written, log_.written - self._memory_share(), count_max, size_max, self._largest())
+
+    def _quick_answer(self, terms: Terms, grant: Grant, known: KnownPull, opaque: int, offset: int, commit_offset: int) -> Answer | None:
+        """None: look properly, nothing has happened."""
+        queue = self.store.queues.get(known.place)
+        if queue is None or not queue.first <= offset < queue.visible:
             return None
-        known, opaque, offset, commit_offset = asked
-        header, grant, log_ = known.header, known.grant, self.store.log
-        queue = self.store.find_queue(header.topic, header.queue_id)
-        if grant is None or queue is None or not queue.first <= offset < queue.visible or not self._is_granted(header, grant):
-            return False
-        codes, count_max = grant.codes, min(self.settings.max_transfer_count_on_message_in_memory, max(1, header.max_msg_nums))
+        codes = grant.codes
+        start, end, near, count_max, size_max, record_max = terms
+        if known.count_max < count_max:
+            count_max = known.count_max
+        if known.size_max < size_max:
+            size_max = known.size_max
         try:
             raw = self.ahead.read(queue, offset, count_max if codes is None else max(SCAN_MAX, count_max))
             if not raw:
-                return False
-            far = self._is_far(raw)
-            if far and self.settings.slave_read_enable:
-                return False  # a slave is to serve it from now on
-            count_max, size_max = self._limits(count_max, header.max_msg_bytes or SIZE_MAX, far)
-            found = gather_for(codes)(
-                raw, codes, offset, count_max, size_max, log_.start, log_.written, self._largest(), self.window.view, SPAN_MAX
-            )
-            if found is None or not found[1]:
+                return None
+            if near > start and int.from_bytes(raw[:8], "big") < near:
+                if self.settings.slave_read_enable:
+                    return None  # a slave is to serve it from now on
+                count_max, size_max = self._limits(count_max, size_max, True)
+            found = pull_answer_for(codes)(
+                raw, codes, offset, count_max, size_max, start, end, record_max, self.window.view, SPAN_MAX,
+                known.binary, opaque, queue.first, queue.visible,
+            )  # fmt: skip
+            if found is None:
                 self.ahead.forget(queue)  # one of them may be damaged, and mended in its file
-                return False
-            if header.sys_flag & COMMIT_OFFSET and commit_offset <= queue.visible:
-                self.offsets.commit(header.consumer_group, header.topic, header.queue_id, commit_offset)
+            elif known.commits and commit_offset <= queue.visible:
+                self.offsets.commit_as(known.key, known.header.consumer_group, *known.place, commit_offset)
         except (Cold, LookupError, OSError, Refused):
-            return False
-        body, count, judged = found
-        binary, size = known.first.binary, len(body)
-        head = pull_answer_head(opaque, 0, b"FOUND", offset + judged, queue.first, queue.visible, binary=binary)
-        self.stats.got(header.consumer_group, header.topic, count, size)
-        peer.send(b"".join((frame_front(head, size, binary=binary), body)))
-        return True
+            return None
+        return found
 
     def _is_granted(self, header: PullHeader, grant: Grant) -> bool:
         """Those who allowed such a pull are the same, and would allow it again."""
@@ -253,8 +302,11 @@ class Puller(Part):
 
     def _is_far(self, raw: bytes) -> bool:
         """Is the message of the first of these entries so far from the tail that it may not be in memory?"""
-        behind = self.store.log.written - int.from_bytes(raw[:8], "big")
-        return behind > self.memory_bytes * self.settings.access_message_in_memory_max_ratio // 100
+        return int.from_bytes(raw[:8], "big") < self.store.log.written - self._memory_share()
+
+    def _memory_share(self) -> int:
+        """Bytes at the log's tail that count as being in memory."""
+        return self.memory_bytes * self.settings.access_message_in_memory_max_ratio // 100
 
     def _limits(self, count_max: int, size_max: int, far: bool) -> tuple[int, int]:
         """How many messages and bytes an answer may have. Far from the tail it is smaller: it comes from the disk."""
@@ -325,8 +377,7 @@ class Puller(Part):
             header.queue_id,
             offset,
             offset,
-            max(1, header.max_msg_nums),  # as upstream, which looks at it after the first
-            header.max_msg_bytes if header.max_msg_bytes is not None and header.max_msg_bytes > 0 else SIZE_MAX,
+            *most_of(header),
             tags,
             judge,
             self.store.steady_ms + suspend_ms if suspend_ms else 0,

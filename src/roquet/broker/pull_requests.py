@@ -14,6 +14,7 @@ from roquet.errors import Broken
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader
+from roquet.wire.codes import PullFlag
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Frame
 from roquet.wire.pull_shapes import shape_of
@@ -21,6 +22,8 @@ from roquet.wire.pull_shapes import shape_of
 SHAPES_MAX = 4_096
 SHAPE_SIZE_MAX = 1_024
 """Bytes of the longest shape that is remembered: all of them together have some megabytes at most."""
+SIZE_MAX = 1 << 31
+"""Bytes of an answer to a client that names no limit; the settings have one, too."""
 
 
 class Grant(NamedTuple):
@@ -41,6 +44,15 @@ class KnownPull:
     header: PullHeader
     """Of the first of them; its numbers are nobody else's."""
     first: Command
+    place: tuple[str, int]
+    """Topic and queue id."""
+    key: str
+    """Of their group's progress and statistics in that topic."""
+    count_max: int
+    size_max: int
+    commits: bool
+    """They bring the group's progress."""
+    binary: bool
     grant: Grant | None = None
     """None: nobody has looked yet, or it must be looked at each time."""
 
@@ -109,7 +121,20 @@ def understood(frame: Frame, queue_offset: int, commit_offset: int) -> KnownPull
     header = None if request.is_response or request.code != PULL_MESSAGE.code else quick_header(request.fields)
     if header is None or (header.queue_offset, header.commit_offset) != (queue_offset, commit_offset):
         return None
-    return KnownPull(header, request)
+    topic, group = header.topic, header.consumer_group
+    place, commits = (topic, header.queue_id), header.sys_flag & PullFlag.COMMIT_OFFSET != 0
+    return KnownPull(header, request, place, f"{topic}@{group}", *most_of(header), commits, request.binary)
+
+
+def most_of(header: PullHeader) -> tuple[int, int]:
+    """How many messages and bytes the answer may have, as far as the client is concerned. As upstream, which looks after the first."""
+    size = header.max_msg_bytes
+    return max(1, header.max_msg_nums), size if size is not None and size > 0 else SIZE_MAX
+
+
+def has_same_grantors(one: Grant, other: Grant | None) -> bool:
+    """Whoever allows one of them allows the other, if he is asked at the same time."""
+    return other is not None and one.topic is other.topic and one.group is other.group and one.subscription is other.subscription
 
 
 def quick_header(fields: dict[str, str]) -> PullHeader | None:

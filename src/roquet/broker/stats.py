@@ -147,7 +147,10 @@ class Stats(Part):
 
     def got(self, group: str, topic: str, count: int, size: int) -> None:
         """A pull was answered with `count` messages of together `size` bytes."""
-        key = f"{topic}@{group}"
+        self.got_as(f"{topic}@{group}", count, size)
+
+    def got_as(self, key: str, count: int, size: int) -> None:
+        """The same for who has the key at hand."""
         row = self._gets.get(key)
         if row is None:
             row = self._row(self._gets, key)

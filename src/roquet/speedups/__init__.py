@@ -10,7 +10,7 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
     send.c        frames -> staged messages, answers     broker/plain_send.py, PlainSends.take
                   messages that Python chose -> staged   store/staging.py, Staging.put_rows
     shape.c       a pull's header -> its shape, numbers   wire/pull_shapes.py, pull_shape
-    pull.c        queue entries, log -> a pull's body     broker/gather.py, gather; broker/sql_columns.py, property_rows
+    pull.c        queue entries, log -> a pull's answer   broker/gather.py, gather and pull_answer; broker/sql_columns.py, property_rows
     client.c      messages -> the body of a batch send   wire/batch.py, join_messages
                   a pull's body -> records               wire/record.py, cut_records
     ledger.c      records -> entries of DLedger's log      store/ledger_heads.py, fill_heads
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SWITCH = "ROQUET_SPEEDUPS"
-EDITION = 13
+EDITION = 14
 """As in speedups.h: it rises when a function comes, goes or changes its signature. A checkout may hold an extension built before that."""
 
 

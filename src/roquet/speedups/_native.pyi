@@ -60,6 +60,25 @@ def gather(
 ) -> tuple[bytes, int, int] | None:
     """broker.gather.gather, for up to 64 tag hashes."""
 
+def pull_answer(
+    raw: bytes,
+    codes: Collection[int] | None,
+    number: int,
+    count_max: int,
+    size_max: int,
+    start: int,
+    end: int,
+    record_max: int,
+    view: Callable[[int, int], memoryview],
+    span_max: int,
+    binary: bool,
+    opaque: int,
+    first: int,
+    last: int,
+    /,
+) -> tuple[bytes, int, int, int] | None:
+    """broker.gather.pull_answer, for at most 64 codes."""
+
 def property_rows(
     data: memoryview, begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], number: int, names: tuple[bytes, ...], /
 ) -> list[bytes] | None:

@@ -12,7 +12,7 @@
 #error "big-endian machines run the Python functions: nobody has tested this there"
 #endif
 
-#define EDITION 13 /* also in __init__.py, which says when it rises */
+#define EDITION 14 /* also in __init__.py, which says when it rises */
 
 /* Of records and entries, as in wire/layout.py. */
 enum { ENTRY = 20, RECORD_MIN = 91, QUEUE_OFFSET_AT = 20, SYS_FLAG_AT = 36, BODY_AT = 88, HOSTS_V6 = 0x30, PROPERTIES_MAX = 32767 };
@@ -65,7 +65,7 @@ static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_From
 
 /* All functions. What each does, and which Python function it stands for, is in _native.pyi. */
 #define FUNCTIONS(DO) \
-    DO(cut_frames) DO(take_sends) DO(put_messages) DO(gather) DO(property_rows) DO(pull_shape) DO(join_messages) DO(cut_records) DO(fill_heads) DO(derive_run) \
+    DO(cut_frames) DO(take_sends) DO(put_messages) DO(gather) DO(pull_answer) DO(property_rows) DO(pull_shape) DO(join_messages) DO(cut_records) DO(fill_heads) DO(derive_run) \
     DO(signed_sends)
 #define DECLARE(name) PyObject *name(PyObject *, PyObject *args);
 FUNCTIONS(DECLARE)
