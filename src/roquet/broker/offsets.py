@@ -100,10 +100,7 @@ class ConsumerOffsets(SavedPart):
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Remember it; it may go back. Raises Refused for names and numbers that no client of a topic would send."""
-        self.commit_as(f"{topic}@{group}", group, topic, queue_id, offset)
-
-    def commit_as(self, key: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The same for who has the key at hand."""
+        key = f"{topic}@{group}"
         queues = self._table.get(key)
         if queues is None or queue_id not in queues or offset < 0:
             queues = self._new(key, group, topic, queue_id, offset)

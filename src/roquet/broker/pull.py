@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -26,7 +26,7 @@ from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
-from roquet.broker.pull_requests import Grant, KnownPull, PullRequest, PullRequests, has_same_grantors, most_of, quick_header
+from roquet.broker.pull_requests import Asked, Grant, KnownPull, PullRequest, PullRequests, most_of, quick_header
 from roquet.broker.roles import is_slave
 from roquet.broker.scans import BUSY_BYTES, PROBED, Readers, Records, Scan, collect, likely_count
 from roquet.broker.sql_columns import judge_at_once
@@ -184,6 +184,7 @@ class Puller(Part):
         self.memory_bytes = shared.memory_bytes
         self.parking = Parking()
         self.requests = PullRequests()
+        self._grant: Grant | None = None  # the last that was made
         self.window = LogWindow(self.store.log)
         self.ahead = EntriesAhead(self.store.log)
         self.pace = Pace()
@@ -208,37 +209,42 @@ class Puller(Part):
     def take(self, peer: Peer, frames: list[Frame], until_ms: int) -> tuple[int, bool]:
         """Answer the pulls that come first and are like ones which were allowed, while that still holds and their messages are in memory.
         Returns how many, and whether the next may be a pull, too, which must be looked at properly: nothing has happened."""
-        find, steady_ms, stats = self.requests.find, self.clock.steady_ms, self.stats
+        find, quick_answer, steady_ms = self.requests.find, self._quick_answer, self.clock.steady_ms
         at, then_ms, granted, terms = 0, steady_ms(), None, None
+        count = size = before = 0
         try:
             for frame in frames:
                 asked = find(frame)
                 if asked is None:
                     return at, False
-                known = asked[0]
-                grant = known.grant
-                if grant is None or not (has_same_grantors(grant, granted) or self._is_granted(known.header, grant)):
+                grant = asked[0].grant
+                if grant is not granted or terms is None:
+                    if grant is None or not self._is_granted(asked[0].header, grant):
+                        break
+                    if granted is not None and at > before:
+                        self.stats.got_as(granted.key, count, size, at - before)
+                        count, size, before = 0, 0, at
+                    granted, terms = grant, terms or self._terms()
+                answer = quick_answer(terms, grant.codes, asked)
+                if answer is None:
                     break
-                if terms is None:
-                    terms = self._terms()
-                granted = grant
-                found = self._quick_answer(terms, grant, *asked)
-                if found is None:
-                    break
-                answer, count, _, size = found
-                stats.got_as(known.key, count, size)
                 at += 1
-                peer.send(answer)
+                count += answer[1]
+                size += answer[3]
+                peer.send(answer[0])
                 if peer.closed:
                     return len(frames), False
                 now_ms = steady_ms()
                 if now_ms > then_ms:
-                    stats.note_get(now_ms - then_ms)
+                    self.stats.note_get(now_ms - then_ms)
                     then_ms = now_ms
                 if now_ms >= until_ms:
                     break
         except Exception:  # a mistake of ours
             log.exception("! a pull from %s failed: it is looked at once more", peer.address)
+        finally:
+            if granted is not None and at > before:
+                self.stats.got_as(granted.key, count, size, at - before)
         return at, True
 
     def _terms(self) -> Terms:
@@ -246,12 +252,15 @@ class Puller(Part):
         count_max, size_max = settings.max_transfer_count_on_message_in_memory, settings.max_transfer_bytes_on_message_in_memory
         return Terms(log_.start, log_.written, log_.written - self._memory_share(), count_max, size_max, self._largest())
 
-    def _quick_answer(self, terms: Terms, grant: Grant, known: KnownPull, opaque: int, offset: int, commit_offset: int) -> Answer | None:
+    def _quick_answer(self, terms: Terms, codes: Collection[int] | None, asked: Asked) -> Answer | None:
         """None: look properly, nothing has happened."""
+        known, opaque, offset, commit_offset = asked
         queue = self.store.queues.get(known.place)
-        if queue is None or not queue.first <= offset < queue.visible:
+        if queue is None:
             return None
-        codes = grant.codes
+        first, last = queue.first, queue.visible
+        if not first <= offset < last:
+            return None
         start, end, near, count_max, size_max, record_max = terms
         if known.count_max < count_max:
             count_max = known.count_max
@@ -267,12 +276,12 @@ class Puller(Part):
                 count_max, size_max = self._limits(count_max, size_max, True)
             found = pull_answer_for(codes)(
                 raw, codes, offset, count_max, size_max, start, end, record_max, self.window.view, SPAN_MAX,
-                known.binary, opaque, queue.first, queue.visible,
+                known.binary, opaque, first, last,
             )  # fmt: skip
             if found is None:
                 self.ahead.forget(queue)  # one of them may be damaged, and mended in its file
-            elif known.commits and commit_offset <= queue.visible:
-                self.offsets.commit_as(known.key, known.header.consumer_group, *known.place, commit_offset)
+            elif known.commits and commit_offset <= last:
+                self.offsets.commit(known.header.consumer_group, *known.place, commit_offset)
         except (Cold, LookupError, OSError, Refused):
             return None
         return found
@@ -295,6 +304,12 @@ class Puller(Part):
             and group.subscriptions.get(header.topic) is grant.subscription
             and (grant.group.consume_broadcast_enable or group.message_model != "BROADCASTING")
         )
+
+    def _shared(self, grant: Grant) -> Grant:
+        """The last one, if that is like it: a consumer's pulls from all its queues have one, which is looked at once a read."""
+        if self._grant is None or not grant.is_like(self._grant):
+            self._grant = grant
+        return self._grant
 
     def _largest(self) -> int:
         """Bytes of the largest record that an entry may speak of."""
@@ -361,8 +376,8 @@ class Puller(Part):
         if known is not None:
             own = header.sys_flag & SUBSCRIPTION
             subscribed = None if own else self.members.subscription(header.consumer_group, header.topic)
-            codes = None if tags is None or tags.takes_all else tags.codes
-            known.grant = None if judge is not None or command.flag else Grant(group, topic, subscribed, codes)
+            codes, key = None if tags is None or tags.takes_all else tags.codes, f"{header.topic}@{header.consumer_group}"
+            known.grant = None if judge is not None or command.flag else self._shared(Grant(group, topic, subscribed, codes, key))
         scan = None if header.scan_bytes is None else Scan.read(header.scan_bytes, header, settings.max_scan_bytes)
         suspend_ms = 0
         if header.sys_flag & SUSPEND and scan is None:

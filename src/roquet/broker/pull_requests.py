@@ -35,6 +35,18 @@ class Grant(NamedTuple):
     """That of the group's members; None: the request brings its own."""
     codes: frozenset[int] | None
     """Tag hashes that are wanted, None for all."""
+    key: str
+    """Of the group's progress and statistics in the topic."""
+
+    def is_like(self, other: Grant) -> bool:
+        """Whoever allows one of them allows the other, if they are asked at the same time."""
+        return (
+            self.topic is other.topic
+            and self.group is other.group
+            and self.subscription is other.subscription
+            and self.codes == other.codes
+            and self.key == other.key
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -46,8 +58,6 @@ class KnownPull:
     first: Command
     place: tuple[str, int]
     """Topic and queue id."""
-    key: str
-    """Of their group's progress and statistics in that topic."""
     count_max: int
     size_max: int
     commits: bool
@@ -121,20 +131,14 @@ def understood(frame: Frame, queue_offset: int, commit_offset: int) -> KnownPull
     header = None if request.is_response or request.code != PULL_MESSAGE.code else quick_header(request.fields)
     if header is None or (header.queue_offset, header.commit_offset) != (queue_offset, commit_offset):
         return None
-    topic, group = header.topic, header.consumer_group
-    place, commits = (topic, header.queue_id), header.sys_flag & PullFlag.COMMIT_OFFSET != 0
-    return KnownPull(header, request, place, f"{topic}@{group}", *most_of(header), commits, request.binary)
+    commits = header.sys_flag & PullFlag.COMMIT_OFFSET != 0
+    return KnownPull(header, request, (header.topic, header.queue_id), *most_of(header), commits, request.binary)
 
 
 def most_of(header: PullHeader) -> tuple[int, int]:
     """How many messages and bytes the answer may have, as far as the client is concerned. As upstream, which looks after the first."""
     size = header.max_msg_bytes
     return max(1, header.max_msg_nums), size if size is not None and size > 0 else SIZE_MAX
-
-
-def has_same_grantors(one: Grant, other: Grant | None) -> bool:
-    """Whoever allows one of them allows the other, if he is asked at the same time."""
-    return other is not None and one.topic is other.topic and one.group is other.group and one.subscription is other.subscription
 
 
 def quick_header(fields: dict[str, str]) -> PullHeader | None:
