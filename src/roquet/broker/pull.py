@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -209,23 +209,27 @@ class Puller(Part):
     def take(self, peer: Peer, frames: list[Frame], until_ms: int) -> tuple[int, bool]:
         """Answer the pulls that come first and are like ones which were allowed, while that still holds and their messages are in memory.
         Returns how many, and whether the next may be a pull, too, which must be looked at properly: nothing has happened."""
-        find, quick_answer, steady_ms = self.requests.find, self._quick_answer, self.clock.steady_ms
-        at, then_ms, granted, terms = 0, steady_ms(), None, None
-        count = size = before = 0
+        find, steady_ms = self.requests.find, self.clock.steady_ms
+        granted: Grant | None = None
+        terms: Terms | None = None
+        at, then_ms = 0, steady_ms()
+        counted = count = size = 0  # pulls that the statistics have; messages and bytes of those since
         try:
             for frame in frames:
                 asked = find(frame)
                 if asked is None:
                     return at, False
-                grant = asked[0].grant
+                known = asked[0]
+                grant = known.grant
+                if grant is None:
+                    break
                 if grant is not granted or terms is None:
-                    if grant is None or not self._is_granted(asked[0].header, grant):
+                    if not self._is_granted(known.header, grant):
                         break
-                    if granted is not None and at > before:
-                        self.stats.got_as(granted.key, count, size, at - before)
-                        count, size, before = 0, 0, at
+                    self._count(granted, count, size, at - counted)
+                    counted, count, size = at, 0, 0
                     granted, terms = grant, terms or self._terms()
-                answer = quick_answer(terms, grant.codes, asked)
+                answer = self._quick_answer(asked, grant, terms)
                 if answer is None:
                     break
                 at += 1
@@ -243,22 +247,26 @@ class Puller(Part):
         except Exception:  # a mistake of ours
             log.exception("! a pull from %s failed: it is looked at once more", peer.address)
         finally:
-            if granted is not None and at > before:
-                self.stats.got_as(granted.key, count, size, at - before)
+            self._count(granted, count, size, at - counted)
         return at, True
+
+    def _count(self, granted: Grant | None, count: int, size: int, times: int) -> None:
+        """So many pulls were answered, with messages and bytes."""
+        if granted is not None and times:
+            self.stats.got_as(granted.key, count, size, times)
 
     def _terms(self) -> Terms:
         log_, settings = self.store.log, self.settings
         count_max, size_max = settings.max_transfer_count_on_message_in_memory, settings.max_transfer_bytes_on_message_in_memory
         return Terms(log_.start, log_.written, log_.written - self._memory_share(), count_max, size_max, self._largest())
 
-    def _quick_answer(self, terms: Terms, codes: Collection[int] | None, asked: Asked) -> Answer | None:
+    def _quick_answer(self, asked: Asked, grant: Grant, terms: Terms) -> Answer | None:
         """None: look properly, nothing has happened."""
         known, opaque, offset, commit_offset = asked
         queue = self.store.queues.get(known.place)
         if queue is None:
             return None
-        first, last = queue.first, queue.visible
+        first, last, codes = queue.first, queue.visible, grant.codes
         if not first <= offset < last:
             return None
         start, end, near, count_max, size_max, record_max = terms

@@ -167,15 +167,14 @@ static PyObject *gathered(const Entry *chosen, Py_ssize_t count, Py_ssize_t judg
 
 /* gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max) -> (records, how many, entries judged) or None;
    pull_answer(the same, binary, opaque, first, last) -> (frame, how many, entries judged, bytes of records) or None */
-static PyObject *gather_as(PyObject *args, Head *head) {
+static PyObject *gather_as(PyObject *args, const char *format, int framed) {
     int32_t codes[CODES_MAX];
     Wish wish = {.codes = NULL};
     PyObject *wanted, *view;
     Py_ssize_t span_max;
-    Head none;
-    if (!PyArg_ParseTuple(args, head ? "y#OLnLLLLOnpiLL:pull_answer" : "y#OLnLLLLOn:gather", TEXT(wish.raw), &wanted, &wish.number, &wish.count_max,
-            &wish.size_max, &wish.start, &wish.end, &wish.record_max, &view, &span_max, &none.binary, &none.opaque, &none.first, &none.last)) return NULL;
-    if (head) *head = none;
+    Head head;
+    if (!PyArg_ParseTuple(args, format, TEXT(wish.raw), &wanted, &wish.number, &wish.count_max, &wish.size_max, &wish.start, &wish.end, &wish.record_max,
+            &view, &span_max, &head.binary, &head.opaque, &head.first, &head.last)) return NULL;
     if (wanted != Py_None) {
         if ((wish.codes_count = read_codes(wanted, codes)) < 0) return NULL;
         wish.codes = codes;
@@ -185,13 +184,13 @@ static PyObject *gather_as(PyObject *args, Head *head) {
     Entry *chosen = PyMem_New(Entry, all);
     if (!chosen) return PyErr_NoMemory();
     Py_ssize_t count = choose(&wish, chosen, &judged);
-    PyObject *result = count < 0 ? Py_NewRef(Py_None) : gathered(chosen, count, judged, view, span_max, head, wish.number + judged);
+    PyObject *result = count < 0 ? Py_NewRef(Py_None) : gathered(chosen, count, judged, view, span_max, framed ? &head : NULL, wish.number + judged);
     PyMem_Free(chosen);
     return result;
 }
 
-PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args) { return gather_as(args, NULL); }
-PyObject *pull_answer(PyObject *Py_UNUSED(module), PyObject *args) { return gather_as(args, &(Head){0}); }
+PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args) { return gather_as(args, "y#OLnLLLLOn:gather", 0); }
+PyObject *pull_answer(PyObject *Py_UNUSED(module), PyObject *args) { return gather_as(args, "y#OLnLLLLOnpiLL:pull_answer", 1); }
 
 /* ---- properties -------------------------------------------------------------------------------------------------- */
 
