@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -92,11 +93,22 @@ def framed_as(
 ) -> None:  # fmt: skip
     """The answer is what was found, in a frame with the header of an answer."""
     log = puller.store.log
-    wanted = (raw, codes, offset, count_max, size_max, log.start, log.written, puller.record_max, puller.window.view, span_max)
+    wanted: tuple[Any, ...] = (
+        raw,
+        codes,
+        offset,
+        count_max,
+        size_max,
+        log.start,
+        log.written,
+        puller.record_max,
+        puller.window.view,
+        span_max,
+    )
     for binary in (False, True):
         for opaque, first, last in ((offset, 0, COUNT), (-1, offset, 1 << 62), (0x7FFFFFFF, 9, 10), (-0x80000000, 0, (1 << 63) - 1)):
             try:
-                framed = blocking(form, *wanted, binary, opaque, first, last)
+                framed = blocking(partial(form, *wanted, binary, opaque, first, last))
             except LookupError:
                 framed = None
             if found is None or not found[1]:

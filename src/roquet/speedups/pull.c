@@ -5,7 +5,7 @@
 
 #include "text.h"
 
-enum { ENTRIES_MAX = 1024, CODES_MAX = 64, NAMES_MAX = 8, FOREIGN_MAX = 128 * 1024, GAP_MAX = 16 * 1024, FRONT_MAX = 512, BODY_MAX = 1 << 30 };
+enum { ENTRIES_MAX = 1024, CODES_MAX = 64, NAMES_MAX = 8, FOREIGN_MAX = 1 << 17, GAP_MAX = 1 << 14, FRONT_MAX = 512, BODY_MAX = 1 << 30 };
 
 typedef struct { int64_t place, number; Py_ssize_t size; } Entry;
 
@@ -120,7 +120,7 @@ static int copy_records(const Entry *entries, Py_ssize_t count, int64_t total, P
 typedef struct { int binary, opaque; int64_t first, last; } Head;
 
 #define ADD(literal) (to = add(to, literal, sizeof(literal) - 1))
-#define FIELD(name, number) do { ADD(name); byte *end = add_number(to + 4, number); put32(to, (uint32_t)(end - to - 4)); to = end; } while (0)
+#define FIELD(name, number) do { ADD(name); byte *end = add_number(to + 4, number); put32(to, (uint32_t)(end - to) - 4); to = end; } while (0)
 
 /* What stands before the records of an answer, up to FRONT_MAX bytes, as wire/pulled.py's found_front does it. Returns how much. */
 static Py_ssize_t write_front(const Head *head, int64_t next, int64_t size, byte *start) {
@@ -150,7 +150,9 @@ static Py_ssize_t write_front(const Head *head, int64_t next, int64_t size, byte
     return to - start;
 }
 
-static PyObject *gathered(const Entry *chosen, Py_ssize_t count, Py_ssize_t judged, PyObject *view, Py_ssize_t span_max, const Head *head, int64_t next) {
+/* With `head` the frame of an answer that goes on at `next`, else the records alone. */
+static PyObject *gathered(
+        const Entry *chosen, Py_ssize_t count, Py_ssize_t judged, PyObject *view, Py_ssize_t span_max, const Head *head, int64_t next) {
     byte front[FRONT_MAX];
     int64_t total = 0;
     for (Py_ssize_t i = 0; i < count; i++) total += chosen[i].size; /* at most ENTRIES_MAX or a queue's read of 31 bits each */
@@ -160,7 +162,7 @@ static PyObject *gathered(const Entry *chosen, Py_ssize_t count, Py_ssize_t judg
     if (!body) return NULL;
     byte *to = add((byte *)PyBytes_AS_STRING(body), front, before);
     int done = count ? copy_records(chosen, count, total, view, span_max, to) : 1;
-    if (done == 1) return head ? Py_BuildValue("(NnnL)", body, count, judged, (long long)total) : Py_BuildValue("(Nnn)", body, count, judged);
+    if (done == 1) return Py_BuildValue(head ? "(NnnL)" : "(Nnn)", body, count, judged, (long long)total);
     Py_DECREF(body);
     return done ? NULL : Py_NewRef(Py_None);
 }
@@ -173,8 +175,8 @@ static PyObject *gather_as(PyObject *args, const char *format, int framed) {
     PyObject *wanted, *view;
     Py_ssize_t span_max;
     Head head;
-    if (!PyArg_ParseTuple(args, format, TEXT(wish.raw), &wanted, &wish.number, &wish.count_max, &wish.size_max, &wish.start, &wish.end, &wish.record_max,
-            &view, &span_max, &head.binary, &head.opaque, &head.first, &head.last)) return NULL;
+    if (!PyArg_ParseTuple(args, format, TEXT(wish.raw), &wanted, &wish.number, &wish.count_max, &wish.size_max, &wish.start, &wish.end,
+            &wish.record_max, &view, &span_max, &head.binary, &head.opaque, &head.first, &head.last)) return NULL;
     if (wanted != Py_None) {
         if ((wish.codes_count = read_codes(wanted, codes)) < 0) return NULL;
         wish.codes = codes;
@@ -184,7 +186,8 @@ static PyObject *gather_as(PyObject *args, const char *format, int framed) {
     Entry *chosen = PyMem_New(Entry, all);
     if (!chosen) return PyErr_NoMemory();
     Py_ssize_t count = choose(&wish, chosen, &judged);
-    PyObject *result = count < 0 ? Py_NewRef(Py_None) : gathered(chosen, count, judged, view, span_max, framed ? &head : NULL, wish.number + judged);
+    PyObject *result = count < 0 ? Py_NewRef(Py_None)
+        : gathered(chosen, count, judged, view, span_max, framed ? &head : NULL, wish.number + judged);
     PyMem_Free(chosen);
     return result;
 }

@@ -65,8 +65,8 @@ static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_From
 
 /* All functions. What each does, and which Python function it stands for, is in _native.pyi. */
 #define FUNCTIONS(DO) \
-    DO(cut_frames) DO(take_sends) DO(put_messages) DO(gather) DO(pull_answer) DO(property_rows) DO(pull_shape) DO(join_messages) DO(cut_records) DO(fill_heads) DO(derive_run) \
-    DO(signed_sends)
+    DO(cut_frames) DO(take_sends) DO(put_messages) DO(gather) DO(pull_answer) DO(property_rows) DO(pull_shape) DO(join_messages) \
+    DO(cut_records) DO(fill_heads) DO(derive_run) DO(signed_sends)
 #define DECLARE(name) PyObject *name(PyObject *, PyObject *args);
 FUNCTIONS(DECLARE)
 
