@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from roquet.broker.gather import SPAN_MAX, gather, gather_for
+from roquet.broker.gather import SPAN_MAX, gather, gather_for, pull_answer, pull_answer_for
 from roquet.broker.pull import Pull, Puller, Status
 from roquet.routing.subscription import TagFilter, subscribe
 from roquet.speedups import native
@@ -28,6 +29,7 @@ from roquet.wire.record import decode_records
 from .whole import Whole, pull_fields, send_fields
 
 FORMS = [gather] if native is None else [gather, native.gather]
+ANSWERS = [pull_answer] if native is None else [pull_answer, native.pull_answer]
 COUNT = 200
 TAGS = ("a", "b", "c", "AaAa", "BBBB", "AaBB", "e", "f", "g", "h", "i", "")
 """Three of them have the same hash; one message in twelve has no tag."""
@@ -80,7 +82,41 @@ def at_once(
         except LookupError:
             found.append(None)
     assert found[0] == found[-1]
+    for answer in ANSWERS:
+        framed_as(answer, found[0], puller, raw, codes, pull.offset, count_max, size_max, span_max)
     return found[0]
+
+
+def framed_as(
+    form: Any, found: tuple[bytes, int, int] | None, puller: Puller, raw: bytes, codes: Any, offset: int, count_max: int, size_max: int,
+    span_max: int,
+) -> None:  # fmt: skip
+    """The answer is what was found, in a frame with the header of an answer."""
+    log = puller.store.log
+    wanted: tuple[Any, ...] = (
+        raw,
+        codes,
+        offset,
+        count_max,
+        size_max,
+        log.start,
+        log.written,
+        puller.record_max,
+        puller.window.view,
+        span_max,
+    )
+    for binary in (False, True):
+        for opaque, first, last in ((offset, 0, COUNT), (-1, offset, 1 << 62), (0x7FFFFFFF, 9, 10), (-0x80000000, 0, (1 << 63) - 1)):
+            try:
+                framed = blocking(partial(form, *wanted, binary, opaque, first, last))
+            except LookupError:
+                framed = None
+            if found is None or not found[1]:
+                assert framed is None
+                continue
+            body, count, judged = found
+            head = pull_answer_head(opaque, 0, b"FOUND", offset + judged, first, last, binary=binary)
+            assert framed == (frame_front(head, len(body), binary=binary) + body, count, judged, len(body))
 
 
 def one_by_one(puller: Puller, pull: Pull, raw: bytes, count_max: int, size_max: int) -> tuple[bytes, int, int] | None:
@@ -172,6 +208,8 @@ def test_a_record_that_is_not_its_entrys_is_not_sent(whole: Whole, form: Any) ->
 def test_many_tags_are_looked_for_in_python(whole: Whole) -> None:
     assert gather_for(range(65)) is gather
     assert gather_for(range(64)) is gather_for(None) is FORMS[-1]
+    assert pull_answer_for(range(65)) is pull_answer
+    assert pull_answer_for(range(64)) is pull_answer_for(None) is ANSWERS[-1]
 
 
 @pytest.mark.skipif(native is None, reason="the extension is not here")
@@ -192,8 +230,19 @@ def test_the_compiled_one_refuses_what_it_is_not_made_for(whole: Whole, wrong: d
         arguments[place] = value
     with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
         native.gather(*arguments)
+    with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
+        native.pull_answer(*arguments, False, 1, 0, 8)
     with pytest.raises(TypeError):
         native.gather(*arguments[:9])
+
+
+@pytest.mark.skipif(native is None, reason="the extension is not here")
+@pytest.mark.parametrize("wrong", [(False, 1 << 31, 0, 8), (False, "1", 0, 8), (False, 1, None, 8), (False, 1, 0, 1 << 63), (False, 1, 0)])
+def test_the_compiled_one_refuses_numbers_that_no_header_has(whole: Whole, wrong: tuple[Any, ...]) -> None:
+    assert native is not None
+    raw, log = whole.broker.store.queue("T", 0).read(0, 8), whole.broker.store.log
+    with pytest.raises((TypeError, OverflowError)):
+        native.pull_answer(raw, None, 0, 32, 1 << 18, 0, log.written, 1 << 26, LogWindow(log).view, SPAN_MAX, *wrong)
 
 
 # Pulls that wait

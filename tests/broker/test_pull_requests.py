@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import sub
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -54,9 +55,9 @@ class Taken:
         self.count = 0
         take = Puller.take
 
-        def counted(puller: Puller, peer: Any, frame: Any) -> bool | None:
-            taken = take(puller, peer, frame)
-            self.count += bool(taken)
+        def counted(puller: Puller, *args: Any) -> tuple[int, bool]:
+            taken = take(puller, *args)
+            self.count += taken[0]
             return taken
 
         monkeypatch.setattr(Puller, "take", counted)
@@ -183,6 +184,38 @@ def test_pulls_that_catch_up_read_entries_and_log_ahead_and_get_everything(whole
     for number in range(900, 940):
         whole.ask(310, send_fields(), b"%d" % number)
         assert [record.body for record in decode_records(whole.ask(11, pull_fields(offset=number)).body)] == [b"%d" % number]
+
+
+@pytest.mark.parametrize("size", ["-5", "0", "", "300", "100000"])
+def test_a_limit_of_bytes_means_the_same_to_the_first_pull_and_to_those_like_it(whole: Whole, size: str) -> None:
+    """One that is not above 0 is none."""
+    first, second = (whole.ask(11, pull_fields(maxMsgBytes=size)) for _ in range(2))
+    assert first.body == second.body
+    assert len(decode_records(first.body)) == (2 if size == "300" else 32)
+
+
+def test_pulls_of_several_groups_in_one_read_are_counted_for_each(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = zip("ggghg", "12345", strict=True)
+    requests = [Command(11, pull_fields(consumerGroup=group, maxMsgNums=count)) for group, count in asked]
+    answers_of(whole, requests)
+    stats, taken = whole.broker.stats, Taken(monkeypatch)
+    rows = {group: stats._gets[f"T@{group}"] for group in "gh"} | {"all": stats.gets}
+    before = {name: row.reading() for name, row in rows.items()}
+    answers_of(whole, [*requests, Command(11, pull_fields(topic="nowhere"))], len(requests) + 1)
+    assert taken.count == 5
+    risen = {name: tuple(map(sub, row.reading(), before[name])) for name, row in rows.items()}
+    assert {name: numbers[:2] for name, numbers in risen.items()} == {"g": (11, 4), "h": (4, 1), "all": (15, 5)}
+    assert risen["g"][2] + risen["h"][2] == risen["all"][2]
+    assert risen["h"][2] == before["h"][2]
+    assert "nowhere@g" not in stats._gets
+
+
+def test_a_pull_that_may_not_be_answered_ends_the_run_in_its_read(whole: Whole) -> None:
+    """Two groups in one read: what one of them may says nothing about the other."""
+    requests = [Command(11, pull_fields(consumerGroup=group), opaque=number) for number, group in enumerate("ghgh")]
+    assert [code for _, code, *_ in answers_of(whole, requests, 4)] == [0] * 4
+    whole.broker.groups.put(GroupConfig("h", consume_enable=False))
+    assert [code for _, code, *_ in answers_of(whole, requests, 4)] == [0, ResponseCode.NO_PERMISSION] * 2
 
 
 @pytest.mark.parametrize("spoiled", [bytes(20), b"\x01" * 20])

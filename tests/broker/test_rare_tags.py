@@ -13,6 +13,7 @@ from roquet.broker.gather import gather
 from roquet.broker.pull_requests import SCAN_MAX, TAGGED_MAX, KnownPull
 from roquet.speedups import native
 from roquet.store.queue import ENTRY_SIZE
+from roquet.wire.calls.pulls import PullHeader
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
 from roquet.wire.record import decode_records
@@ -95,7 +96,7 @@ def test_where_nothing_matches_a_pull_judges_up_to_a_limit(whole: Whole) -> None
 
 
 def test_what_is_judged_next_has_bounds() -> None:
-    known = KnownPull(None, None)  # type: ignore[arg-type]
+    known = KnownPull(PullHeader("g", "T", 0, 0, 32, 0, 0), Command(11), ("T", 0), 32, 1 << 20, commits=False, binary=False)
     seen = []
     for count in (5, SCAN_MAX, 1_000, 6_000, TAGGED_MAX, 1 << 40, 0, 700):
         known.note_judged(count)

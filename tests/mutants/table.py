@@ -1357,6 +1357,20 @@ FAULTS = [
         "a delivery that outlived one before it is forgotten before that one is written",
     ),
     Fault(
+        "broker/pull_requests.py",
+        "size if size is not None and size > 0 else SIZE_MAX",
+        "size or SIZE_MAX",
+        "tests/broker/test_pull_requests.py::test_a_limit_of_bytes_means_the_same_to_the_first_pull_and_to_those_like_it",
+        "a limit of bytes below zero means one message to the second pull and none to the first",
+    ),
+    Fault(
+        "broker/pull.py",
+        "                if grant is not granted or terms is None:",
+        "                if terms is None:",
+        "tests/broker/test_pull_requests.py::test_a_pull_that_may_not_be_answered_ends_the_run_in_its_read",
+        "what one group may, all may whose pulls come in the same read",
+    ),
+    Fault(
         "broker/gather.py",
         "    if not all(map(eq, fronts, zip(sizes, repeat(MAGIC_V1), numbers))):",
         "    if False:",

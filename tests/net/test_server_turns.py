@@ -10,12 +10,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import pytest
+
 from roquet.clock import SystemClock
 from roquet.net.server import Server
 from roquet.ports import TURN_MS, Peer, Receiver, Rest
 from roquet.wire import command as commands
 from roquet.wire.command import Command
 from roquet.wire.frame import Frame, Framer
+
+from .tls_line import LOOPS
 
 COUNT = 40
 WITHIN_S = 30.0
@@ -229,3 +233,34 @@ def test_what_a_tick_had_no_time_for_goes_on_in_the_next_turns_and_reads_have_th
         assert len(core.heard) == after, "a server that is closed ticks no more"
 
     run(work())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_answers_of_all_sizes_come_whole_and_in_order(loop: str) -> None:
+    """Large ones are handed to the socket one by one, small ones together; a peer that is slow to read gets them in pieces."""
+    sizes = [10, 9_000, 5_000, 3, 100_000, 4_096, 1, 400_000, 20]
+
+    class Sized(SlowCore):
+        def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
+            for command in map(commands.decode, frames):
+                peer.send(Command(0, body=bytes([command.opaque]) * sizes[command.opaque % len(sizes)], opaque=command.opaque).encode())
+            return None
+
+    async def work() -> None:
+        core = Sized(0)
+        server = Server(core, core.clock, idle_s=60, connections_max=10)
+        reader, writer = await asyncio.open_connection("127.0.0.1", await server.listen("127.0.0.1", 0))
+        framer, bodies, asked = Framer(), list[bytes](), list[int]()
+        for some in ([1, 2], [0, 3], list(range(9)), [7, 4, 4, 7, 7], [8], [4]):
+            asked += some
+            writer.write(b"".join(Command(1, opaque=number).encode() for number in some))
+            await asyncio.sleep(0)
+        while len(bodies) < len(asked):
+            data = await reader.read(65_536)
+            assert data, f"closed after {len(bodies)} of {len(asked)} answers"
+            bodies += [body for _, _, body in framer.feed(data)]
+        assert bodies == [bytes([number]) * sizes[number] for number in asked]
+        writer.close()
+        await server.close()
+
+    LOOPS[loop](asyncio.wait_for(work(), WITHIN_S))

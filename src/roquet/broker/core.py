@@ -478,23 +478,8 @@ class Broker(Receiver):
     def _take_pulls(self, peer: Peer, frames: list[Frame], until_ms: int) -> tuple[list[Frame], bool]:
         """Answer the pulls that come first and are like those before them: they cost nothing of what a read with sends does. Returns the
         frames from the first other one on, and whether that may be a pull, too."""
-        take, steady_ms = self.puller.take, self.clock.steady_ms
-        at, count, then_ms = 0, len(frames), steady_ms()
-        taken: bool | None = True
-        try:
-            while at < count and (taken := take(peer, frames[at])):
-                at += 1
-                if peer.closed:
-                    return [], False
-                now_ms = steady_ms()
-                if now_ms > then_ms:
-                    self.stats.note_get(now_ms - then_ms)
-                    then_ms = now_ms
-                if now_ms >= until_ms:
-                    break
-        except Exception:  # a mistake of ours
-            log.exception("! a pull from %s failed: it is looked at once more", peer.address)
-        return frames[at:] if at else frames, taken is not None
+        taken, may_be_pull = self.puller.take(peer, frames, until_ms)
+        return frames[taken:] if taken else frames, may_be_pull
 
     def handle(self, peer: Peer, command: Command, attempt: int = 0) -> None:
         """One request that is not a plain send; answered now or later. Whatever goes wrong becomes an answer."""

@@ -1,4 +1,4 @@
-"""What an ordinary pull gets, for the price of an answer and not of each message in it.
+"""What an ordinary pull gets, for the price of an answer and not of each message in it; `pull_answer` makes it a whole frame.
 
 `gather` takes queue entries that are all as they should be, and records that are all in memory: one read of the log where they stand
 near each other, one join. Anything else it leaves to the careful way (`Puller._pick`), which looks at one entry after another, and which
@@ -16,6 +16,7 @@ from operator import add, eq, le
 from roquet.broker.tag_columns import tagged
 from roquet.speedups import native
 from roquet.wire.layout import ENTRY, MAGIC_V1, RECORD_FRONT, RECORD_MIN
+from roquet.wire.pulled import found_front
 
 FOREIGN_MAX = 128 * 1024
 """Bytes of other queues' messages that one read of the log takes along, rather than making several."""
@@ -33,6 +34,12 @@ View = Callable[[int, int], memoryview]
 
 Gathered = tuple[bytes, int, int]
 """(the records one after another, how many, how many entries were judged)."""
+
+Answer = tuple[bytes, int, int, int]
+"""(the frame, how many records are in it, how many entries were judged, bytes of the records)."""
+
+BODY_MAX = 1 << 30
+"""Bytes of records that `pull_answer` puts into a frame, whose length must fit into 32 bits."""
 
 
 @lru_cache(maxsize=64)
@@ -93,9 +100,31 @@ def gather(
     return bytes(body), len(sizes), judged
 
 
+def pull_answer(
+    raw: bytes, codes: Collection[int] | None, number: int, count_max: int, size_max: int, start: int, end: int, record_max: int,
+    view: View, span_max: int, binary: bool, opaque: int, first: int, last: int,
+) -> Answer | None:  # fmt: skip
+    """The answer to a pull with this opaque from a queue with these first and last offsets, with what `gather` finds.
+    None: nothing matches, or as there."""
+    found = gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max)
+    if found is None or not found[1] or len(found[0]) > BODY_MAX:
+        return None
+    body, count, judged = found
+    return found_front(opaque, number + judged, first, last, len(body), binary=binary) + body, count, judged, len(body)
+
+
 def gather_for(codes: Collection[int] | None) -> Callable[..., Gathered | None]:
     """`gather`, compiled where it is."""
-    return gather if native is None or (codes is not None and len(codes) > COMPILED_CODES_MAX) else native.gather
+    return native.gather if native is not None and _is_compiled_for(codes) else gather
+
+
+def pull_answer_for(codes: Collection[int] | None) -> Callable[..., Answer | None]:
+    """`pull_answer`, likewise."""
+    return native.pull_answer if native is not None and _is_compiled_for(codes) else pull_answer
+
+
+def _is_compiled_for(codes: Collection[int] | None) -> bool:
+    return codes is None or len(codes) <= COMPILED_CODES_MAX
 
 
 def fitting(sizes: Sequence[int], size_max: int) -> int:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from typing import NamedTuple
 
 from roquet.broker.entries_ahead import EntriesAhead
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
-from roquet.broker.gather import SPAN_MAX, Gathered, gather_for
+from roquet.broker.gather import SPAN_MAX, Answer, Gathered, gather_for, pull_answer_for
 from roquet.broker.groups import Groups
 from roquet.broker.handler import answers
 from roquet.broker.members import Members
@@ -25,7 +26,7 @@ from roquet.broker.offsets import ConsumerOffsets
 from roquet.broker.pacing import Pace
 from roquet.broker.parking import Parking
 from roquet.broker.part import Part, Shared
-from roquet.broker.pull_requests import SCAN_MAX, Grant, KnownPull, PullRequest, PullRequests, quick_header
+from roquet.broker.pull_requests import SCAN_MAX, Asked, Grant, KnownPull, PullRequest, PullRequests, most_of, quick_header
 from roquet.broker.roles import is_slave
 from roquet.broker.scans import BUSY_BYTES, PROBED, Readers, Records, Scan, collect, likely_count
 from roquet.broker.sql_columns import judge_at_once
@@ -69,8 +70,6 @@ Wanted = tuple[int, int, int]
 SUSPEND_MS_MAX = 60_000
 WAKES_MAX = 500
 """Parked pulls that one message, or one tick, wakes. The others follow tick by tick."""
-SIZE_MAX = 1 << 31
-"""Bytes of an answer to a client that names no limit; the settings have one, too."""
 HELD_MAX = 64
 """Scans that wait for the next tick. More of them are answered at once: nobody is to wait for a second."""
 
@@ -155,6 +154,21 @@ class Pull:
     """What it has in common with others."""
 
 
+class Terms(NamedTuple):
+    """What holds for all pulls of a read."""
+
+    start: int
+    written: int
+    """The log begins and ends here."""
+    near: int
+    """What stands from here on counts as being in memory."""
+    count_max: int
+    size_max: int
+    """Messages and bytes of an answer from memory."""
+    record_max: int
+    """Bytes of the largest record that an entry may speak of."""
+
+
 class Puller(Part):
     """State: the parked pulls, and the scans that must wait for the next tick; everything else is looked up."""
 
@@ -172,6 +186,7 @@ class Puller(Part):
         self.memory_bytes = shared.memory_bytes
         self.parking = Parking()
         self.requests = PullRequests()
+        self._grant: Grant | None = None  # the last that was made
         self.window = LogWindow(self.store.log)
         self.stretches = LogStretches(self.store.log, self.window.view)
         self.pieces = LogPieces(self.store.log, self.window.view)
@@ -195,44 +210,96 @@ class Puller(Part):
         else:
             self._answer_or_park(pull, then)
 
-    def take(self, peer: Peer, frame: Frame) -> bool | None:
-        """Answer a pull that is like one which was allowed, if that still holds and its messages are in memory. False: look properly,
-        nothing has happened. None: it is no pull, or none like others."""
-        asked = self.requests.find(frame)
-        if asked is None:
-            return None
+    def take(self, peer: Peer, frames: list[Frame], until_ms: int) -> tuple[int, bool]:
+        """Answer the pulls that come first and are like ones which were allowed, while that still holds and their messages are in memory.
+        Returns how many, and whether the next may be a pull, too, which must be looked at properly: nothing has happened."""
+        find, steady_ms = self.requests.find, self.clock.steady_ms
+        granted: Grant | None = None
+        terms: Terms | None = None
+        at, then_ms = 0, steady_ms()
+        counted = count = size = 0  # pulls that the statistics have; messages and bytes of those since
+        try:
+            for frame in frames:
+                asked = find(frame)
+                if asked is None:
+                    return at, False
+                known = asked[0]
+                grant = known.grant
+                if grant is None:
+                    break
+                if grant is not granted or terms is None:
+                    if not self._is_granted(known.header, grant):
+                        break
+                    self._count(granted, count, size, at - counted)
+                    counted, count, size = at, 0, 0
+                    granted, terms = grant, terms or self._terms()
+                answer = self._quick_answer(asked, grant, terms)
+                if answer is None:
+                    break
+                at += 1
+                count += answer[1]
+                size += answer[3]
+                peer.send(answer[0])
+                if peer.closed:
+                    return len(frames), False
+                now_ms = steady_ms()
+                if now_ms > then_ms:
+                    self.stats.note_get(now_ms - then_ms)
+                    then_ms = now_ms
+                if now_ms >= until_ms:
+                    break
+        except Exception:  # a mistake of ours
+            log.exception("! a pull from %s failed: it is looked at once more", peer.address)
+        finally:
+            self._count(granted, count, size, at - counted)
+        return at, True
+
+    def _count(self, granted: Grant | None, count: int, size: int, times: int) -> None:
+        """So many pulls were answered, with messages and bytes."""
+        if granted is not None and times:
+            self.stats.got_as(granted.key, count, size, times)
+
+    def _terms(self) -> Terms:
+        log_, settings = self.store.log, self.settings
+        count_max, size_max = settings.max_transfer_count_on_message_in_memory, settings.max_transfer_bytes_on_message_in_memory
+        return Terms(log_.start, log_.written, log_.written - self._memory_share(), count_max, size_max, self._largest())
+
+    def _quick_answer(self, asked: Asked, grant: Grant, terms: Terms) -> Answer | None:
+        """None: look properly, nothing has happened."""
         known, opaque, offset, commit_offset = asked
-        header, grant, log_ = known.header, known.grant, self.store.log
-        queue = self.store.find_queue(header.topic, header.queue_id)
-        if grant is None or queue is None or not queue.first <= offset < queue.visible or not self._is_granted(header, grant):
-            return False
-        codes, count_max = grant.codes, min(self.settings.max_transfer_count_on_message_in_memory, max(1, header.max_msg_nums))
+        queue = self.store.queues.get(known.place)
+        if queue is None:
+            return None
+        first, last, codes = queue.first, queue.visible, grant.codes
+        if not first <= offset < last:
+            return None
+        start, end, near, count_max, size_max, record_max = terms
+        if known.count_max < count_max:
+            count_max = known.count_max
+        if known.size_max < size_max:
+            size_max = known.size_max
         try:
             raw = self.ahead.read(queue, offset, count_max if codes is None else max(known.entries_max, count_max))
             if not raw:
-                return False
-            far = self._is_far(raw)
-            if far and self.settings.slave_read_enable:
-                return False  # a slave is to serve it from now on
-            count_max, size_max = self._limits(count_max, header.max_msg_bytes or SIZE_MAX, far)
+                return None
+            if near > start and int.from_bytes(raw[:8], "big") < near:
+                if self.settings.slave_read_enable:
+                    return None  # a slave is to serve it from now on
+                count_max, size_max = self._limits(count_max, size_max, True)
             # where few match, they stand far from each other
             view = self.window.view if codes is None or known.entries_max == SCAN_MAX else self.pieces.near(int.from_bytes(raw[:8], "big"))
-            found = gather_for(codes)(raw, codes, offset, count_max, size_max, log_.start, log_.written, self._largest(), view, SPAN_MAX)
-            if found is None or not found[1]:
+            found = pull_answer_for(codes)(
+                raw, codes, offset, count_max, size_max, start, end, record_max, view, SPAN_MAX, known.binary, opaque, first, last,
+            )  # fmt: skip
+            if found is None:
                 self.ahead.forget(queue)  # one of them may be damaged, and mended in its file
-                return False
-            if header.sys_flag & COMMIT_OFFSET and commit_offset <= queue.visible:
-                self.offsets.commit(header.consumer_group, header.topic, header.queue_id, commit_offset)
+            elif known.commits and commit_offset <= last:
+                self.offsets.commit(known.header.consumer_group, *known.place, commit_offset)
         except (Cold, LookupError, OSError, Refused):
-            return False
-        body, count, judged = found
-        if codes is not None:
-            known.note_judged(judged)
-        binary, size = known.first.binary, len(body)
-        head = pull_answer_head(opaque, 0, b"FOUND", offset + judged, queue.first, queue.visible, binary=binary)
-        self.stats.got(header.consumer_group, header.topic, count, size)
-        peer.send(b"".join((frame_front(head, size, binary=binary), body)))
-        return True
+            return None
+        if codes is not None and found is not None:
+            known.note_judged(found[2])
+        return found
 
     def _is_granted(self, header: PullHeader, grant: Grant) -> bool:
         """Those who allowed such a pull are the same, and would allow it again."""
@@ -253,14 +320,23 @@ class Puller(Part):
             and (grant.group.consume_broadcast_enable or group.message_model != "BROADCASTING")
         )
 
+    def _shared(self, grant: Grant) -> Grant:
+        """The last one, if that is like it: a consumer's pulls from all its queues have one, which is looked at once a read."""
+        if self._grant is None or not grant.is_like(self._grant):
+            self._grant = grant
+        return self._grant
+
     def _largest(self) -> int:
         """Bytes of the largest record that an entry may speak of."""
         return min(self.settings.max_message_size + RECORD_EXTRA, BLANK_LENGTH - 1)
 
     def _is_far(self, raw: bytes) -> bool:
         """Is the message of the first of these entries so far from the tail that it may not be in memory?"""
-        behind = self.store.log.written - int.from_bytes(raw[:8], "big")
-        return behind > self.memory_bytes * self.settings.access_message_in_memory_max_ratio // 100
+        return int.from_bytes(raw[:8], "big") < self.store.log.written - self._memory_share()
+
+    def _memory_share(self) -> int:
+        """Bytes at the log's tail that count as being in memory."""
+        return self.memory_bytes * self.settings.access_message_in_memory_max_ratio // 100
 
     def _limits(self, count_max: int, size_max: int, far: bool) -> tuple[int, int]:
         """How many messages and bytes an answer may have. Far from the tail it is smaller: it comes from the disk."""
@@ -315,8 +391,8 @@ class Puller(Part):
         if known is not None:
             own = header.sys_flag & SUBSCRIPTION
             subscribed = None if own else self.members.subscription(header.consumer_group, header.topic)
-            codes = None if tags is None or tags.takes_all else tags.codes
-            known.grant = None if judge is not None or command.flag else Grant(group, topic, subscribed, codes)
+            codes, key = None if tags is None or tags.takes_all else tags.codes, f"{header.topic}@{header.consumer_group}"
+            known.grant = None if judge is not None or command.flag else self._shared(Grant(group, topic, subscribed, codes, key))
         scan = None if header.scan_bytes is None else Scan.read(header.scan_bytes, header, settings.max_scan_bytes)
         suspend_ms = 0
         if header.sys_flag & SUSPEND and scan is None:
@@ -331,8 +407,7 @@ class Puller(Part):
             header.queue_id,
             offset,
             offset,
-            max(1, header.max_msg_nums),  # as upstream, which looks at it after the first
-            header.max_msg_bytes if header.max_msg_bytes is not None and header.max_msg_bytes > 0 else SIZE_MAX,
+            *most_of(header),
             tags,
             judge,
             self.store.steady_ms + suspend_ms if suspend_ms else 0,

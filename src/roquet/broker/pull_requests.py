@@ -14,6 +14,7 @@ from roquet.errors import Broken
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.calls.members import SubscriptionData
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullHeader
+from roquet.wire.codes import PullFlag
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Frame
 from roquet.wire.pull_shapes import shape_of
@@ -25,6 +26,8 @@ TAGGED_MAX = 8 * SCAN_MAX
 """Queue entries that one with a tag filter judges at most: some 30 us."""
 SHAPE_SIZE_MAX = 1_024
 """Bytes of the longest shape that is remembered: all of them together have some megabytes at most."""
+SIZE_MAX = 1 << 31
+"""Bytes of an answer to a client that names no limit; the settings have one, too."""
 
 
 class Grant(NamedTuple):
@@ -36,6 +39,18 @@ class Grant(NamedTuple):
     """That of the group's members; None: the request brings its own."""
     codes: frozenset[int] | None
     """Tag hashes that are wanted, None for all."""
+    key: str
+    """Of the group's progress and statistics in the topic."""
+
+    def is_like(self, other: Grant) -> bool:
+        """Whoever allows one of them allows the other, if they are asked at the same time."""
+        return (
+            self.topic is other.topic
+            and self.group is other.group
+            and self.subscription is other.subscription
+            and self.codes == other.codes
+            and self.key == other.key
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +60,13 @@ class KnownPull:
     header: PullHeader
     """Of the first of them; its numbers are nobody else's."""
     first: Command
+    place: tuple[str, int]
+    """Topic and queue id."""
+    count_max: int
+    size_max: int
+    commits: bool
+    """They bring the group's progress."""
+    binary: bool
     grant: Grant | None = None
     """None: nobody has looked yet, or it must be looked at each time."""
     entries_max: int = SCAN_MAX
@@ -120,7 +142,14 @@ def understood(frame: Frame, queue_offset: int, commit_offset: int) -> KnownPull
     header = None if request.is_response or request.code != PULL_MESSAGE.code else quick_header(request.fields)
     if header is None or (header.queue_offset, header.commit_offset) != (queue_offset, commit_offset):
         return None
-    return KnownPull(header, request)
+    commits = header.sys_flag & PullFlag.COMMIT_OFFSET != 0
+    return KnownPull(header, request, (header.topic, header.queue_id), *most_of(header), commits, request.binary)
+
+
+def most_of(header: PullHeader) -> tuple[int, int]:
+    """How many messages and bytes the answer may have, as far as the client is concerned. As upstream, which looks after the first."""
+    size = header.max_msg_bytes
+    return max(1, header.max_msg_nums), size if size is not None and size > 0 else SIZE_MAX
 
 
 def quick_header(fields: dict[str, str]) -> PullHeader | None:

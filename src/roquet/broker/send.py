@@ -303,6 +303,8 @@ class Sender(Part):
 
     def write(self) -> None:
         """Write what was staged, and answer: at once, or when the flush that was promised is done."""
+        if not self._unwritten and not self._unwritten_runs:
+            return self._write_unanswered()
         batches, self._unwritten = self._unwritten, []
         runs, self._unwritten_runs = self._unwritten_runs, []
         log_, plain_sends, others, not_waiting = self.store.log, 0, 0, 0
@@ -327,12 +329,19 @@ class Sender(Part):
         alone = ALONE if log_.alone else ()
         if waiting and (log_.local if alone else log_.safe) < target:
             self._answer_when_safe(runs, batches, waiting, alone)
-        elif waiting or not_waiting:
+        else:
             self.times.note(self.store.write_ms, waiting + not_waiting)
             self._answer_all(runs, batches, *alone)
         for batch in batches:
             if batch.no_wait:
                 self._answer(batch.peer, [], batch.no_wait)
+
+    def _write_unanswered(self) -> None:
+        """What was staged, if anything was, and nobody waits for."""
+        try:
+            self.store.commit()
+        except StoreUnavailable as error:
+            self.not_stored(str(error), 0)
 
     def _answer_when_safe(self, runs: list[AnsweredRun], batches: list[Answers], waiting: int, alone: tuple[int, str] | tuple[()]) -> None:
         """`alone`: the answer where no other node is near enough; then it is enough that this one has them."""

@@ -147,13 +147,16 @@ class Stats(Part):
 
     def got(self, group: str, topic: str, count: int, size: int) -> None:
         """A pull was answered with `count` messages of together `size` bytes."""
-        key = f"{topic}@{group}"
+        self.got_as(f"{topic}@{group}", count, size)
+
+    def got_as(self, key: str, count: int, size: int, times: int = 1) -> None:
+        """The same for so many pulls of one group ("topic@group")."""
         row = self._gets.get(key)
         if row is None:
             row = self._row(self._gets, key)
         for one in (row, self.gets):
             one.count += count
-            one.times += 1
+            one.times += times
             one.size += size
 
     def note_get(self, took_ms: int) -> None:

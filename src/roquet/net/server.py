@@ -32,6 +32,8 @@ log = logging.getLogger("roquet.net")
 TICK_S = 0.05
 WRITE_BUFFER_HIGH = 1024 * 1024
 """Above this nothing more is read from the peer until it has taken its answers."""
+PIECE_MIN = 4 * 1024
+"""Where answers have so many bytes each, to copy them into one piece costs more than to hand them over one by one."""
 WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """Above this the peer is closed: it asked for more than it reads."""
 WAITING_MAX = 160 * 1024 * 1024
@@ -194,11 +196,15 @@ class Connection(asyncio.Protocol):
         out = self._out
         if self.closed or not out:
             return
+        large = self._out_size >= len(out) * PIECE_MIN
         self._out = []
         self._out_size = 0
         self.active = True
         transport = self._transport
-        transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if large and len(out) > 1:
+            transport.writelines(out)
+        else:
+            transport.write(out[0] if len(out) == 1 else b"".join(out))
         waiting = transport.get_write_buffer_size()
         if waiting > WRITE_BUFFER_MAX:
             self.close(f"it does not read its answers: {waiting} bytes wait, limit is {WRITE_BUFFER_MAX}")

@@ -11,7 +11,7 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
                   messages that Python chose -> staged   store/staging.py, Staging.put_rows
                   the log -> messages to be put again    broker/stored.py, take_many_apart
     shape.c       a pull's header -> its shape, numbers   wire/pull_shapes.py, pull_shape
-    pull.c        queue entries, log -> a pull's body     broker/gather.py, gather; broker/sql_columns.py, matching
+    pull.c        queue entries, log -> a pull's answer   broker/gather.py, gather and pull_answer; broker/sql_columns.py, matching
     client.c      messages -> the body of a batch send   wire/batch.py, join_messages
                   a pull's body -> records               wire/record.py, cut_records
     ledger.c      records -> entries of DLedger's log      store/ledger_heads.py, fill_heads

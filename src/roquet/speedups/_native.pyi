@@ -62,6 +62,25 @@ def gather(
 ) -> tuple[bytes, int, int] | None:
     """broker.gather.gather, for up to 64 tag hashes."""
 
+def pull_answer(
+    raw: bytes,
+    codes: Collection[int] | None,
+    number: int,
+    count_max: int,
+    size_max: int,
+    start: int,
+    end: int,
+    record_max: int,
+    view: Callable[[int, int], memoryview],
+    span_max: int,
+    binary: bool,
+    opaque: int,
+    first: int,
+    last: int,
+    /,
+) -> tuple[bytes, int, int, int] | None:
+    """broker.gather.pull_answer, for at most 64 codes."""
+
 def matching(
     raw: bytes, data: memoryview, start: int, number: int, names: tuple[bytes, ...], decisions: Mapping[bytes, bool], /
 ) -> list[int] | None:

@@ -1,11 +1,11 @@
-/* Queue entries and the log -> what a pull gets: broker/gather.py's gather and broker/sql_columns.py's matching.
+/* Queue entries and the log -> what a pull gets: broker/gather.py's gather and pull_answer, and broker/sql_columns.py's matching.
 
    Both see bytes that may be damaged. An entry or a record that is not exactly as it should be makes them return None, and then Python looks
    at one entry after another. Nothing is decided here that Python does not decide in the same way. */
 
 #include "text.h"
 
-enum { ENTRIES_MAX = 1024, CODES_MAX = 64, NAMES_MAX = 8, FOREIGN_MAX = 128 * 1024, GAP_MAX = 16 * 1024 };
+enum { ENTRIES_MAX = 1024, CODES_MAX = 64, NAMES_MAX = 8, FOREIGN_MAX = 1 << 17, GAP_MAX = 1 << 14, FRONT_MAX = 512, BODY_MAX = 1 << 30 };
 
 typedef struct { int64_t place, number; Py_ssize_t size; } Entry;
 
@@ -115,25 +115,68 @@ static int copy_records(const Entry *entries, Py_ssize_t count, int64_t total, P
     return 1;
 }
 
-static PyObject *gathered(const Entry *chosen, Py_ssize_t count, Py_ssize_t judged, PyObject *view, Py_ssize_t span_max) {
+/* ---- answering --------------------------------------------------------------------------------------------------- */
+
+typedef struct { int binary, opaque; int64_t first, last; } Head;
+
+#define ADD(literal) (to = add(to, literal, sizeof(literal) - 1))
+#define FIELD(name, number) do { ADD(name); byte *end = add_number(to + 4, number); put32(to, (uint32_t)(end - to) - 4); to = end; } while (0)
+
+/* What stands before the records of an answer, up to FRONT_MAX bytes, as wire/pulled.py's found_front does it. Returns how much. */
+static Py_ssize_t write_front(const Head *head, int64_t next, int64_t size, byte *start) {
+    byte *to = start + 8;
+    if (!head->binary) {
+        ADD("{\"code\":0,\"extFields\":{\"suggestWhichBrokerId\":\"0\",\"nextBeginOffset\":\"");
+        to = add_number(to, next); ADD("\",\"minOffset\":\"");
+        to = add_number(to, head->first); ADD("\",\"maxOffset\":\"");
+        to = add_number(to, head->last); ADD("\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
+        to = add_number(to, head->opaque);
+        ADD(",\"remark\":\"FOUND\",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":409}");
+    } else { /* code, language, version; opaque; flag; remark; fields */
+        ADD("\0\0\0\1\x99");
+        put32(to, (uint32_t)head->opaque);
+        to += 4;
+        ADD("\0\0\0\1\0\0\0\5FOUND");
+        byte *fields = to;
+        to += 4;
+        ADD("\0\x14suggestWhichBrokerId\0\0\0\1" "0");
+        FIELD("\0\x0fnextBeginOffset", next);
+        FIELD("\0\x09minOffset", head->first);
+        FIELD("\0\x09maxOffset", head->last);
+        put32(fields, (uint32_t)(to - fields - 4));
+    }
+    put32(start, (uint32_t)(to - start - 4 + size));
+    put32(start + 4, (uint32_t)head->binary << 24 | (uint32_t)(to - start - 8));
+    return to - start;
+}
+
+/* With `head` the frame of an answer that goes on at `next`, else the records alone. */
+static PyObject *gathered(
+        const Entry *chosen, Py_ssize_t count, Py_ssize_t judged, PyObject *view, Py_ssize_t span_max, const Head *head, int64_t next) {
+    byte front[FRONT_MAX];
     int64_t total = 0;
     for (Py_ssize_t i = 0; i < count; i++) total += chosen[i].size; /* at most ENTRIES_MAX or a queue's read of 31 bits each */
-    PyObject *body = PyBytes_FromStringAndSize(NULL, total);
+    if (head && (!count || total > BODY_MAX)) return Py_NewRef(Py_None);
+    Py_ssize_t before = head ? write_front(head, next, total, front) : 0;
+    PyObject *body = PyBytes_FromStringAndSize(NULL, before + total);
     if (!body) return NULL;
-    int done = count ? copy_records(chosen, count, total, view, span_max, (byte *)PyBytes_AS_STRING(body)) : 1;
-    if (done == 1) return Py_BuildValue("(Nnn)", body, count, judged);
+    byte *to = add((byte *)PyBytes_AS_STRING(body), front, before);
+    int done = count ? copy_records(chosen, count, total, view, span_max, to) : 1;
+    if (done == 1) return Py_BuildValue(head ? "(NnnL)" : "(Nnn)", body, count, judged, (long long)total);
     Py_DECREF(body);
     return done ? NULL : Py_NewRef(Py_None);
 }
 
-/* gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max) -> (records, how many, entries judged) or None */
-PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args) {
+/* gather(raw, codes, number, count_max, size_max, start, end, record_max, view, span_max) -> (records, how many, entries judged) or None;
+   pull_answer(the same, binary, opaque, first, last) -> (frame, how many, entries judged, bytes of records) or None */
+static PyObject *gather_as(PyObject *args, const char *format, int framed) {
     int32_t codes[CODES_MAX];
     Wish wish = {.codes = NULL};
     PyObject *wanted, *view;
     Py_ssize_t span_max;
-    if (!PyArg_ParseTuple(args, "y#OLnLLLLOn:gather", TEXT(wish.raw), &wanted, &wish.number, &wish.count_max, &wish.size_max, &wish.start, &wish.end,
-            &wish.record_max, &view, &span_max)) return NULL;
+    Head head;
+    if (!PyArg_ParseTuple(args, format, TEXT(wish.raw), &wanted, &wish.number, &wish.count_max, &wish.size_max, &wish.start, &wish.end,
+            &wish.record_max, &view, &span_max, &head.binary, &head.opaque, &head.first, &head.last)) return NULL;
     if (wanted != Py_None) {
         if ((wish.codes_count = read_codes(wanted, codes)) < 0) return NULL;
         wish.codes = codes;
@@ -143,10 +186,14 @@ PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args) {
     Entry *chosen = PyMem_New(Entry, all);
     if (!chosen) return PyErr_NoMemory();
     Py_ssize_t count = choose(&wish, chosen, &judged);
-    PyObject *result = count < 0 ? Py_NewRef(Py_None) : gathered(chosen, count, judged, view, span_max);
+    PyObject *result = count < 0 ? Py_NewRef(Py_None)
+        : gathered(chosen, count, judged, view, span_max, framed ? &head : NULL, wish.number + judged);
     PyMem_Free(chosen);
     return result;
 }
+
+PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args) { return gather_as(args, "y#OLnLLLLOn:gather", 0); }
+PyObject *pull_answer(PyObject *Py_UNUSED(module), PyObject *args) { return gather_as(args, "y#OLnLLLLOnpiLL:pull_answer", 1); }
 
 /* ---- properties -------------------------------------------------------------------------------------------------- */
 

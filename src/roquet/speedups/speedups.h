@@ -66,7 +66,7 @@ static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_From
 /* All functions. What each does, and which Python function it stands for, is in _native.pyi. */
 #define FUNCTIONS(DO) \
     DO(cut_frames) DO(take_sends) DO(put_messages) DO(gather) DO(pull_shape) DO(join_messages) DO(cut_records) DO(fill_heads) \
-    DO(derive_run) DO(index_entries) DO(take_many_apart) DO(signed_sends) DO(matching)
+    DO(derive_run) DO(index_entries) DO(take_many_apart) DO(signed_sends) DO(matching) DO(pull_answer)
 #define DECLARE(name) PyObject *name(PyObject *, PyObject *args);
 FUNCTIONS(DECLARE)
 

@@ -43,10 +43,11 @@ class LogWindow:
         if not self._room:
             self._room = memoryview(bytearray(ROOM))
         goes_on, self._start, self._stop = at >= 0 and offset <= self._stop, 0, 0
+        room = self._room[:size]
         if not goes_on or not self._read(offset, self._ahead(offset, size)):
-            self._log.read_into(offset, self._room[:size])
+            self._log.read_into(offset, room)
             self._start, self._stop = offset, min(offset + size, self._log.safe)
-        return self._room[:size]
+        return room
 
     def stretch(self, first: int, stop: int) -> memoryview | None:
         """What stands between these two, as far as it is safe and of one file. None: nothing, or too much, or it is not in memory."""

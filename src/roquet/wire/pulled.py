@@ -49,3 +49,8 @@ def frame_front(head: bytes, body_size: int, *, binary: bool) -> bytes:
     """What stands before the body of a frame with this header."""
     word = (BINARY if binary else JSON) << 24 | len(head)
     return b"%b%b%b" % ((4 + len(head) + body_size).to_bytes(4, "big"), word.to_bytes(4, "big"), head)
+
+
+def found_front(opaque: int, next_offset: int, first: int, last: int, size: int, *, binary: bool) -> bytes:
+    """What stands before so many bytes of records that were found here, on the broker that is to be asked again."""
+    return frame_front(pull_answer_head(opaque, 0, b"FOUND", next_offset, first, last, binary=binary), size, binary=binary)
