@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from roquet.broker.put_times import KINDS_MAX, PutTimes
+from roquet.store.queue import ConsumeQueue
 from roquet.wire.command import Command
 
 from .whole import Whole, pull_fields, send_fields
@@ -112,13 +113,18 @@ def test_the_longest_pull_is_known(whole: Whole, expression: str, monkeypatch: p
     pull = pull_fields(sysFlag="4", subscription=expression)
     whole.ask(11, pull)
     assert runtime(whole)["getMessageEntireTimeMax"] == "0"
-    find = whole.broker.store.find_queue
+    find, read = whole.broker.store.find_queue, whole.broker.puller.ahead.read
     slow = iter((12, 40, 3))
 
-    def slowly(topic: str, queue_id: int) -> object:
+    def find_slowly(topic: str, queue_id: int) -> object:
         whole.clock.forward(next(slow, 0))
         return find(topic, queue_id)
 
-    monkeypatch.setattr(whole.broker.store, "find_queue", slowly)
+    def read_slowly(queue: ConsumeQueue, offset: int, count: int) -> object:
+        whole.clock.forward(next(slow, 0))
+        return read(queue, offset, count)
+
+    monkeypatch.setattr(whole.broker.store, "find_queue", find_slowly)  # the way of the first of its kind
+    monkeypatch.setattr(whole.broker.puller.ahead, "read", read_slowly)  # and of those like it
     whole.ask(11, pull)
     assert int(runtime(whole)["getMessageEntireTimeMax"]) >= 12
