@@ -265,11 +265,12 @@ class Staging:
 
     def put_run(self, records: bytes, queues: Sequence[tuple[ConsumeQueue, int, bytes]], keys: bytes) -> None:
         """Plain messages that the extension made for the present file of the log: (queue, its next, entries) of each queue, index.KEYS."""
-        log = self.log
+        log, staged = self.log, self.staged
         log.reserve(len(records))
         log.staged.append(records)
+        end = log.end
         for queue, after, entries in queues:
-            self.staged.append((queue, queue.next, after, log.end))
+            staged.append((queue, queue.next, after, end))
             queue.tail += entries
             queue.next = after
         if keys:

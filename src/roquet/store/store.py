@@ -243,10 +243,9 @@ class Store:
         if took_ms >= SLOW_MS:
             self.on_slow_write(took_ms)
         self.timeline.last_ms = self.staging.now_ms
-        tails = self.tails.waiting
+        wait = self.tails.waiting.setdefault
         for queue, _, _, _ in staged:
-            if queue not in tails:
-                tails[queue] = mark
+            wait(queue, mark)
         if self.log.safe >= self.log.written:
             self.showing.show(staged)
         else:
