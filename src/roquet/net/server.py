@@ -377,6 +377,7 @@ class Server:
                 connection.close("its requests could not be handled")
             return
         for connection, rest in zip(came, rests, strict=True):
+            self._last = connection
             if connection.handed_over(rest):
                 self._wait_for_turn(connection)
 
