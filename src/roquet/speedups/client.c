@@ -10,7 +10,6 @@ static int utf8(PyObject *object, Text *found) {
     return found->at ? 0 : -1;
 }
 
-/* join_messages(bodies, texts, message ids, the ids' property) -> the body; None: one does not fit, and Python says which. */
 PyObject *join_messages(PyObject *Py_UNUSED(module), PyObject *args) {
     Text name, text, id;
     Buffer out = {NULL, 0, 0};
@@ -43,7 +42,6 @@ end:
     return made;
 }
 
-/* cut_records(data, topic, queue id) -> [(record, queue offset, bytes of its body)]; None: one is not sound, or of another queue. */
 PyObject *cut_records(PyObject *Py_UNUSED(module), PyObject *args) {
     Text data, topic;
     long long queue;
@@ -62,9 +60,8 @@ PyObject *cut_records(PyObject *Py_UNUSED(module), PyObject *args) {
         if (!same((Text){record + topic_at, named}, topic)) goto odd;
         if (topic_at + topic.size + 2 + (int16_t)get16(record + topic_at + topic.size) != size) goto odd; /* a negative one is too small */
         if ((crc32_of((Text){record + body_at, body_size}) & 0x7FFFFFFF) != get32(record + 8)) goto odd;
-        PyObject *one = Py_BuildValue("(y#LL)", record, (Py_ssize_t)size, (long long)get64(record + 20), (long long)body_size);
-        if (!one || PyList_Append(found, one)) Py_CLEAR(found);
-        Py_XDECREF(one);
+        if (append(found, Py_BuildValue("(y#LL)", record, (Py_ssize_t)size, (long long)get64(record + 20), (long long)body_size)))
+            Py_CLEAR(found);
         at += size;
     }
     return found;

@@ -6,10 +6,8 @@ int derive(Text text, Derived *derived) {
     memset(derived, 0, sizeof *derived);
     if (text.size > PROPERTIES_MAX || (text.size && memchr(text.at, 0, text.size)) || !is_utf8(text)) return LEAVE;
     while (next_item(&text, &item)) { /* of two with one name the later counts */
-        if (!item.value.at) continue;
-        if (IS(item.name, "UNIQ_KEY")) derived->unique = item.value;
-        else if (IS(item.name, "TAGS")) derived->tag = item.value;
-        else if (IS(item.name, "KEYS")) derived->keys = item.value;
+        Text *part = item.value.at ? part_of(derived, item.name) : NULL;
+        if (part) *part = item.value;
     }
     return PLAIN;
 }

@@ -9,6 +9,12 @@ enum { KEYS_MAX = 2048 /* words of one KEYS */ };
 
 typedef struct { Text tag, unique, keys; Item asked; int64_t due; int is_timed; } Derived; /* asked: what goes elsewhere first */
 
+static inline Text *part_of(Derived *derived, Text name) { /* what a property of this name fills; NULL: nothing */
+    if (IS(name, "UNIQ_KEY")) return &derived->unique;
+    if (IS(name, "TAGS")) return &derived->tag;
+    return IS(name, "KEYS") ? &derived->keys : NULL;
+}
+
 int derive(Text properties, Derived *derived); /* LEAVE: they are no text */
 int add_keys(Buffer *keys, uint32_t head, const Derived *derived, int64_t offset, int64_t store_ms); /* 0 or FAILED; `head`: key_head of the topic */
 static inline uint32_t key_head(Text topic) { return java_hash(java_hash(0, topic), (Text){(const byte *)"#", 1}); }

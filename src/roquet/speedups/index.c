@@ -10,8 +10,6 @@ static uint32_t slot_of(Text keys, int64_t i, uint32_t slots) {
     return hash % slots;
 }
 
-/* index_entries(keys, the slots of a file, number of the first entry, when the file began)
-   -> (entries, how many slots were empty, the newest time). The slots have the entries then. */
 PyObject *index_entries(PyObject *Py_UNUSED(module), PyObject *args) {
     Text keys;
     Py_buffer table;

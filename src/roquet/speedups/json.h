@@ -11,7 +11,9 @@ typedef struct { const byte *at, *end; Buffer *scratch; } Json;
 int json_odd_string(Json *json, Text *text);
 int json_integer(Json *json, int64_t *number);
 int json_bare(Json *json, Text *text); /* a whole number, true or false, as it is spelled */
-int json_skip(Json *json);
+int json_value(Json *json, Text *text); /* a string, a bare one or null, whose `at` is NULL */
+static inline int json_skip(Json *json) { return json_value(json, &(Text){NULL, 0}); }
+
 static inline int json_mark(Json *json, byte mark) {
     if (json->at >= json->end || *json->at != mark) return LEAVE;
     json->at++;

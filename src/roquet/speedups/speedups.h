@@ -49,6 +49,14 @@ static inline byte *add(byte *to, const void *from, Py_ssize_t size) {
 
 static inline int same(Text one, Text other) { return one.size == other.size && (!one.size || !memcmp(one.at, other.at, one.size)); }
 #define IS(text, literal) ((text).size == (Py_ssize_t)sizeof(literal) - 1 && !memcmp((text).at, literal, sizeof(literal) - 1))
+#define LITERAL(literal) (Text){(const byte *)(literal), sizeof(literal) - 1}
+
+/* Where it stands among these; -1: nowhere. */
+static inline int place_among(const Text *texts, int count, Text text) {
+    for (int i = 0; i < count; i++)
+        if (same(texts[i], text)) return i;
+    return -1;
+}
 
 /* The bytes of an object; of another type than bytes none, and the exception is set. */
 static inline Text bytes_text(PyObject *object) {
@@ -57,6 +65,13 @@ static inline Text bytes_text(PyObject *object) {
         return (Text){NULL, 0};
     }
     return (Text){(const byte *)PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object)};
+}
+
+/* Appends a row that was just made and is the list's alone then. -1: one of them is not there, or the exception is set. */
+static inline int append(PyObject *list, PyObject *row) {
+    int failed = !row || PyList_Append(list, row);
+    Py_XDECREF(row);
+    return failed ? -1 : 0;
 }
 
 static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_FromStringAndSize((const char *)buffer->at, buffer->size); }

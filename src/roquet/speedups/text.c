@@ -27,6 +27,13 @@ int number_of(Text text, int64_t *number) {
     return PLAIN;
 }
 
+int integer_of(Text text, int64_t *number) {
+    int negative = text.size && text.at[0] == '-';
+    if (!number_of((Text){text.at + negative, text.size - negative}, number)) return LEAVE;
+    if (negative) *number = -*number;
+    return PLAIN;
+}
+
 /* The character at `at`, its length into *size; *size 0 when it is not UTF-8 (overlong, surrogates, beyond U+10FFFF). */
 uint32_t character(const byte *at, const byte *end, int *size) {
     uint32_t first = at[0];

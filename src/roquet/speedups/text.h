@@ -10,6 +10,7 @@ enum { LEAVE = 0, PLAIN = 1, FAILED = -1 /* a Python exception is set */ };
 byte *add_number(byte *to, int64_t number);
 byte *add_hex16(byte *to, uint64_t number);
 int number_of(Text text, int64_t *number); /* at most 18 digits and nothing else: PLAIN or LEAVE */
+int integer_of(Text text, int64_t *number); /* the same, and perhaps a minus before them */
 uint32_t character(const byte *at, const byte *end, int *size);
 int is_utf8(Text text);
 
