@@ -1,7 +1,6 @@
 /* What is derived from a stored message: its queue entry and its keys, as store/fanout.py says. */
 
-#ifndef ROQUET_DERIVED_H
-#define ROQUET_DERIVED_H
+#pragma once
 
 #include "text.h"
 
@@ -25,5 +24,3 @@ static inline void add_entry(Buffer *entries, int64_t offset, int64_t size, int6
     put64(to, (uint64_t)offset), put32(to + 8, (uint32_t)size), put64(to + 12, (uint64_t)tag);
     entries->size += ENTRY;
 }
-
-#endif

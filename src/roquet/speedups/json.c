@@ -16,36 +16,24 @@ static int escaped(Json *json, byte *found) {
     return PLAIN;
 }
 
-/* Behind its quote. Without escapes it stays where it is; with some it is written out into the scratch buffer, whose room is that of the
-   whole header: a text never grows by unescaping. */
+/* Behind its quote: written out into the scratch buffer, whose room is that of the whole header. A text never grows by that. */
 int json_odd_string(Json *json, Text *text) {
-    const byte *end = json->end, *start = json->at;
-    byte *begin = NULL, *to = NULL;
+    byte *begin = json->scratch->at + json->scratch->size, *to = begin;
+    uint32_t found;
     for (;;) {
-        const byte *from = json->at, *at = behind_ordinary(from, end);
-        int size;
-        while (at < end && *at >= 0x80) {
-            character(at, end, &size);
-            if (!size) return LEAVE;
-            at += size;
-        }
-        if (begin) to = add(to, from, at - from);
+        const byte *from = json->at, *at = behind_ordinary(from, json->end);
+        for (int size; at < json->end && *at >= 0x80; at += size)
+            if (!(size = character(at, json->end, &found))) return LEAVE;
+        to = add(to, from, at - from);
         json->at = at;
-        if (at >= end) return LEAVE;
+        if (at == json->end || *at == '"') break;
         if (is_ordinary(*at)) continue;
         json->at++;
-        if (*at == '"') {
-            *text = begin ? (Text){begin, to - begin} : (Text){start, at - start};
-            if (begin) json->scratch->size += to - begin;
-            return PLAIN;
-        }
-        if (*at != '\\') return LEAVE; /* a control character */
-        if (!begin) {
-            begin = json->scratch->at + json->scratch->size;
-            to = add(begin, start, at - start);
-        }
-        if (!escaped(json, to++)) return LEAVE;
+        if (*at != '\\' || !escaped(json, to++)) return LEAVE; /* others are control characters */
     }
+    *text = (Text){begin, to - begin};
+    json->scratch->size += to - begin;
+    return json_mark(json, '"');
 }
 
 static int json_word(Json *json, Text word) {
@@ -55,26 +43,18 @@ static int json_word(Json *json, Text word) {
 }
 
 int json_bare(Json *json, Text *text) {
-    const byte *at = json->at, *end = json->end;
-    if (!json_word(json, LITERAL("true")) && !json_word(json, LITERAL("false"))) {
-        int negative = at < end && *at == '-';
-        const byte *digits = at + negative, *stop = digits;
-        while (stop < end && *stop >= '0' && *stop <= '9') stop++;
-        if (stop == digits || stop - digits > 18 || (*digits == '0' && (stop - digits > 1 || negative))) return LEAVE;
+    const byte *at = json->at, *end = json->end, *digits = at + (at < end && *at == '-'), *stop = digits;
+    while (stop < end && *stop >= '0' && *stop <= '9') stop++;
+    if (stop > digits) {
+        if (stop - digits > 18 || (*digits == '0' && stop - at > 1)) return LEAVE;
         if (stop < end && (*stop == '.' || *stop == 'e' || *stop == 'E')) return LEAVE;
         json->at = stop;
-    }
-    *text = (Text){at, json->at - at};
+    } else if (!json_word(json, LITERAL("true")) && !json_word(json, LITERAL("false")) && !json_word(json, LITERAL("null"))) return LEAVE;
+    *text = *at == 'n' ? (Text){NULL, 0} : (Text){at, json->at - at};
     return PLAIN;
 }
 
 int json_integer(Json *json, int64_t *number) {
     Text text;
     return json_bare(json, &text) && integer_of(text, number);
-}
-
-int json_value(Json *json, Text *text) {
-    *text = (Text){NULL, 0};
-    if (json->at < json->end && *json->at == '"') return json_string(json, text);
-    return json_word(json, LITERAL("null")) || json_bare(json, text);
 }

@@ -1,20 +1,18 @@
 /* Plain sends, as broker/plain_send.py takes them: frames of one read -> records, queue entries, index keys and answers.
 
    Nothing is decided here that Python does not decide too. A request that is not exactly what clients send all day is left where it is,
-   untouched, and Python takes it: an unknown property, a number written in an odd way, a retry topic, the end of a log file. So the rule
-   for every check is: when in doubt, `return LEAVE`.
-
-   No state between calls, no Python object is changed: the caller applies what it gets. The GIL is held throughout. */
+   and Python takes it: an unknown property, an odd number, the end of a log file. So the rule for every check is: when in doubt,
+   `return LEAVE`. No state is kept between calls, and no Python object is changed: the caller applies what it gets. */
 
 #include <stddef.h>
 
 #include "derived.h"
 #include "json.h"
 
-enum { CODE_LONG = 10 /* fields have long names */, CODE_SEND = 310, CODE_BATCH = 320 /* the code alone makes no batch, field m does */, ONEWAY = 2 };
+enum { CODE_LONG = 10 /* fields have long names */, CODE_SEND = 310, CODE_BATCH = 320 /* it is field m that makes a batch */, ONEWAY = 2 };
 enum { KEPT_FLAGS = 0x703, PREPARED = 4 /* says what TRAN_MSG says, too */ };
 enum { MESSAGES_MAX = 65536 /* of one batch */, QUEUES_MAX = 64 /* of one run */ };
-enum { ITEMS_MAX = 32 /* properties of a send that goes elsewhere first */, ASKED_MAX = 32 /* bytes of what asks for it */, DIVERSION_ROOM = 2048 };
+enum { ITEMS_MAX = 32 /* properties */, ASKED_MAX = 32 /* bytes of one that asks to go elsewhere first */, DIVERSION_ROOM = 2048 };
 enum { FRONT = 72 /* bytes of a record before its body, without its hosts */, INNER = 22 /* of a message in a batch, without its texts */ };
 
 /* ---- a send as it came ---------------------------------------------------------------------------------------------- */
@@ -70,6 +68,7 @@ static int read_fields(const Fields *fields, Send *send) {
     send->topic = FIELD(fields, 'b');
     send->queue = FIELD(fields, 'e');
     send->properties = FIELD(fields, 'i');
+    if (send->properties.size && send->properties.at[send->properties.size - 1] == 2) send->properties.size--; /* so 5.x ends them */
     if (!read_number(fields, 'd', &unused) || !read_number(fields, 'f', &message->sys_flag)) return LEAVE;
     if (!read_number(fields, 'g', &message->born_ms) || !integer_of(FIELD(fields, 'h'), &message->user_flag)) return LEAVE;
     if (FIELD(fields, 'j').at && !read_number(fields, 'j', &message->consumed)) return LEAVE;
@@ -96,10 +95,10 @@ static int json_fields(Json *json, int64_t code, Fields *fields) {
 /* The code stands before the fields, as all clients write it. Of two with one name the later counts, as everywhere. */
 static int read_json(Text header, Buffer *scratch, Send *send) {
     Json json = {header.at, header.at + header.size, scratch};
-    Fields fields = {.bare = 0};
+    Fields fields;
     int64_t code = 0, flag = 0;
     scratch->size = 0;
-    send->opaque = INT64_MAX; /* none */
+    send->opaque = INT64_MAX, FIELD(&fields, 'a').at = NULL; /* none yet */
     if (reserve(scratch, header.size)) return FAILED;
     if (!json_mark(&json, '{')) return LEAVE;
     do {
@@ -132,15 +131,12 @@ static int read_binary(Text header, Send *send) {
     if (get32(at + 17) != (uint32_t)(header.size - 21)) return LEAVE;
     at += 21;
     while (at < end) {
-        if (end - at < 2) return LEAVE;
+        if (end - at < 6) return LEAVE;
         Text name = {at + 2, get16(at)};
-        at += 2;
-        if (name.size > 32767 || end - at < name.size + 4) return LEAVE;
-        at += name.size;
-        Text value = {at + 4, get32(at)};
-        at += 4;
-        if (value.size > end - at) return LEAVE;
-        at += value.size;
+        if (name.size > 32767 || name.size > end - at - 6) return LEAVE;
+        Text value = {name.at + name.size + 4, get32(name.at + name.size)};
+        if (value.size > end - value.at) return LEAVE;
+        at = value.at + value.size;
         if (!value.size) continue; /* as upstream: empty is absent */
         if (!is_utf8(name) || !is_utf8(value) || !set_field(&fields, code, name, value, 0)) return LEAVE;
     }
@@ -198,17 +194,14 @@ static int queue_of(Run *run, PyObject *queue, Queue **found) {
     PyObject *id = get(queue, &names[0], "queue_id"), *next = id ? get(queue, &names[1], "next") : NULL;
     PyObject *field = next ? get(queue, &names[2], "topic_field") : NULL;
     Queue *fresh = &run->queues[run->count];
-    memset(fresh, 0, sizeof *fresh);
     if (field) {
-        fresh->queue_id = (int32_t)PyLong_AsLong(id);
-        fresh->next = PyLong_AsLongLong(next);
+        *fresh = (Queue){.field = field, .queue_id = (int32_t)PyLong_AsLong(id), .next = PyLong_AsLongLong(next)};
         if (!PyBytes_Check(field) || PyBytes_GET_SIZE(field) < 1) PyErr_SetString(PyExc_TypeError, "topic_field must be bytes");
     }
     Py_XDECREF(id);
     Py_XDECREF(next);
     if (PyErr_Occurred()) { Py_XDECREF(field); return FAILED; }
     fresh->queue = Py_NewRef(queue);
-    fresh->field = field;
     fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1};
     fresh->name = (Text){fresh->digits, add_number(fresh->digits, fresh->queue_id) - fresh->digits};
     fresh->head = key_head(fresh->topic);
@@ -259,7 +252,7 @@ static int may_ask_for_more(Text text) {
 /* One more property behind those from `begin` on. */
 static byte *add_item(const byte *begin, byte *to, Text item) {
     if (to > begin && to[-1] != 2) *to++ = 2;
-    return add(to, item.at, item.size);
+    return add_text(to, item);
 }
 
 /* Copies the properties of a single send that are stored, what the broker adds last, to `to`. Returns their size, -1 for LEAVE. */
@@ -332,58 +325,56 @@ static Py_ssize_t divert(const Run *run, const Queue *queue, Text text, byte *to
     for (int i = 0; i < count; i++) {
         int asks = same(names[i], derived->asked.name);
         to = add_item(begin, to, asks ? (Text){names[i].at, names[i].size + 1} : items[i].all);
-        if (asks) to = add(to, run->diverted.stored.at, run->diverted.stored.size);
+        if (asks) to = add_text(to, run->diverted.stored);
     }
     to = add_item(begin, to, run->added);
-    to = add(add_item(begin, to, LITERAL("REAL_TOPIC\1")), queue->topic.at, queue->topic.size);
-    to = add(add_item(begin, to, LITERAL("REAL_QID\1")), queue->name.at, queue->name.size);
+    to = add_text(add_item(begin, to, LITERAL("REAL_TOPIC\1")), queue->topic);
+    to = add_text(add_item(begin, to, LITERAL("REAL_QID\1")), queue->name);
     derived->due = run->diverted.due;
     derived->is_timed = run->diverted.is_timed;
     return to - begin <= PROPERTIES_MAX ? to - begin : -1;
+}
+
+/* What stands before the properties of a record, with its lead. */
+static Py_ssize_t before_properties(const Run *run, const Queue *queue, const Message *message) {
+    Py_ssize_t hosts = message->born_host.size + message->store_host.size;
+    return run->lead.size + FRONT + hosts + message->body.size + PyBytes_GET_SIZE(queue->field) + 2;
+}
+
+/* Room for a record whose properties take at most this much; where they will stand. */
+static byte *reserve_record(Run *run, const Queue *queue, const Message *message, Py_ssize_t properties) {
+    Py_ssize_t before = before_properties(run, queue, message);
+    return reserve(&run->records, before + properties) ? NULL : run->records.at + run->records.size + before;
 }
 
 /* Staging.put_derived, when body and properties are known to fit: everything of the record but its properties, which are there already;
    the entry and the keys. LEAVE: the file is full. */
 static int finish_record(Run *run, Queue *queue, const Message *message, Py_ssize_t kept, const Derived *derived) {
     Text body = message->body;
-    Py_ssize_t front = FRONT + message->born_host.size + message->store_host.size, topic = PyBytes_GET_SIZE(queue->field);
-    Py_ssize_t size = front + body.size + topic + 2 + kept;
+    Py_ssize_t all = before_properties(run, queue, message) + kept, size = all - run->lead.size;
     int64_t offset = run->end + run->lead.size, flags = message->sys_flag;
-    if (run->lead.size + size > run->room) return LEAVE; /* Python begins the next file */
+    if (all > run->room) return LEAVE; /* Python begins the next file */
     if (reserve(&queue->entries, ENTRY) || add_keys(&run->keys, queue->head, derived, offset, run->now_ms)) return FAILED;
     flags |= (message->born_host.size == 20 ? 0x10 : 0) | (message->store_host.size == 20 ? 0x20 : 0);
-    byte *record = add(run->records.at + run->records.size, run->lead.at, run->lead.size);
+    byte *record = add_text(run->records.at + run->records.size, run->lead);
     put32(record, (uint32_t)size), put32(record + 4, MAGIC_V1), put32(record + 8, crc32_of(body) & 0x7FFFFFFF);
-    put32(record + 12, (uint32_t)queue->queue_id), put32(record + 16, (uint32_t)message->user_flag), put64(record + 20, (uint64_t)queue->next);
+    put32(record + 12, (uint32_t)queue->queue_id), put32(record + 16, (uint32_t)message->user_flag);
+    put64(record + QUEUE_OFFSET_AT, (uint64_t)queue->next);
     put64(record + 28, (uint64_t)offset), put32(record + 36, (uint32_t)flags), put64(record + 40, (uint64_t)message->born_ms);
-    byte *field = add(record + 48, message->born_host.at, message->born_host.size);
+    byte *field = add_text(record + 48, message->born_host);
     put64(field, (uint64_t)run->now_ms);
-    field = add(field + 8, message->store_host.at, message->store_host.size);
+    field = add_text(field + 8, message->store_host);
     put32(field, (uint32_t)message->consumed), put64(field + 4, (uint64_t)message->prepared), put32(field + 12, (uint32_t)body.size);
-    field = add(field + 16, body.at, body.size);
-    field = add(field, PyBytes_AS_STRING(queue->field), topic);
+    field = add_text(add_text(field + 16, body), bytes_text(queue->field));
     put16(field, (uint16_t)kept);
 
     add_entry(&queue->entries, offset, size, derived->is_timed ? derived->due : tag_hash(derived));
     queue->next++;
-    run->records.size += run->lead.size + size;
-    run->end += run->lead.size + size;
-    run->room -= run->lead.size + size;
+    run->records.size += all, run->end += all, run->room -= all;
     return PLAIN;
 }
 
-/* Room for a record whose properties take at most this much; where they will stand. */
-static byte *reserve_record(Run *run, const Queue *queue, const Message *message, Py_ssize_t properties) {
-    Py_ssize_t front = FRONT + message->born_host.size + message->store_host.size;
-    Py_ssize_t before = run->lead.size + front + message->body.size + PyBytes_GET_SIZE(queue->field) + 2;
-    return reserve(&run->records, before + properties) ? NULL : run->records.at + run->records.size + before;
-}
-
 /* -- answers -- */
-
-#define ADD(literal) to = add(to, literal, sizeof literal - 1)
-
-static byte *add_text(byte *to, Text text) { return add(to, text.at, text.size); }
 
 /* A value of the binary form: its size stands before it. */
 static byte *add_value(byte *to, Text text) {
@@ -410,27 +401,21 @@ static int answer(Run *run, const Send *send, const Queue *queue, const Queue *p
     byte *start = run->answers.at + run->answers.size, *to = start + 8, digits[24];
     Text first = {digits, add_number(digits, place->next - count) - digits};
     if (!send->binary) {
-        ADD("{\"code\":0,\"extFields\":{\"msgId\":\"");
-        to = add_ids(run, to, place, count);
-        ADD("\",\"queueId\":\"");
-        to = add_text(to, queue->name);
-        ADD("\",\"queueOffset\":\"");
-        to = add_text(add_text(to, first), run->json_back);
-        to = add_number(to, send->opaque);
+        to = add_ids(run, add_text(to, LITERAL("{\"code\":0,\"extFields\":{\"msgId\":\"")), place, count);
+        to = add_text(add_text(to, LITERAL("\",\"queueId\":\"")), queue->name);
+        to = add_text(add_text(to, LITERAL("\",\"queueOffset\":\"")), first);
+        to = add_number(add_text(to, run->json_back), send->opaque);
         *to++ = '}';
     } else { /* code, language, version; opaque; flag; remark; fields */
-        byte *fields = start + 25;
-        to = add(to, run->binary_front.at, 5);
+        to = add_text(to, run->binary_front);
         put32(to, (uint32_t)send->opaque);
-        memcpy(to + 4, "\0\0\0\1\0\0\0\0", 8);
-        to = fields + 4;
-        ADD("\0\5msgId");
+        byte *fields = add_text(to + 4, LITERAL("\0\0\0\1\0\0\0\0"));
+        to = add_text(fields + 4, LITERAL("\0\5msgId"));
         put32(to, (uint32_t)(ids - 1));
         to = add_ids(run, to + 4, place, count);
-        ADD("\0\7queueId");
-        to = add_value(to, queue->name);
-        ADD("\0\13queueOffset");
-        to = add_text(add_value(to, first), run->binary_back);
+        to = add_value(add_text(to, LITERAL("\0\7queueId")), queue->name);
+        to = add_value(add_text(to, LITERAL("\0\13queueOffset")), first);
+        to = add_text(to, run->binary_back);
         put32(fields, (uint32_t)(to - fields - 4));
     }
     put32(start, (uint32_t)(to - start - 4)), put32(start + 4, (uint32_t)send->binary << 24 | (uint32_t)(to - start - 8));
@@ -444,7 +429,6 @@ static int put_single(Run *run, const Send *send, Queue *queue) {
     Derived derived;
     Queue *place = queue;
     Text text = send->properties;
-    if (text.size && text.at[text.size - 1] == 2) text.size--; /* 5.x ends them with a separator */
     byte *properties = reserve_record(run, queue, &send->message, text.size + 1 + run->added.size);
     if (!properties) return FAILED;
     Py_ssize_t kept = keep_properties(run, text, properties, &derived);
@@ -462,30 +446,29 @@ static int put_single(Run *run, const Send *send, Queue *queue) {
 }
 
 /* What a batch's own properties add to those of each message. Only what clients send is known here: WAIT, and from 5.x a unique key. */
-typedef struct { Item items[2]; int count; Text unique; Py_ssize_t room; } Suffix;
+typedef struct { Item items[ITEMS_MAX]; int count; Text unique; Py_ssize_t room; } Suffix;
 
 static int read_suffix(const Run *run, Text text, Suffix *suffix) {
-    Item item;
-    suffix->room = text.size + 3 + run->added.size;
-    if (text.size && (memchr(text.at, 0, text.size) || text.size > PROPERTIES_MAX)) return LEAVE;
-    while (next_item(&text, &item)) {
-        if (!item.all.size) continue;
-        if (suffix->count == 2) return LEAVE;
-        if (IS(item.name, "UNIQ_KEY") && item.value.size && !suffix->unique.size && !memchr(item.value.at, 1, item.value.size)) {
-            suffix->unique = item.value;
-        } else if (!IS(item.all, "WAIT\1true")) return LEAVE;
-        suffix->items[suffix->count++] = item;
+    Text names[ITEMS_MAX];
+    suffix->unique = (Text){NULL, 0};
+    suffix->room = text.size + 2 + run->added.size;
+    suffix->count = read_items(text, names, suffix->items);
+    for (int i = 0; i < suffix->count; i++) {
+        const Item *item = &suffix->items[i];
+        if (IS(item->name, "UNIQ_KEY") && !memchr(item->value.at, 0, item->value.size) && !memchr(item->value.at, 1, item->value.size))
+            suffix->unique = item->value;
+        else if (!IS(item->all, "WAIT\1true")) return LEAVE;
     }
-    return PLAIN;
+    return suffix->count < 0 ? LEAVE : PLAIN;
 }
 
 /* One message of a batch, batches.messages_of. */
 static int put_inner(Run *run, const Message *message, Queue *queue, const Suffix *suffix, Text text) {
     Derived derived;
     if (!derive(text, &derived) || may_ask_for_more(text)) return LEAVE;
-    byte *begin = reserve_record(run, queue, message, text.size + suffix->room), *to = begin;
+    byte *begin = reserve_record(run, queue, message, text.size + suffix->room);
     if (!begin) return FAILED;
-    to = add(to, text.at, text.size);
+    byte *to = add_text(begin, text);
     for (int i = 0; i < suffix->count; i++)
         if (!derived.unique.size || suffix->items[i].value.at != suffix->unique.at) to = add_item(begin, to, suffix->items[i].all);
     to = add_item(begin, to, run->added);
@@ -515,7 +498,7 @@ static Py_ssize_t put_inners(Run *run, const Send *send, Queue *queue, const Suf
 
 /* All of it or nothing. */
 static int put_batch(Run *run, const Send *send, Queue *queue) {
-    Suffix suffix = {.count = 0};
+    Suffix suffix;
     int64_t next = queue->next, end = run->end, room = run->room;
     Py_ssize_t records = run->records.size, keys = run->keys.size, entries = queue->entries.size;
     if (!read_suffix(run, send->properties, &suffix)) return LEAVE;
@@ -542,24 +525,19 @@ static int take_frame(Run *run, PyObject *frame) {
     return send.batch ? put_batch(run, &send, queue) : put_single(run, &send, queue);
 }
 
-/* `told`: what was answered, as the caller wants it. Taken over. */
+/* What the caller gets, and the end of the run. `told`: what was answered, which is taken over; NULL: the exception is set. */
 static PyObject *results(Run *run, Py_ssize_t at, PyObject *told) {
-    PyObject *queues = told ? PyList_New(0) : NULL;
-    for (int i = 0; queues && i < run->count; i++) {
-        Queue *one = &run->queues[i];
-        if (!one->entries.size) continue; /* seen, and then the send was left */
-        if (append(queues, Py_BuildValue("(OLN)", one->queue, (long long)one->next, buffer_bytes(&one->entries)))) Py_CLEAR(queues);
-    }
-    if (!queues) { Py_XDECREF(told); return NULL; }
-    return Py_BuildValue("(niNNNN)", at, run->full, buffer_bytes(&run->records), told, queues, buffer_bytes(&run->keys));
-}
-
-static PyObject *let_go(Run *run, PyObject *result) {
+    PyObject *queues = told ? PyList_New(0) : NULL, *result = NULL;
     for (int i = 0; i < run->count; i++) {
-        Py_DECREF(run->queues[i].queue);
-        Py_DECREF(run->queues[i].field);
-        PyMem_Free(run->queues[i].entries.at);
+        Queue *one = &run->queues[i];
+        if (queues && one->entries.size /* else it was seen, and then the send was left */
+            && append(queues, Py_BuildValue("(OLN)", one->queue, (long long)one->next, buffer_bytes(&one->entries)))) Py_CLEAR(queues);
+        Py_DECREF(one->queue);
+        Py_DECREF(one->field);
+        PyMem_Free(one->entries.at);
     }
+    if (queues) result = Py_BuildValue("(niNONN)", at, run->full, buffer_bytes(&run->records), told, queues, buffer_bytes(&run->keys));
+    Py_XDECREF(told);
     Py_XDECREF(run->diverted.answer);
     Buffer *const buffers[] = {&run->records, &run->answers, &run->keys, &run->scratch};
     for (int i = 0; i < 4; i++) PyMem_Free(buffers[i]->at);
@@ -604,7 +582,7 @@ PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
         state = take_read(&run, PyList_GET_ITEM(reads, i), PyList_GET_ITEM(hosts, i), &at, told);
     }
     if (state == FAILED) Py_CLEAR(told);
-    return let_go(&run, results(&run, at, told));
+    return results(&run, at, told);
 }
 
 /* ---- messages that Python has decided on: Staging.put_derived of each -------------------------------------------------- */
@@ -638,7 +616,7 @@ PyObject *put_messages(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!ny#LLL:put_messages", &PyList_Type, &rows, &at, TEXT(run.lead), &run.end, &run.room, &run.now_ms)) return NULL;
     for (; at >= 0 && at < PyList_GET_SIZE(rows); at++)
         if ((state = put_row(&run, PyList_GET_ITEM(rows, at))) != PLAIN) break;
-    return let_go(&run, results(&run, at, state == FAILED ? NULL : Py_NewRef(Py_None)));
+    return results(&run, at, state == FAILED ? NULL : Py_NewRef(Py_None));
 }
 
 /* stored.take_apart of what begins here and at `offset` of the log. NULL: it is unusual, or the exception is set. */

@@ -1,7 +1,6 @@
 /* Numbers, texts and buffers, for all files of the extension. Every length that comes from outside is checked before it is used. */
 
-#ifndef ROQUET_SPEEDUPS_H
-#define ROQUET_SPEEDUPS_H
+#pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -47,6 +46,8 @@ static inline byte *add(byte *to, const void *from, Py_ssize_t size) {
     return to + size;
 }
 
+static inline byte *add_text(byte *to, Text text) { return add(to, text.at, text.size); }
+
 static inline int same(Text one, Text other) { return one.size == other.size && (!one.size || !memcmp(one.at, other.at, one.size)); }
 #define IS(text, literal) ((text).size == (Py_ssize_t)sizeof(literal) - 1 && !memcmp((text).at, literal, sizeof(literal) - 1))
 #define LITERAL(literal) (Text){(const byte *)(literal), sizeof(literal) - 1}
@@ -84,5 +85,3 @@ static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_From
     DO(derive_run) DO(index_entries) DO(take_many_apart) DO(signed_sends) DO(matching)
 #define DECLARE(name) PyObject *name(PyObject *, PyObject *args);
 FUNCTIONS(DECLARE)
-
-#endif

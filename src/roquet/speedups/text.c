@@ -34,34 +34,28 @@ int integer_of(Text text, int64_t *number) {
     return PLAIN;
 }
 
-/* The character at `at`, its length into *size; *size 0 when it is not UTF-8 (overlong, surrogates, beyond U+10FFFF). */
-uint32_t character(const byte *at, const byte *end, int *size) {
-    uint32_t first = at[0];
-    *size = 0;
-    if (first < 0x80) { *size = 1; return first; }
+int character(const byte *at, const byte *end, uint32_t *found) {
+    uint32_t first = *found = at[0];
+    if (first < 0x80) return 1;
     if (first < 0xC2 || first > 0xF4) return 0;
-    int need = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-    if (end - at < need) return 0;
-    uint32_t found = first & (0xFFu >> (need + 1));
-    for (int i = 1; i < need; i++) {
+    int size = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    if (end - at < size) return 0;
+    *found = first & (0xFFu >> (size + 1));
+    for (int i = 1; i < size; i++) {
         if ((at[i] & 0xC0) != 0x80) return 0;
-        found = found << 6 | (at[i] & 0x3F);
+        *found = *found << 6 | (at[i] & 0x3F);
     }
-    if (need == 3 && (found < 0x800 || (found >= 0xD800 && found < 0xE000))) return 0;
-    if (need == 4 && (found < 0x10000 || found > 0x10FFFF)) return 0;
-    *size = need;
-    return found;
+    if (size == 3 && (*found < 0x800 || (*found >= 0xD800 && *found < 0xE000))) return 0;
+    return size == 4 && (*found < 0x10000 || *found > 0x10FFFF) ? 0 : size;
 }
 
 int is_utf8(Text text) {
     const byte *at = text.at, *end = at + text.size;
     uint64_t eight;
-    while (at < end) {
-        if (end - at >= 8 && (memcpy(&eight, at, 8), !(eight & 0x8080808080808080u))) { at += 8; continue; }
-        int size;
-        character(at, end, &size);
-        if (!size) return 0;
-        at += size;
+    uint32_t found;
+    for (int size; at < end; at += size) {
+        if (end - at >= 8 && (memcpy(&eight, at, 8), !(eight & 0x8080808080808080u))) size = 8;
+        else if (!(size = character(at, end, &found))) return 0;
     }
     return 1;
 }
@@ -71,8 +65,8 @@ uint32_t java_hash(uint32_t hash, Text text) {
     const byte *at = text.at, *end = at + text.size;
     while (at < end) {
         if (*at < 0x80) { hash = hash * 31 + *at++; continue; }
-        int size;
-        uint32_t found = character(at, end, &size);
+        uint32_t found;
+        int size = character(at, end, &found);
         if (found >= 0x10000) {
             hash = hash * 31 + (0xD800 + ((found - 0x10000) >> 10));
             found = 0xDC00 + (found & 0x3FF);
