@@ -14,14 +14,15 @@ PyObject *join_messages(PyObject *Py_UNUSED(module), PyObject *args) {
     Text name, text, id;
     Buffer out = {NULL, 0, 0};
     PyObject *made = NULL, *lists[3];
-    if (!PyArg_ParseTuple(args, "O!O!O!s#:join_messages", &PyList_Type, lists, &PyList_Type, lists + 1, &PyList_Type, lists + 2, TEXT(name))) return NULL;
+    if (!PyArg_ParseTuple(args, "O!O!O!s#:join_messages", &PyList_Type, lists, &PyList_Type, lists + 1, &PyList_Type, lists + 2,
+            TEXT(name))) return NULL;
     Py_ssize_t count = PyList_GET_SIZE(lists[0]);
     if (PyList_GET_SIZE(lists[1]) != count || PyList_GET_SIZE(lists[2]) != count) Py_RETURN_NONE;
     for (Py_ssize_t at = 0; at < count; at++) {
         Text body = bytes_text(PyList_GET_ITEM(lists[0], at));
         if (!body.at || utf8(PyList_GET_ITEM(lists[1], at), &text) || utf8(PyList_GET_ITEM(lists[2], at), &id)) goto end;
         Py_ssize_t properties = text.size + (text.size > 0) + name.size + 1 + id.size, size = 22 + body.size + properties;
-        if (body.size > BODY_MAX || properties > PROPERTIES_MAX) { made = Py_NewRef(Py_None); goto end; } /* texts are in memory: no sum is too large */
+        if (body.size > BODY_MAX || properties > PROPERTIES_MAX) { made = Py_NewRef(Py_None); goto end; }
         if (reserve(&out, size)) goto end;
         byte *to = out.at + out.size;
         put32(to, (uint32_t)size);

@@ -6,7 +6,8 @@
 
 enum { KEYS_MAX = 2048 /* words of one KEYS */ };
 
-typedef struct { Text tag, unique, keys; Item asked; int64_t due; int is_timed; } Derived; /* asked: what goes elsewhere first */
+typedef struct { int64_t at; int is_timed; } Due; /* a time that stands in an entry in place of the tag */
+typedef struct { Text tag, unique, keys; Item asked; Due due; } Derived; /* asked: what goes elsewhere first */
 
 static inline Text *part_of(Derived *derived, Text name) { /* what a property of this name fills; NULL: nothing */
     if (IS(name, "UNIQ_KEY")) return &derived->unique;
@@ -15,7 +16,7 @@ static inline Text *part_of(Derived *derived, Text name) { /* what a property of
 }
 
 int derive(Text properties, Derived *derived); /* LEAVE: they are no text */
-int add_keys(Buffer *keys, uint32_t head, const Derived *derived, int64_t offset, int64_t store_ms); /* 0 or FAILED; `head`: key_head of the topic */
+int add_keys(Buffer *keys, uint32_t head, const Derived *derived, int64_t offset, int64_t store_ms); /* 0 or FAILED; `head`: key_head */
 static inline uint32_t key_head(Text topic) { return java_hash(java_hash(0, topic), (Text){(const byte *)"#", 1}); }
 static inline int64_t tag_hash(const Derived *derived) { return (int32_t)java_hash(0, derived->tag); }
 

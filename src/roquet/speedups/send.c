@@ -30,9 +30,8 @@ typedef struct {
 } Send;
 
 enum { FIELDS = 13 /* a to m; others do not matter to a send */ };
-typedef struct { Text field[FIELDS]; uint32_t bare; } Fields; /* bare: bits of those that were no text in JSON */
+typedef struct { Text field[FIELDS]; uint32_t bare; } Fields; /* bare: which were no text in JSON, the first is bit 0 */
 
-#define BIT(letter) (1u << ((letter) - 'a'))
 #define FIELD(fields, letter) ((fields)->field[(letter) - 'a'])
 
 /* LEAVE: it is null or there twice, or a letter stands among long names. */
@@ -64,7 +63,7 @@ static int read_fields(const Fields *fields, Send *send) {
     Message *message = &send->message;
     for (int letter = 'a'; letter <= 'h'; letter++)
         if (!FIELD(fields, letter).at) return LEAVE;
-    if (fields->bare && !(fields->bare & BIT('e'))) return LEAVE; /* Python makes all of them texts when the queue is none */
+    if (fields->bare && !(fields->bare >> ('e' - 'a') & 1)) return LEAVE; /* Python makes all of them texts when the queue is none */
     send->topic = FIELD(fields, 'b');
     send->queue = FIELD(fields, 'e');
     send->properties = FIELD(fields, 'i');
@@ -163,8 +162,7 @@ typedef struct { /* what Python says of sends to a topic that ask for this */
     byte kept[ASKED_MAX]; /* of `asked` */
     PyObject *answer;
     Queue *place;
-    int64_t due;
-    int is_timed;
+    Due due;
 } Diverted;
 
 typedef struct {
@@ -279,6 +277,8 @@ static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *
     return to - begin <= PROPERTIES_MAX ? to - begin : -1;
 }
 
+static Due read_due(PyObject *due) { return due == Py_None ? (Due){0, 0} : (Due){PyLong_AsLongLong(due), 1}; }
+
 /* What Python says of a send that asks for this (plain_send.PlainDiversion): where it goes first, and how that is stored. */
 static int ask_where(Run *run, Text topic, Item asked) {
     Diverted *last = &run->diverted;
@@ -293,8 +293,8 @@ static int ask_where(Run *run, Text topic, Item asked) {
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* it says so to Python once more */
     if (!found || found == Py_None) return PyErr_Occurred() ? FAILED : LEAVE;
     if (!PyArg_ParseTuple(found, "Os#O", &queue, TEXT(last->stored), &due)) return FAILED;
-    last->is_timed = due != Py_None;
-    if (last->is_timed && (last->due = PyLong_AsLongLong(due)) == -1 && PyErr_Occurred()) return FAILED;
+    last->due = read_due(due);
+    if (PyErr_Occurred()) return FAILED;
     last->topic = topic;
     last->asked = (Text){last->kept, asked.all.size};
     memcpy(last->kept, asked.all.at, asked.all.size);
@@ -331,7 +331,6 @@ static Py_ssize_t divert(const Run *run, const Queue *queue, Text text, byte *to
     to = add_text(add_item(begin, to, LITERAL("REAL_TOPIC\1")), queue->topic);
     to = add_text(add_item(begin, to, LITERAL("REAL_QID\1")), queue->name);
     derived->due = run->diverted.due;
-    derived->is_timed = run->diverted.is_timed;
     return to - begin <= PROPERTIES_MAX ? to - begin : -1;
 }
 
@@ -368,7 +367,7 @@ static int finish_record(Run *run, Queue *queue, const Message *message, Py_ssiz
     field = add_text(add_text(field + 16, body), bytes_text(queue->field));
     put16(field, (uint16_t)kept);
 
-    add_entry(&queue->entries, offset, size, derived->is_timed ? derived->due : tag_hash(derived));
+    add_entry(&queue->entries, offset, size, derived->due.is_timed ? derived->due.at : tag_hash(derived));
     queue->next++;
     run->records.size += all, run->end += all, run->room -= all;
     return PLAIN;
@@ -446,31 +445,27 @@ static int put_single(Run *run, const Send *send, Queue *queue) {
 }
 
 /* What a batch's own properties add to those of each message. Only what clients send is known here: WAIT, and from 5.x a unique key. */
-typedef struct { Item items[ITEMS_MAX]; int count; Text unique; Py_ssize_t room; } Suffix;
+typedef struct { Text all, wait, unique; } Suffix;
 
-static int read_suffix(const Run *run, Text text, Suffix *suffix) {
-    Text names[ITEMS_MAX];
-    suffix->unique = (Text){NULL, 0};
-    suffix->room = text.size + 2 + run->added.size;
-    suffix->count = read_items(text, names, suffix->items);
-    for (int i = 0; i < suffix->count; i++) {
-        const Item *item = &suffix->items[i];
-        if (IS(item->name, "UNIQ_KEY") && !memchr(item->value.at, 0, item->value.size) && !memchr(item->value.at, 1, item->value.size))
-            suffix->unique = item->value;
-        else if (!IS(item->all, "WAIT\1true")) return LEAVE;
+static int read_suffix(Text text, Suffix *suffix) {
+    Item item;
+    *suffix = (Suffix){.all = text};
+    while (text.size > 0 && next_item(&text, &item)) {
+        if (IS(item.all, "WAIT\1true") && !suffix->wait.size) suffix->wait = item.all;
+        else if (IS(item.name, "UNIQ_KEY") && item.value.size && !suffix->unique.size) suffix->unique = item.value;
+        else return LEAVE;
     }
-    return suffix->count < 0 ? LEAVE : PLAIN;
+    return !suffix->unique.size || !(memchr(suffix->unique.at, 0, suffix->unique.size) || memchr(suffix->unique.at, 1, suffix->unique.size));
 }
 
 /* One message of a batch, batches.messages_of. */
 static int put_inner(Run *run, const Message *message, Queue *queue, const Suffix *suffix, Text text) {
     Derived derived;
     if (!derive(text, &derived) || may_ask_for_more(text)) return LEAVE;
-    byte *begin = reserve_record(run, queue, message, text.size + suffix->room);
+    byte *begin = reserve_record(run, queue, message, text.size + suffix->all.size + 2 + run->added.size);
     if (!begin) return FAILED;
     byte *to = add_text(begin, text);
-    for (int i = 0; i < suffix->count; i++)
-        if (!derived.unique.size || suffix->items[i].value.at != suffix->unique.at) to = add_item(begin, to, suffix->items[i].all);
+    to = add_item(begin, to, derived.unique.size ? suffix->wait : suffix->all); /* its own unique key is the one that counts */
     to = add_item(begin, to, run->added);
     if (!derived.unique.size) derived.unique = suffix->unique;
     return to - begin > PROPERTIES_MAX ? LEAVE : finish_record(run, queue, message, to - begin, &derived);
@@ -501,7 +496,7 @@ static int put_batch(Run *run, const Send *send, Queue *queue) {
     Suffix suffix;
     int64_t next = queue->next, end = run->end, room = run->room;
     Py_ssize_t records = run->records.size, keys = run->keys.size, entries = queue->entries.size;
-    if (!read_suffix(run, send->properties, &suffix)) return LEAVE;
+    if (!read_suffix(send->properties, &suffix)) return LEAVE;
     Py_ssize_t state = put_inners(run, send, queue, &suffix);
     if (state > 0) state = answer(run, send, queue, queue, state);
     if (state > 0) return PLAIN;
@@ -510,9 +505,11 @@ static int put_batch(Run *run, const Send *send, Queue *queue) {
     return (int)state;
 }
 
+static int wrong_type(const char *why) { PyErr_SetString(PyExc_TypeError, why); return FAILED; }
+
 static int take_frame(Run *run, PyObject *frame) {
     Send send = {.message = {.born_host = run->born_host, .store_host = run->store_host}};
-    if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3) { PyErr_SetString(PyExc_TypeError, "a frame is (form, header, body)"); return FAILED; }
+    if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3) return wrong_type("a frame is (form, header, body)");
     long form = PyLong_AsLong(PyTuple_GET_ITEM(frame, 0));
     Text header = bytes_text(PyTuple_GET_ITEM(frame, 1));
     send.message.body = bytes_text(PyTuple_GET_ITEM(frame, 2));
@@ -549,7 +546,7 @@ static int take_read(Run *run, PyObject *frames, PyObject *host, Py_ssize_t *at,
     int state = PLAIN;
     Py_ssize_t sends = run->sends, answers = run->answers.size;
     run->born_host = bytes_text(host);
-    if (!run->born_host.at || !PyList_Check(frames)) { PyErr_SetString(PyExc_TypeError, "a read is a list of frames, a host bytes"); return FAILED; }
+    if (!run->born_host.at || !PyList_Check(frames)) return wrong_type("a read is a list of frames, a host bytes");
     while (state == PLAIN && *at < PyList_GET_SIZE(frames)) {
         PyObject *frame = Py_NewRef(PyList_GET_ITEM(frames, *at));
         state = take_frame(run, frame);
@@ -595,11 +592,13 @@ static int put_row(Run *run, PyObject *row) {
     PyObject *object, *tag;
     if (!PyArg_ParseTuple(row, "Oy#OLLLy#", &object, TEXT(text), &tag, &message.sys_flag, &message.consumed, &message.prepared,
             TEXT(kept))) return FAILED;
-    if (message.sys_flag != (int32_t)message.sys_flag || message.consumed != (int32_t)message.consumed || !derive(text, &derived)) return LEAVE;
+    if (message.sys_flag != (int32_t)message.sys_flag || message.consumed != (int32_t)message.consumed) return LEAVE;
     if (message.sys_flag & PREPARED /* no queue has it */ || kept.size < BODY_AT || kept.at[SYS_FLAG_AT + 3] & HOSTS_V6) return LEAVE;
+    if (!derive(text, &derived)) return LEAVE;
     message.user_flag = (int32_t)get32(kept.at + 16), message.born_ms = (int64_t)get64(kept.at + 40);
-    message.born_host = (Text){kept.at + 48, 8}, message.store_host = (Text){kept.at + 64, 8}, message.body = (Text){kept.at + BODY_AT, kept.size - BODY_AT};
-    if (tag != Py_None) derived.is_timed = 1, derived.due = PyLong_AsLongLong(tag);
+    message.born_host = (Text){kept.at + 48, 8}, message.store_host = (Text){kept.at + 64, 8};
+    message.body = (Text){kept.at + BODY_AT, kept.size - BODY_AT};
+    derived.due = read_due(tag);
     int state = PyErr_Occurred() ? FAILED : queue_of(run, object, &queue);
     byte *to = state == PLAIN ? reserve_record(run, queue, &message, text.size) : NULL;
     if (!to) return state == LEAVE ? LEAVE : FAILED;
@@ -613,7 +612,8 @@ PyObject *put_messages(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_ssize_t at;
     int state = PLAIN;
     memset(&run, 0, offsetof(Run, queues));
-    if (!PyArg_ParseTuple(args, "O!ny#LLL:put_messages", &PyList_Type, &rows, &at, TEXT(run.lead), &run.end, &run.room, &run.now_ms)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!ny#LLL:put_messages", &PyList_Type, &rows, &at, TEXT(run.lead), &run.end, &run.room,
+            &run.now_ms)) return NULL;
     for (; at >= 0 && at < PyList_GET_SIZE(rows); at++)
         if ((state = put_row(&run, PyList_GET_ITEM(rows, at))) != PLAIN) break;
     return results(&run, at, state == FAILED ? NULL : Py_NewRef(Py_None));
@@ -624,7 +624,8 @@ static PyObject *take_apart(Text data, int64_t offset, Text names, Buffer *key) 
     Text own[ITEMS_MAX];
     Item items[ITEMS_MAX], item;
     const byte *at = data.at;
-    if (data.size < RECORD_MIN || get32(at + 4) != MAGIC_V1 || (int64_t)get64(at + 28) != offset || at[SYS_FLAG_AT + 3] & HOSTS_V6) return NULL;
+    if (data.size < RECORD_MIN || get32(at + 4) != MAGIC_V1 || at[SYS_FLAG_AT + 3] & HOSTS_V6 || (int64_t)get64(at + 28) != offset)
+        return NULL;
     int64_t size = (int32_t)get32(at), body_size = (int32_t)get32(at + BODY_AT - 4);
     if (size < RECORD_MIN || size > data.size || body_size < 0 || body_size > size - RECORD_MIN) return NULL;
     Text body = {at + BODY_AT, body_size}, topic = {body.at + body_size + 1, body.at[body_size]};

@@ -68,7 +68,7 @@ static inline Text bytes_text(PyObject *object) {
     return (Text){(const byte *)PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object)};
 }
 
-/* Appends a row that was just made and is the list's alone then. -1: one of them is not there, or the exception is set. */
+/* Appends a row that was just made and is the list's alone then. -1: there is none, or the exception is set. */
 static inline int append(PyObject *list, PyObject *row) {
     int failed = !row || PyList_Append(list, row);
     Py_XDECREF(row);

@@ -80,25 +80,20 @@ uint32_t java_hash(uint32_t hash, Text text) {
 /* As zlib's, eight bytes a step. Ours, so that no headers of zlib are needed to build this. */
 uint32_t crc32_of(Text text) {
     static uint32_t table[8][256];
-    if (!table[0][1]) {
+    for (int n = 0; n < 8 && !table[7][255]; n++) /* once */
         for (uint32_t i = 0; i < 256; i++) {
-            uint32_t sum = i;
+            uint32_t sum = n ? table[n - 1][i] : i;
             for (int bit = 0; bit < 8; bit++) sum = sum >> 1 ^ (sum & 1 ? 0xEDB88320u : 0);
-            table[0][i] = sum;
+            table[n][i] = sum;
         }
-        for (int i = 0; i < 256; i++)
-            for (int n = 1; n < 8; n++) table[n][i] = table[n - 1][i] >> 8 ^ table[0][table[n - 1][i] & 0xFF];
-    }
     uint32_t sum = 0xFFFFFFFFu;
     const byte *at = text.at;
     Py_ssize_t left = text.size;
-    for (; left >= 8; left -= 8, at += 8) {
-        uint32_t low, high;
-        memcpy(&low, at, 4);
-        memcpy(&high, at + 4, 4);
-        low ^= sum;
-        sum = table[7][low & 0xFF] ^ table[6][low >> 8 & 0xFF] ^ table[5][low >> 16 & 0xFF] ^ table[4][low >> 24]
-            ^ table[3][high & 0xFF] ^ table[2][high >> 8 & 0xFF] ^ table[1][high >> 16 & 0xFF] ^ table[0][high >> 24];
+    for (uint64_t eight; left >= 8; left -= 8, at += 8) {
+        memcpy(&eight, at, 8);
+        eight ^= sum;
+        sum = table[7][eight & 0xFF] ^ table[6][eight >> 8 & 0xFF] ^ table[5][eight >> 16 & 0xFF] ^ table[4][eight >> 24 & 0xFF]
+            ^ table[3][eight >> 32 & 0xFF] ^ table[2][eight >> 40 & 0xFF] ^ table[1][eight >> 48 & 0xFF] ^ table[0][eight >> 56];
     }
     while (left--) sum = sum >> 8 ^ table[0][(sum ^ *at++) & 0xFF];
     return ~sum;
