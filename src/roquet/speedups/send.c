@@ -55,8 +55,6 @@ static int set_field(Fields *fields, int64_t code, Text name, Text value, int ba
 
 static int is_code(int64_t code) { return code == CODE_SEND || code == CODE_BATCH || code == CODE_LONG; }
 
-static int read_number(const Fields *fields, int letter, int64_t *number) { return number_of(FIELD(fields, letter), number); }
-
 /* PlainSends._stage's checks of the fields, in one place for both forms. */
 static int read_fields(const Fields *fields, Send *send) {
     int64_t unused;
@@ -68,10 +66,10 @@ static int read_fields(const Fields *fields, Send *send) {
     send->queue = FIELD(fields, 'e');
     send->properties = FIELD(fields, 'i');
     if (send->properties.size && send->properties.at[send->properties.size - 1] == 2) send->properties.size--; /* so 5.x ends them */
-    if (!read_number(fields, 'd', &unused) || !read_number(fields, 'f', &message->sys_flag)) return LEAVE;
-    if (!read_number(fields, 'g', &message->born_ms) || !integer_of(FIELD(fields, 'h'), &message->user_flag)) return LEAVE;
-    if (FIELD(fields, 'j').at && !read_number(fields, 'j', &message->consumed)) return LEAVE;
-    if (FIELD(fields, 'l').at && !read_number(fields, 'l', &unused)) return LEAVE;
+    if (!number_of(FIELD(fields, 'd'), &unused) || !number_of(FIELD(fields, 'f'), &message->sys_flag)) return LEAVE;
+    if (!number_of(FIELD(fields, 'g'), &message->born_ms) || !integer_of(FIELD(fields, 'h'), &message->user_flag)) return LEAVE;
+    if (FIELD(fields, 'j').at && !number_of(FIELD(fields, 'j'), &message->consumed)) return LEAVE;
+    if (FIELD(fields, 'l').at && !number_of(FIELD(fields, 'l'), &unused)) return LEAVE;
     if (message->sys_flag & ~(int64_t)(KEPT_FLAGS | PREPARED)) return LEAVE;
     if (message->user_flag != (int32_t)message->user_flag || message->consumed > INT32_MAX) return LEAVE;
     message->sys_flag &= KEPT_FLAGS;
@@ -122,12 +120,11 @@ static int read_json(Text header, Buffer *scratch, Send *send) {
 static int read_binary(Text header, Send *send) {
     const byte *at = header.at, *end = at + header.size;
     Fields fields = {.bare = 0};
-    if (header.size < 21) return LEAVE;
+    if (header.size < 21 || get32(at + 17) != (uint32_t)(header.size - 21)) return LEAVE;
     int code = get16(at);
     uint32_t flag = get32(at + 9);
     if (!is_code(code) || (flag && flag != ONEWAY) || get32(at + 13) /* a remark */) return LEAVE;
     send->opaque = (int32_t)get32(at + 5);
-    if (get32(at + 17) != (uint32_t)(header.size - 21)) return LEAVE;
     at += 21;
     while (at < end) {
         if (end - at < 6) return LEAVE;
@@ -191,7 +188,7 @@ static int queue_of(Run *run, PyObject *queue, Queue **found) {
     if (run->count == QUEUES_MAX) { run->full = 1; return LEAVE; }
     PyObject *id = get(queue, &names[0], "queue_id"), *next = id ? get(queue, &names[1], "next") : NULL;
     PyObject *field = next ? get(queue, &names[2], "topic_field") : NULL;
-    Queue *fresh = &run->queues[run->count];
+    Queue *fresh = *found = &run->queues[run->count];
     if (field) {
         *fresh = (Queue){.field = field, .queue_id = (int32_t)PyLong_AsLong(id), .next = PyLong_AsLongLong(next)};
         if (!PyBytes_Check(field) || PyBytes_GET_SIZE(field) < 1) PyErr_SetString(PyExc_TypeError, "topic_field must be bytes");
@@ -204,7 +201,6 @@ static int queue_of(Run *run, PyObject *queue, Queue **found) {
     fresh->name = (Text){fresh->digits, add_number(fresh->digits, fresh->queue_id) - fresh->digits};
     fresh->head = key_head(fresh->topic);
     run->last = run->count++;
-    *found = fresh;
     return PLAIN;
 }
 
@@ -227,8 +223,6 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
     Py_DECREF(queue);
     return state;
 }
-
-/* -- properties -- */
 
 static const Text UNUSUAL[] = { /* send_properties.UNUSUAL; the first four are not SPECIAL */
     LITERAL("WAIT"), LITERAL("CLUSTER"), LITERAL("MSG_REGION"), LITERAL("TRACE_ON"), LITERAL("DELAY"), LITERAL("TRAN_MSG"),
@@ -258,7 +252,7 @@ static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *
     byte *begin = to;
     Item item;
     memset(derived, 0, sizeof *derived);
-    if (text.size && memchr(text.at, 0, text.size)) return -1;
+    if (has(text, 0)) return -1;
     if (!text.size) text.size = -1; /* none at all */
     while (next_item(&text, &item)) {
         if (!item.value.size) return -1;
@@ -373,8 +367,6 @@ static int finish_record(Run *run, Queue *queue, const Message *message, Py_ssiz
     return PLAIN;
 }
 
-/* -- answers -- */
-
 /* A value of the binary form: its size stands before it. */
 static byte *add_value(byte *to, Text text) {
     put32(to, (uint32_t)text.size);
@@ -422,8 +414,6 @@ static int answer(Run *run, const Send *send, const Queue *queue, const Queue *p
     return PLAIN;
 }
 
-/* -- one message, and a batch -- */
-
 static int put_single(Run *run, const Send *send, Queue *queue) {
     Derived derived;
     Queue *place = queue;
@@ -455,7 +445,7 @@ static int read_suffix(Text text, Suffix *suffix) {
         else if (IS(item.name, "UNIQ_KEY") && item.value.size && !suffix->unique.size) suffix->unique = item.value;
         else return LEAVE;
     }
-    return !suffix->unique.size || !(memchr(suffix->unique.at, 0, suffix->unique.size) || memchr(suffix->unique.at, 1, suffix->unique.size));
+    return !has(suffix->unique, 0) && !has(suffix->unique, 1);
 }
 
 /* One message of a batch, batches.messages_of. */
@@ -562,18 +552,17 @@ PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
     Run run;
     PyObject *reads, *hosts;
     Py_ssize_t at;
-    int state = PLAIN;
     memset(&run, 0, offsetof(Run, queues));
     if (!PyArg_ParseTuple(args, "O!O!nO!O!(y#y#y#y#y#y#y#n)LLL:take_sends", &PyList_Type, &reads, &PyList_Type, &hosts, &at,
             &PyDict_Type, &run.doors, &PyDict_Type, &run.diversions, TEXT(run.added), TEXT(run.store_host), TEXT(run.host_id),
             TEXT(run.json_back), TEXT(run.binary_front), TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room,
             &run.now_ms)) return NULL;
-    PyObject *told = PyList_New(0);
-    if (!told) return NULL;
     if (run.binary_front.size != 5 || at < 0 || PyList_GET_SIZE(reads) != PyList_GET_SIZE(hosts)) {
         PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, no frame stands before the first, and each read has a host");
-        state = FAILED;
+        return NULL;
     }
+    PyObject *told = PyList_New(0);
+    int state = told ? PLAIN : FAILED;
     for (Py_ssize_t i = 0; state == PLAIN && i < PyList_GET_SIZE(reads); i++) {
         if (i) at = 0;
         state = take_read(&run, PyList_GET_ITEM(reads, i), PyList_GET_ITEM(hosts, i), &at, told);
@@ -631,7 +620,7 @@ static PyObject *take_apart(Text data, int64_t offset, Text names, Buffer *key) 
     Text body = {at + BODY_AT, body_size}, topic = {body.at + body_size + 1, body.at[body_size]};
     Text text = {topic.at + topic.size + 2, size - RECORD_MIN - body_size - topic.size}, value = topic;
     if (topic.size > 127 || text.size < 0 || text.size > PROPERTIES_MAX || get16(text.at - 2) != text.size || !is_utf8(topic)) return NULL;
-    if ((crc32_of(body) & 0x7FFFFFFF) != get32(at + 8) || !is_utf8(text) || (text.size && memchr(text.at, 0, text.size))) return NULL;
+    if ((crc32_of(body) & 0x7FFFFFFF) != get32(at + 8) || !is_utf8(text) || has(text, 0)) return NULL;
     int count = read_items(text, own, items);
     if (count < 0) return NULL;
     for (key->size = 0; !reserve(key, value.size + 1); key->at[key->size++] = 2) {

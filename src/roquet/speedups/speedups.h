@@ -21,6 +21,7 @@ enum { ENTRY = 20, RECORD_MIN = 91, QUEUE_OFFSET_AT = 20, SYS_FLAG_AT = 36, BODY
 typedef unsigned char byte;
 typedef struct { const byte *at; Py_ssize_t size; } Text;
 typedef struct { byte *at; Py_ssize_t size, room; } Buffer;
+typedef struct __attribute__((packed, may_alias)) { uint32_t hash; int64_t offset, ms; } Key; /* of index.KEYS */
 
 /* Room for so many more bytes behind out->size. -1: there is no memory, and the exception is set. */
 static inline int reserve(Buffer *out, Py_ssize_t more) {
@@ -49,6 +50,7 @@ static inline byte *add(byte *to, const void *from, Py_ssize_t size) {
 static inline byte *add_text(byte *to, Text text) { return add(to, text.at, text.size); }
 
 static inline int same(Text one, Text other) { return one.size == other.size && (!one.size || !memcmp(one.at, other.at, one.size)); }
+static inline int has(Text text, byte one) { return text.size > 0 && memchr(text.at, one, text.size); }
 #define IS(text, literal) ((text).size == (Py_ssize_t)sizeof(literal) - 1 && !memcmp((text).at, literal, sizeof(literal) - 1))
 #define LITERAL(literal) (Text){(const byte *)(literal), sizeof(literal) - 1}
 
