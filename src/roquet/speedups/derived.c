@@ -25,14 +25,11 @@ int add_keys(Buffer *keys, uint32_t head, const Derived *derived, int64_t offset
     if (reserve(keys, (Py_ssize_t)sizeof(Key) * ((most < KEYS_MAX ? most : KEYS_MAX) + 1))) return FAILED;
     if (derived->unique.size) add_key(keys, head, derived->unique, offset, store_ms);
     const byte *word = derived->keys.at, *last = word + derived->keys.size;
-    for (int words = 0; word < last && words < KEYS_MAX;) {
-        const byte *space = memchr(word, ' ', last - word);
+    Py_ssize_t full = keys->size + KEYS_MAX * (Py_ssize_t)sizeof(Key);
+    for (const byte *space; word < last && keys->size < full; word = space + 1) {
+        space = memchr(word, ' ', last - word);
         if (!space) space = last;
-        if (space > word) {
-            add_key(keys, head, (Text){word, space - word}, offset, store_ms);
-            words++;
-        }
-        word = space + 1;
+        if (space > word) add_key(keys, head, (Text){word, space - word}, offset, store_ms);
     }
     return 0;
 }

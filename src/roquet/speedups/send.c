@@ -89,7 +89,7 @@ static int json_fields(Json *json, int64_t code, Fields *fields) {
     return json_mark(json, '}');
 }
 
-/* The code stands before the fields, as all clients write it. Of two with one name the later counts, as everywhere. */
+/* The code stands before the fields, as all clients write it. Of two opaques, flags or extFields the later counts, as in Python. */
 static int read_json(Text header, Buffer *scratch, Send *send) {
     Json json = {header.at, header.at + header.size, scratch};
     Fields fields;
