@@ -10,19 +10,19 @@ static int utf8(PyObject *object, Text *found) {
     return found->at ? 0 : -1;
 }
 
-/* join_messages(bodies, texts, message ids, the ids' property) -> the body; None: one does not fit, and Python says which. */
 PyObject *join_messages(PyObject *Py_UNUSED(module), PyObject *args) {
     Text name, text, id;
     Buffer out = {NULL, 0, 0};
     PyObject *made = NULL, *lists[3];
-    if (!PyArg_ParseTuple(args, "O!O!O!s#:join_messages", &PyList_Type, lists, &PyList_Type, lists + 1, &PyList_Type, lists + 2, TEXT(name))) return NULL;
+    if (!PyArg_ParseTuple(args, "O!O!O!s#:join_messages", &PyList_Type, lists, &PyList_Type, lists + 1, &PyList_Type, lists + 2,
+            TEXT(name))) return NULL;
     Py_ssize_t count = PyList_GET_SIZE(lists[0]);
     if (PyList_GET_SIZE(lists[1]) != count || PyList_GET_SIZE(lists[2]) != count) Py_RETURN_NONE;
     for (Py_ssize_t at = 0; at < count; at++) {
         Text body = bytes_text(PyList_GET_ITEM(lists[0], at));
         if (!body.at || utf8(PyList_GET_ITEM(lists[1], at), &text) || utf8(PyList_GET_ITEM(lists[2], at), &id)) goto end;
         Py_ssize_t properties = text.size + (text.size > 0) + name.size + 1 + id.size, size = 22 + body.size + properties;
-        if (body.size > BODY_MAX || properties > PROPERTIES_MAX) { made = Py_NewRef(Py_None); goto end; } /* texts are in memory: no sum is too large */
+        if (body.size > BODY_MAX || properties > PROPERTIES_MAX) { made = Py_NewRef(Py_None); goto end; }
         if (reserve(&out, size)) goto end;
         byte *to = out.at + out.size;
         put32(to, (uint32_t)size);
@@ -43,7 +43,6 @@ end:
     return made;
 }
 
-/* cut_records(data, topic, queue id) -> [(record, queue offset, bytes of its body)]; None: one is not sound, or of another queue. */
 PyObject *cut_records(PyObject *Py_UNUSED(module), PyObject *args) {
     Text data, topic;
     long long queue;
@@ -62,9 +61,8 @@ PyObject *cut_records(PyObject *Py_UNUSED(module), PyObject *args) {
         if (!same((Text){record + topic_at, named}, topic)) goto odd;
         if (topic_at + topic.size + 2 + (int16_t)get16(record + topic_at + topic.size) != size) goto odd; /* a negative one is too small */
         if ((crc32_of((Text){record + body_at, body_size}) & 0x7FFFFFFF) != get32(record + 8)) goto odd;
-        PyObject *one = Py_BuildValue("(y#LL)", record, (Py_ssize_t)size, (long long)get64(record + 20), (long long)body_size);
-        if (!one || PyList_Append(found, one)) Py_CLEAR(found);
-        Py_XDECREF(one);
+        if (append(found, Py_BuildValue("(y#LL)", record, (Py_ssize_t)size, (long long)get64(record + 20), (long long)body_size)))
+            Py_CLEAR(found);
         at += size;
     }
     return found;

@@ -13,23 +13,19 @@ static PyObject *frame(const byte *at, uint32_t word, Py_ssize_t size) {
     return made;
 }
 
-/* cut_frames(data, limit) -> (frames, where the first byte stands that belongs to none, bytes needed from there on).
-   A stream that cannot be trusted: (frames, where, 0), and Python says why. */
+/* Of a stream that cannot be trusted 0 bytes are needed, and Python says why. */
 PyObject *cut_frames(PyObject *Py_UNUSED(module), PyObject *args) {
     Text data;
     Py_ssize_t limit, at = 0, need = 8;
     if (!PyArg_ParseTuple(args, "y#n:cut_frames", TEXT(data), &limit)) return NULL;
     PyObject *frames = PyList_New(0);
-    if (!frames) return NULL;
-    while (data.size - at >= 8) {
+    while (frames && data.size - at >= 8) {
         Py_ssize_t size = get32(data.at + at);
         uint32_t word = get32(data.at + at + 4);
         if (size < 4 || size > limit || (Py_ssize_t)(word & 0xFFFFFF) > size - 4 || word >> 24 > 1) { need = 0; break; }
         if (size > data.size - at - 4) { need = 4 + size; break; }
-        PyObject *one = frame(data.at + at, word, size);
-        if (!one || PyList_Append(frames, one)) { Py_XDECREF(one); Py_DECREF(frames); return NULL; }
-        Py_DECREF(one);
+        if (append(frames, frame(data.at + at, word, size))) Py_CLEAR(frames);
         at += 4 + size;
     }
-    return Py_BuildValue("(Nnn)", frames, at, need);
+    return frames ? Py_BuildValue("(Nnn)", frames, at, need) : NULL;
 }

@@ -1,8 +1,7 @@
 /* A JSON header, as far as a request needs it. Stricter than the library that Python uses (no blanks, no fractions): whatever passes here
    passes there, with the same value. What does not pass is Python's. */
 
-#ifndef ROQUET_JSON_H
-#define ROQUET_JSON_H
+#pragma once
 
 #include "text.h"
 
@@ -10,8 +9,8 @@ typedef struct { const byte *at, *end; Buffer *scratch; } Json;
 
 int json_odd_string(Json *json, Text *text);
 int json_integer(Json *json, int64_t *number);
-int json_bare(Json *json, Text *text); /* a whole number, true or false, as it is spelled */
-int json_skip(Json *json);
+int json_bare(Json *json, Text *text); /* a whole number, true or false, as it is spelled; null: its `at` is NULL */
+
 static inline int json_mark(Json *json, byte mark) {
     if (json->at >= json->end || *json->at != mark) return LEAVE;
     json->at++;
@@ -42,4 +41,8 @@ static inline int json_string(Json *json, Text *text) {
     return PLAIN;
 }
 
-#endif
+static inline int json_value(Json *json, Text *text) {
+    return json->at < json->end && *json->at == '"' ? json_string(json, text) : json_bare(json, text);
+}
+
+static inline int json_skip(Json *json) { return json_value(json, &(Text){NULL, 0}); } /* what does not matter here */

@@ -7,6 +7,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module && (PyModule_AddIntConstant(module, "EDITION", EDITION) || PyModule_AddStringConstant(module, "SOURCES", SOURCES))) Py_CLEAR(module);
+    if (module && (PyModule_AddIntConstant(module, "EDITION", EDITION) || PyModule_AddStringConstant(module, "SOURCES", SOURCES)))
+        Py_CLEAR(module);
     return module;
 }

@@ -1,20 +1,18 @@
 /* Plain sends, as broker/plain_send.py takes them: frames of one read -> records, queue entries, index keys and answers.
 
    Nothing is decided here that Python does not decide too. A request that is not exactly what clients send all day is left where it is,
-   untouched, and Python takes it: an unknown property, a number written in an odd way, a retry topic, the end of a log file. So the rule
-   for every check is: when in doubt, `return LEAVE`.
-
-   No state between calls, no Python object is changed: the caller applies what it gets. The GIL is held throughout. */
+   and Python takes it: an unknown property, an odd number, the end of a log file. So the rule for every check is: when in doubt,
+   `return LEAVE`. No state is kept between calls, and no Python object is changed: the caller applies what it gets. */
 
 #include <stddef.h>
 
 #include "derived.h"
 #include "json.h"
 
-enum { CODE_LONG = 10 /* fields have long names */, CODE_SEND = 310, CODE_BATCH = 320 /* the code alone makes no batch, field m does */, ONEWAY = 2 };
+enum { CODE_LONG = 10 /* fields have long names */, CODE_SEND = 310, CODE_BATCH = 320 /* it is field m that makes a batch */, ONEWAY = 2 };
 enum { KEPT_FLAGS = 0x703, PREPARED = 4 /* says what TRAN_MSG says, too */ };
 enum { MESSAGES_MAX = 65536 /* of one batch */, QUEUES_MAX = 64 /* of one run */ };
-enum { ITEMS_MAX = 32 /* properties of a send that goes elsewhere first */, ASKED_MAX = 16 /* bytes of what it asks for */, DIVERSION_ROOM = 2048 };
+enum { ITEMS_MAX = 32 /* properties */, ASKED_MAX = 32 /* bytes of one that asks to go elsewhere first */, DIVERSION_ROOM = 2048 };
 enum { FRONT = 72 /* bytes of a record before its body, without its hosts */, INNER = 22 /* of a message in a batch, without its texts */ };
 
 /* ---- a send as it came ---------------------------------------------------------------------------------------------- */
@@ -31,146 +29,116 @@ typedef struct {
     Message message;
 } Send;
 
-typedef struct {
-    Text field[26]; /* by letter; other fields do not matter to a send */
-    uint32_t have, bare; /* bits: which there are; which were no text in JSON */
-    uint32_t letters; /* bits: which came by their letter */
-} Fields;
+enum { FIELDS = 13 /* a to m; others do not matter to a send */ };
+typedef struct { Text field[FIELDS]; uint32_t bare; } Fields; /* bare: which were no text in JSON, the first is bit 0 */
 
-#define BIT(letter) (1u << ((letter) - 'a'))
 #define FIELD(fields, letter) ((fields)->field[(letter) - 'a'])
 
-static void no_fields(Fields *fields) { fields->have = fields->bare = fields->letters = 0; }
-
-static void set_field(Fields *fields, int letter, Text value, int bare) {
-    fields->field[letter - 'a'] = value;
-    fields->have |= BIT(letter);
-    fields->bare = bare ? fields->bare | BIT(letter) : fields->bare & ~BIT(letter);
-}
-
-/* The letter of a field's name: as it is, or of a long one. 0: another field. */
-static int letter_of(Text name) {
-    static const struct { const char *name; Py_ssize_t size; } LONG[] = { /* a, b, c... */
-        {"producerGroup", 13}, {"topic", 5}, {"defaultTopic", 12}, {"defaultTopicQueueNums", 21}, {"queueId", 7}, {"sysFlag", 7},
-        {"bornTimestamp", 13}, {"flag", 4}, {"properties", 10}, {"reconsumeTimes", 14}, {"unitMode", 8}, {"maxReconsumeTimes", 17},
-        {"batch", 5},
+/* LEAVE: it is null or there twice, or a letter stands among long names. */
+static int set_field(Fields *fields, int64_t code, Text name, Text value, int bare) {
+    static const Text LONG[FIELDS] = {
+        LITERAL("producerGroup"), LITERAL("topic"), LITERAL("defaultTopic"), LITERAL("defaultTopicQueueNums"), LITERAL("queueId"),
+        LITERAL("sysFlag"), LITERAL("bornTimestamp"), LITERAL("flag"), LITERAL("properties"), LITERAL("reconsumeTimes"),
+        LITERAL("unitMode"), LITERAL("maxReconsumeTimes"), LITERAL("batch"),
     };
-    if (name.size == 1) return name.at[0] >= 'a' && name.at[0] <= 'z' ? name.at[0] : 0;
-    for (int i = 0; i < 13; i++)
-        if (LONG[i].size == name.size && !memcmp(LONG[i].name, name.at, name.size)) return 'a' + i;
-    return 0;
+    int at = name.size == 1 && name.at[0] >= 'a' && name.at[0] <= 'm' ? name.at[0] - 'a' : -1;
+    if (code == CODE_LONG) {
+        if (at >= 0) return LEAVE;
+        at = place_among(LONG, FIELDS, name);
+    }
+    if (at < 0) return PLAIN;
+    if (!value.at || fields->field[at].at) return LEAVE;
+    fields->field[at] = value;
+    fields->bare |= (uint32_t)bare << at;
+    return PLAIN;
 }
 
 static int is_code(int64_t code) { return code == CODE_SEND || code == CODE_BATCH || code == CODE_LONG; }
 
 /* PlainSends._stage's checks of the fields, in one place for both forms. */
-static int read_fields(const Fields *fields, int64_t code, Send *send) {
-    const uint32_t needed = BIT('a') | BIT('b') | BIT('c') | BIT('d') | BIT('e') | BIT('f') | BIT('g') | BIT('h');
-    int64_t queues;
+static int read_fields(const Fields *fields, Send *send) {
+    int64_t unused;
     Message *message = &send->message;
-    if ((fields->have & needed) != needed || (code == CODE_LONG && fields->letters)) return LEAVE;
-    if (fields->bare && !(fields->bare & BIT('e'))) return LEAVE; /* Python makes all of them texts when the queue is none */
+    for (int letter = 'a'; letter <= 'h'; letter++)
+        if (!FIELD(fields, letter).at) return LEAVE;
+    if (fields->bare && !(fields->bare >> ('e' - 'a') & 1)) return LEAVE; /* Python makes all of them texts when the queue is none */
     send->topic = FIELD(fields, 'b');
     send->queue = FIELD(fields, 'e');
-    send->properties = fields->have & BIT('i') ? FIELD(fields, 'i') : (Text){(const byte *)"", 0};
-    if (!number_of(FIELD(fields, 'd'), &queues) || !number_of(FIELD(fields, 'f'), &message->sys_flag)) return LEAVE;
-    if (message->sys_flag & ~(int64_t)(KEPT_FLAGS | PREPARED) || !number_of(FIELD(fields, 'g'), &message->born_ms)) return LEAVE;
+    send->properties = FIELD(fields, 'i');
+    if (send->properties.size && send->properties.at[send->properties.size - 1] == 2) send->properties.size--; /* so 5.x ends them */
+    if (!number_of(FIELD(fields, 'd'), &unused) || !number_of(FIELD(fields, 'f'), &message->sys_flag)) return LEAVE;
+    if (!number_of(FIELD(fields, 'g'), &message->born_ms) || !integer_of(FIELD(fields, 'h'), &message->user_flag)) return LEAVE;
+    if (FIELD(fields, 'j').at && !number_of(FIELD(fields, 'j'), &message->consumed)) return LEAVE;
+    if (FIELD(fields, 'l').at && !number_of(FIELD(fields, 'l'), &unused)) return LEAVE;
+    if (message->sys_flag & ~(int64_t)(KEPT_FLAGS | PREPARED)) return LEAVE;
+    if (message->user_flag != (int32_t)message->user_flag || message->consumed > INT32_MAX) return LEAVE;
     message->sys_flag &= KEPT_FLAGS;
-    Text flag = FIELD(fields, 'h');
-    int negative = flag.size && flag.at[0] == '-';
-    if (!number_of((Text){flag.at + negative, flag.size - negative}, &message->user_flag)) return LEAVE;
-    if (negative) message->user_flag = -message->user_flag;
-    if (message->user_flag < INT32_MIN || message->user_flag > INT32_MAX) return LEAVE;
-    message->consumed = 0;
-    if (fields->have & BIT('j') && (!number_of(FIELD(fields, 'j'), &message->consumed) || message->consumed > INT32_MAX)) return LEAVE;
-    if (fields->have & BIT('l') && !number_of(FIELD(fields, 'l'), &queues)) return LEAVE;
-    send->batch = fields->have & BIT('m') && !IS(FIELD(fields, 'm'), "false");
+    send->batch = FIELD(fields, 'm').at && !IS(FIELD(fields, 'm'), "false");
     return !send->batch || (IS(FIELD(fields, 'm'), "true") && !message->consumed);
 }
 
-static int json_fields(Json *json, Fields *fields, Fields *spelled) {
+static int json_fields(Json *json, int64_t code, Fields *fields) {
     if (!json_mark(json, '{')) return LEAVE;
-    for (;;) {
+    *fields = (Fields){.bare = 0};
+    do {
         Text name, value;
         if (!json_string(json, &name) || !json_mark(json, ':')) return LEAVE;
-        int letter = letter_of(name);
-        if (!letter) {
-            if (!json_skip(json)) return LEAVE;
-        } else {
-            int bare = json->at < json->end && *json->at != '"';
-            if (bare ? !json_bare(json, &value) : !json_string(json, &value)) return LEAVE;
-            set_field(name.size == 1 ? fields : spelled, letter, value, bare); /* of two with one name the later counts, as everywhere */
-        }
-        if (json_mark(json, ',')) continue;
-        return json_mark(json, '}');
-    }
+        int bare = json->at < json->end && *json->at != '"';
+        if (!json_value(json, &value) || !set_field(fields, code, name, value, bare)) return LEAVE;
+    } while (json_mark(json, ','));
+    return json_mark(json, '}');
 }
 
+/* The code stands before the fields, as all clients write it. Of two opaques, flags or extFields the later counts, as in Python. */
 static int read_json(Text header, Buffer *scratch, Send *send) {
     Json json = {header.at, header.at + header.size, scratch};
-    Fields fields, spelled; /* by letters, and by long names */
+    Fields fields;
     int64_t code = 0, flag = 0;
-    int have_code = 0, have_opaque = 0, have_fields = 0, have_flag = 0;
     scratch->size = 0;
-    no_fields(&fields), no_fields(&spelled);
+    send->opaque = INT64_MAX, FIELD(&fields, 'a').at = NULL; /* none yet */
     if (reserve(scratch, header.size)) return FAILED;
     if (!json_mark(&json, '{')) return LEAVE;
-    for (;;) {
+    do {
         Text name;
         if (!json_string(&json, &name) || !json_mark(&json, ':')) return LEAVE;
         if (IS(name, "code")) {
-            if (have_code++ || !json_integer(&json, &code) || !is_code(code)) return LEAVE;
+            if (code || !json_integer(&json, &code) || !is_code(code)) return LEAVE;
         } else if (IS(name, "opaque")) {
-            if (have_opaque++ || !json_integer(&json, &send->opaque)) return LEAVE;
+            if (!json_integer(&json, &send->opaque)) return LEAVE;
         } else if (IS(name, "flag")) {
-            if (have_flag++ || !json_integer(&json, &flag) || (flag && flag != ONEWAY)) return LEAVE;
+            if (!json_integer(&json, &flag)) return LEAVE;
         } else if (IS(name, "extFields")) {
-            if (have_fields++ || !json_fields(&json, &fields, &spelled)) return LEAVE;
+            if (!code || !json_fields(&json, code, &fields)) return LEAVE;
         } else if (!json_skip(&json)) return LEAVE;
-        if (json_mark(&json, ',')) continue;
-        if (!json_mark(&json, '}') || json.at != json.end) return LEAVE;
-        break;
-    }
-    if (!have_code || !have_opaque || send->opaque < INT32_MIN || send->opaque > INT32_MAX) return LEAVE;
-    send->binary = 0;
+    } while (json_mark(&json, ','));
+    if (!json_mark(&json, '}') || json.at != json.end) return LEAVE;
+    if ((flag && flag != ONEWAY) || send->opaque != (int32_t)send->opaque) return LEAVE;
     send->oneway = flag == ONEWAY;
-    spelled.letters = fields.have;
-    return read_fields(code == CODE_LONG ? &spelled : &fields, code, send);
+    return read_fields(&fields, send);
 }
 
 static int read_binary(Text header, Send *send) {
     const byte *at = header.at, *end = at + header.size;
-    Fields fields;
-    no_fields(&fields);
-    if (header.size < 21) return LEAVE;
+    Fields fields = {.bare = 0};
+    if (header.size < 21 || get32(at + 17) != (uint32_t)(header.size - 21)) return LEAVE;
     int code = get16(at);
     uint32_t flag = get32(at + 9);
     if (!is_code(code) || (flag && flag != ONEWAY) || get32(at + 13) /* a remark */) return LEAVE;
     send->opaque = (int32_t)get32(at + 5);
-    if (get32(at + 17) != (uint32_t)(header.size - 21)) return LEAVE;
     at += 21;
     while (at < end) {
-        if (end - at < 2) return LEAVE;
+        if (end - at < 6) return LEAVE;
         Text name = {at + 2, get16(at)};
-        at += 2;
-        if (name.size > 32767 || end - at < name.size + 4) return LEAVE;
-        at += name.size;
-        Text value = {at + 4, get32(at)};
-        at += 4;
-        if (value.size > end - at) return LEAVE;
-        at += value.size;
+        if (name.size > 32767 || name.size > end - at - 6) return LEAVE;
+        Text value = {name.at + name.size + 4, get32(name.at + name.size)};
+        if (value.size > end - value.at) return LEAVE;
+        at = value.at + value.size;
         if (!value.size) continue; /* as upstream: empty is absent */
-        if (!is_utf8(name) || !is_utf8(value)) return LEAVE;
-        int letter = letter_of(name);
-        if (!letter || (name.size == 1) == (code == CODE_LONG)) {
-            if (letter && code == CODE_LONG) fields.letters |= BIT(letter);
-            continue;
-        }
-        set_field(&fields, letter, value, 0);
+        if (!is_utf8(name) || !is_utf8(value) || !set_field(&fields, code, name, value, 0)) return LEAVE;
     }
     send->binary = 1;
     send->oneway = flag == ONEWAY;
-    return read_fields(&fields, code, send);
+    return read_fields(&fields, send);
 }
 
 /* ---- what becomes of it -------------------------------------------------------------------------------------------- */
@@ -186,7 +154,13 @@ typedef struct {
     Buffer entries;
 } Queue;
 
-typedef struct { Queue *place; Text topic, stored; byte name, value[ASKED_MAX]; Py_ssize_t size; PyObject *answer; int64_t due; int is_timed; } Diverted;
+typedef struct { /* what Python says of sends to a topic that ask for this */
+    Text topic, asked, stored;
+    byte kept[ASKED_MAX]; /* of `asked` */
+    PyObject *answer;
+    Queue *place;
+    Due due;
+} Diverted;
 
 typedef struct {
     PyObject *doors, *diversions;
@@ -206,48 +180,36 @@ static PyObject *get(PyObject *object, PyObject **kept, const char *name) {
     return *kept ? PyObject_GetAttr(object, *kept) : NULL;
 }
 
-static int read_queue(Queue *found, PyObject *queue) {
-    static PyObject *names[3];
-    PyObject *id = get(queue, &names[0], "queue_id"), *next = id ? get(queue, &names[1], "next") : NULL;
-    found->field = next ? get(queue, &names[2], "topic_field") : NULL;
-    if (found->field) {
-        found->queue_id = (int32_t)PyLong_AsLong(id);
-        found->next = PyLong_AsLongLong(next);
-        if (!PyBytes_Check(found->field) || PyBytes_GET_SIZE(found->field) < 1) PyErr_SetString(PyExc_TypeError, "topic_field must be bytes");
-    }
-    Py_XDECREF(id);
-    Py_XDECREF(next);
-    if (PyErr_Occurred()) { Py_CLEAR(found->field); return -1; }
-    return 0;
-}
-
 /* This queue among those that the run has seen, of which it is one from now on. */
 static int queue_of(Run *run, PyObject *queue, Queue **found) {
+    static PyObject *names[3];
     for (int i = 0; i < run->count; i++)
         if (run->queues[i].queue == queue) { *found = &run->queues[i]; return PLAIN; }
     if (run->count == QUEUES_MAX) { run->full = 1; return LEAVE; }
-    Queue *fresh = &run->queues[run->count];
-    memset(fresh, 0, sizeof *fresh);
-    if (read_queue(fresh, queue)) return FAILED;
+    PyObject *id = get(queue, &names[0], "queue_id"), *next = id ? get(queue, &names[1], "next") : NULL;
+    PyObject *field = next ? get(queue, &names[2], "topic_field") : NULL;
+    Queue *fresh = *found = &run->queues[run->count];
+    if (field) {
+        *fresh = (Queue){.field = field, .queue_id = (int32_t)PyLong_AsLong(id), .next = PyLong_AsLongLong(next)};
+        if (!PyBytes_Check(field) || PyBytes_GET_SIZE(field) < 1) PyErr_SetString(PyExc_TypeError, "topic_field must be bytes");
+    }
+    Py_XDECREF(id);
+    Py_XDECREF(next);
+    if (PyErr_Occurred()) { Py_XDECREF(field); return FAILED; }
     fresh->queue = Py_NewRef(queue);
-    fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(fresh->field) + 1, PyBytes_GET_SIZE(fresh->field) - 1};
+    fresh->topic = (Text){(const byte *)PyBytes_AS_STRING(field) + 1, PyBytes_GET_SIZE(field) - 1};
     fresh->name = (Text){fresh->digits, add_number(fresh->digits, fresh->queue_id) - fresh->digits};
     fresh->head = key_head(fresh->topic);
     run->last = run->count++;
-    *found = fresh;
     return PLAIN;
 }
 
 /* The queue that a send names. Looked up in Python once a run, then found among the few that this run has seen. */
 static int find_queue(Run *run, const Send *send, Queue **found) {
-    for (int i = 0; i < run->count; i++) {
-        int at = run->last + i < run->count ? run->last + i : run->last + i - run->count;
-        Queue *one = &run->queues[at];
-        if (same(one->name, send->queue) && same(one->topic, send->topic)) {
-            run->last = at;
-            *found = one;
-            return PLAIN;
-        }
+    for (int i = 0, at = run->last; i < run->count; i++, at = at + 1 < run->count ? at + 1 : 0) {
+        *found = &run->queues[at];
+        run->last = at;
+        if (same((*found)->name, send->queue) && same((*found)->topic, send->topic)) return PLAIN;
     }
     PyObject *topic = PyUnicode_DecodeUTF8((const char *)send->topic.at, send->topic.size, NULL);
     PyObject *name = topic ? PyUnicode_DecodeUTF8((const char *)send->queue.at, send->queue.size, NULL) : NULL;
@@ -255,35 +217,34 @@ static int find_queue(Run *run, const Send *send, Queue **found) {
     PyObject *queue = door ? PyObject_GetItem(door, name) : NULL; /* fills itself at first use */
     Py_XDECREF(topic);
     Py_XDECREF(name);
-    if (!queue && PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_ValueError))) PyErr_Clear();
+    if (PyErr_Occurred() && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_ValueError))) PyErr_Clear();
     if (!queue) return PyErr_Occurred() ? FAILED : LEAVE;
     int state = queue_of(run, queue, found);
     Py_DECREF(queue);
     return state;
 }
 
-/* -- properties -- */
-
-static const struct { const char *name; Py_ssize_t size; } UNUSUAL[] = { /* send_properties.UNUSUAL; the first four are not SPECIAL */
-    {"WAIT", 4}, {"CLUSTER", 7}, {"MSG_REGION", 10}, {"TRACE_ON", 8}, {"DELAY", 5}, {"TRAN_MSG", 8}, {"TIMER_DELIVER_MS", 16}, {"TIMER_DELAY_SEC", 15}, {"TIMER_DELAY_MS", 14},
-    {"__STARTDELIVERTIME", 18}, {"TIMER_DEL_UNIQKEY", 17}, {"INNER_MULTI_DISPATCH", 20},
+static const Text UNUSUAL[] = { /* send_properties.UNUSUAL; the first four are not SPECIAL */
+    LITERAL("WAIT"), LITERAL("CLUSTER"), LITERAL("MSG_REGION"), LITERAL("TRACE_ON"), LITERAL("DELAY"), LITERAL("TRAN_MSG"),
+    LITERAL("TIMER_DELIVER_MS"), LITERAL("TIMER_DELAY_SEC"), LITERAL("TIMER_DELAY_MS"), LITERAL("__STARTDELIVERTIME"),
+    LITERAL("TIMER_DEL_UNIQKEY"), LITERAL("INNER_MULTI_DISPATCH"),
 };
 enum { UNUSUAL_COUNT = 12, SPECIAL_FIRST = 4 };
-
-static int is_unusual(Text name) {
-    for (int i = 0; i < UNUSUAL_COUNT; i++)
-        if (UNUSUAL[i].size == name.size && !memcmp(UNUSUAL[i].name, name.at, name.size)) return 1;
-    return 0;
-}
 
 /* send_properties.may_ask_for_more: the name of a SPECIAL one stands before some separator, whatever stands before the name. */
 static int may_ask_for_more(Text text) {
     const byte *at = text.at, *end = at + text.size;
     for (const byte *mark; at < end && (mark = memchr(at, 1, end - at)); at = mark + 1)
         for (int i = SPECIAL_FIRST; i < UNUSUAL_COUNT; i++)
-            if (mark - text.at >= UNUSUAL[i].size && mark[-1] == (byte)UNUSUAL[i].name[UNUSUAL[i].size - 1]
-                && !memcmp(mark - UNUSUAL[i].size, UNUSUAL[i].name, UNUSUAL[i].size)) return 1;
+            if (mark - text.at >= UNUSUAL[i].size && mark[-1] == UNUSUAL[i].at[UNUSUAL[i].size - 1]
+                && !memcmp(mark - UNUSUAL[i].size, UNUSUAL[i].at, UNUSUAL[i].size)) return 1;
     return 0;
+}
+
+/* One more property behind those from `begin` on. */
+static byte *add_item(const byte *begin, byte *to, Text item) {
+    if (to > begin && to[-1] != 2) *to++ = 2;
+    return add_text(to, item);
 }
 
 /* Copies the properties of a single send that are stored, what the broker adds last, to `to`. Returns their size, -1 for LEAVE. */
@@ -291,277 +252,254 @@ static Py_ssize_t keep_properties(const Run *run, Text text, byte *to, Derived *
     byte *begin = to;
     Item item;
     memset(derived, 0, sizeof *derived);
-    if (text.size && memchr(text.at, 0, text.size)) return -1;
-    if (text.size && text.at[text.size - 1] == 2) text.size--; /* 5.x ends them with a separator */
-    if (!text.size) text.size = -1;
+    if (has(text, 0)) return -1;
+    if (!text.size) text.size = -1; /* none at all */
     while (next_item(&text, &item)) {
         if (!item.value.size) return -1;
         if (IS(item.all, "WAIT\1true")) continue;
-        if (IS(item.name, "UNIQ_KEY")) {
-            if (derived->unique.size) return -1;
-            derived->unique = item.value;
-        } else if (IS(item.name, "TAGS")) derived->tag = item.value;
-        else if (IS(item.name, "KEYS")) {
-            if (derived->keys.size) return -1;
-            derived->keys = item.value;
+        Text *part = part_of(derived, item.name);
+        if (part) {
+            if (part->size) return -1;
+            *part = item.value;
         } else if (IS(item.name, "DELAY") || IS(item.name, "TRAN_MSG")) {
             if (derived->asked.name.size) return -1;
             derived->asked = item;
-        } else if (is_unusual(item.name)) return -1;
-        to = add(to, item.all.at, item.all.size);
-        *to++ = 2;
+        } else if (place_among(UNUSUAL, UNUSUAL_COUNT, item.name) >= 0) return -1;
+        to = add_item(begin, to, item.all);
     }
-    to = add(to, run->added.at, run->added.size);
+    to = add_item(begin, to, run->added);
     return to - begin <= PROPERTIES_MAX ? to - begin : -1;
 }
+
+static Due read_due(PyObject *due) { return due == Py_None ? (Due){0, 0} : (Due){PyLong_AsLongLong(due), 1}; }
 
 /* What Python says of a send that asks for this (plain_send.PlainDiversion): where it goes first, and how that is stored. */
 static int ask_where(Run *run, Text topic, Item asked) {
     Diverted *last = &run->diverted;
-    Text value = {last->value, last->size};
-    if (last->place && same(last->topic, topic) && last->name == asked.name.at[0] && same(value, asked.value)) return PLAIN;
+    if (last->place && same(last->topic, topic) && same(last->asked, asked.all)) return PLAIN;
     PyObject *name = PyUnicode_DecodeUTF8((const char *)asked.name.at, asked.name.size, NULL), *queue, *due;
     PyObject *door = name ? PyDict_GetItemWithError(run->diversions, name) : NULL;
-    PyObject *found = door && asked.value.size <= ASKED_MAX
+    PyObject *found = door && asked.all.size <= ASKED_MAX
         ? PyObject_CallFunction(door, "s#s#", topic.at, topic.size, asked.value.at, asked.value.size) : NULL;
     Py_XDECREF(name);
     Py_XSETREF(last->answer, found); /* it holds the queue and the text */
     last->place = NULL;
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* it says so to Python once more */
     if (!found || found == Py_None) return PyErr_Occurred() ? FAILED : LEAVE;
-    if (!PyArg_ParseTuple(found, "Os#O", &queue, &last->stored.at, &last->stored.size, &due)) return FAILED;
-    last->is_timed = due != Py_None;
-    if (last->is_timed && (last->due = PyLong_AsLongLong(due)) == -1 && PyErr_Occurred()) return FAILED;
+    if (!PyArg_ParseTuple(found, "Os#O", &queue, TEXT(last->stored), &due)) return FAILED;
+    last->due = read_due(due);
+    if (PyErr_Occurred()) return FAILED;
     last->topic = topic;
-    last->name = asked.name.at[0];
-    last->size = asked.value.size;
-    memcpy(last->value, asked.value.at, asked.value.size);
+    last->asked = (Text){last->kept, asked.all.size};
+    memcpy(last->kept, asked.all.at, asked.all.size);
     return queue_of(run, queue, &last->place);
+}
+
+/* Properties that read and write as the same text: how many. -1: one has no name, no value or another's name, or they are too many. */
+static int read_items(Text text, Text *names, Item *items) {
+    int count = 0;
+    if (!text.size) return 0;
+    for (Item item; next_item(&text, &item); count++) {
+        if (count == ITEMS_MAX || !item.name.size || !item.value.size || place_among(names, count, item.name) >= 0) return -1;
+        names[count] = item.name;
+        items[count] = item;
+    }
+    return count;
 }
 
 /* PlainSends._divert: all properties, where it belongs behind them. Returns their size, -1 for LEAVE. */
 static Py_ssize_t divert(const Run *run, const Queue *queue, Text text, byte *to, Derived *derived) {
+    static const Text NOT_WITH_IT[] = {LITERAL("REAL_TOPIC"), LITERAL("REAL_QID"), LITERAL("TRAN_PREPARED_QUEUE_OFFSET")};
     Text names[ITEMS_MAX];
+    Item items[ITEMS_MAX];
     byte *begin = to;
-    Item item;
-    int count = 0;
-    if (text.at[text.size - 1] == 2) text.size--;
-    if (4 * text.size + DIVERSION_ROOM > PROPERTIES_MAX) return -1;
-    while (next_item(&text, &item)) {
-        if (count == ITEMS_MAX || IS(item.name, "REAL_TOPIC") || IS(item.name, "REAL_QID") || IS(item.name, "TRAN_PREPARED_QUEUE_OFFSET")) return -1;
-        for (int i = 0; i < count; i++)
-            if (same(names[i], item.name)) return -1;
-        names[count++] = item.name;
-        if (same(item.name, derived->asked.name)) item.all.size = item.name.size + 1, item.value = run->diverted.stored;
-        else item.value.size = 0;
-        to = add(add(to, item.all.at, item.all.size), item.value.at, item.value.size);
-        *to++ = 2;
+    int count = 4 * text.size + DIVERSION_ROOM > PROPERTIES_MAX ? -1 : read_items(text, names, items);
+    for (int i = 0; i < 3; i++)
+        if (count < 0 || place_among(names, count, NOT_WITH_IT[i]) >= 0) return -1;
+    for (int i = 0; i < count; i++) {
+        int asks = same(names[i], derived->asked.name);
+        to = add_item(begin, to, asks ? (Text){names[i].at, names[i].size + 1} : items[i].all);
+        if (asks) to = add_text(to, run->diverted.stored);
     }
-    to = add(add(to, run->added.at, run->added.size), "\2REAL_TOPIC\1", 12);
-    to = add(add(to, queue->topic.at, queue->topic.size), "\2REAL_QID\1", 10);
+    to = add_item(begin, to, run->added);
+    to = add_text(add_item(begin, to, LITERAL("REAL_TOPIC\1")), queue->topic);
+    to = add_text(add_item(begin, to, LITERAL("REAL_QID\1")), queue->name);
     derived->due = run->diverted.due;
-    derived->is_timed = run->diverted.is_timed;
-    to = add(to, queue->name.at, queue->name.size);
     return to - begin <= PROPERTIES_MAX ? to - begin : -1;
+}
+
+/* What stands before the properties of a record, with its lead. */
+static Py_ssize_t before_properties(const Run *run, const Queue *queue, const Message *message) {
+    Py_ssize_t hosts = message->born_host.size + message->store_host.size;
+    return run->lead.size + FRONT + hosts + message->body.size + PyBytes_GET_SIZE(queue->field) + 2;
+}
+
+/* Room for a record whose properties take at most this much; where they will stand. */
+static byte *reserve_record(Run *run, const Queue *queue, const Message *message, Py_ssize_t properties) {
+    Py_ssize_t before = before_properties(run, queue, message);
+    return reserve(&run->records, before + properties) ? NULL : run->records.at + run->records.size + before;
 }
 
 /* Staging.put_derived, when body and properties are known to fit: everything of the record but its properties, which are there already;
    the entry and the keys. LEAVE: the file is full. */
 static int finish_record(Run *run, Queue *queue, const Message *message, Py_ssize_t kept, const Derived *derived) {
     Text body = message->body;
-    Py_ssize_t front = FRONT + message->born_host.size + message->store_host.size, topic = PyBytes_GET_SIZE(queue->field);
-    Py_ssize_t size = front + body.size + topic + 2 + kept;
+    Py_ssize_t all = before_properties(run, queue, message) + kept, size = all - run->lead.size;
     int64_t offset = run->end + run->lead.size, flags = message->sys_flag;
-    if (run->lead.size + size > run->room) return LEAVE; /* Python begins the next file */
+    if (all > run->room) return LEAVE; /* Python begins the next file */
     if (reserve(&queue->entries, ENTRY) || add_keys(&run->keys, queue->head, derived, offset, run->now_ms)) return FAILED;
     flags |= (message->born_host.size == 20 ? 0x10 : 0) | (message->store_host.size == 20 ? 0x20 : 0);
-    byte *record = add(run->records.at + run->records.size, run->lead.at, run->lead.size);
+    byte *record = add_text(run->records.at + run->records.size, run->lead);
     put32(record, (uint32_t)size), put32(record + 4, MAGIC_V1), put32(record + 8, crc32_of(body) & 0x7FFFFFFF);
-    put32(record + 12, (uint32_t)queue->queue_id), put32(record + 16, (uint32_t)message->user_flag), put64(record + 20, (uint64_t)queue->next);
+    put32(record + 12, (uint32_t)queue->queue_id), put32(record + 16, (uint32_t)message->user_flag);
+    put64(record + QUEUE_OFFSET_AT, (uint64_t)queue->next);
     put64(record + 28, (uint64_t)offset), put32(record + 36, (uint32_t)flags), put64(record + 40, (uint64_t)message->born_ms);
-    byte *field = add(record + 48, message->born_host.at, message->born_host.size);
+    byte *field = add_text(record + 48, message->born_host);
     put64(field, (uint64_t)run->now_ms);
-    field = add(field + 8, message->store_host.at, message->store_host.size);
+    field = add_text(field + 8, message->store_host);
     put32(field, (uint32_t)message->consumed), put64(field + 4, (uint64_t)message->prepared), put32(field + 12, (uint32_t)body.size);
-    field = add(field + 16, body.at, body.size);
-    field = add(field, PyBytes_AS_STRING(queue->field), topic);
+    field = add_text(add_text(field + 16, body), bytes_text(queue->field));
     put16(field, (uint16_t)kept);
 
-    add_entry(&queue->entries, offset, size, derived->is_timed ? derived->due : tag_hash(derived));
+    add_entry(&queue->entries, offset, size, derived->due.is_timed ? derived->due.at : tag_hash(derived));
     queue->next++;
-    run->records.size += run->lead.size + size;
-    run->end += run->lead.size + size;
-    run->room -= run->lead.size + size;
+    run->records.size += all, run->end += all, run->room -= all;
     return PLAIN;
 }
 
-/* Room for a record whose properties take at most this much; where they will stand. */
-static byte *reserve_record(Run *run, const Queue *queue, const Message *message, Py_ssize_t properties) {
-    Py_ssize_t front = FRONT + message->born_host.size + message->store_host.size;
-    Py_ssize_t before = run->lead.size + front + message->body.size + PyBytes_GET_SIZE(queue->field) + 2;
-    return reserve(&run->records, before + properties) ? NULL : run->records.at + run->records.size + before;
+/* A value of the binary form: its size stands before it. */
+static byte *add_value(byte *to, Text text) {
+    put32(to, (uint32_t)text.size);
+    return add_text(to + 4, text);
 }
 
-/* -- answers -- */
-
-#define ADD(text) to = add(to, text, sizeof text - 1)
-#define FIELD_BEGIN(name) do { ADD(name); size = to; to += 4; } while (0)
-#define FIELD_END() put32(size, (uint32_t)(to - size - 4))
-
-static byte *add_ids(const Run *run, byte *to, const int64_t *offsets, Py_ssize_t count) {
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (i) *to++ = ',';
-        to = add_hex16(add(to, run->host_id.at, run->host_id.size), (uint64_t)offsets[i]);
+/* Message ids of the last so many entries of this queue. */
+static byte *add_ids(const Run *run, byte *to, const Queue *place, Py_ssize_t count) {
+    const byte *end = place->entries.at + place->entries.size;
+    for (const byte *entry = end - count * ENTRY; entry < end; entry += ENTRY) {
+        to = add_hex16(add_text(to, run->host_id), get64(entry));
+        *to++ = ',';
     }
-    return to;
+    return to - 1;
 }
 
-static int answer(Run *run, const Send *send, const Queue *queue, int64_t first, const int64_t *offsets, Py_ssize_t count) {
+/* To a send to `queue` whose messages are the last so many of `place`. */
+static int answer(Run *run, const Send *send, const Queue *queue, const Queue *place, Py_ssize_t count) {
     run->sends++;
     if (send->oneway) return PLAIN;
     Py_ssize_t ids = count * (run->host_id.size + 17);
     if (reserve(&run->answers, 256 + ids + run->json_back.size + run->binary_back.size)) return FAILED;
-    byte *start = run->answers.at + run->answers.size, *to = start + 8, *size;
+    byte *start = run->answers.at + run->answers.size, *to = start + 8, digits[24];
+    Text first = {digits, add_number(digits, place->next - count) - digits};
     if (!send->binary) {
-        ADD("{\"code\":0,\"extFields\":{\"msgId\":\"");
-        to = add_ids(run, to, offsets, count);
-        ADD("\",\"queueId\":\"");
-        to = add_number(to, queue->queue_id);
-        ADD("\",\"queueOffset\":\"");
-        to = add_number(to, first);
-        to = add(to, run->json_back.at, run->json_back.size);
-        to = add_number(to, send->opaque);
+        to = add_ids(run, add_text(to, LITERAL("{\"code\":0,\"extFields\":{\"msgId\":\"")), place, count);
+        to = add_text(add_text(to, LITERAL("\",\"queueId\":\"")), queue->name);
+        to = add_text(add_text(to, LITERAL("\",\"queueOffset\":\"")), first);
+        to = add_number(add_text(to, run->json_back), send->opaque);
         *to++ = '}';
-        put32(start + 4, (uint32_t)(to - start - 8));
     } else { /* code, language, version; opaque; flag; remark; fields */
-        to = add(to, run->binary_front.at, 5);
+        to = add_text(to, run->binary_front);
         put32(to, (uint32_t)send->opaque);
-        memcpy(to + 4, "\0\0\0\1\0\0\0\0", 8);
-        byte *fields = to + 12;
-        to = fields + 4;
-        FIELD_BEGIN("\0\5msgId"); to = add_ids(run, to, offsets, count); FIELD_END();
-        FIELD_BEGIN("\0\7queueId"); to = add_number(to, queue->queue_id); FIELD_END();
-        FIELD_BEGIN("\0\13queueOffset"); to = add_number(to, first); FIELD_END();
-        to = add(to, run->binary_back.at, run->binary_back.size);
+        byte *fields = add_text(to + 4, LITERAL("\0\0\0\1\0\0\0\0"));
+        to = add_text(fields + 4, LITERAL("\0\5msgId"));
+        put32(to, (uint32_t)(ids - 1));
+        to = add_ids(run, to + 4, place, count);
+        to = add_value(add_text(to, LITERAL("\0\7queueId")), queue->name);
+        to = add_value(add_text(to, LITERAL("\0\13queueOffset")), first);
+        to = add_text(to, run->binary_back);
         put32(fields, (uint32_t)(to - fields - 4));
-        put32(start + 4, 1u << 24 | (uint32_t)(to - start - 8));
     }
-    put32(start, (uint32_t)(to - start - 4));
+    put32(start, (uint32_t)(to - start - 4)), put32(start + 4, (uint32_t)send->binary << 24 | (uint32_t)(to - start - 8));
     run->answers.size += to - start;
     return PLAIN;
 }
 
-/* -- one message, and a batch -- */
-
 static int put_single(Run *run, const Send *send, Queue *queue) {
     Derived derived;
     Queue *place = queue;
-    byte *properties = reserve_record(run, queue, &send->message, send->properties.size + 1 + run->added.size);
+    Text text = send->properties;
+    byte *properties = reserve_record(run, queue, &send->message, text.size + 1 + run->added.size);
     if (!properties) return FAILED;
-    Py_ssize_t kept = keep_properties(run, send->properties, properties, &derived);
+    Py_ssize_t kept = keep_properties(run, text, properties, &derived);
     if (kept >= 0 && derived.asked.name.size) {
         int state = ask_where(run, queue->topic, derived.asked);
         if (state != PLAIN) return state;
         place = run->diverted.place;
-        Py_ssize_t more = run->diverted.stored.size + run->added.size + queue->topic.size + sizeof "..REAL_TOPIC..REAL_QID." + queue->name.size;
-        properties = reserve_record(run, place, &send->message, send->properties.size + more);
+        Py_ssize_t more = sizeof "..REAL_TOPIC..REAL_QID." + queue->topic.size + queue->name.size + run->diverted.stored.size;
+        properties = reserve_record(run, place, &send->message, text.size + run->added.size + more);
         if (!properties) return FAILED;
-        kept = divert(run, queue, send->properties, properties, &derived);
+        kept = divert(run, queue, text, properties, &derived);
     }
-    if (kept < 0) return LEAVE;
-    int64_t first = place->next, offset = run->end + run->lead.size;
-    int state = finish_record(run, place, &send->message, kept, &derived);
-    return state == PLAIN ? answer(run, send, queue, first, &offset, 1) : state;
+    int state = kept < 0 ? LEAVE : finish_record(run, place, &send->message, kept, &derived);
+    return state == PLAIN ? answer(run, send, queue, place, 1) : state;
 }
 
-/* What a batch's own properties add to those of each message, with the unique key of the whole and without. Only what clients send is
-   known here: WAIT, and from 5.x a unique key. */
-typedef struct { Text unique; Buffer with, without; } Suffix;
+/* What a batch's own properties add to those of each message. Only what clients send is known here: WAIT, and from 5.x a unique key. */
+typedef struct { Text all, wait, unique; } Suffix;
 
-static int read_suffix(const Run *run, Text text, Suffix *suffix) {
+static int read_suffix(Text text, Suffix *suffix) {
     Item item;
-    if (text.size && (memchr(text.at, 0, text.size) || text.size > PROPERTIES_MAX)) return LEAVE;
-    if (reserve(&suffix->with, text.size + 3 + run->added.size) || reserve(&suffix->without, text.size + 3 + run->added.size)) return FAILED;
-    byte *with = suffix->with.at, *without = suffix->without.at;
-    while (next_item(&text, &item)) {
-        if (!item.all.size) continue;
-        if (IS(item.name, "UNIQ_KEY") && item.value.size && !suffix->unique.size && !memchr(item.value.at, 1, item.value.size)) {
-            suffix->unique = item.value;
-        } else if (!IS(item.all, "WAIT\1true")) return LEAVE;
-        *with++ = 2;
-        with = add(with, item.all.at, item.all.size);
-        if (item.value.at != suffix->unique.at) {
-            *without++ = 2;
-            without = add(without, item.all.at, item.all.size);
-        }
+    *suffix = (Suffix){.all = text};
+    while (text.size > 0 && next_item(&text, &item)) {
+        if (IS(item.all, "WAIT\1true") && !suffix->wait.size) suffix->wait = item.all;
+        else if (IS(item.name, "UNIQ_KEY") && item.value.size && !suffix->unique.size) suffix->unique = item.value;
+        else return LEAVE;
     }
-    *with++ = *without++ = 2;
-    suffix->with.size = add(with, run->added.at, run->added.size) - suffix->with.at;
-    suffix->without.size = add(without, run->added.at, run->added.size) - suffix->without.at;
-    return PLAIN;
+    return !has(suffix->unique, 0) && !has(suffix->unique, 1);
 }
 
 /* One message of a batch, batches.messages_of. */
 static int put_inner(Run *run, const Message *message, Queue *queue, const Suffix *suffix, Text text) {
     Derived derived;
     if (!derive(text, &derived) || may_ask_for_more(text)) return LEAVE;
-    const Buffer *more = suffix->unique.size && derived.unique.size ? &suffix->without : &suffix->with;
+    byte *begin = reserve_record(run, queue, message, text.size + suffix->all.size + 2 + run->added.size);
+    if (!begin) return FAILED;
+    byte *to = add_text(begin, text);
+    to = add_item(begin, to, derived.unique.size ? suffix->wait : suffix->all); /* its own unique key is the one that counts */
+    to = add_item(begin, to, run->added);
     if (!derived.unique.size) derived.unique = suffix->unique;
-    int bare = !text.size || text.at[text.size - 1] == 2; /* then the suffix needs no separator before it */
-    Py_ssize_t kept = text.size + more->size - bare;
-    if (kept > PROPERTIES_MAX) return LEAVE;
-    byte *to = reserve_record(run, queue, message, kept);
-    if (!to) return FAILED;
-    add(add(to, text.at, text.size), more->at + bare, more->size - bare);
-    return finish_record(run, queue, message, kept, &derived);
+    return to - begin > PROPERTIES_MAX ? LEAVE : finish_record(run, queue, message, to - begin, &derived);
 }
 
-static int put_inners(Run *run, const Send *send, Queue *queue, const Suffix *suffix, Buffer *offsets) {
+/* How many; LEAVE or FAILED. */
+static Py_ssize_t put_inners(Run *run, const Send *send, Queue *queue, const Suffix *suffix) {
     Message message = send->message;
     const byte *at = message.body.at, *end = at + message.body.size;
-    if (at == end) return LEAVE;
-    for (Py_ssize_t count = 0; at < end; count++) {
+    Py_ssize_t count = 0;
+    for (; at < end; count++) {
         if (end - at < INNER || count == MESSAGES_MAX) return LEAVE;
         int64_t size = (int32_t)get32(at), body_size = (int32_t)get32(at + 16);
         if (size < INNER || size > end - at || body_size < 0 || body_size > size - INNER) return LEAVE;
         Text text = {at + INNER + body_size, size - INNER - body_size};
         if (get16(at + 20 + body_size) != text.size || text.size > PROPERTIES_MAX) return LEAVE;
-        int64_t offset = run->end + run->lead.size;
-        if (reserve(offsets, 8)) return FAILED;
-        memcpy(offsets->at + offsets->size, &offset, 8);
-        offsets->size += 8;
         message.body = (Text){at + 20, body_size};
         message.user_flag = (int32_t)get32(at + 12);
         int state = put_inner(run, &message, queue, suffix, text);
         if (state != PLAIN) return state;
         at += size;
     }
-    return PLAIN;
+    return count;
 }
 
 /* All of it or nothing. */
 static int put_batch(Run *run, const Send *send, Queue *queue) {
     Suffix suffix;
-    Buffer offsets = {NULL, 0, 0};
-    int64_t first = queue->next, end = run->end, room = run->room;
+    int64_t next = queue->next, end = run->end, room = run->room;
     Py_ssize_t records = run->records.size, keys = run->keys.size, entries = queue->entries.size;
-    memset(&suffix, 0, sizeof suffix);
-    int state = read_suffix(run, send->properties, &suffix);
-    if (state == PLAIN) state = put_inners(run, send, queue, &suffix, &offsets);
-    if (state == PLAIN) state = answer(run, send, queue, first, (const int64_t *)(const void *)offsets.at, offsets.size / 8);
-    if (state != PLAIN) {
-        queue->next = first, queue->entries.size = entries;
-        run->end = end, run->room = room, run->records.size = records, run->keys.size = keys;
-    }
-    PyMem_Free(suffix.with.at);
-    PyMem_Free(suffix.without.at);
-    PyMem_Free(offsets.at);
-    return state;
+    if (!read_suffix(send->properties, &suffix)) return LEAVE;
+    Py_ssize_t state = put_inners(run, send, queue, &suffix);
+    if (state > 0) state = answer(run, send, queue, queue, state);
+    if (state > 0) return PLAIN;
+    queue->next = next, queue->entries.size = entries;
+    run->end = end, run->room = room, run->records.size = records, run->keys.size = keys;
+    return (int)state;
 }
+
+static int wrong_type(const char *why) { PyErr_SetString(PyExc_TypeError, why); return FAILED; }
 
 static int take_frame(Run *run, PyObject *frame) {
     Send send = {.message = {.born_host = run->born_host, .store_host = run->store_host}};
-    if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3) { PyErr_SetString(PyExc_TypeError, "a frame is (form, header, body)"); return FAILED; }
+    if (!PyTuple_Check(frame) || PyTuple_GET_SIZE(frame) != 3) return wrong_type("a frame is (form, header, body)");
     long form = PyLong_AsLong(PyTuple_GET_ITEM(frame, 0));
     Text header = bytes_text(PyTuple_GET_ITEM(frame, 1));
     send.message.body = bytes_text(PyTuple_GET_ITEM(frame, 2));
@@ -574,26 +512,19 @@ static int take_frame(Run *run, PyObject *frame) {
     return send.batch ? put_batch(run, &send, queue) : put_single(run, &send, queue);
 }
 
-/* `told`: what was answered, as the caller wants it. Taken over. */
+/* What the caller gets, and the end of the run. `told`: what was answered, which is taken over; NULL: the exception is set. */
 static PyObject *results(Run *run, Py_ssize_t at, PyObject *told) {
-    PyObject *queues = told ? PyList_New(0) : NULL;
-    for (int i = 0; queues && i < run->count; i++) {
-        Queue *one = &run->queues[i];
-        if (!one->entries.size) continue; /* seen, and then the send was left */
-        PyObject *row = Py_BuildValue("(OLN)", one->queue, (long long)one->next, buffer_bytes(&one->entries));
-        if (!row || PyList_Append(queues, row)) Py_CLEAR(queues);
-        Py_XDECREF(row);
-    }
-    if (!queues) { Py_XDECREF(told); return NULL; }
-    return Py_BuildValue("(niNNNN)", at, run->full, buffer_bytes(&run->records), told, queues, buffer_bytes(&run->keys));
-}
-
-static PyObject *let_go(Run *run, PyObject *result) {
+    PyObject *queues = told ? PyList_New(0) : NULL, *result = NULL;
     for (int i = 0; i < run->count; i++) {
-        Py_DECREF(run->queues[i].queue);
-        Py_DECREF(run->queues[i].field);
-        PyMem_Free(run->queues[i].entries.at);
+        Queue *one = &run->queues[i];
+        if (queues && one->entries.size /* else it was seen, and then the send was left */
+            && append(queues, Py_BuildValue("(OLN)", one->queue, (long long)one->next, buffer_bytes(&one->entries)))) Py_CLEAR(queues);
+        Py_DECREF(one->queue);
+        Py_DECREF(one->field);
+        PyMem_Free(one->entries.at);
     }
+    if (queues) result = Py_BuildValue("(niNONN)", at, run->full, buffer_bytes(&run->records), told, queues, buffer_bytes(&run->keys));
+    Py_XDECREF(told);
     Py_XDECREF(run->diverted.answer);
     Buffer *const buffers[] = {&run->records, &run->answers, &run->keys, &run->scratch};
     for (int i = 0; i < 4; i++) PyMem_Free(buffers[i]->at);
@@ -605,7 +536,7 @@ static int take_read(Run *run, PyObject *frames, PyObject *host, Py_ssize_t *at,
     int state = PLAIN;
     Py_ssize_t sends = run->sends, answers = run->answers.size;
     run->born_host = bytes_text(host);
-    if (!run->born_host.at || !PyList_Check(frames)) { PyErr_SetString(PyExc_TypeError, "a read is a list of frames, a host bytes"); return FAILED; }
+    if (!run->born_host.at || !PyList_Check(frames)) return wrong_type("a read is a list of frames, a host bytes");
     while (state == PLAIN && *at < PyList_GET_SIZE(frames)) {
         PyObject *frame = Py_NewRef(PyList_GET_ITEM(frames, *at));
         state = take_frame(run, frame);
@@ -613,34 +544,31 @@ static int take_read(Run *run, PyObject *frames, PyObject *host, Py_ssize_t *at,
         *at += state == PLAIN;
     }
     if (state == FAILED) return FAILED;
-    PyObject *row = Py_BuildValue("(nN)", run->sends - sends, PyBytes_FromStringAndSize((const char *)run->answers.at + answers, run->answers.size - answers));
-    if (!row || PyList_Append(told, row)) state = FAILED;
-    Py_XDECREF(row);
-    return state;
+    PyObject *fresh = PyBytes_FromStringAndSize((const char *)run->answers.at + answers, run->answers.size - answers);
+    return append(told, Py_BuildValue("(nN)", run->sends - sends, fresh)) ? FAILED : state;
 }
 
-/* take_sends(reads, born hosts, at, queues by topic, diversions by property, fixed, the log's end, room in its file, store time)
-   -> (where the first frame stands that is not a plain send, in the read to which the last answers belong; whether it is only that this run
-       touches too many queues; records, [(sends, answers) of each read], [(queue, its next, entries)], index keys) */
 PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
     Run run;
-    PyObject *reads, *hosts, *told = PyList_New(0);
+    PyObject *reads, *hosts;
     Py_ssize_t at;
-    int state = PLAIN;
     memset(&run, 0, offsetof(Run, queues));
-    if (!told || !PyArg_ParseTuple(args, "O!O!nO!O!(y#y#y#y#y#y#y#n)LLL:take_sends", &PyList_Type, &reads, &PyList_Type, &hosts, &at, &PyDict_Type, &run.doors,
-            &PyDict_Type, &run.diversions, TEXT(run.added), TEXT(run.store_host), TEXT(run.host_id), TEXT(run.json_back), TEXT(run.binary_front),
-            TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room, &run.now_ms)) { Py_XDECREF(told); return NULL; }
+    if (!PyArg_ParseTuple(args, "O!O!nO!O!(y#y#y#y#y#y#y#n)LLL:take_sends", &PyList_Type, &reads, &PyList_Type, &hosts, &at,
+            &PyDict_Type, &run.doors, &PyDict_Type, &run.diversions, TEXT(run.added), TEXT(run.store_host), TEXT(run.host_id),
+            TEXT(run.json_back), TEXT(run.binary_front), TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room,
+            &run.now_ms)) return NULL;
     if (run.binary_front.size != 5 || at < 0 || PyList_GET_SIZE(reads) != PyList_GET_SIZE(hosts)) {
         PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, no frame stands before the first, and each read has a host");
-        state = FAILED;
+        return NULL;
     }
+    PyObject *told = PyList_New(0);
+    int state = told ? PLAIN : FAILED;
     for (Py_ssize_t i = 0; state == PLAIN && i < PyList_GET_SIZE(reads); i++) {
         if (i) at = 0;
         state = take_read(&run, PyList_GET_ITEM(reads, i), PyList_GET_ITEM(hosts, i), &at, told);
     }
     if (state == FAILED) Py_CLEAR(told);
-    return let_go(&run, results(&run, at, told));
+    return results(&run, at, told);
 }
 
 /* ---- messages that Python has decided on: Staging.put_derived of each -------------------------------------------------- */
@@ -651,12 +579,15 @@ static int put_row(Run *run, PyObject *row) {
     Text text, kept;
     Queue *queue;
     PyObject *object, *tag;
-    if (!PyArg_ParseTuple(row, "Oy#OLLLy#", &object, TEXT(text), &tag, &message.sys_flag, &message.consumed, &message.prepared, TEXT(kept))) return FAILED;
-    if (message.sys_flag != (int32_t)message.sys_flag || message.consumed != (int32_t)message.consumed || !derive(text, &derived)) return LEAVE;
+    if (!PyArg_ParseTuple(row, "Oy#OLLLy#", &object, TEXT(text), &tag, &message.sys_flag, &message.consumed, &message.prepared,
+            TEXT(kept))) return FAILED;
+    if (message.sys_flag != (int32_t)message.sys_flag || message.consumed != (int32_t)message.consumed) return LEAVE;
     if (message.sys_flag & PREPARED /* no queue has it */ || kept.size < BODY_AT || kept.at[SYS_FLAG_AT + 3] & HOSTS_V6) return LEAVE;
+    if (!derive(text, &derived)) return LEAVE;
     message.user_flag = (int32_t)get32(kept.at + 16), message.born_ms = (int64_t)get64(kept.at + 40);
-    message.born_host = (Text){kept.at + 48, 8}, message.store_host = (Text){kept.at + 64, 8}, message.body = (Text){kept.at + BODY_AT, kept.size - BODY_AT};
-    if (tag != Py_None) derived.is_timed = 1, derived.due = PyLong_AsLongLong(tag);
+    message.born_host = (Text){kept.at + 48, 8}, message.store_host = (Text){kept.at + 64, 8};
+    message.body = (Text){kept.at + BODY_AT, kept.size - BODY_AT};
+    derived.due = read_due(tag);
     int state = PyErr_Occurred() ? FAILED : queue_of(run, object, &queue);
     byte *to = state == PLAIN ? reserve_record(run, queue, &message, text.size) : NULL;
     if (!to) return state == LEAVE ? LEAVE : FAILED;
@@ -664,64 +595,59 @@ static int put_row(Run *run, PyObject *row) {
     return finish_record(run, queue, &message, text.size, &derived);
 }
 
-/* put_messages(rows, at, lead, the log's end, room in its file, store time) -> as take_sends */
 PyObject *put_messages(PyObject *Py_UNUSED(module), PyObject *args) {
     Run run;
     PyObject *rows;
     Py_ssize_t at;
     int state = PLAIN;
     memset(&run, 0, offsetof(Run, queues));
-    if (!PyArg_ParseTuple(args, "O!ny#LLL:put_messages", &PyList_Type, &rows, &at, TEXT(run.lead), &run.end, &run.room, &run.now_ms)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!ny#LLL:put_messages", &PyList_Type, &rows, &at, TEXT(run.lead), &run.end, &run.room,
+            &run.now_ms)) return NULL;
     for (; at >= 0 && at < PyList_GET_SIZE(rows); at++)
         if ((state = put_row(&run, PyList_GET_ITEM(rows, at))) != PLAIN) break;
-    return let_go(&run, results(&run, at, state == FAILED ? NULL : Py_NewRef(Py_None)));
+    return results(&run, at, state == FAILED ? NULL : Py_NewRef(Py_None));
 }
 
 /* stored.take_apart of what begins here and at `offset` of the log. NULL: it is unusual, or the exception is set. */
 static PyObject *take_apart(Text data, int64_t offset, Text names, Buffer *key) {
+    Text own[ITEMS_MAX];
     Item items[ITEMS_MAX], item;
     const byte *at = data.at;
-    int count = 0;
-    if (data.size < RECORD_MIN || get32(at + 4) != MAGIC_V1 || (int64_t)get64(at + 28) != offset || at[SYS_FLAG_AT + 3] & HOSTS_V6) return NULL;
+    if (data.size < RECORD_MIN || get32(at + 4) != MAGIC_V1 || at[SYS_FLAG_AT + 3] & HOSTS_V6 || (int64_t)get64(at + 28) != offset)
+        return NULL;
     int64_t size = (int32_t)get32(at), body_size = (int32_t)get32(at + BODY_AT - 4);
     if (size < RECORD_MIN || size > data.size || body_size < 0 || body_size > size - RECORD_MIN) return NULL;
     Text body = {at + BODY_AT, body_size}, topic = {body.at + body_size + 1, body.at[body_size]};
     Text text = {topic.at + topic.size + 2, size - RECORD_MIN - body_size - topic.size}, value = topic;
     if (topic.size > 127 || text.size < 0 || text.size > PROPERTIES_MAX || get16(text.at - 2) != text.size || !is_utf8(topic)) return NULL;
-    if ((crc32_of(body) & 0x7FFFFFFF) != get32(at + 8) || !is_utf8(text) || (text.size && memchr(text.at, 0, text.size))) return NULL;
-    for (Text left = text; text.size && next_item(&left, &item); items[count++] = item) {
-        if (count == ITEMS_MAX || !item.name.size || !item.value.size) return NULL;
-        for (int i = 0; i < count; i++)
-            if (same(items[i].name, item.name)) return NULL;
-    }
+    if ((crc32_of(body) & 0x7FFFFFFF) != get32(at + 8) || !is_utf8(text) || has(text, 0)) return NULL;
+    int count = read_items(text, own, items);
+    if (count < 0) return NULL;
     for (key->size = 0; !reserve(key, value.size + 1); key->at[key->size++] = 2) {
         key->size = add(key->at + key->size, value.at, value.size) - key->at;
         if (!next_item(&names, &item))
-            return Py_BuildValue("(y#LLiiy#y#)", key->at, key->size, (long long)size, (long long)get64(at + QUEUE_OFFSET_AT), (int32_t)get32(at + SYS_FLAG_AT),
-                (int32_t)get32(at + 72), text.at, text.size, at, (Py_ssize_t)(BODY_AT + body_size));
-        value.size = 0;
-        for (int i = 0; i < count; i++)
-            if (same(items[i].name, item.all)) value = items[i].value;
+            return Py_BuildValue("(y#LLiiy#y#)", key->at, key->size, (long long)size, (long long)get64(at + QUEUE_OFFSET_AT),
+                (int32_t)get32(at + SYS_FLAG_AT), (int32_t)get32(at + 72), text.at, text.size, at, (Py_ssize_t)(BODY_AT + body_size));
+        int place = place_among(own, count, item.all);
+        value = place < 0 ? (Text){NULL, 0} : items[place].value;
     }
     return NULL;
 }
 
-/* take_many_apart(data, where it begins in the log, log offsets, names of properties) -> [stored.Again], up to the first that is unusual */
 PyObject *take_many_apart(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_buffer data;
     Text names;
     Buffer key = {NULL, 0, 0};
-    PyObject *places, *one = NULL, *found = PyList_New(0);
+    PyObject *places;
     long long start;
-    if (!found || !PyArg_ParseTuple(args, "y*LO!y#:take_many_apart", &data, &start, &PyList_Type, &places, TEXT(names))) { Py_XDECREF(found); return NULL; }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(places); i++) {
+    if (!PyArg_ParseTuple(args, "y*LO!y#:take_many_apart", &data, &start, &PyList_Type, &places, TEXT(names))) return NULL;
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found && i < PyList_GET_SIZE(places); i++) {
         long long place = PyLong_AsLongLong(PyList_GET_ITEM(places, i));
         if (PyErr_Occurred() || start < 0 || place < start || place - start > data.len) break;
-        one = take_apart((Text){(const byte *)data.buf + (place - start), data.len - (place - start)}, place, names, &key);
-        if (!one || PyList_Append(found, one)) break;
-        Py_CLEAR(one);
+        Text rest = {(const byte *)data.buf + (place - start), data.len - (place - start)};
+        if (append(found, take_apart(rest, place, names, &key))) break;
     }
-    Py_XDECREF(one);
     PyMem_Free(key.at);
     PyBuffer_Release(&data);
     if (PyErr_Occurred()) Py_CLEAR(found);

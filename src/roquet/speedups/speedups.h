@@ -1,7 +1,6 @@
 /* Numbers, texts and buffers, for all files of the extension. Every length that comes from outside is checked before it is used. */
 
-#ifndef ROQUET_SPEEDUPS_H
-#define ROQUET_SPEEDUPS_H
+#pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -22,6 +21,7 @@ enum { ENTRY = 20, RECORD_MIN = 91, QUEUE_OFFSET_AT = 20, SYS_FLAG_AT = 36, BODY
 typedef unsigned char byte;
 typedef struct { const byte *at; Py_ssize_t size; } Text;
 typedef struct { byte *at; Py_ssize_t size, room; } Buffer;
+typedef struct __attribute__((packed, may_alias)) { uint32_t hash; int64_t offset, ms; } Key; /* of index.KEYS */
 
 /* Room for so many more bytes behind out->size. -1: there is no memory, and the exception is set. */
 static inline int reserve(Buffer *out, Py_ssize_t more) {
@@ -47,8 +47,19 @@ static inline byte *add(byte *to, const void *from, Py_ssize_t size) {
     return to + size;
 }
 
+static inline byte *add_text(byte *to, Text text) { return add(to, text.at, text.size); }
+
 static inline int same(Text one, Text other) { return one.size == other.size && (!one.size || !memcmp(one.at, other.at, one.size)); }
+static inline int has(Text text, byte one) { return text.size > 0 && memchr(text.at, one, text.size); }
 #define IS(text, literal) ((text).size == (Py_ssize_t)sizeof(literal) - 1 && !memcmp((text).at, literal, sizeof(literal) - 1))
+#define LITERAL(literal) (Text){(const byte *)(literal), sizeof(literal) - 1}
+
+/* Where it stands among these; -1: nowhere. */
+static inline int place_among(const Text *texts, int count, Text text) {
+    for (int i = 0; i < count; i++)
+        if (same(texts[i], text)) return i;
+    return -1;
+}
 
 /* The bytes of an object; of another type than bytes none, and the exception is set. */
 static inline Text bytes_text(PyObject *object) {
@@ -57,6 +68,13 @@ static inline Text bytes_text(PyObject *object) {
         return (Text){NULL, 0};
     }
     return (Text){(const byte *)PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object)};
+}
+
+/* Appends a row that was just made and is the list's alone then. -1: there is none, or the exception is set. */
+static inline int append(PyObject *list, PyObject *row) {
+    int failed = !row || PyList_Append(list, row);
+    Py_XDECREF(row);
+    return failed ? -1 : 0;
 }
 
 static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_FromStringAndSize((const char *)buffer->at, buffer->size); }
@@ -69,5 +87,3 @@ static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_From
     DO(derive_run) DO(index_entries) DO(take_many_apart) DO(signed_sends) DO(matching) DO(pull_answer)
 #define DECLARE(name) PyObject *name(PyObject *, PyObject *args);
 FUNCTIONS(DECLARE)
-
-#endif

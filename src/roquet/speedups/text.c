@@ -27,34 +27,35 @@ int number_of(Text text, int64_t *number) {
     return PLAIN;
 }
 
-/* The character at `at`, its length into *size; *size 0 when it is not UTF-8 (overlong, surrogates, beyond U+10FFFF). */
-uint32_t character(const byte *at, const byte *end, int *size) {
-    uint32_t first = at[0];
-    *size = 0;
-    if (first < 0x80) { *size = 1; return first; }
+int integer_of(Text text, int64_t *number) {
+    int negative = text.size && text.at[0] == '-';
+    if (!number_of((Text){text.at + negative, text.size - negative}, number)) return LEAVE;
+    if (negative) *number = -*number;
+    return PLAIN;
+}
+
+int character(const byte *at, const byte *end, uint32_t *found) {
+    uint32_t first = *found = at[0];
+    if (first < 0x80) return 1;
     if (first < 0xC2 || first > 0xF4) return 0;
-    int need = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-    if (end - at < need) return 0;
-    uint32_t found = first & (0xFFu >> (need + 1));
-    for (int i = 1; i < need; i++) {
+    int size = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    if (end - at < size) return 0;
+    *found = first & (0xFFu >> (size + 1));
+    for (int i = 1; i < size; i++) {
         if ((at[i] & 0xC0) != 0x80) return 0;
-        found = found << 6 | (at[i] & 0x3F);
+        *found = *found << 6 | (at[i] & 0x3F);
     }
-    if (need == 3 && (found < 0x800 || (found >= 0xD800 && found < 0xE000))) return 0;
-    if (need == 4 && (found < 0x10000 || found > 0x10FFFF)) return 0;
-    *size = need;
-    return found;
+    if (size == 3 && (*found < 0x800 || (*found >= 0xD800 && *found < 0xE000))) return 0;
+    return size == 4 && (*found < 0x10000 || *found > 0x10FFFF) ? 0 : size;
 }
 
 int is_utf8(Text text) {
     const byte *at = text.at, *end = at + text.size;
     uint64_t eight;
-    while (at < end) {
-        if (end - at >= 8 && (memcpy(&eight, at, 8), !(eight & 0x8080808080808080u))) { at += 8; continue; }
-        int size;
-        character(at, end, &size);
-        if (!size) return 0;
-        at += size;
+    uint32_t found;
+    for (int size; at < end; at += size) {
+        if (end - at >= 8 && (memcpy(&eight, at, 8), !(eight & 0x8080808080808080u))) size = 8;
+        else if (!(size = character(at, end, &found))) return 0;
     }
     return 1;
 }
@@ -64,8 +65,8 @@ uint32_t java_hash(uint32_t hash, Text text) {
     const byte *at = text.at, *end = at + text.size;
     while (at < end) {
         if (*at < 0x80) { hash = hash * 31 + *at++; continue; }
-        int size;
-        uint32_t found = character(at, end, &size);
+        uint32_t found;
+        int size = character(at, end, &found);
         if (found >= 0x10000) {
             hash = hash * 31 + (0xD800 + ((found - 0x10000) >> 10));
             found = 0xDC00 + (found & 0x3FF);
@@ -79,25 +80,20 @@ uint32_t java_hash(uint32_t hash, Text text) {
 /* As zlib's, eight bytes a step. Ours, so that no headers of zlib are needed to build this. */
 uint32_t crc32_of(Text text) {
     static uint32_t table[8][256];
-    if (!table[0][1]) {
+    for (int n = 0; n < 8 && !table[7][255]; n++) /* once */
         for (uint32_t i = 0; i < 256; i++) {
-            uint32_t sum = i;
+            uint32_t sum = n ? table[n - 1][i] : i;
             for (int bit = 0; bit < 8; bit++) sum = sum >> 1 ^ (sum & 1 ? 0xEDB88320u : 0);
-            table[0][i] = sum;
+            table[n][i] = sum;
         }
-        for (int i = 0; i < 256; i++)
-            for (int n = 1; n < 8; n++) table[n][i] = table[n - 1][i] >> 8 ^ table[0][table[n - 1][i] & 0xFF];
-    }
     uint32_t sum = 0xFFFFFFFFu;
     const byte *at = text.at;
     Py_ssize_t left = text.size;
-    for (; left >= 8; left -= 8, at += 8) {
-        uint32_t low, high;
-        memcpy(&low, at, 4);
-        memcpy(&high, at + 4, 4);
-        low ^= sum;
-        sum = table[7][low & 0xFF] ^ table[6][low >> 8 & 0xFF] ^ table[5][low >> 16 & 0xFF] ^ table[4][low >> 24]
-            ^ table[3][high & 0xFF] ^ table[2][high >> 8 & 0xFF] ^ table[1][high >> 16 & 0xFF] ^ table[0][high >> 24];
+    for (uint64_t eight; left >= 8; left -= 8, at += 8) {
+        memcpy(&eight, at, 8);
+        eight ^= sum;
+        sum = table[7][eight & 0xFF] ^ table[6][eight >> 8 & 0xFF] ^ table[5][eight >> 16 & 0xFF] ^ table[4][eight >> 24 & 0xFF]
+            ^ table[3][eight >> 32 & 0xFF] ^ table[2][eight >> 40 & 0xFF] ^ table[1][eight >> 48 & 0xFF] ^ table[0][eight >> 56];
     }
     while (left--) sum = sum >> 8 ^ table[0][(sum ^ *at++) & 0xFF];
     return ~sum;
