@@ -454,8 +454,7 @@ static int put_inner(Run *run, const Message *message, Queue *queue, const Suffi
     if (!derive(text, &derived) || may_ask_for_more(text)) return LEAVE;
     byte *begin = reserve_record(run, queue, message, text.size + suffix->all.size + 2 + run->added.size);
     if (!begin) return FAILED;
-    byte *to = add_text(begin, text);
-    to = add_item(begin, to, derived.unique.size ? suffix->wait : suffix->all); /* its own unique key is the one that counts */
+    byte *to = add_item(begin, add_text(begin, text), derived.unique.size ? suffix->wait : suffix->all); /* its own key counts */
     to = add_item(begin, to, run->added);
     if (!derived.unique.size) derived.unique = suffix->unique;
     return to - begin > PROPERTIES_MAX ? LEAVE : finish_record(run, queue, message, to - begin, &derived);

@@ -54,8 +54,9 @@ int is_utf8(Text text) {
     uint64_t eight;
     uint32_t found;
     for (int size; at < end; at += size) {
-        if (end - at >= 8 && (memcpy(&eight, at, 8), !(eight & 0x8080808080808080u))) size = 8;
-        else if (!(size = character(at, end, &found))) return 0;
+        for (; end - at >= 8 && (memcpy(&eight, at, 8), !(eight & 0x8080808080808080u)); at += 8) {}
+        if (at == end) break;
+        if (!(size = *at < 0x80 ? 1 : character(at, end, &found))) return 0;
     }
     return 1;
 }
@@ -89,11 +90,11 @@ uint32_t crc32_of(Text text) {
     uint32_t sum = 0xFFFFFFFFu;
     const byte *at = text.at;
     Py_ssize_t left = text.size;
-    for (uint64_t eight; left >= 8; left -= 8, at += 8) {
-        memcpy(&eight, at, 8);
-        eight ^= sum;
-        sum = table[7][eight & 0xFF] ^ table[6][eight >> 8 & 0xFF] ^ table[5][eight >> 16 & 0xFF] ^ table[4][eight >> 24 & 0xFF]
-            ^ table[3][eight >> 32 & 0xFF] ^ table[2][eight >> 40 & 0xFF] ^ table[1][eight >> 48 & 0xFF] ^ table[0][eight >> 56];
+    for (uint32_t low, high; left >= 8; left -= 8, at += 8) {
+        memcpy(&low, at, 4), memcpy(&high, at + 4, 4);
+        low ^= sum;
+        sum = table[7][low & 0xFF] ^ table[6][low >> 8 & 0xFF] ^ table[5][low >> 16 & 0xFF] ^ table[4][low >> 24]
+            ^ table[3][high & 0xFF] ^ table[2][high >> 8 & 0xFF] ^ table[1][high >> 16 & 0xFF] ^ table[0][high >> 24];
     }
     while (left--) sum = sum >> 8 ^ table[0][(sum ^ *at++) & 0xFF];
     return ~sum;
