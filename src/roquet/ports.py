@@ -6,12 +6,15 @@ other way to reach the world, so one seed decides everything that happens in a s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from roquet.errors import RoquetError
 from roquet.wire.command import Command
 from roquet.wire.frame import Frame
+
+log = logging.getLogger("roquet")
 
 T = TypeVar("T")
 
@@ -65,8 +68,17 @@ class Receiver(Protocol):
         is done."""
 
     def receive_all(self, reads: list[Read], until_ms: int) -> list[list[Frame] | None]:
-        """`receive` of each, for who works no less when it sees them together."""
-        return [self.receive(peer, frames, until_ms) for peer, frames in reads]
+        """`receive` of each, for who works no less when it sees them together. A mistake ends the connection whose requests met it."""
+        rests: list[list[Frame] | None] = []
+        for peer, frames in reads:
+            rest = None
+            try:
+                rest = self.receive(peer, frames, until_ms)
+            except Exception:
+                log.exception("! requests of %s failed", peer.address)
+                peer.close("its requests could not be handled")
+            rests.append(rest)
+        return rests
 
 
 class Stream(Protocol):

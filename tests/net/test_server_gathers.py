@@ -13,6 +13,7 @@ from roquet.clock import SystemClock
 from roquet.net import server as server_module
 from roquet.net.server import CROWDED_TURNS, Server
 from roquet.ports import Peer, Read, Receiver, Rest
+from roquet.testing import FakePeer
 from roquet.wire.command import Command, decode
 from roquet.wire.frame import Frame, Framer
 
@@ -154,6 +155,46 @@ def test_more_than_a_turn_may_gather_goes_to_the_core_in_pieces(monkeypatch: pyt
         assert core.reads == [1, 1, 1]
 
     with_server(work)
+
+
+def test_a_server_that_stops_answers_what_it_had_read() -> None:
+    async def work(core: Together, server: Server, clients: list[Client]) -> None:
+        connection = next(iter(server.connections))
+        connection.gather(Framer().feed(Command(1, opaque=9).encode()))
+        server._came[connection] = None
+        await server.close()
+        assert await clients[0].hear(1) == [9]
+
+    with_server(work)
+
+
+def test_nobody_is_sent_away_who_has_just_said_something() -> None:
+    async def work(core: Together, server: Server, clients: list[Client]) -> None:
+        server.is_spare = lambda peer: True
+        first, second, _ = server.connections
+        first.gather(Framer().feed(Command(1, opaque=9).encode()))
+        server._came[first] = None
+        assert server._make_room()
+        assert not first.closed
+        assert second.closed
+
+    with_server(work)
+
+
+def test_a_mistake_with_one_peer_ends_its_connection_and_no_other_where_each_is_looked_at_alone() -> None:
+    class Alone(Together):
+        def receive(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:
+            if peer.address == self.gone[0]:
+                raise RuntimeError("planted")
+            return None
+
+        receive_all = Receiver.receive_all
+
+    core, peers = Alone(), [FakePeer(f"10.0.0.{n}:1") for n in range(3)]
+    core.gone = [peers[1].address]
+    frames = Framer().feed(Command(1).encode())
+    assert core.receive_all([(peer, frames) for peer in peers], 0) == [None, None, None]
+    assert [peer.closed for peer in peers] == [False, True, False]
 
 
 def test_a_core_that_fails_ends_the_connections_whose_requests_it_had_and_no_other() -> None:

@@ -367,10 +367,12 @@ class Broker(Receiver):
         if self._jobs or admission.access is not None or not frames or frames[0][1].startswith(PULLS) or not admission.lets_plain_in():
             return 0, 0
         self.store.begin(self.clock.now_ms())
+        mark = self.store.log.end
         try:
             return self.sender.take_reads(reads)
         except Exception:  # a mistake of ours
             log.exception("! sends of %d peers, taken together, failed: they are looked at one by one", len(reads))
+            self.store.undo(mark)
             return 0, 0
 
     def _take(self, peer: Peer, frames: list[Frame], until_ms: int) -> list[Frame] | None:

@@ -334,7 +334,7 @@ class Sender(Part):
             self._answer_all(runs, batches, *alone)
         for batch in batches:
             if batch.no_wait:
-                self._answer(batch.peer, [], batch.no_wait)
+                self._answer_or_close(batch.peer, [], batch.no_wait)
 
     def _write_unanswered(self) -> None:
         """What was staged, if anything was, and nobody waits for."""
@@ -365,15 +365,18 @@ class Sender(Part):
     def _answer_all(self, runs: list[AnsweredRun], batches: list[Answers], code: int = 0, remark: str | None = None) -> None:
         for peer, sends, made in runs:
             if code:
-                self._answer(peer, [(RUN, sends, 0, 0, made)], [], code, remark)
+                self._answer_or_close(peer, [(RUN, sends, 0, 0, made)], [], code, remark)
             elif made and not peer.closed:
                 peer.send(made)
         for batch in batches:
-            try:
-                self._answer(batch.peer, batch.plain, batch.sent, code, remark)
-            except Exception:  # a mistake of ours must not keep the others from hearing
-                log.exception("! sends of %s are done and could not be answered", batch.peer)
-                batch.peer.close("its sends could not be answered")
+            self._answer_or_close(batch.peer, batch.plain, batch.sent, code, remark)
+
+    def _answer_or_close(self, peer: Peer, plain: list[Plain], sent: list[Sent], code: int = 0, remark: str | None = None) -> None:
+        try:
+            self._answer(peer, plain, sent, code, remark)
+        except Exception:  # a mistake of ours must not keep others from hearing
+            log.exception("! sends of %s could not be answered", peer.address)
+            peer.close("its sends could not be answered")
 
     def _patience_ms(self) -> int:
         """How long a send waits until it is safe. Of two limits the longer one: each of them is kept by what it is for."""

@@ -112,7 +112,7 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         if broken:
             self.abort()
         elif ended:
-            self.close()
+            asyncio.get_running_loop().call_soon(self.close)  # behind the answer to what came with the end
 
     def eof_received(self) -> bool | None:
         return None  # the transport below closes itself

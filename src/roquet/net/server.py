@@ -474,7 +474,8 @@ class Server:
             return True
         if self.is_spare is None:
             return self.strangers is not None and self.strangers.send_one_away()
-        spare = next(filter(self.is_spare, self.connections), None)
+        is_spare = self.is_spare
+        spare = next((one for one in self.connections if one not in self._came and is_spare(one)), None)
         if spare is not None:
             spare.close(f"{len(self.connections)} connections are open, and this one has said nothing of use")
             self.connections.pop(spare)
@@ -515,6 +516,8 @@ class Server:
             self._ticking.cancel()
         if self._tick_rest is not None:
             self._tick_rest.cancel()
+        if self._came:
+            self.hand_over()  # whoever was read is answered
         before_end()
         for connection in list(self.connections):
             connection.finish()

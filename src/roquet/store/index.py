@@ -298,7 +298,7 @@ class KeyIndex:
                 size = min(self.entries_max - file.number, CHUNK) * KEY.size
                 self._append(file, keys[at : at + size])
                 at += size
-        except OSError:
+        except BaseException:
             excess = max(0, (stop - at) // KEY.size - PENDING_MAX)
             self.dropped += excess
             self._hashed.append(columns_of(keys[at + excess * KEY.size :]))
