@@ -108,7 +108,8 @@ class Plan:
     sync: int = 60_000
     shard: int = 150_000
     shard_rounds: int = 3
-    java_windows: int = 3
+    java_rounds: int = 3
+    java_windows: int = 2
     java_window_s: float = 4.0
     java_warm_s: float = 6.0
     client_rounds: int = 3
@@ -125,7 +126,7 @@ FULL = Plan(limit_s=2_400.0)
 QUICK = Plan(
     limit_s=100.0, rounds=3, starts=1, warm_apache=400_000, warm_roquet=200_000, send64=100_000, send1=6_000, batch=320_000, pull=200_000,
     journey=20_000, tagged=2_000_000, sql=400_000, feature_rounds=2,
-    sync_warm=100_000, sync=30_000, shard=80_000, shard_rounds=1, java_windows=2, java_window_s=2.0, java_warm_s=4.0,
+    sync_warm=100_000, sync=30_000, shard=80_000, shard_rounds=1, java_rounds=1, java_window_s=2.0, java_warm_s=4.0,
     client_rounds=1, client_backlog=500_000,
     group_warm_apache=60_000, group_warm_roquet=60_000, group=40_000, failovers=2, tasks=4_000, task_rounds=1,
 )  # fmt: skip
@@ -398,33 +399,34 @@ class Bench:
                 self.in_turns(row, pairs, 1, lambda r, w=what, c=count: self.round(r, w, MIXED_TOPIC, c), plan.feature_rounds)  # type: ignore[misc]
 
     def java_rows(self, pairs: list[Running]) -> None:
-        plan = self.plan
-        for number, row in enumerate(JAVA_ROWS):
-            if row not in self.rows and not (row == "batchproducer" and "consumer" in self.rows):  # the consumer needs its messages
-                continue
-            for running in turned(pairs, number):
-                self.on_time()
-                directory = self.directory / "java" / running.kind
-                self.say(f"{row:8} {running.kind}: starting the Java client")
-                try:
-                    before = running.sends()
-                    if row == "consumer":
-                        found = java_clients.consume(
-                            running, directory, warm_s=plan.java_warm_s / 3, window_s=plan.java_window_s / 2, windows=plan.java_windows
-                        )
-                    else:
-                        found = java_clients.produce(
-                            running, directory, batch=row == "batchproducer", warm_s=plan.java_warm_s, window_s=plan.java_window_s,
-                            windows=plan.java_windows,
-                        )  # fmt: skip
-                except (OSError, RuntimeError) as error:
-                    self.report.at(row, running.kind).problem = str(error)
-                    self.say(f"{row}, {running.kind}: {error}")
-                    continue
-                figures = self.report.at(row, running.kind)
-                figures.count_sends(before, running.sends())
-                figures.samples += [Sample(*window) for window in found]
-                self.say(f"{row:8} {running.kind}: {figures.rate or 0:,.0f} msg/s {figures.cpu_us or 0:.2f} us CPU")
+        for row in JAVA_ROWS:
+            if row in self.rows or (row == "batchproducer" and "consumer" in self.rows):  # the consumer needs its messages
+                for number in range(self.plan.java_rounds):
+                    for running in turned(pairs, number):
+                        self.java_round(row, running)
+
+    def java_round(self, row: str, running: Running) -> None:
+        plan, directory, figures = self.plan, self.directory / "java" / running.kind, self.report.at(row, running.kind)
+        self.on_time()
+        self.say(f"{row:8} {running.kind}: starting the Java client")
+        try:
+            before = running.sends()
+            if row == "consumer":
+                found = java_clients.consume(
+                    running, directory, warm_s=plan.java_warm_s / 3, window_s=plan.java_window_s / 2, windows=plan.java_windows
+                )
+            else:
+                found = java_clients.produce(
+                    running, directory, batch=row == "batchproducer", warm_s=plan.java_warm_s, window_s=plan.java_window_s,
+                    windows=plan.java_windows,
+                )  # fmt: skip
+        except (OSError, RuntimeError) as error:
+            figures.problem = str(error)
+            self.say(f"{row}, {running.kind}: {error}")
+            return
+        figures.count_sends(before, running.sends())
+        figures.samples += [Sample(*window) for window in found]
+        self.say(f"{row:8} {running.kind}: {figures.rate or 0:,.0f} msg/s {figures.cpu_us or 0:.2f} us CPU")
 
     def client_phase(self) -> None:
         """Apache's client and ours in turns on one broker of ours: here the columns are the clients, and "generator" is their own CPU."""

@@ -18,6 +18,7 @@ from roquet.speedups import native
 from roquet.store.disk import Cold, blocking
 from roquet.store.mending import Odd
 from roquet.store.queue import ENTRY_SIZE
+from roquet.store.stretches import LogStretches
 from roquet.store.window import LogWindow
 from roquet.testing.peer import FakePeer
 from roquet.wire.calls.pulls import PULL_MESSAGE, PullResponseHeader
@@ -75,7 +76,7 @@ def at_once(
                     log.start,
                     log.written,
                     puller.record_max,
-                    puller.window.view,
+                    puller.stretches.view,
                     span_max,
                 )
             )
@@ -102,7 +103,7 @@ def framed_as(
         log.start,
         log.written,
         puller.record_max,
-        puller.window.view,
+        puller.stretches.view,
         span_max,
     )
     for binary in (False, True):
@@ -257,13 +258,13 @@ def test_an_answer_for_many_that_wait_is_made_once(tmp_path: Path, monkeypatch: 
         whole.give(peer, Command(11, fields, opaque=100 + number, binary=number % 3 == 0))
     assert len(whole.broker.puller.parking) == 20
     reads: list[int] = []
-    view = LogWindow.view
+    view = LogStretches.view
 
-    def counted(self: LogWindow, offset: int, size: int) -> memoryview:
+    def counted(self: LogStretches, offset: int, size: int) -> memoryview:
         reads.append(offset)
         return view(self, offset, size)
 
-    monkeypatch.setattr(LogWindow, "view", counted)
+    monkeypatch.setattr(LogStretches, "view", counted)
     assert whole.ask(310, send_fields(properties="TAGS\x01a"), b"1").code == 0
     assert len(reads) == 2, "one for those that take all, one for those with a filter"
     for number, peer in enumerate(peers):

@@ -17,6 +17,7 @@ from roquet.broker.pull_requests import Asked, PullRequests
 from roquet.broker.topics import Topic
 from roquet.routing.subscription import subscribe
 from roquet.store.disk import Cold, RealFile
+from roquet.store.stretches import LogStretches
 from roquet.store.window import LogWindow
 from roquet.testing import FakePeer
 from roquet.wire.calls.groups import GroupConfig
@@ -232,7 +233,8 @@ def test_an_entry_that_is_damaged_is_mended_whoever_read_it_ahead(whole: Whole, 
 
 def test_a_message_that_is_not_in_memory_is_fetched_as_ever(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     whole.ask(11, pull_fields())
-    whole.broker.puller.window = LogWindow(whole.broker.store.log)
+    log = whole.broker.store.log
+    whole.broker.puller.stretches = LogStretches(log, LogWindow(log).view)
     cold, read_into, read_now = [True], RealFile.read_into, RealFile.read_now
 
     def fetch() -> None:

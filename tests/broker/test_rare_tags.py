@@ -133,7 +133,7 @@ def test_a_damaged_entry_far_on_is_mended_and_not_much_is_looked_at_one_by_one(
 def test_of_many_entries_both_forms_take_the_same(made: Whole) -> None:
     assert native is not None
     log, queue, random = made.broker.store.log, made.broker.store.queue("T", 0), Random(8)
-    view, codes = made.broker.puller.window.view, {hash_of("rare"), hash_of("seldom")}
+    view, codes = made.broker.puller.stretches.view, {hash_of("rare"), hash_of("seldom")}
     for _ in range(60):
         number = random.randrange(COUNT)
         raw = bytearray(queue.read(number, TAGGED_MAX))

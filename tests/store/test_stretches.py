@@ -21,7 +21,7 @@ FILE = 1_000
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommitLog:
-    for name, value in (("STRETCH", 100), ("BEHIND", 20), ("KEPT_MAX", 3)):
+    for name, value in (("STRETCH", 100), ("BEHIND", 20), ("KEPT_MAX", 3), ("WORTH", 50), ("COUNTED_MAX", 4)):
         monkeypatch.setattr(stretches, name, value)
     made = CommitLog(Segments(OpenFiles(RealDisk()), f"{tmp_path}/commitlog", FILE))
     made.start_at(0)
@@ -42,6 +42,44 @@ def test_a_stretch_is_read_once_for_all_who_look_through_it(log: CommitLog, monk
     assert shown.view(280, 41) == data[280:321], "it ends farther behind"
     assert shown.view(400, 49) == data[400:449], "not worth a stretch"
     assert reads.seen[1:] == [(280, 41), (400, 49)]
+
+
+def test_a_stretch_of_which_enough_was_wanted_in_small_pieces_is_read_whole(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Random(1).randbytes(FILE)
+    log.append_raw(data)
+    shown, reads = kept(log), Reads(log, monkeypatch)
+    for offset in (210, 250, 230, 270, 299):  # far from each other for a window, which would read on from the first
+        assert shown.view(offset, 20) == data[offset : offset + 20]
+    assert reads.seen == [(210, 20), (250, 20), (200, 120)]
+
+
+def test_pieces_of_many_stretches_are_counted_for_the_last_ones_alone(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Random(1).randbytes(FILE)
+    log.append_raw(data)
+    shown, reads = kept(log), Reads(log, monkeypatch)
+    for offset in (500, 100, 200, 300, 400, 500, 100):  # 400 is one too many: all are forgotten
+        assert shown.view(offset, 40) == data[offset : offset + 40]
+    assert [size for _, size in reads.seen] == [40] * 7
+    assert shown.view(500, 40) == data[500:540]
+    assert reads.seen[-1] == (500, 120), "twice since then"
+
+
+def test_a_stretch_that_cannot_be_read_is_not_tried_again_at_once(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Random(1).randbytes(FILE)
+    log.append_raw(data)
+    shown, read = kept(log), log.read_into
+    seen: list[tuple[int, int]] = []
+
+    def small(offset: int, room: memoryview) -> None:
+        seen.append((offset, len(room)))
+        if len(room) > 30:
+            raise Cold(lambda: None)
+        read(offset, room)
+
+    monkeypatch.setattr(log, "read_into", small)
+    for offset in (210, 240, 270, 220, 250, 280):
+        assert shown.view(offset, 25) == data[offset : offset + 25]
+    assert seen.count((200, 120)) == 3, "after each second piece, and not for each"
 
 
 def test_the_one_that_was_read_first_goes_first(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:

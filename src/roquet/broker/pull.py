@@ -187,9 +187,9 @@ class Puller(Part):
         self.parking = Parking()
         self.requests = PullRequests()
         self._grant: Grant | None = None  # the last that was made
-        self.window = LogWindow(self.store.log)
-        self.stretches = LogStretches(self.store.log, self.window.view)
-        self.pieces = LogPieces(self.store.log, self.window.view)
+        window = LogWindow(self.store.log)
+        self.stretches = LogStretches(self.store.log, window.view)
+        self.pieces = LogPieces(self.store.log, window.view)
         self.ahead = EntriesAhead(self.store.log)
         self.pace = Pace()
         self.readers = Readers()
@@ -286,9 +286,9 @@ class Puller(Part):
                 if self.settings.slave_read_enable:
                     return None  # a slave is to serve it from now on
                 count_max, size_max = self._limits(count_max, size_max, True)
-            # where few match, they stand far from each other
-            view = self.window.view if codes is None or known.entries_max == SCAN_MAX else self.pieces.near(int.from_bytes(raw[:8], "big"))
-            found = pull_answer_for(codes)(
+            few = codes is not None and known.entries_max != SCAN_MAX  # match, and stand far from each other
+            view = self.pieces.near(int.from_bytes(raw[:8], "big")) if few else self.stretches.view
+            found = grant.answer(
                 raw, codes, offset, count_max, size_max, start, end, record_max, view, SPAN_MAX, known.binary, opaque, first, last,
             )  # fmt: skip
             if found is None:
@@ -392,7 +392,10 @@ class Puller(Part):
             own = header.sys_flag & SUBSCRIPTION
             subscribed = None if own else self.members.subscription(header.consumer_group, header.topic)
             codes, key = None if tags is None or tags.takes_all else tags.codes, f"{header.topic}@{header.consumer_group}"
-            known.grant = None if judge is not None or command.flag else self._shared(Grant(group, topic, subscribed, codes, key))
+            if judge is not None or command.flag:
+                known.grant = None
+            else:
+                known.grant = self._shared(Grant(group, topic, subscribed, codes, key, pull_answer_for(codes)))
         scan = None if header.scan_bytes is None else Scan.read(header.scan_bytes, header, settings.max_scan_bytes)
         suspend_ms = 0
         if header.sys_flag & SUSPEND and scan is None:
@@ -592,7 +595,7 @@ class Puller(Part):
             codes = None if pull.tags is None or pull.tags.takes_all else pull.tags.codes
             try:
                 found = gather_for(codes)(
-                    raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, self.window.view, SPAN_MAX
+                    raw, codes, offset, count_max, size_max, log_.start, log_.written, self.record_max, self.stretches.view, SPAN_MAX
                 )
             except (Cold, LookupError):
                 return None

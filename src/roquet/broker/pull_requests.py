@@ -6,9 +6,10 @@ last one, and asking them again is short (`Puller.take`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from roquet.broker.gather import Answer
 from roquet.broker.topics import Topic
 from roquet.errors import Broken
 from roquet.wire.calls.groups import GroupConfig
@@ -30,7 +31,8 @@ SIZE_MAX = 1 << 31
 """Bytes of an answer to a client that names no limit; the settings have one, too."""
 
 
-class Grant(NamedTuple):
+@dataclass(slots=True, frozen=True, eq=False)
+class Grant:
     """Who allowed pulls of a shape. As long as these are the same objects, and the settings say so too, the next is allowed as well."""
 
     group: GroupConfig
@@ -41,6 +43,8 @@ class Grant(NamedTuple):
     """Tag hashes that are wanted, None for all."""
     key: str
     """Of the group's progress and statistics in the topic."""
+    answer: Callable[..., Answer | None]
+    """Makes answers with the messages that are wanted: `gather.pull_answer`, compiled where it is."""
 
     def is_like(self, other: Grant) -> bool:
         """Whoever allows one of them allows the other, if they are asked at the same time."""
