@@ -111,7 +111,7 @@ class Plan:
     java_rounds: int = 3
     java_windows: int = 2
     java_window_s: float = 4.0
-    java_warm_s: float = 6.0
+    java_warm_s: float = 14.0
     client_rounds: int = 3
     client_backlog: int = 1_500_000
     group_warm_apache: int = 300_000
