@@ -10,12 +10,12 @@ import pytest
 
 from roquet.broker.plain_send import PlainSends
 from roquet.broker.topics import Topic
-from roquet.ports import Read
+from roquet.ports import Peer, Read
 from roquet.store.disk import RealFile
 from roquet.testing import FakePeer, SimDisk
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
-from roquet.wire.frame import Framer
+from roquet.wire.frame import Frame, Framer
 
 from .whole import Whole, pull_fields, send_fields
 
@@ -79,14 +79,14 @@ def test_a_read_that_goes_wrong_takes_nothing_of_the_others_with_it(whole: Whole
     group = peers(3)
     take = PlainSends.take
 
-    def spoiled(plain: PlainSends, frames: list[tuple[int, bytes, bytes]], at: int, host: bytes) -> object:
-        taken = take(plain, frames, at, host)
-        if host == group[1].host:
+    def spoiled(plain: PlainSends, peer: Peer, frames: list[Frame], at: int) -> object:
+        taken = take(plain, peer, frames, at)
+        if peer is group[1]:
             raise RuntimeError("planted")
         return taken
 
     monkeypatch.setattr(PlainSends, "take", spoiled)
-    monkeypatch.setattr(PlainSends, "take_reads", lambda plain, reads: (0, [(0, b"")]))
+    monkeypatch.setattr(PlainSends, "take_reads", lambda plain, reads, at=0: (at, [(0, b"")], 0))
     whole.broker.receive_all([read(peer, *sends(0, first=10 * at)) for at, peer in enumerate(group)])
     assert [answered(peer)[0][1] for peer in group] == [0, ResponseCode.SYSTEM_ERROR, 0]
     assert whole.broker.store.queue("T", 0).visible == 2

@@ -313,7 +313,7 @@ def test_the_hot_path_stores_and_answers_what_the_careful_path_does(
         whole = Whole(tmp_path_factory.mktemp("agree"))
         create(whole, "T")
         if careful:
-            whole.broker.sender.plain.take = lambda frames, at, host: (at, None)  # type: ignore[method-assign]
+            whole.broker.sender.plain.take = lambda peer, frames, at: (at, None)  # type: ignore[method-assign]
         if "WAIT" in values:
             values = values | {"WAIT": "true"}
         text = "\x02".join(f"{name}\x01{value}" for name, value in values.items())
@@ -409,7 +409,7 @@ def test_a_batch_in_columns_is_stored_and_answered_as_one_message_after_another(
             whole = Whole(tmp_path_factory.mktemp("agree"), mapped_file_size_commit_log=40_000)
             whole.broker.sender.plain.native = None  # it would take them all, and know nothing of columns
             if careful:
-                whole.broker.sender.plain.take = lambda frames, at, host: (at, None)  # type: ignore[method-assign]
+                whole.broker.sender.plain.take = lambda peer, frames, at: (at, None)  # type: ignore[method-assign]
             create(whole, "T")
             answers = []
             for number, parts in enumerate(sent):

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -172,12 +173,12 @@ def test_a_mistake_inside_is_answered_and_the_other_requests_go_on(whole: Whole,
     plain, calls = whole.broker.sender.plain, []
 
     class Faulty:
-        def take_sends(self, reads: Any, hosts: Any, at: int, *rest: Any) -> Any:
+        def take_sends(self, reads: Any, at: int, *rest: Any) -> Any:
             calls.append(at)
             if len(calls) <= 2:  # with what others sent in the same turn, and alone
                 raise MemoryError("on purpose")
             assert native is not None
-            return native.take_sends(reads, hosts, at, *rest)
+            return native.take_sends(reads, at, *rest)
 
     monkeypatch.setattr(plain, "native", Faulty())
     whole.frames(*(Command(310, send_fields(), b"x", opaque=number) for number in range(3)))
@@ -192,12 +193,12 @@ def test_a_mistake_in_the_second_run_of_a_read_is_answered_once_and_those_of_the
     plain, calls = whole.broker.sender.plain, []
 
     class Faulty:
-        def take_sends(self, reads: Any, hosts: Any, at: int, *rest: Any) -> Any:
+        def take_sends(self, reads: Any, at: int, *rest: Any) -> Any:
             calls.append(at)
             if len(calls) == 2:
                 raise MemoryError("on purpose")
             assert native is not None
-            return native.take_sends(reads, hosts, at, *rest)
+            return native.take_sends(reads, at, *rest)
 
     monkeypatch.setattr(plain, "native", Faulty())
     whole.frames(*(Command(310, send_fields(queue_id=number), b"x", opaque=number) for number in range(70)))
@@ -207,21 +208,24 @@ def test_a_mistake_in_the_second_run_of_a_read_is_answered_once_and_those_of_the
 
 
 FIXED = (b"", b"", b"", b"", b"12345", b"", b"", 0)
-NOTHING_SENT: tuple[Any, ...] = ([[]], [bytes(8)], 0, {}, {}, FIXED, 0, 0, 0)
+NOBODY = SimpleNamespace(host=bytes(8))
+NOTHING_SENT: tuple[Any, ...] = ([(NOBODY, [])], 0, {}, {}, FIXED, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {0: ()}, {0: [5]}, {0: [[5]]}, {0: [[(0, b"")]]}, {0: [[(0, "text", b"")]]}, {0: [[("JSON", b"", b"")]]}, {0: [[], []]},
-        {1: []}, {1: ["text"]}, {1: [None]}, {2: -1}, {2: "0"}, {3: []}, {4: []}, {5: ()}, {5: ("text", *FIXED[1:])},
-        {5: (*FIXED[:4], b"1234", *FIXED[5:])}, {6: "0"}, {7: 1.5}, {8: None},
+        {0: ()}, {0: [5]}, {0: [()]}, {0: [(NOBODY, [], 0)]}, {0: [(NOBODY, ())]}, {0: [(NOBODY, [5])]}, {0: [(NOBODY, [(0, b"")])]},
+        {0: [(NOBODY, [(0, "text", b"")])]}, {0: [(NOBODY, [("JSON", b"", b"")])]}, {0: [(NOBODY, []), (NOBODY, 5)]},
+        {0: [(SimpleNamespace(host="text"), [])]}, {0: [(SimpleNamespace(host=None), [])]}, {0: [(SimpleNamespace(), [])]},
+        {1: -1}, {1: "0"}, {2: []}, {3: []}, {4: ()}, {4: ("text", *FIXED[1:])}, {4: (*FIXED[:4], b"1234", *FIXED[5:])}, {5: "0"}, {6: 1.5},
+        {7: None},
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_exceptions(wrong: dict[int, Any]) -> None:
     assert native is not None
     assert native.take_sends(*NOTHING_SENT) == (0, 0, b"", [(0, b"")], [], b"")
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises((TypeError, ValueError, AttributeError)):
         native.take_sends(*[wrong.get(at, argument) for at, argument in enumerate(NOTHING_SENT)])
 
 

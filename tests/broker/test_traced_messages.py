@@ -30,7 +30,7 @@ def broker(tmp_path: Path, way: str, **settings: Any) -> Whole:
     if way != "compiled":
         plain.native = None
     if way == "careful":
-        plain.take = lambda frames, at, host: (at, None)  # type: ignore[method-assign]
+        plain.take = lambda peer, frames, at: (at, None)  # type: ignore[method-assign]
     return made
 
 

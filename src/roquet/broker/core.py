@@ -397,7 +397,7 @@ class Broker(Receiver):
         answers = sender.begin(peer)
         signed = self._signed if watched else None
         read_pull = no_pull if watched else self.puller.requests.read
-        at, count, host = 0, len(frames), peer.host
+        at, count = 0, len(frames)
         command: Command | None
         try:
             while at < count:
@@ -407,7 +407,7 @@ class Broker(Receiver):
                 if command is None:
                     head: Head | None = None
                     if plain is not None and signed is None:
-                        at, head = plain.take(frames, at - 1, host)
+                        at, head = plain.take(peer, frames, at - 1)
                         if at == count:
                             break
                         if head is not None and not over and (taken := self._take_run(peer, frames, at, head)):
@@ -416,7 +416,7 @@ class Broker(Receiver):
                             continue
                         at += 1
                     elif plain is not None and signed is not None and (run := signed.run(peer, frames, at - 1)):
-                        done = self._take_signed(frames, at - 1, run, host)
+                        done = self._take_signed(peer, frames, at - 1, run)
                         if done == run:
                             at += done - 1
                             continue
@@ -468,11 +468,11 @@ class Broker(Receiver):
         self.store.undo(mark)
         return 0
 
-    def _take_signed(self, frames: list[Frame], at: int, run: int, host: bytes) -> int:
+    def _take_signed(self, peer: Peer, frames: list[Frame], at: int, run: int) -> int:
         """Of these so many from there on are signed sends. Returns how many of them were plain, and are taken."""
         plain = self.sender.plain
         try:
-            return plain.take(frames[at : at + run], 0, host)[0]
+            return plain.take(peer, frames[at : at + run], 0)[0]
         except BaseException:
             plain.failed_at += at
             raise

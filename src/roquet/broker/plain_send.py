@@ -33,7 +33,7 @@ from roquet.broker.send_properties import (
 from roquet.broker.topics import Topics
 from roquet.errors import Broken, Refused, StoreUnavailable
 from roquet.message import Property
-from roquet.ports import Read
+from roquet.ports import Peer, Read
 from roquet.settings import BrokerSettings
 from roquet.speedups import native
 from roquet.store.batch import Longs
@@ -153,15 +153,15 @@ class PlainSends:
 
     # Taking
 
-    def take(self, frames: list[Frame], at: int, host: bytes) -> tuple[int, Head | None]:
+    def take(self, peer: Peer, frames: list[Frame], at: int) -> tuple[int, Head | None]:
         """Stage the plain sends that stand from here on. Returns where the first frame stands that is none, and its header if that was
         read."""
-        stop, native, loads, stage = len(frames), self.native, orjson.loads, self._stage
+        stop, native, loads, stage, host = len(frames), self.native, orjson.loads, self._stage, peer.host
         begun = at - len(self.answers) - self.in_runs
         try:
             while at < stop:
                 while native is not None and at < stop:
-                    at, told, again = self._take_compiled([frames], [host], at)
+                    at, told, again = self.take_reads([(peer, frames)], at)
                     ((sends, answers),) = told
                     if sends:
                         self.answers.append((RUN, sends, 0, 0, answers))
@@ -197,20 +197,14 @@ class PlainSends:
             raise
         return at, None
 
-    def take_reads(self, reads: list[Read]) -> tuple[int, list[tuple[int, bytes]]]:
-        """What the extension takes of several reads, up to the first frame that is not a plain send: (where that frame stands in its read,
-        how many sends were taken of each read up to that one and their answers)."""
+    def take_reads(self, reads: list[Read], at: int = 0) -> tuple[int, list[tuple[int, bytes]], int]:
+        """What the extension takes of several reads, of the first from `at` on, up to the first frame that is not a plain send: (where that
+        frame stands in its read, (sends, answers) of each read up to that one, whether it is only that these touch too many queues)."""
         if self.native is None:
-            return 0, [(0, b"")]
-        return self._take_compiled([frames for _, frames in reads], [peer.host for peer, _ in reads], 0)[:2]
-
-    def _take_compiled(self, reads: list[list[Frame]], hosts: list[bytes], at: int) -> tuple[int, list[tuple[int, bytes]], int]:
-        """(where the first frame stands that was not taken, in the last of these reads: (sends, answers), whether it is only that this run
-        touches too many queues)."""
-        assert self.native is not None
+            return at, [(0, b"")], 0
         log, staging, fixed = self.store.log, self.store.staging, (*self._fixed, self.settings.max_message_size)
         at, again, records, told, queues, keys = self.native.take_sends(
-            reads, hosts, at, self._queues, self.diversions, fixed, log.end, log.room, staging.now_ms
+            reads, at, self._queues, self.diversions, fixed, log.end, log.room, staging.now_ms
         )
         if records:
             staging.put_run(records, queues, keys)

@@ -279,7 +279,7 @@ class Sender(Part):
     def take_reads(self, reads: list[Read]) -> tuple[int, int]:
         """Stage the plain sends of several reads, up to the first frame that is something else: in which read it stands, and where there.
         They are answered after the next `write`, each peer before what else it sent in this turn."""
-        at, told = self.plain.take_reads(reads)
+        at, told, _ = self.plain.take_reads(reads)
         for (peer, _), (sends, made) in zip(reads, told, strict=False):
             if sends:
                 self._unwritten_runs.append((peer, sends, made))

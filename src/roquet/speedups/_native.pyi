@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 
 from roquet.broker.stored import Again
+from roquet.ports import Read
 from roquet.store.apply_many import DerivedRun
 from roquet.store.queue import ConsumeQueue
 from roquet.store.staging import Row
@@ -12,6 +13,12 @@ EDITION: int
 SOURCES: str
 """A digest of the C files that it was built from (setup.py)."""
 
+def now_ms() -> int:
+    """clock.SystemClock.now_ms."""
+
+def steady_ms() -> int:
+    """clock.SystemClock.steady_ms."""
+
 def cut_frames(data: bytes, limit: int, /) -> tuple[list[Frame], int, int]:
     """wire.frame.cut_frames."""
 
@@ -20,8 +27,7 @@ Fixed = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, int]
 version), how its fields end, what stands before every record, the largest body)."""
 
 def take_sends(
-    reads: list[list[Frame]],
-    hosts: list[bytes],
+    reads: list[Read],
     at: int,
     queues: dict[str, dict[str, ConsumeQueue]],
     diversions: dict[str, Callable[[str, str], tuple[ConsumeQueue, str, int | None] | None]],
@@ -33,8 +39,7 @@ def take_sends(
 ) -> tuple[int, int, bytes, list[tuple[int, bytes]], list[tuple[ConsumeQueue, int, bytes]], bytes]:
     """broker.plain_send.PlainSends.take of each read, the first from frame `at` on, as far as it goes: (where the first frame stands that
     was not taken, whether it is only that the others touch too many queues, records, (sends, answers) of each read up to the one with that
-    frame, (queue, its `next`, entries), index.KEYS). `hosts`: where each read came from. `room`: bytes of records that the log's file
-    still holds."""
+    frame, (queue, its `next`, entries), index.KEYS). `room`: bytes of records that the log's file still holds."""
 
 def put_messages(
     rows: list[Row], at: int, lead: bytes, log_end: int, room: int, now_ms: int, /

@@ -531,17 +531,22 @@ static PyObject *results(Run *run, Py_ssize_t at, PyObject *told) {
 }
 
 /* The frames of one read from `*at` on; `told` gets (how many were taken, the answers to them). */
-static int take_read(Run *run, PyObject *frames, PyObject *host, Py_ssize_t *at, PyObject *told) {
+static int take_read(Run *run, PyObject *read, Py_ssize_t *at, PyObject *told) {
+    static PyObject *name;
     int state = PLAIN;
     Py_ssize_t sends = run->sends, answers = run->answers.size;
+    if (!PyTuple_Check(read) || PyTuple_GET_SIZE(read) != 2) return wrong_type("a read is (peer, frames)");
+    PyObject *host = get(PyTuple_GET_ITEM(read, 0), &name, "host"), *frames = PyTuple_GET_ITEM(read, 1);
+    if (!host) return FAILED;
     run->born_host = bytes_text(host);
-    if (!run->born_host.at || !PyList_Check(frames)) return wrong_type("a read is a list of frames, a host bytes");
+    if (!run->born_host.at || !PyList_Check(frames)) state = wrong_type("frames are a list, a host is bytes");
     while (state == PLAIN && *at < PyList_GET_SIZE(frames)) {
         PyObject *frame = Py_NewRef(PyList_GET_ITEM(frames, *at));
         state = take_frame(run, frame);
         Py_DECREF(frame);
         *at += state == PLAIN;
     }
+    Py_DECREF(host);
     if (state == FAILED) return FAILED;
     PyObject *fresh = PyBytes_FromStringAndSize((const char *)run->answers.at + answers, run->answers.size - answers);
     return append(told, Py_BuildValue("(nN)", run->sends - sends, fresh)) ? FAILED : state;
@@ -549,22 +554,21 @@ static int take_read(Run *run, PyObject *frames, PyObject *host, Py_ssize_t *at,
 
 PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *args) {
     Run run;
-    PyObject *reads, *hosts;
+    PyObject *reads;
     Py_ssize_t at;
     memset(&run, 0, offsetof(Run, queues));
-    if (!PyArg_ParseTuple(args, "O!O!nO!O!(y#y#y#y#y#y#y#n)LLL:take_sends", &PyList_Type, &reads, &PyList_Type, &hosts, &at,
-            &PyDict_Type, &run.doors, &PyDict_Type, &run.diversions, TEXT(run.added), TEXT(run.store_host), TEXT(run.host_id),
-            TEXT(run.json_back), TEXT(run.binary_front), TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room,
-            &run.now_ms)) return NULL;
-    if (run.binary_front.size != 5 || at < 0 || PyList_GET_SIZE(reads) != PyList_GET_SIZE(hosts)) {
-        PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, no frame stands before the first, and each read has a host");
+    if (!PyArg_ParseTuple(args, "O!nO!O!(y#y#y#y#y#y#y#n)LLL:take_sends", &PyList_Type, &reads, &at, &PyDict_Type, &run.doors,
+            &PyDict_Type, &run.diversions, TEXT(run.added), TEXT(run.store_host), TEXT(run.host_id), TEXT(run.json_back),
+            TEXT(run.binary_front), TEXT(run.binary_back), TEXT(run.lead), &run.body_max, &run.end, &run.room, &run.now_ms)) return NULL;
+    if (run.binary_front.size != 5 || at < 0) {
+        PyErr_SetString(PyExc_ValueError, "five bytes begin an answer, and no frame stands before the first");
         return NULL;
     }
     PyObject *told = PyList_New(0);
     int state = told ? PLAIN : FAILED;
     for (Py_ssize_t i = 0; state == PLAIN && i < PyList_GET_SIZE(reads); i++) {
         if (i) at = 0;
-        state = take_read(&run, PyList_GET_ITEM(reads, i), PyList_GET_ITEM(hosts, i), &at, told);
+        state = take_read(&run, PyList_GET_ITEM(reads, i), &at, told);
     }
     if (state == FAILED) Py_CLEAR(told);
     return results(&run, at, told);

@@ -11,7 +11,7 @@
 #error "big-endian machines run the Python functions: nobody has tested this there"
 #endif
 
-#define EDITION 14 /* also in __init__.py, which says when it rises */
+#define EDITION 15 /* also in __init__.py, which says when it rises */
 
 /* Of records and entries, as in wire/layout.py. */
 enum { ENTRY = 20, RECORD_MIN = 91, QUEUE_OFFSET_AT = 20, SYS_FLAG_AT = 36, BODY_AT = 88, HOSTS_V6 = 0x30, PROPERTIES_MAX = 32767 };
@@ -27,7 +27,7 @@ typedef struct __attribute__((packed, may_alias)) { uint32_t hash; int64_t offse
 static inline int reserve(Buffer *out, Py_ssize_t more) {
     if (more <= out->room - out->size) return 0;
     if (more > PY_SSIZE_T_MAX / 2 - out->size) { PyErr_NoMemory(); return -1; }
-    Py_ssize_t room = out->size + more < 512 ? 1024 : (out->size + more) * 2;
+    Py_ssize_t room = out->size + more < 128 ? 256 : 2 * (out->size + more) + 4096;
     byte *grown = PyMem_Realloc(out->at, room);
     if (!grown) { PyErr_NoMemory(); return -1; }
     out->at = grown;
@@ -84,6 +84,7 @@ static inline PyObject *buffer_bytes(const Buffer *buffer) { return PyBytes_From
 /* All functions. What each does, and which Python function it stands for, is in _native.pyi. */
 #define FUNCTIONS(DO) \
     DO(cut_frames) DO(take_sends) DO(put_messages) DO(gather) DO(pull_shape) DO(join_messages) DO(cut_records) DO(fill_heads) \
-    DO(derive_run) DO(index_entries) DO(take_many_apart) DO(signed_sends) DO(matching) DO(pull_answer)
+    DO(derive_run) DO(index_entries) DO(take_many_apart) DO(signed_sends) DO(matching) DO(pull_answer) DO(now_ms) \
+    DO(steady_ms)
 #define DECLARE(name) PyObject *name(PyObject *, PyObject *args);
 FUNCTIONS(DECLARE)

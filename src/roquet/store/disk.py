@@ -143,33 +143,32 @@ class Fetched:
     LIMIT = 32 * 1024 * 1024
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+        self.kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
     def keep(self, path: str, offset: int, data: bytes, size: int) -> None:
         with self._lock:
             self._drop((path, offset, size))
-            self._kept[path, offset, size] = data
+            self.kept[path, offset, size] = data
             self._size += len(data)
-            while self._size > self.LIMIT and len(self._kept) > 1:
-                self._drop(next(iter(self._kept)))
+            while self._size > self.LIMIT and len(self.kept) > 1:
+                self._drop(next(iter(self.kept)))
 
     def take(self, path: str, offset: int, size: int) -> bytes | None:
-        if not self._kept:
+        if not self.kept:
             return None
         with self._lock:
             return self._drop((path, offset, size))
 
     def forget(self, path: str) -> None:
         """It was written to."""
-        if self._kept:
-            with self._lock:
-                for key in [key for key in self._kept if key[0] == path]:
-                    self._drop(key)
+        with self._lock:
+            for key in [key for key in self.kept if key[0] == path]:
+                self._drop(key)
 
     def _drop(self, key: tuple[str, int, int]) -> bytes | None:
-        data = self._kept.pop(key, None)
+        data = self.kept.pop(key, None)
         if data is not None:
             self._size -= len(data)
         return data
@@ -188,7 +187,8 @@ class RealFile:
         self._resident: Resident | None = None
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        FETCHED.forget(self.path)
+        if FETCHED.kept:
+            FETCHED.forget(self.path)
         done = pwrite(self.fd, data, offset)
         while done < len(data):
             more = pwrite(self.fd, memoryview(data)[done:], offset + done)

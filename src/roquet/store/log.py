@@ -237,7 +237,7 @@ class CommitLog:
         self._rise()
 
     def _rise(self) -> None:
-        safe = self.local
+        safe = self.flushed if self._sync_flush else self.written  # which is `local`, at each write
         if self._applied is not None:
             safe = min(safe, self._applied)
         self._safe.advance(safe)
@@ -279,7 +279,9 @@ class CommitLog:
             raise
         self.written = self.end
         del self._runs[:-1]
-        self._go_on()
+        [run] = self._runs  # what comes next goes into its file
+        run.start, run.pieces = self.end, []
+        self.staged = run.pieces
         self._rise()
 
     def _write_runs(self) -> None:
@@ -433,14 +435,8 @@ class CommitLog:
         if base is None:  # the last file is full
             self._runs, self.staged = [], []
         else:
-            self._runs = [Run(self.segments.file(base), base, offset, [])]
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Nothing is staged, and what comes next goes into the file of the one run that is left."""
-        (run,) = self._runs
-        run.start, run.pieces = self.end, []
-        self.staged = run.pieces
+            self.staged = []
+            self._runs = [Run(self.segments.file(base), base, offset, self.staged)]
 
     def __repr__(self) -> str:
         return f"<CommitLog {self.start}..{self.end} written {self.written} flushed {self.flushed} safe {self.safe}>"

@@ -276,11 +276,6 @@ class Staging:
         if keys:
             self.index.add_run(keys)
 
-    def take(self) -> list[Staged]:
-        """It is committed."""
-        staged, self.staged = self.staged, []
-        return staged
-
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """What is put inside is staged whole or, when an exception leaves, not at all."""

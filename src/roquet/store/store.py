@@ -232,7 +232,7 @@ class Store:
         except OSError as error:
             self.undo()
             raise self.trouble.cannot_write(error) from error
-        staged = self.staging.take()
+        staged, self.staging.staged = self.staging.staged, []
         try:
             self._written(staged, mark)
         except Exception:  # they are written: whoever sent them must be told so
