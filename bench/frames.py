@@ -243,11 +243,14 @@ class Admin:
         fields = {"consumerGroup": group, "topic": topic}
         return sum(self._offset(QUERY_CONSUMER_OFFSET, fields | {"queueId": str(queue)}) for queue in range(queues))
 
-    def rewind(self, group: str, topic: str, queues: int) -> None:
-        """Let the group begin at the first message of every queue."""
-        for queue in range(queues):
-            fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": "0"}
+    def rewind(self, group: str, topic: str, queues: int, last: int | None = None) -> int:
+        """Let the group begin at the first message of every queue, or with so many of the last ones of all of them. Returns where that
+        is, as `consumed` counts."""
+        starts = [0 if last is None else max(0, end - last // queues) for end in self.ends(topic, queues)]
+        for queue, start in enumerate(starts):
+            fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(start)}
             self.ask(UPDATE_CONSUMER_OFFSET, fields)
+        return sum(starts)
 
     def sends(self) -> tuple[int, int]:
         """How many sends took the short way so far, and how many the general one; zeros of a broker that does not count them."""
