@@ -380,7 +380,9 @@ class Broker(Receiver):
         sender, steady_ms, may_be_pull = self.sender, self.clock.steady_ms, True
         watched = self.admission.watches(peer)  # then all fields of each request must be seen
         if not (self._jobs or watched):
-            frames, may_be_pull = self._take_pulls(peer, frames, until_ms)
+            # Pulls that come first and are like those before them: they cost nothing of what a read with sends does.
+            taken, may_be_pull = self.puller.take(peer, frames, until_ms)
+            frames = frames[taken:] if taken else frames
             if not frames:
                 return None
         store = self.store
@@ -476,12 +478,6 @@ class Broker(Receiver):
         except BaseException:
             plain.failed_at += at
             raise
-
-    def _take_pulls(self, peer: Peer, frames: list[Frame], until_ms: int) -> tuple[list[Frame], bool]:
-        """Answer the pulls that come first and are like those before them: they cost nothing of what a read with sends does. Returns the
-        frames from the first other one on, and whether that may be a pull, too."""
-        taken, may_be_pull = self.puller.take(peer, frames, until_ms)
-        return frames[taken:] if taken else frames, may_be_pull
 
     def handle(self, peer: Peer, command: Command, attempt: int = 0) -> None:
         """One request that is not a plain send; answered now or later. Whatever goes wrong becomes an answer."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
 
 from roquet.broker.entries_ahead import EntriesAhead
 from roquet.broker.filters import Filters, Judge, check_filter, properties_at
@@ -154,19 +153,9 @@ class Pull:
     """What it has in common with others."""
 
 
-class Terms(NamedTuple):
-    """What holds for all pulls of a read."""
-
-    start: int
-    written: int
-    """The log begins and ends here."""
-    near: int
-    """What stands from here on counts as being in memory."""
-    count_max: int
-    size_max: int
-    """Messages and bytes of an answer from memory."""
-    record_max: int
-    """Bytes of the largest record that an entry may speak of."""
+Terms = tuple[int, int, int, int, int, int]
+"""What holds for all pulls of a read: (where the log begins, where it ends, from where on it counts as being in memory, messages and bytes
+of an answer from memory, bytes of the largest record that an entry may speak of)."""
 
 
 class Puller(Part):
@@ -262,7 +251,7 @@ class Puller(Part):
     def _terms(self) -> Terms:
         log_, settings = self.store.log, self.settings
         count_max, size_max = settings.max_transfer_count_on_message_in_memory, settings.max_transfer_bytes_on_message_in_memory
-        return Terms(log_.start, log_.written, log_.written - self._memory_share(), count_max, size_max, self._largest())
+        return log_.segments.start, log_.written, log_.written - self._memory_share(), count_max, size_max, self._largest()
 
     def _quick_answer(self, asked: Asked, grant: Grant, terms: Terms) -> Answer | None:
         """None: look properly, nothing has happened."""

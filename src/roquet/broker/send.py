@@ -303,11 +303,14 @@ class Sender(Part):
 
     def write(self) -> None:
         """Write what was staged, and answer: at once, or when the flush that was promised is done."""
+        log_ = self.store.log
         if not self._unwritten and not self._unwritten_runs:
-            return self._write_unanswered()
+            if log_.end != log_.written:
+                self._write_unanswered()
+            return
         batches, self._unwritten = self._unwritten, []
         runs, self._unwritten_runs = self._unwritten_runs, []
-        log_, plain_sends, others, not_waiting = self.store.log, 0, 0, 0
+        plain_sends = others = not_waiting = 0
         for _, sends, _ in runs:
             plain_sends += sends
         for batch in batches:
@@ -337,7 +340,7 @@ class Sender(Part):
                 self._answer_or_close(batch.peer, [], batch.no_wait)
 
     def _write_unanswered(self) -> None:
-        """What was staged, if anything was, and nobody waits for."""
+        """What was staged, and nobody waits for."""
         try:
             self.store.commit()
         except StoreUnavailable as error:
