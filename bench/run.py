@@ -113,6 +113,7 @@ class Plan:
     java_window_s: float = 4.0
     java_warm_s: float = 14.0
     client_rounds: int = 3
+    client_warm_s: float = 6.0  # of Java's
     client_backlog: int = 1_500_000
     group_warm_apache: int = 300_000
     group_warm_roquet: int = 150_000
@@ -122,12 +123,12 @@ class Plan:
     task_rounds: int = 3
 
 
-FULL = Plan(limit_s=2_400.0)
+FULL = Plan(limit_s=3_600.0)
 QUICK = Plan(
     limit_s=100.0, rounds=3, starts=1, warm_apache=400_000, warm_roquet=200_000, send64=100_000, send1=6_000, batch=320_000, pull=200_000,
     journey=20_000, tagged=2_000_000, sql=400_000, feature_rounds=2,
     sync_warm=100_000, sync=30_000, shard=80_000, shard_rounds=1, java_rounds=1, java_window_s=2.0, java_warm_s=4.0,
-    client_rounds=1, client_backlog=500_000,
+    client_rounds=1, client_warm_s=4.0, client_backlog=500_000,
     group_warm_apache=60_000, group_warm_roquet=60_000, group=40_000, failovers=2, tasks=4_000, task_rounds=1,
 )  # fmt: skip
 
@@ -444,7 +445,7 @@ class Bench:
                     for kind in kinds if number % 2 == 0 else kinds[::-1]:
                         self.on_time()
                         figures = self.report.at(row, kind)
-                        warm_s = plan.java_warm_s if kind == APACHE else 1.5
+                        warm_s = plan.client_warm_s if kind == APACHE else 1.5
                         try:
                             sample = client_rows.measure(
                                 running,
@@ -503,7 +504,7 @@ class Bench:
                 for row, work in rows.items():
                     for kind in kinds if number % 2 == 0 else kinds[::-1]:
                         self.on_time()
-                        warm_s = plan.java_warm_s if kind == APACHE else 1.5
+                        warm_s = plan.client_warm_s if kind == APACHE else 1.5
                         sample = client_rows.measure(
                             cluster, work, kind, directory, number=number, warm_s=warm_s, window_s=plan.java_window_s / 2
                         )
