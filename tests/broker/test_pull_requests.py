@@ -20,6 +20,7 @@ from roquet.store.disk import Cold, RealFile
 from roquet.store.stretches import LogStretches
 from roquet.store.window import LogWindow
 from roquet.testing import FakePeer
+from roquet.wire.batch import join_batch
 from roquet.wire.calls.groups import GroupConfig
 from roquet.wire.codes import ResponseCode
 from roquet.wire.command import Command
@@ -325,3 +326,32 @@ def test_what_another_nodes_log_replaced_is_not_shown_any_more(whole: Whole) -> 
         assert whole.ask(310, send_fields(properties=f"UNIQ_KEY\x01U{number}\x02TAGS\x01a"), b"%d" % (99 - number)).code == 0
     assert bodies(0) == [b"%d" % number for number in range(at)] + [b"%d" % (99 - number) for number in range(at, 32)]
     assert bodies(at) == [b"%d" % (99 - number) for number in range(at, 50)]
+
+
+def test_queues_that_are_read_a_little_ahead_of_each_other_share_reads_of_the_log(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of its own for each place would be lost with every change of the queue."""
+    count, queues = 3_200, 8  # a batch of 32 for each queue in turn, some megabytes in all
+    whole.broker.topics.put(Topic("T", queues, queues))
+    for batch in range(count // 32):
+        for queue in range(queues):
+            parts = [(0, b"%d" % (batch * 32 + number) + b"x" * 200, b"") for number in range(32)]
+            assert whole.ask(310, send_fields(queue_id=queue, m="true"), join_batch(parts)).code == 0
+    reads: list[int] = []
+    read_into = RealFile.read_into
+
+    def counted(self: RealFile, offset: int, room: memoryview) -> None:
+        reads.append(len(room))
+        read_into(self, offset, room)
+
+    monkeypatch.setattr(RealFile, "read_into", counted)
+    first = {queue: 50 if queue == 0 else 0 for queue in range(queues)}  # what the fixture sent
+    pulls = 0
+    for at in range(0, count - 640, 32):
+        for queue in range(queues):
+            offset = at + queue * 64  # each two pulls behind the next
+            answer = whole.ask(11, pull_fields(queue_id=queue, offset=first[queue] + offset))
+            bodies = [record.body.rstrip(b"x") for record in decode_records(answer.body)]
+            assert bodies == [b"%d" % number for number in range(offset, offset + 32)]
+            pulls += 1
+    assert len(reads) < pulls / 3
+    assert sum(reads) < 3 * count * queues * 330

@@ -26,7 +26,7 @@ typedef struct __attribute__((packed, may_alias)) { uint32_t hash; int64_t offse
 /* Room for so many more bytes behind out->size. -1: there is no memory, and the exception is set. */
 static inline int reserve(Buffer *out, Py_ssize_t more) {
     if (more <= out->room - out->size) return 0;
-    if (more > PY_SSIZE_T_MAX / 2 - out->size) { PyErr_NoMemory(); return -1; }
+    if (more > PY_SSIZE_T_MAX / 4 - out->size) { PyErr_NoMemory(); return -1; }
     Py_ssize_t room = out->size + more < 128 ? 256 : 2 * (out->size + more) + 4096;
     byte *grown = PyMem_Realloc(out->at, room);
     if (!grown) { PyErr_NoMemory(); return -1; }

@@ -17,39 +17,60 @@ STRETCH = 512 * 1024
 BEHIND = 16 * 1024
 """Bytes behind it that are kept along: the last record that begins in it may end there."""
 KEPT_MAX = 12
-"""Stretches that are kept, 6.2 MiB: those that one pull looks through, and some more for queues that are a little ahead of others."""
+"""Stretches that are kept, 6.2 MiB, and room for one more: those that one pull looks through, and some for queues that are ahead."""
+PIECE_MAX = STRETCH // 4
+"""Bytes of the largest piece that is not half a stretch itself and still worth one: larger ones cross its end too often."""
 WORTH = STRETCH // 16
 """Bytes that were wanted of a stretch before it is read whole: whoever looks once at one place does not pay for what stands around it."""
+PAID = STRETCH // 2
+"""Bytes of a stretch that must have been used before another takes its place. Where more readers are at different places than stretches are
+kept, the next would come too late for each of them."""
+AGE = 8
+"""A stretch that has not paid goes after so many times the bytes were refused."""
 COUNTED_MAX = 256
 """Stretches of which it is known how much was wanted."""
 
 
+class Stretch:
+    __slots__ = ("bytes", "used")
+
+    def __init__(self, bytes: memoryview) -> None:
+        self.bytes = bytes
+        self.used = 0
+
+
 class LogStretches:
     """State: the stretches by their numbers, the one that was read first at the front, all read after `_cuts` of the log's cuts; of others
-    how many bytes were wanted."""
+    how many bytes were wanted; and the memory of one that is gone."""
 
-    __slots__ = ("_cuts", "_kept", "_log", "_other", "_wanted")
+    __slots__ = ("_cuts", "_kept", "_log", "_other", "_spare", "_wanted")
 
     def __init__(self, log: Log, other: Callable[[int, int], memoryview]) -> None:
         """`other` views what is not worth a stretch, or not in one."""
         self._log = log
         self._other = other
-        self._kept: dict[int, memoryview] = {}
+        self._kept: dict[int, Stretch] = {}
         self._wanted: dict[int, int] = {}
+        self._spare: bytearray | None = None
         self._cuts = 0
 
     def view(self, offset: int, size: int) -> memoryview:
         """These bytes of one file of the log; the next call may overwrite them. Raises Cold and LookupError."""
         if self._cuts != self._log.cuts:
             self._kept.clear()
+            self._wanted.clear()
             self._cuts = self._log.cuts
         number, at = divmod(offset, STRETCH)
+        stop = at + size
         kept = self._kept.get(number)
-        if kept is None:
+        if kept is None and stop <= STRETCH + BEHIND and (size <= PIECE_MAX or size >= STRETCH // 2):
             kept = self._read_if_worth(number, size)
-        return self._other(offset, size) if kept is None or at + size > len(kept) else kept[at : at + size]
+        if kept is None or stop > len(kept.bytes):
+            return self._other(offset, size)
+        kept.used += size
+        return kept.bytes[at:stop]
 
-    def _read_if_worth(self, number: int, size: int) -> memoryview | None:
+    def _read_if_worth(self, number: int, size: int) -> Stretch | None:
         """So much more is wanted of this stretch."""
         wanted = self._wanted
         wanted[number] = total = wanted.get(number, 0) + size
@@ -58,9 +79,14 @@ class LogStretches:
                 wanted.clear()
             return None
         del wanted[number]  # should it not be there, or go, it is not tried again for each of the next
+        if len(self._kept) >= KEPT_MAX:
+            first = next(iter(self._kept.values()))
+            if first.used < PAID:
+                first.used += total // AGE
+                return None
         return self._read(number)
 
-    def _read(self, number: int) -> memoryview | None:
+    def _read(self, number: int) -> Stretch | None:
         """None: it is not all in memory and in one file, or some of it may still be taken back."""
         log, kept, start = self._log, self._kept, number * STRETCH
         base = log.segments.base_of(start)
@@ -69,11 +95,16 @@ class LogStretches:
         size = min(STRETCH + BEHIND, base + log.segments.size - start)
         if size < STRETCH or start + size > log.safe:
             return None
-        room = kept.pop(next(iter(kept))).obj if len(kept) >= KEPT_MAX else bytearray(STRETCH + BEHIND)
+        room, self._spare = self._spare or bytearray(STRETCH + BEHIND), None
         read = memoryview(room)[:size]
         try:
             log.read_into(start, read)
-        except (Cold, LookupError):
+        except (Cold, LookupError, OSError):  # what is wanted of it may be readable
+            self._spare = room
             return None
-        kept[number] = read
-        return read
+        if len(kept) >= KEPT_MAX:
+            gone = kept.pop(next(iter(kept))).bytes.obj
+            assert isinstance(gone, bytearray)
+            self._spare = gone
+        kept[number] = made = Stretch(read)
+        return made
