@@ -158,6 +158,24 @@ def test_shards_share_nothing() -> None:
     assert [shard.store_path_root_dir for shard in found] == ["data/broker-0", "data/broker-1", "data/broker-2"]
 
 
+def test_free_ports_are_none_that_an_outgoing_connection_could_have_when_a_broker_comes_back() -> None:
+    with socket.socket() as listening, socket.socket() as outgoing:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        outgoing.connect(listening.getsockname())
+        if shards.outgoing_ports() > 60_000:
+            pytest.skip("nearly all ports of this machine are for outgoing connections")
+        assert max(shards.free_ports(50, "127.0.0.1")) + max(shards.TAKEN) < shards.outgoing_ports() <= outgoing.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_not_a_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = shards.free_ports(1, "127.0.0.1")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + shards.TAKEN[-1]))
+        monkeypatch.setattr(shards, "sample", lambda among, count: [port, port + 100, port + 200])
+        assert port not in shards.free_ports(1, "127.0.0.1")
+
+
 def test_shards_on_free_ports_have_different_ones() -> None:
     ports = {node.settings.listen_port for node in shards_of(BrokerSettings(listen_port=0), 4)}
     assert len(ports) == 4

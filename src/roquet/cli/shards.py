@@ -8,12 +8,14 @@ broker-0-n0, -n1, -n2       a DLedger group, which chooses its master by itself
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import sample
 
 from roquet.cli.render import note
 from roquet.errors import BadSetting
@@ -25,6 +27,8 @@ from roquet.supervisor import Program, shard_name
 SHARDS_MAX = 256
 PORTS_APART = 10
 """Between the brokers of one machine."""
+LOWEST_PORT, OUTGOING_PORTS = 12_000, 32_768
+"""Where ports are looked for, and where those begin that Linux gives to outgoing connections unless somebody says otherwise."""
 REPLICAS_MAX = 9
 HA_PORT, DLEDGER_PORT = 1, 4
 TAKEN = (0, -2, HA_PORT, DLEDGER_PORT)
@@ -89,27 +93,37 @@ def ports_of(base: BrokerSettings, count: int) -> list[int]:
 
 def free_ports(count: int, bind: str) -> list[int]:
     """Ports that are free now, each with the others that its broker takes. They are fixed here, so that a broker which dies comes back at
-    the address that clients know."""
+    the address that clients know; and they are none of those that the system gives to outgoing connections, since one of these could
+    have it then."""
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     held: list[socket.socket] = []
     found: list[int] = []
     try:
-        for _ in range(1000):
+        for candidate in sample(range(LOWEST_PORT, outgoing_ports() - max(TAKEN)), 1_000):
             if len(found) == count:
                 return found
             held += (group := [socket.socket(family) for _ in TAKEN])
-            group[0].bind((bind, 0))
-            candidate = group[0].getsockname()[1]
             try:
-                for one, step in zip(group[1:], TAKEN[1:], strict=True):
+                for one, step in zip(group, TAKEN, strict=True):
                     one.bind((bind, candidate + step))
-            except (OSError, OverflowError):
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
                 continue
             found.append(candidate)
     finally:
         for one in held:
             one.close()
     raise BadSetting(f"no {count} sets of free ports on {bind}; give a first port instead of 0")
+
+
+def outgoing_ports() -> int:
+    """The first of them."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first = OUTGOING_PORTS
+    return first if first - LOWEST_PORT > 2_000 else 65_536 - max(TAKEN)  # they are nearly all: then any may do
 
 
 def broker_program(broker: Node, arguments: argparse.Namespace) -> Program:
