@@ -68,8 +68,11 @@ def test_a_group_of_three_comes_up_with_one_command_and_changes_its_leader(tmp_p
         capsys.readouterr()
         before = leader(asked(capsys, "ha", "status", "-n", address))
         other = "n1" if before == "n0" else "n0"
-        assert asked(capsys, "ha", "transfer-leader", "-n", address, "broker-a", other)["from"] == before
         deadline = time.monotonic() + PATIENCE_S
+        while main(["ha", "transfer-leader", "-n", address, "broker-a", other, "--json"]) != 0:  # it may not follow yet, and says so
+            assert "try again" in capsys.readouterr().err
+            assert time.monotonic() < deadline
+        assert json.loads(capsys.readouterr().out)["from"] == before
         while server.wait_for(r"(n\d) serves as the master of its group").group(1) != other:
             # The third asked for votes in the same moment, as in any election, and won. Until its address is known nobody can be asked.
             while main(["ha", "transfer-leader", "-n", address, "broker-a", other]) != 0:
