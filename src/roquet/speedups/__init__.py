@@ -6,6 +6,7 @@ byte. It keeps no state and changes no object: it gets what came and returns wha
     speedups.h    numbers, texts and buffers, for all of it
     text.c        numbers as text, UTF-8, Java's hash, the checksum of bodies
     json.c        JSON headers, as far as requests need them
+    clock.c       what time it is                        clock.py, now_ms and steady_ms
     frames.c      bytes -> frames                        wire/frame.py, cut_frames
     send.c        frames -> staged messages, answers     broker/plain_send.py, PlainSends.take
                   messages that Python chose -> staged   store/staging.py, Staging.put_rows

@@ -14,10 +14,10 @@ SOURCES: str
 """A digest of the C files that it was built from (setup.py)."""
 
 def now_ms() -> int:
-    """clock.SystemClock.now_ms."""
+    """clock.now_ms."""
 
 def steady_ms() -> int:
-    """clock.SystemClock.steady_ms."""
+    """clock.steady_ms."""
 
 def cut_frames(data: bytes, limit: int, /) -> tuple[list[Frame], int, int]:
     """wire.frame.cut_frames."""

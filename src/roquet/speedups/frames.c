@@ -1,7 +1,6 @@
-/* Bytes -> frames, as wire/frame.py's cut_frames does it; and what time it is. */
+/* Bytes -> frames, as wire/frame.py's cut_frames does it. */
 
 #include "speedups.h"
-#include <time.h>
 
 static PyObject *frame(const byte *at, uint32_t word, Py_ssize_t size) {
     Py_ssize_t head = word & 0xFFFFFF;
@@ -30,11 +29,3 @@ PyObject *cut_frames(PyObject *Py_UNUSED(module), PyObject *args) {
     }
     return frames ? Py_BuildValue("(Nnn)", frames, at, need) : NULL;
 }
-
-static PyObject *milliseconds(clockid_t clock) {
-    struct timespec now;
-    return clock_gettime(clock, &now) ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLongLong(now.tv_sec * 1000LL + now.tv_nsec / 1000000);
-}
-
-PyObject *now_ms(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args)) { return milliseconds(CLOCK_REALTIME); }
-PyObject *steady_ms(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args)) { return milliseconds(CLOCK_MONOTONIC); }
