@@ -133,7 +133,8 @@ class Between:
                 result = work()
             except Exception as error:
                 result = error
-            with self.meter.turn(f"back on the loop: {done.__qualname__.replace('.<locals>', '')}"):
+            name = getattr(done, "func", done).__qualname__.replace(".<locals>", "")  # of a partial: whose it is
+            with self.meter.turn(f"back on the loop: {name}"):
                 done(result)
 
 

@@ -232,7 +232,7 @@ FAULTS = [
     Fault(
         "store/derived.py",
         "when_durable(self._store.applier.reach, ",
-        "when_durable(end, ",
+        "when_durable(sync._end, ",
         "tests/store/test_tails.py::test_the_checkpoint_waits_for_the_flush_behind_sends_that_wait_for_it",
         "the checkpoint waits for the flush out of turn",
     ),
@@ -1176,15 +1176,15 @@ FAULTS = [
     ),
     Fault(
         "store/queue_sync.py",
-        "        not_done.extend(undo for _, undo in works)",
-        "        pass",
+        "    not_done.extend(undo for _, undo in works)",
+        "    pass",
         "tests/store/test_queue_sync.py::test_queues_that_were_not_synced_for_want_of_descriptors_are_synced_before_anybody_vouches_for_them",
         "a sync that was not done counts as done",
     ),
     Fault(
         "store/queue_sync.py",
-        "        if error is not None or not some:",
-        "        if not some:",
+        "    if error is not None or not some:",
+        "    if not some:",
         "tests/store/test_queue_sync.py::test_one_queue_whose_sync_fails_fails_the_store_and_is_not_vouched_for",
         "the checkpoint vouches for a queue whose sync failed",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from collections.abc import Callable
 
@@ -134,3 +135,19 @@ def test_one_queue_whose_sync_fails_fails_the_store_and_is_not_vouched_for(kit: 
     assert store.derived.checkpointed < 0
     assert "fsync of queues or index failed" in str(store.trouble.failed)
     assert max(prepared) < 40, "those behind it are left alone"
+
+
+def test_a_sync_leaves_nothing_behind_that_waits_for_the_garbage_collector(kit: StoreKit) -> None:
+    """It would hold every queue of the store until then, and a collection that goes over them is a long turn of the loop."""
+    store = kit.open()
+    put(store, "T", 0)
+    store.commit()
+    gc.collect()
+    gc.disable()
+    try:
+        kit.clock.forward(20_000)
+        store.tick(kit.clock.ms)
+        assert store.derived.checkpointed == store.log.written
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

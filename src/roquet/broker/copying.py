@@ -16,6 +16,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from roquet.broker.delay import Delays
@@ -500,27 +501,26 @@ class Copying(Part):
 
     def _ask(self, asking: Asking[T], done: Callable[[T | RoquetError], None]) -> None:
         """Go on with it, answer by answer, until it returns, or another one is the master."""
-        master = self.master
+        self._go_on(asking, self.master, done, None)
 
-        def go_on(answer: Command | RoquetError | None) -> None:
-            if self.master != master:
-                answer = RoquetError(f"{master} is the master no more")
-            if isinstance(answer, RoquetError):
-                asking.close()
-                done(answer)
-                return
-            try:
-                request = next(asking) if answer is None else asking.send(answer)
-                if isinstance(request, Cold):
-                    return self.shared.fetch(request, lambda: go_on(None))
-            except StopIteration as stop:
-                done(stop.value)
-            except RoquetError as error:
-                done(error)
-            else:
-                self._caller.call(master, request, CALL_MS, go_on)
-
-        go_on(None)
+    def _go_on(self, asking: Asking[T], master: str, done: Callable[[T | RoquetError], None], answer: Command | RoquetError | None) -> None:
+        if self.master != master:
+            answer = RoquetError(f"{master} is the master no more")
+        if isinstance(answer, RoquetError):
+            asking.close()
+            done(answer)
+            return
+        go_on = partial(self._go_on, asking, master, done)
+        try:
+            request = next(asking) if answer is None else asking.send(answer)
+            if isinstance(request, Cold):
+                return self.shared.fetch(request, lambda: go_on(None))
+        except StopIteration as stop:
+            done(stop.value)
+        except RoquetError as error:
+            done(error)
+        else:
+            self._caller.call(master, request, CALL_MS, go_on)
 
     def metrics(self) -> Mapping[str, object]:
         if not is_slave(self.settings):

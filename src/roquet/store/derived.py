@@ -14,6 +14,7 @@ from roquet.store.queue_sync import sync_queues
 from roquet.store.recovery import firsts_of, index_names, queue_key, times_of
 
 if TYPE_CHECKING:
+    from roquet.store.queue import ConsumeQueue
     from roquet.store.store import Store
 
 log = logging.getLogger("roquet.store")
@@ -35,8 +36,9 @@ class Derived:
         self._checkpoint, self._manifest, self._trouble = store.checkpoint, store.manifest, store.trouble
         self.checkpointed = -1
         self.tails_due_ms = self.sync_due_ms = 0
-        self._syncing = False
-        self._cuts = 0
+        self.syncing = False
+        self.cuts = 0
+        """How often the log was cut back."""
         self.busy = False
         """The part of a sync is under way that runs in the background."""
         self.before_vouching: Callable[[Callable[[Exception | None], None]], None] = lambda done: done(None)
@@ -69,89 +71,25 @@ class Derived:
 
     def cut_back(self, to: int) -> None:
         """The log is about to end here. A sync that began before must vouch for nothing any more: what it is about comes anew."""
-        self._cuts += 1
+        self.cuts += 1
         self.checkpointed = min(self.checkpointed, to)
 
     def _sync(self) -> None:
         """Queues and index on disk, then the checkpoint that says so. The log comes first: entries must not outrun it."""
-        if self._syncing or self._trouble.failed or (self._store.applier.reach == self.checkpointed and not self._tails.dirty):
+        if self.syncing or self._trouble.failed or (self._store.applier.reach == self.checkpointed and not self._tails.dirty):
             return
-        self._syncing = True
+        self.syncing = True
         self._tails.write(self._store.clock.steady_ms() + TAILS_MS)
         self.settle()
-        end, last_ms = self._tails.covered()
-        all_written = not self._index.waiting and end >= max(self.checkpointed, self._log.start)
-        dirty, self._tails.dirty = self._tails.dirty, set()
-        queues = list(self._queues.table.values())
-        # What is in their files now is behind the flush that comes first. What is written meanwhile waits for the next sync.
-        stops = {queue: queue.tail_start for queue in dirty}
-        checkpoint = self._checkpoint
-        not_done: list[Callable[[], None]] = []
-        cuts = self._cuts
-
-        def log_flushed(flushed: bool) -> None:
-            if not flushed or cuts != self._cuts:
-                self._tails.dirty |= {queue for queue in dirty if self._queues.has(queue)}
-                self._syncing = False
-                return
-            self.busy = True
-            sync_queues(stops, not_done, self._store.background, sync_index)
-
-        def sync_index(error: Exception | None) -> None:
-            if error is not None:
-                synced(error)
-            else:
-                self._store.background.run(self._index.begin_sync(), synced)
-
-        def synced(result: int | Exception) -> None:
-            # Without all of it neither is written: they must agree, or the next start trusts none of the numbers of queues.
-            vouches = all_written and cuts == self._cuts
-            if isinstance(result, Exception) or not vouches:
-                self._syncing = self.busy = False
-            if is_shortage(result):
-                self._trouble.short_of_files(result)
-                for undo in not_done:
-                    undo()
-                self._tails.dirty |= {queue for queue in dirty if self._queues.has(queue)}
-            elif isinstance(result, Exception):
-                self._trouble.fail(f"fsync of queues or index failed: {result}")
-            elif vouches:
-                self.busy = False  # a stop does not wait for this
-                self.before_vouching(partial(vouch, result))
-
-        def vouch(index_ms: int, error: Exception | None) -> None:
-            if error is not None or cuts != self._cuts or self._trouble.failed or not self._store.is_open:
-                self._syncing = False
-            else:
-                self.busy = True
-                save_all(index_ms)
-
-        def save_all(index_ms: int) -> None:
-            checkpoint.note(queues_ms=last_ms, index_ms=index_ms)
-            times, indexes = times_of(checkpoint), index_names(self._index)
-            save_checkpoint = checkpoint.begin_save()
-
-            def save() -> None:
-                # Here, since it goes over all queues. What is synced of a queue does not change while this is under way.
-                counts = {queue_key(queue): queue.synced for queue in queues}
-                # Before the checkpoint: on a full disk that, which is written in place, can be written and this cannot.
-                self._manifest.save(False, end, times, counts, indexes, firsts_of(queues))
-                save_checkpoint()
-                self._manifest.times = times
-
-            self._store.background.run(save, saved)
-
-        def saved(result: Exception | None) -> None:
-            self._syncing = self.busy = False
-            if isinstance(result, Exception):
-                log.warning("the checkpoint could not be written: %s", result)
-            else:
-                self.checkpointed = end
-
+        sync = SyncRound(self, self._store)
         # All that has entries, though less is vouched for: who waits for the flush stands in the order of the log.
         deadline_ms = self._store.clock.steady_ms() + self._store.settings.sync_flush_timeout
-        self._log.when_durable(self._store.applier.reach, deadline_ms, log_flushed)
+        self._log.when_durable(self._store.applier.reach, deadline_ms, sync.log_flushed)
         self._store.flush.begin()
+
+    def written_again(self, dirty: set[ConsumeQueue]) -> None:
+        """These were not synced: the next sync is about them, too."""
+        self._tails.dirty |= {queue for queue in dirty if self._queues.has(queue)}
 
     def save_manifest(self, *, clean: bool) -> None:
         """Of all that has entries."""
@@ -174,3 +112,80 @@ class Derived:
         self.save_manifest(clean=True)
         self._checkpoint.save()
         self._index.close()
+
+
+class SyncRound:
+    """One sync: what it began with, and its steps, each called when the one before is done. Those are methods, not functions inside of
+    one that name each other: such a cycle waits for the garbage collector, and this one holds every queue of the store."""
+
+    def __init__(self, derived: Derived, store: Store) -> None:
+        self._derived, self._store = derived, store
+        self._end, self._last_ms = store.tails.covered()
+        self._all_written = not store.index.waiting and self._end >= max(derived.checkpointed, store.log.start)
+        self._dirty, store.tails.dirty = store.tails.dirty, set()
+        self._queues = list(store.all_queues.table.values())
+        # What is in their files now is behind the flush that comes first. What is written meanwhile waits for the next sync.
+        self._stops = {queue: queue.tail_start for queue in self._dirty}
+        self._not_done: list[Callable[[], None]] = []
+        self._cuts = derived.cuts
+
+    @property
+    def _is_void(self) -> bool:
+        """The log was cut back meanwhile."""
+        return self._cuts != self._derived.cuts
+
+    def log_flushed(self, flushed: bool) -> None:
+        if not flushed or self._is_void:
+            self._derived.written_again(self._dirty)
+            self._derived.syncing = False
+            return
+        self._derived.busy = True
+        sync_queues(self._stops, self._not_done, self._store.background, self._sync_index)
+
+    def _sync_index(self, error: Exception | None) -> None:
+        if error is not None:
+            self._synced(error)
+        else:
+            self._store.background.run(self._store.index.begin_sync(), self._synced)
+
+    def _synced(self, result: int | Exception) -> None:
+        # Without all of it neither is written: they must agree, or the next start trusts none of the numbers of queues.
+        derived, vouches = self._derived, self._all_written and not self._is_void
+        if isinstance(result, Exception) or not vouches:
+            derived.syncing = derived.busy = False
+        if is_shortage(result):
+            self._store.trouble.short_of_files(result)
+            for undo in self._not_done:
+                undo()
+            derived.written_again(self._dirty)
+        elif isinstance(result, Exception):
+            self._store.trouble.fail(f"fsync of queues or index failed: {result}")
+        elif vouches:
+            derived.busy = False  # a stop does not wait for this
+            derived.before_vouching(partial(self._vouch, result))
+
+    def _vouch(self, index_ms: int, error: Exception | None) -> None:
+        if error is not None or self._is_void or self._store.trouble.failed or not self._store.is_open:
+            self._derived.syncing = False
+            return
+        self._derived.busy = True
+        checkpoint = self._store.checkpoint
+        checkpoint.note(queues_ms=self._last_ms, index_ms=index_ms)
+        work = partial(self._save, times_of(checkpoint), index_names(self._store.index), checkpoint.begin_save())
+        self._store.background.run(work, self._saved)
+
+    def _save(self, times: tuple[int, int, int], indexes: list[str], save_checkpoint: Callable[[], None]) -> None:
+        """In the background, since it goes over all queues. What is synced of a queue does not change while this is under way."""
+        counts = {queue_key(queue): queue.synced for queue in self._queues}
+        # Before the checkpoint: on a full disk that, which is written in place, can be written and this cannot.
+        manifest = self._store.manifest
+        manifest.save(False, self._end, times, counts, indexes, firsts_of(self._queues))
+        save_checkpoint()
+        manifest.times = times
+
+    def _saved(self, result: Exception | None) -> None:
+        self._derived.syncing = self._derived.busy = False
+        if isinstance(result, Exception):
+            log.warning("the checkpoint could not be written: %s", result)
+        else:
+            self._derived.checkpointed = self._end

@@ -6,6 +6,7 @@ What a queue says about its files is asked on the owner's thread, for some queue
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from roquet.ports import Background
 from roquet.store.queue import ConsumeQueue
@@ -26,19 +27,24 @@ def sync_queues(
     def put_in_order() -> None:
         left.extend(sorted(stops, key=lambda queue: (queue.topic, queue.queue_id)))
 
-    def go_on(error: Exception | None) -> None:
-        some = left[:SYNCED_A_TURN]
-        del left[:SYNCED_A_TURN]
-        if error is not None or not some:
-            done(error)
-            return
-        works = [queue.syncer(stops[queue]) for queue in some]
-        not_done.extend(undo for _, undo in works)
+    background.run(put_in_order, partial(_go_on, left, stops, not_done, background, done))
 
-        def work() -> None:
-            for one, _ in works:
-                one()
 
-        background.run(work, go_on)
+def _go_on(
+    left: list[ConsumeQueue], stops: dict[ConsumeQueue, int], not_done: list[Undo], background: Background,
+    done: Callable[[Exception | None], None], error: Exception | None,
+) -> None:  # fmt: skip
+    """Not a function inside of the other that names itself: that would be a cycle, and hold all queues until the collector comes."""
+    some = left[:SYNCED_A_TURN]
+    del left[:SYNCED_A_TURN]
+    if error is not None or not some:
+        done(error)
+        return
+    works = [queue.syncer(stops[queue]) for queue in some]
+    not_done.extend(undo for _, undo in works)
 
-    background.run(put_in_order, go_on)
+    def work() -> None:
+        for one, _ in works:
+            one()
+
+    background.run(work, partial(_go_on, left, stops, not_done, background, done))
