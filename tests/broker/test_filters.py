@@ -360,6 +360,19 @@ class TestTheFile:
         assert whole.broker.filters.find("T", "g") is None
         assert self.saved(whole) == {}
 
+    def test_of_many_groups_that_leave_together_some_a_tick_are_marked_as_dead(self, whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(filters_module, "LEFT_A_TICK", 2)
+        for group in "abcde":
+            heartbeat(whole, group=group)
+        left_ms = whole.clock.ms
+        whole.broker.disconnected(whole.peer)
+        dead = []
+        for _ in range(3):
+            whole.tick(50)
+            found = [whole.broker.filters.find("T", group) for group in "abcde"]
+            dead.append(sum(one is not None and one.is_dead and one.dead_ms == left_ms for one in found))
+        assert dead == [2, 4, 5]
+
     def test_a_topic_that_is_no_longer_subscribed_to_is_dead_and_comes_alive_again(self, whole: Whole) -> None:
         heartbeat(whole, "a > 5", 1)
         heartbeat(whole, "*", 1, topic="other", kind="TAG")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roquet.broker.bloom import positions, size_of
@@ -39,6 +40,8 @@ EXPRESSIONS_MAX = 64 * 1024 * 1024
 """Characters of all expressions together."""
 HEARTBEAT_COMPILES_MAX = 256 * 1024
 """Characters of expressions that one heartbeat makes us parse; the rest waits for the next, and its pulls are told 27."""
+LEFT_A_TICK = 200
+"""Groups that lost their last member whose filters one tick marks as dead."""
 TEXTS_A_TURN = 200
 """Changed filters that one tick encodes for the file."""
 RETRY_TOPIC = Property.RETRY_TOPIC.encode() + b"\x01"
@@ -79,12 +82,14 @@ class GroupFilter:
 
 
 class Filters(SavedPart):
-    """State: the same filters by topic and group, and by group and topic; `_size` is the length of their expressions."""
+    """State: the same filters by topic and group, and by group and topic; `_size` is the length of their expressions; `_left` are groups
+    without a member, whose filters are yet to be marked as dead."""
 
     def __init__(self, shared: Shared, members: Members) -> None:
         super().__init__(shared)
         self._by_topic: dict[str, dict[str, GroupFilter]] = {}
         self._by_group: dict[str, dict[str, GroupFilter]] = {}
+        self._left: dict[str, int] = {}  # and since when
         self._count = 0
         self._size = 0
         self.texts = Fragments[GroupFilter](self._text, TEXTS_A_TURN)
@@ -110,6 +115,7 @@ class Filters(SavedPart):
 
     def heard(self, group: str, subscriptions: Sequence[SubscriptionData]) -> None:
         """A member of the group said what it subscribes to."""
+        self._mark_left(group)
         wanted = [one for one in subscriptions if not is_tag_type(one.expression_type) and one.sub_string]
         known = self._by_group.get(group)
         if not wanted and not known:
@@ -125,9 +131,15 @@ class Filters(SavedPart):
                 self._mark_dead(filter, now_ms)
 
     def left(self, group: str) -> None:
-        for filter in self._by_group.get(group, {}).values():
-            if not filter.is_dead:
-                self._mark_dead(filter, self.clock.now_ms())
+        if group in self._by_group:
+            self._left[group] = self.clock.now_ms()
+
+    def _mark_left(self, group: str) -> None:
+        left_ms = self._left.pop(group, None)
+        if left_ms is not None:
+            for filter in self._by_group.get(group, {}).values():
+                if not filter.is_dead:
+                    self._mark_dead(filter, left_ms)
 
     def topic_deleted(self, topic: str) -> None:
         """The topic is deleted. One of that name that comes later is another."""
@@ -228,6 +240,8 @@ class Filters(SavedPart):
     # The file
 
     def tick(self, now_ms: int) -> None:
+        for group in list(islice(self._left, LEFT_A_TICK)):  # one connection may have been the last member of two thousand
+            self._mark_left(group)
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + SAVE_MS
             self._clean(self.clock.now_ms())
