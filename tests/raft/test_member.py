@@ -166,6 +166,37 @@ def test_e5_a_members_own_vote_counts_only_when_it_is_on_disk() -> None:
     assert {ask.member for ask, _ in stand.take(VoteRequest)} == ALL
 
 
+def test_the_one_that_was_voted_for_gets_its_time_from_when_it_hears_of_the_vote() -> None:
+    """The disk may take longer than the pause before a vote: then this member would run at once against the one it has just elected."""
+    stand = Stand(saved=(3, "n2"))
+    stand.saves = False
+    stand.receive(VoteRequest(leader_id="n1", term=4, ledger_end_index=-1, ledger_end_term=-1))
+    stand.turn(1_000)
+    stand.saves = True
+    stand.step()
+    assert stand.answer(VoteAnswer).result is VoteResult.ACCEPT
+    stand.turn(stand.member.options.heartbeat_ms)
+    assert not stand.take(VoteRequest)
+    stand.turn(400)
+    assert {ask.member for ask, _ in stand.take(VoteRequest)} == ALL
+
+
+@pytest.mark.parametrize("disk_ms", [900, 3_000])
+def test_the_time_for_the_answers_to_a_vote_begins_when_the_others_are_asked(disk_ms: int) -> None:
+    stand = Stand(ours=False)
+    stand.turn(500)
+    for ask, _ in stand.take(VoteRequest):
+        stand.say(ask, VoteAnswer(term=0, result=VoteResult.ALREADY_VOTED), ours=False)
+    stand.saves = False
+    stand.turn(disk_ms)
+    stand.saves = True
+    stand.step()
+    ask, vote = stand.take(VoteRequest)[0]
+    stand.turn(900)  # the other's disk
+    stand.say(ask, VoteAnswer(term=vote.term, result=VoteResult.ACCEPT), ours=False)
+    assert stand.is_now(Role.LEADER)
+
+
 def test_e5_a_vote_for_one_candidate_is_no_vote_for_another_after_a_restart() -> None:
     stand = Stand(saved=(3, "n1"))
     stand.receive(VoteRequest(leader_id="n2", term=3, ledger_end_index=5, ledger_end_term=2), "n2")

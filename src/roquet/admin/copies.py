@@ -16,6 +16,11 @@ if TYPE_CHECKING:  # the rest where it is used: what members say to each other t
 
 A = TypeVar("A", bound="Answer")
 
+FOLLOWS_S = 5.0
+"""A member that was just started follows with its leader's next heartbeat: every 0.3 s from Roquet's, every 2 s from Java's."""
+SERVES_S = 10.0
+"""Until one who leads serves, and name servers know it."""
+
 
 @dataclass(frozen=True)
 class Leadership:
@@ -59,24 +64,50 @@ class Copies(Servers):
         raise ClientError(f"the group {group} has no leader now; see roquet ha status")
 
     async def transfer_leader(self, broker_name: str, member: str) -> Leadership:
-        """Let this member lead its group from now on; the group as it was. Raises ClientError when it does not come about."""
+        """Let this member lead its group from now on; the group as it was. When this returns, the member serves, and clients can find it.
+        Raises ClientError when that does not come about."""
         from roquet.raft.codes import Code
-        from roquet.raft.messages import Answer, TransferRequest, VoteAnswer, VoteRequest
 
-        now = await self.leadership(broker_name)
+        now, clock = await self.leadership(broker_name), asyncio.get_running_loop().time
         if member not in now.peers:
             raise ClientError(f"the group {now.group} has no member {member!r}; it has {', '.join(now.peers)}")
         if member == now.leader:
             raise ClientError(f"{member} leads the group {now.group} already")
+        deadline = clock() + FOLLOWS_S
+        while (code := await self._hand_over(now, member)) == Code.INCONSISTENT_LEADER and clock() < deadline:
+            await asyncio.sleep(0.1)
+        if code != Code.SUCCESS:
+            why = Code(code).name if code in set(Code) else str(code)
+            raise ClientError(f"{now.leader} does not hand the lead over to {member}: {why}; see roquet ha status, then try again")
+        await self._until_it_serves(broker_name, now, member)
+        return now
+
+    async def _hand_over(self, now: Leadership, member: str) -> int:
+        """The code of the leader's answer: it comes when the other one was elected, or was not."""
+        from roquet.raft.messages import Answer, TransferRequest, VoteAnswer, VoteRequest
+
         group, leader, address = now.group, now.leader, now.peers[now.leader]
         # Nobody may have a term below 0: the answer refuses such a vote, changes nothing, and tells the leader's term.
         term = (await self._tell(address, VoteRequest(group=group, remote_id=leader, leader_id=member), VoteAnswer)).term
         request = TransferRequest(group=group, remote_id=leader, transfer_id=leader, transferee_id=member, term=term)
-        code = (await self._tell(address, request, Answer)).code
-        if code != Code.SUCCESS:
-            why = Code(code).name if code in set(Code) else str(code)
-            raise ClientError(f"{now.leader} does not hand the lead over to {member}: {why}; see roquet ha status, then try again")
-        return now
+        return (await self._tell(address, request, Answer)).code
+
+    async def _until_it_serves(self, broker_name: str, group: Leadership, member: str) -> None:
+        """It was elected. Another may have been since then: one that heard too late of it, and asked for votes in the next term."""
+        from roquet.raft.messages import MetadataAnswer, MetadataRequest
+
+        deadline = asyncio.get_running_loop().time() + SERVES_S
+        while True:
+            question = MetadataRequest(group=group.group, remote_id=member)
+            leader = (await self._tell(group.peers[member], question, MetadataAnswer)).leader_id
+            if leader and leader != member:
+                raise ClientError(f"{member} was elected, and then {leader}, which leads the group {group.group} now; try again")
+            masters = [broker.address for broker in await self.brokers() if broker.name == broker_name and broker.is_master]
+            if leader and masters and (await self.broker_config(masters[0])).get("dLegerSelfId") == member:
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise ClientError(f"{member} was elected, and is not the master of {broker_name} after {SERVES_S:g} s; see its log")
+            await asyncio.sleep(0.01)
 
     async def _tell(self, address: str, request: Request, kind: type[A]) -> A:
         from roquet.raft.frames import answer_from, command_of

@@ -171,6 +171,7 @@ class Member:
         held, self._held = self._held, []
         self.out.extend(held)
         self._count_own_vote(now_ms)
+        self._stand_back(now_ms)
 
     def note_kind(self, member: str | None, message: Message) -> None:
         if member in self.options.peers and member is not None:
@@ -426,14 +427,21 @@ class Member:
         if told.result is VoteResult.ACCEPT and self.vote != request.leader_id:
             self.vote = str(request.leader_id)
             self.poll = self._own_vote = None
-            self.next_vote_ms = max(self.next_vote_ms, now_ms + self.pause())
+            self._stand_back(now_ms)
         return told
+
+    def _stand_back(self, now_ms: int) -> None:
+        """Whoever got this member's vote, or brought the larger term, gets time to make something of it: from now, and anew from when it
+        hears of it, since the disk may take longer than a pause. One that was elected may be slow to say so."""
+        if self.role is Role.CANDIDATE and self.poll is None:
+            voted_ms = 0 if self.vote in ("", self.options.me) else self.options.heartbeat_ms
+            self.next_vote_ms = max(self.next_vote_ms, now_ms + voted_ms + self.pause())
 
     # Votes, of the candidate
 
     def _candidate(self, now_ms: int) -> None:
         if self.poll is not None:
-            if now_ms >= self.poll.deadline_ms:
+            if now_ms >= self.poll.deadline_ms and self._own_vote is None:  # else nobody was asked yet
                 self._judge(now_ms)
         elif self.looking.is_over(now_ms) and now_ms >= self.next_vote_ms and self.unsaved is None:
             if self.ours and self.ours >= self.looking.known:
@@ -470,9 +478,10 @@ class Member:
             self._count_own_vote(now_ms)
 
     def _count_own_vote(self, now_ms: int) -> None:
-        """Its own vote counts when it is on disk, as anybody's."""
+        """Its own vote counts when it is on disk, as anybody's. The others are asked then, and not earlier."""
         poll, self._own_vote = self._own_vote, None
         if poll is not None and poll is self.poll:
+            poll.deadline_ms = now_ms + self.options.vote_wait_ms
             poll.take(self.options.me, VoteResult.ACCEPT, poll.term)
             if poll.decided:
                 self._judge(now_ms)

@@ -1,9 +1,10 @@
 """Who is in a group, and how long things take. Java's figures where a Java member would notice, ours where only Roquet members do.
 
 The defaults: a heartbeat every 300 ms, a leader counts as lost after three of them (and up to one more, by chance, so that two followers
-rarely ask at once), a vote takes some milliseconds, a next try comes after 100 to 300 ms. A dead machine's leader is replaced after about
-1.2 s; where the connection to it breaks (a killed process), after 0.1 to 0.2 s. Shorter heartbeats would cost more than they give: pauses
-of some hundred milliseconds are usual on busy machines. Java's members wait for 6 s: they take more heartbeats without harm, and a
+rarely ask at once), a vote takes some milliseconds, a next try comes after 100 to 300 ms, of one who voted for another a heartbeat later:
+that one may be slow to say that it leads. All this counts from when term and vote are on disk. A dead machine's leader is replaced after
+about 1.2 s; where the connection to it breaks (a killed process), after 0.1 to 0.2 s. Shorter heartbeats would cost more than they give:
+pauses of some hundred milliseconds are usual on busy machines. Java's members wait for 6 s: they take more heartbeats without harm, and a
 Roquet follower of a Java leader waits for 6 s too, since only a Roquet leader tells how often it sends them.
 """
 

@@ -46,6 +46,8 @@ class Rules:
 
     member: Callable[..., Member] = Member
     saves_terms: bool = True
+    save_us: tuple[int, int] = (100, 8 * MS)
+    """How long the disk takes for a term and a vote."""
     applies: Callable[[MemoryLedger], int] = lambda ledger: ledger.committed
     """Up to where entries are shown and acknowledged."""
     options: dict[str, object] = field(default_factory=dict)
@@ -148,7 +150,7 @@ class Node:
                     self.disk_term = wanted
                 self.run(lambda member: member.saved(*wanted, self.now_ms))
 
-        simulation.after(simulation.between(100, 8 * MS), done)
+        simulation.after(simulation.between(*self.group.rules.save_us), done)
 
     def _flush(self, member: Member) -> None:
         if self.ledger.flushed_index == self.ledger.end or self._flushing:
@@ -399,10 +401,11 @@ class RaftGroup:
 
     def _hand_over(self, node: Node) -> None:
         if node.member is not None and node.member.role is Role.LEADER:
-            other = self.simulation.random.choice([name for name in self.names() if name != node.name])
-            term = node.member.term
-            request = TransferRequest(group=GROUP, remote_id=node.name, transfer_id=node.name, transferee_id=other, term=term)
-            node.run(lambda member: member.receive(lambda answer: None, request, node.now_ms))
+            self.hand_over(node, self.simulation.random.choice([name for name in self.names() if name != node.name]), node.member.term)
+
+    def hand_over(self, node: Node, other: str, term: int) -> None:
+        request = TransferRequest(group=GROUP, remote_id=node.name, transfer_id=node.name, transferee_id=other, term=term)
+        node.run(lambda member: member.receive(lambda answer: None, request, node.now_ms))
 
     # A run
 
